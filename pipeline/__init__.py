@@ -1,0 +1,1 @@
+"""The contract between the two stages, and the command line."""

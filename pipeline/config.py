@@ -1,0 +1,68 @@
+"""Base of all command configurations: frozen, strict, and reporting every problem at once."""
+
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pipeline.errors import ConfigError, did_you_mean, raise_all
+
+M = TypeVar("M", bound=BaseModel)
+SPELLINGS = {"json_output": "--json"}  # pydantic's models have a method `json`
+
+
+class Config(BaseModel):
+    """A command's resolved configuration. Each field is one flag: its description is the flag's help text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @classmethod
+    def from_flags(cls, **values: Any) -> Self:
+        """Builds the configuration from flag values.
+
+        Raises:
+            ConfigError: with every flag that is out of range.
+        """
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise_all(ConfigError, "wrong flags", [_flag_problem(e) for e in error.errors()])
+            raise
+
+
+def flag_name(field: str) -> str:
+    """The command line's spelling of a field: ``max_seq_length`` -> ``--max-seq-length``."""
+    return SPELLINGS.get(field, "--" + field.replace("_", "-"))
+
+
+def parse_model(model: type[M], values: Any, subject: str) -> M:
+    """Validates data read from a file, naming every wrong key.
+
+    Args:
+        model: what the data should be.
+        values: the parsed YAML or JSON.
+        subject: the file's name, for the message.
+
+    Raises:
+        ConfigError: with every unknown key, missing key and wrong value.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise_all(ConfigError, subject, [_key_problem(e, model) for e in error.errors()])
+        raise
+
+
+def _flag_problem(error: Any) -> str:
+    where = flag_name(str(error["loc"][0])) if error["loc"] else "flags"
+    got = f" (got {error['input']!r})" if error["loc"] else ""
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}{got}"
+
+
+def _key_problem(error: Any, model: type[BaseModel]) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden" and len(error["loc"]) == 1:
+        return f"unknown key {where!r}: {did_you_mean(where, model.model_fields)}"
+    if error["type"] == "missing":
+        return f"missing key {where!r}"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{where}: {message} (got {error['input']!r})" if where else message

@@ -1,0 +1,27 @@
+"""The one place that reads environment variables."""
+
+import os
+from pathlib import Path
+
+DEFAULT_STORE = "logits"
+
+
+def data_folder() -> Path | None:
+    """Folder with local task data, from ``DISTILL_DATA``."""
+    value = os.environ.get("DISTILL_DATA")
+    return Path(value) if value else None
+
+
+def store_folder() -> Path:
+    """Folder of logit sets, from ``DISTILL_STORE``; ``./logits`` without it."""
+    return Path(os.environ.get("DISTILL_STORE") or DEFAULT_STORE)
+
+
+def is_main_process() -> bool:
+    """Whether this process reports to the user (rank 0 under ``accelerate launch`` or ``torchrun``)."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def progress_disabled() -> bool:
+    """Whether the user switched progress bars off, by Hugging Face's variable."""
+    return os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() in {"1", "ON", "YES", "TRUE"}

@@ -1,0 +1,56 @@
+"""What can go wrong for a user, as one small exception tree.
+
+Every message says what is wrong, with the value, where (file, row, flag), and what to do about it. The command line
+prints them without a traceback and exits with code 2.
+"""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+
+class DistillError(Exception):
+    """Base of all errors that a user can mend."""
+
+
+class ConfigError(DistillError):
+    """A flag, a manifest or a recipe is wrong."""
+
+
+class DataError(DistillError):
+    """The user's data cannot be used as it is, or cannot be written."""
+
+
+class IntegrityError(DistillError):
+    """A logit set or a run on disk is damaged or incomplete."""
+
+
+class FingerprintMismatchError(DistillError):
+    """What lies on disk was made with other settings than those asked for."""
+
+
+class TeacherError(DistillError):
+    """The teacher does not fit the task, or says things it cannot mean."""
+
+
+class MissingDependencyError(DistillError):
+    """A package is needed that is not installed."""
+
+
+class QueryError(DistillError):
+    """A SQL query was refused or failed."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Says which known name a wrong one resembles, and which names there are."""
+    names = sorted(known)
+    close = get_close_matches(name.lower(), names, n=1)
+    suggestion = f"did you mean {close[0]!r}? " if close else ""
+    return f"{suggestion}Known: {', '.join(names) or 'none'}."
+
+
+def raise_all(kind: type[DistillError], subject: str, problems: Sequence[str]) -> None:
+    """Raises one error that lists every problem; returns if there are none."""
+    if len(problems) == 1:
+        raise kind(f"{subject}: {problems[0]}")
+    if problems:
+        raise kind(f"{subject}: {len(problems)} problems\n" + "\n".join(f"  - {p}" for p in problems))

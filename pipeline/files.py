@@ -1,0 +1,102 @@
+"""Files that are either whole or absent: temporary name, flush, rename; and their checksums."""
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pipeline.errors import DataError
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def write_atomically(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
+    """Writes ``path`` by way of a temporary file beside it, so that nobody ever sees half of it.
+
+    Args:
+        path: where the file shall be.
+        write: writes the content to the path it is given.
+        durable: flush to the disk before the rename, so that the file survives a power cut too.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    try:
+        write(temporary)
+        if durable:
+            _flush(temporary)
+        temporary.replace(path)
+        if durable:
+            _flush(path.parent)
+    except OSError as error:
+        raise write_error(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a small UTF-8 file atomically."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_text_once(path: Path, text: str) -> None:
+    """Writes a small file unless it exists already; of several processes at once, one wins."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        _flush(temporary)
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    except OSError as error:
+        raise write_error(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Creates a folder and its parents.
+
+    Raises:
+        DataError: if it cannot be created or written to.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".writable.{os.getpid()}{TEMPORARY_SUFFIX}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Removes what killed processes left behind; call it only when no process writes to the folder."""
+    for path in folder.rglob(f".*{TEMPORARY_SUFFIX}"):
+        path.unlink(missing_ok=True)
+
+
+def sha256(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_error(path: Path, error: OSError) -> DataError:
+    """Turns an operating system error of a write into one that says what to do."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        advice = "the disk is full; free some space and repeat the command: what is finished is kept"
+    elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        advice = "no permission to write there; choose another folder or change its permissions"
+    else:
+        advice = f"{error.strerror or error}; what is finished is kept, repeat the command once this is mended"
+    return DataError(f"{path}: cannot be written: {advice}")
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Stage two: small students trained from stored logits, with no teacher in memory."""

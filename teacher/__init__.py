@@ -1,0 +1,1 @@
+"""Stage one: fine-tuned BERT teachers and the logit sets they write."""
