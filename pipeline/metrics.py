@@ -1,0 +1,94 @@
+"""GLUE's metrics, computed by scikit-learn and scipy. Shapes: N rows, C logits."""
+
+import warnings
+
+import numpy as np
+from scipy import stats
+from sklearn import metrics as sk
+
+from pipeline.targets import NO_LABEL, Floats, Ints, Target, gold_classes, predicted_scores, softmax
+from pipeline.tasks import Metric
+
+
+def score_logits(
+    metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats
+) -> dict[str, float]:
+    """Scores logits against gold, over the rows that have gold.
+
+    Args:
+        metrics: names of the task's metrics.
+        target: what the logits mean.
+        logits_NC: float32, before softmax, in the task's label order.
+        label_N: int64 gold classes, ``NO_LABEL`` where unknown.
+        score_N: float32 raw gold scores, NaN where unknown.
+
+    Returns:
+        One value per metric, between -1 and 1; empty if no row has gold. A correlation with a constant is 0.
+    """
+    if target.kind == "classes":
+        known = label_N != NO_LABEL
+        return _classification(metrics, logits_NC[known].argmax(axis=1), label_N[known])
+    known = np.isfinite(score_N)
+    return _regression(metrics, predicted_scores(target, logits_NC)[known], score_N[known])
+
+
+def fidelity(target: Target, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
+    """How closely a student's logits follow its teacher's.
+
+    Returns:
+        For classes and bins: ``agreement`` (share of rows with the same arg max) and ``kl`` (mean KL divergence of
+        the student from the teacher, nats). For a score: ``pearson`` with the teacher and ``rmse``.
+    """
+    if not len(teacher_NC):
+        return {}
+    if target.kind == "score":
+        error = student_NC[:, 0] - teacher_NC[:, 0]
+        pearson = _correlation("pearson", student_NC[:, 0], teacher_NC[:, 0])
+        return {"pearson": pearson, "rmse": float(np.sqrt((error**2).mean()))}
+    agreement = float((student_NC.argmax(axis=1) == teacher_NC.argmax(axis=1)).mean())
+    return {"agreement": agreement, "kl": mean_kl(teacher_NC, student_NC)}
+
+
+def mean_kl(p_NC: Floats, q_NC: Floats) -> float:
+    """Mean over rows of KL(softmax(p) || softmax(q)), nats."""
+    log_p, log_q = _log_softmax(p_NC), _log_softmax(q_NC)
+    return float((softmax(p_NC) * (log_p - log_q)).sum(axis=1).mean())
+
+
+def majority_share(target: Target, label_N: Ints, score_N: Floats) -> float | None:
+    """Accuracy of always answering the commonest gold class; None without classes or gold."""
+    if target.kind != "classes":
+        return None
+    gold = gold_classes(target, label_N, score_N)
+    gold = gold[gold != NO_LABEL]
+    return float(np.bincount(gold).max() / len(gold)) if len(gold) else None
+
+
+def _log_softmax(logits_NC: Floats) -> np.ndarray:
+    shifted = logits_NC.astype(np.float64) - logits_NC.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def _classification(metrics: tuple[Metric, ...], predicted_N: Ints, gold_N: Ints) -> dict[str, float]:
+    if not len(gold_N):
+        return {}
+    functions = {"accuracy": sk.accuracy_score, "f1": _f1, "matthews_correlation": sk.matthews_corrcoef}
+    return {name: float(functions[name](gold_N, predicted_N)) for name in metrics}
+
+
+def _f1(gold_N: Ints, predicted_N: Ints) -> float:
+    return float(sk.f1_score(gold_N, predicted_N, zero_division=0.0))
+
+
+def _regression(metrics: tuple[Metric, ...], predicted_N: Floats, gold_N: Floats) -> dict[str, float]:
+    if not len(gold_N):
+        return {}
+    return {name: _correlation(name, predicted_N, gold_N) for name in metrics}
+
+
+def _correlation(name: str, a_N: Floats, b_N: Floats) -> float:
+    function = {"pearson": stats.pearsonr, "spearmanr": stats.spearmanr}[name]
+    with warnings.catch_warnings():  # scipy warns of a constant input; its NaN is turned into 0 below
+        warnings.simplefilter("ignore")
+        value = function(a_N, b_N).statistic if len(a_N) > 1 else 0.0
+    return float(value) if np.isfinite(value) else 0.0

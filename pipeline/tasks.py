@@ -1,0 +1,149 @@
+"""Tasks: a supervised data set with columns, labels, metrics and a default teacher, one YAML file each."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from pipeline.config import parse_model
+from pipeline.errors import ConfigError, did_you_mean
+
+Metric = Literal["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"]
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Columns(_Part):
+    """Names under which a source may hold each column; the first one present is used."""
+
+    sentence1: Names
+    sentence2: Names | None = None
+    label: Names
+
+
+class Hub(_Part):
+    """Where the task lives on the Hugging Face hub."""
+
+    id: str
+    config: str | None = None
+    revision: str | None = None
+
+
+class Bins(_Part):
+    """Classes cut from a score: ``low, low + width, …, high``."""
+
+    low: float
+    high: float
+    width: float = Field(gt=0)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The score in the middle of each bin."""
+        return tuple(round(self.low + k * self.width, 6) for k in range(self.count))
+
+    @property
+    def count(self) -> int:
+        """Number of bins, both ends included."""
+        return round((self.high - self.low) / self.width) + 1
+
+
+class DefaultTeacher(_Part):
+    """The teacher used when none is named; ``labels`` is *its* order of the label names."""
+
+    model: str
+    revision: str | None = None
+    labels: tuple[str, ...] = ()
+
+
+class Task(_Part):
+    """One supervised task, as its manifest in ``data_manifests/`` describes it."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
+    version: int = Field(default=1, ge=1)
+    description: str = ""
+    type: Literal["classification", "regression"]
+    columns: Columns
+    labels: tuple[str, ...] = ()
+    score_range: tuple[float, float] | None = None
+    bins: Bins | None = None
+    splits: dict[str, int | None] = Field(min_length=1)
+    metrics: tuple[Metric, ...] = Field(min_length=1)
+    hub: Hub | None = None
+    licence: str = "unknown"
+    teacher: DefaultTeacher | None = None
+    headerless_tsv_columns: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.type == "classification" and len(self.labels) < 2:
+            raise ValueError("a classification task needs at least two labels, in the order of their numbers")
+        if self.type == "regression" and (self.labels or self.score_range is None):
+            raise ValueError("a regression task needs score_range: [low, high] and no labels")
+        wrong = set(self.metrics) - _METRICS[self.type]
+        if wrong:
+            raise ValueError(f"metrics {sorted(wrong)} do not fit a {self.type} task")
+        if "f1" in self.metrics and len(self.labels) != 2:
+            raise ValueError("f1 is for two labels")
+        return self
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether an input is two sentences."""
+        return self.columns.sentence2 is not None
+
+    @property
+    def dev_splits(self) -> tuple[str, ...]:
+        """Every split but ``train``; the first one decides which weights are best."""
+        return tuple(name for name in self.splits if name != "train")
+
+
+_METRICS: dict[str, set[str]] = {
+    "classification": {"accuracy", "f1", "matthews_correlation"},
+    "regression": {"pearson", "spearmanr"},
+}
+
+
+def task_names() -> list[str]:
+    """Names of the tasks shipped with the package."""
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in files("data_manifests").iterdir() if entry.name.endswith(".yaml")
+    )
+
+
+def load_task(name: str | None = None, manifest: Path | None = None) -> Task:
+    """Reads a shipped task by name, or a user's own from a YAML file.
+
+    Raises:
+        ConfigError: for an unknown name or a manifest that does not parse, listing every problem.
+    """
+    if manifest is not None:
+        task = _parse(_read(manifest), str(manifest))
+        if name is not None and name != task.name:
+            raise ConfigError(f"--task {name!r} is not the task of --manifest {manifest}: it is {task.name!r}")
+        return task
+    if name is None:
+        raise ConfigError("no task given: use --task NAME (see `distill tasks`) or --manifest FILE")
+    if name not in task_names():
+        raise ConfigError(f"--task: unknown task {name!r}: {did_you_mean(name, task_names())}")
+    text = files("data_manifests").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    return _parse(text, f"data_manifests/{name}.yaml")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--manifest {path}: cannot be read: {error}") from error
+
+
+def _parse(text: str, subject: str) -> Task:
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{subject}: not YAML: {error}") from error
+    return parse_model(Task, values, subject)
