@@ -1,0 +1,127 @@
+"""Turns a source's columns into the contract's, and says everything that is wrong with them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.errors import did_you_mean
+from pipeline.tasks import Task
+
+MAX_EXAMPLES = 3
+
+
+def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa.Table, list[str], list[str]]:
+    """Checks one split.
+
+    Args:
+        task: the manifest to check against.
+        split: the split's name.
+        place: file or hub address, for messages.
+        table: the rows as they were read.
+
+    Returns:
+        The table with the contract's columns (unusable if there are problems), the problems, and the warnings.
+    """
+    problems: list[str] = []
+    warnings: list[str] = []
+    columns: dict[str, pa.Array] = {"source_row": pa.array(range(table.num_rows), pa.int64())}
+    for name, accepted in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
+        columns[name] = pa.nulls(table.num_rows, pa.string())
+        if accepted is not None:
+            columns[name] = _text(table, place, accepted, problems, warnings)
+    raw = _column(table, place, task.columns.label, problems)
+    columns["label"] = pa.nulls(table.num_rows, pa.int32())
+    columns["score"] = pa.nulls(table.num_rows, pa.float32())
+    if raw is not None and task.type == "classification":
+        columns["label"] = _labels(task, raw, place, problems)
+    elif raw is not None:
+        columns["score"] = _scores(task, raw, place, problems)
+    gold = columns["label" if task.type == "classification" else "score"]
+    if gold.null_count and not problems:
+        warnings.append(f"{place}: {gold.null_count:,} of {table.num_rows:,} rows have no gold label")
+    _check_count(task, split, place, table.num_rows, problems, warnings)
+    return pa.table(columns), problems, warnings
+
+
+def _column(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str]) -> pa.Array | None:
+    name = next((name for name in accepted if name in table.column_names), None)
+    if name is None:
+        wanted = " or ".join(repr(a) for a in accepted)
+        problems.append(f"{place}: no column {wanted}; {did_you_mean(accepted[0], table.column_names)}")
+        return None
+    return table.column(name).combine_chunks()
+
+
+def _text(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], warnings: list[str]) -> pa.Array:
+    column = _column(table, place, accepted, problems)
+    if column is None:
+        return pa.nulls(table.num_rows, pa.string())
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        problems.append(f"{place}: column {accepted[0]!r} holds {column.type}, not text")
+        return pa.nulls(table.num_rows, pa.string())
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        problems.append(f"{place}: column {accepted[0]!r} is not valid UTF-8: {error}")
+        return pa.nulls(table.num_rows, pa.string())
+    column = column.cast(pa.string())
+    if column.null_count:
+        problems.append(f"{place}: {accepted[0]!r} is null in {_rows(pc.is_null(column))}")
+    empty = pc.equal(pc.utf8_trim_whitespace(column), "").fill_null(False)
+    if pc.any(empty).as_py():
+        warnings.append(f"{place}: {accepted[0]!r} is empty in {_rows(empty)}")
+    broken = pc.match_substring(column, "\ufffd").fill_null(False)
+    if pc.any(broken).as_py():
+        warnings.append(f"{place}: {accepted[0]!r} holds U+FFFD, a sign of a wrong encoding, in {_rows(broken)}")
+    return column
+
+
+def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
+    numbers: dict[Any, int | None] = {None: None, -1: None, "-1": None, "-": None}
+    for number, name in enumerate(task.labels):
+        numbers |= {name: number, number: number, str(number): number}
+    if pa.types.is_floating(raw.type):
+        raw = pa.array([int(v) if v is not None and float(v).is_integer() else v for v in raw.to_pylist()])
+    distinct = raw.unique().to_pylist()
+    wrong = [value for value in distinct if value not in numbers or isinstance(value, bool)]
+    known = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
+    problems += [
+        f"{place}: label {value!r} in {_rows(pc.equal(raw, pa.scalar(value, raw.type)).fill_null(False))} is neither "
+        f"a name nor a number of the task's labels ({known})"
+        for value in wrong[:MAX_EXAMPLES]
+    ]
+    if wrong:
+        return pa.nulls(len(raw), pa.int32())
+    return pa.array([numbers[value] for value in raw.to_pylist()], pa.int32())
+
+
+def _scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
+    try:
+        scores = raw.cast(pa.float32())
+    except pa.ArrowInvalid as error:
+        problems.append(f"{place}: score is not a number: {error}")
+        return pa.nulls(len(raw), pa.float32())
+    assert task.score_range is not None
+    low, high = task.score_range
+    wrong = pc.invert(pc.and_(pc.greater_equal(scores, low), pc.less_equal(scores, high))).fill_null(False)
+    if pc.any(wrong).as_py():
+        values = pc.filter(scores, wrong).to_pylist()[:MAX_EXAMPLES]
+        problems.append(f"{place}: score {values} outside [{low:g}, {high:g}] in {_rows(wrong)}")
+    return scores
+
+
+def _check_count(task: Task, split: str, place: str, rows: int, problems: list[str], warnings: list[str]) -> None:
+    expected = task.splits[split]
+    if rows == 0:
+        problems.append(f"{place}: split {split!r} has no rows")
+    elif expected is not None and rows != expected:
+        warnings.append(f"{place}: {rows:,} rows where the whole split {split!r} has {expected:,}")
+
+
+def _rows(mask: pa.Array) -> str:
+    numbers = pc.indices_nonzero(mask).to_pylist()
+    shown = ", ".join(str(n) for n in numbers[:MAX_EXAMPLES])
+    more = f", … ({len(numbers):,} rows)" if len(numbers) > MAX_EXAMPLES else ""
+    return f"{'row' if len(numbers) == 1 else 'rows'} {shown}{more}"

@@ -1,0 +1,53 @@
+"""The Hugging Face hub, through `datasets`."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.errors import DataError, MissingDependencyError
+from pipeline.tasks import Task
+
+
+def read(task: Task, splits: tuple[str, ...]) -> tuple[str, dict[str, tuple[str, pa.Table]]]:
+    """Reads splits of a task from its hub data set.
+
+    Returns:
+        A description for the record and, per split, its place and its rows in the data set's order.
+
+    Raises:
+        DataError: if the task has no hub data set, the hub cannot be reached, or it names the labels in another order.
+        MissingDependencyError: if `datasets` is not installed.
+    """
+    if task.hub is None:
+        raise DataError(f"task {task.name!r} has no hub data set: give its rows with --data PATH or DISTILL_DATA")
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingDependencyError(
+            "reading from the hub needs `datasets`: pip install 'distill-offline[teacher]', or give --data PATH"
+        ) from error
+    place = "/".join(part for part in (task.hub.id, task.hub.config) if part)
+    description = f"{place}@{task.hub.revision}" if task.hub.revision else place
+    tables = {}
+    for split in splits:
+        try:
+            rows = datasets.load_dataset(task.hub.id, task.hub.config, split=split, revision=task.hub.revision)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DataError(
+                f"{place}, split {split!r}: cannot be read from the hub: {reason}. "
+                "Offline, give local files with --data PATH or DISTILL_DATA"
+            ) from error
+        _check_label_names(task, place, rows.features)
+        tables[split] = (f"{place}:{split}", rows.data.table)
+    return description, tables
+
+
+def _check_label_names(task: Task, place: str, features: Any) -> None:
+    column = next((name for name in task.columns.label if name in features), None)
+    names = getattr(features[column], "names", None) if column else None
+    if names and task.labels and tuple(names) != task.labels:
+        raise DataError(
+            f"{place}: names its labels {list(names)}, but the manifest of {task.name!r} says {list(task.labels)}; "
+            "correct `labels` in the manifest"
+        )

@@ -1,0 +1,110 @@
+"""Local files: Parquet, CSV, TSV (GLUE's unquoted kind) and JSON lines."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+
+from pipeline.errors import DataError
+from pipeline.tasks import Task
+
+EXTENSIONS = (".parquet", ".jsonl", ".csv", ".tsv")
+GLUE_FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}
+GLUE_NAMES = {
+    "validation": "dev",
+    "validation_matched": "dev_matched",
+    "validation_mismatched": "dev_mismatched",
+}
+
+
+def find(task: Task, data: Path, splits: tuple[str, ...]) -> dict[str, Path]:
+    """Finds the file of each split: in ``data`` itself or in its folder named after the task.
+
+    A single file is taken as the ``train`` split.
+
+    Raises:
+        DataError: if the path does not exist, or a split has two files.
+    """
+    if data.is_file():
+        return {"train": data}
+    if not data.is_dir():
+        raise DataError(f"--data {data}: no such file or folder")
+    names = (task.name, GLUE_FOLDERS.get(task.name, task.name.upper()))
+    folders = [data / name for name in names if (data / name).is_dir()] or [data]
+    found: dict[str, Path] = {}
+    for split in splits:
+        paths = [folders[0] / name for name in file_names(task, split) if (folders[0] / name).is_file()]
+        if len(paths) > 1:
+            both = ", ".join(p.name for p in paths)
+            raise DataError(f"{folders[0]}: split {split!r} has more than one file: {both}; keep one")
+        if paths:
+            found[split] = paths[0]
+    return found
+
+
+def file_names(task: Task, split: str) -> list[str]:
+    """Names that the file of a split may have."""
+    stems = [split, f"{split}_partial"]
+    glue = GLUE_NAMES.get(split)
+    return [stem + extension for stem in stems for extension in EXTENSIONS] + ([f"{glue}.tsv"] if glue else [])
+
+
+def read(task: Task, path: Path) -> pa.Table:
+    """Reads all columns of a file, in file order.
+
+    Raises:
+        DataError: if the file is not what its ending says, is cut short, or is not UTF-8 (with the line).
+    """
+    readers = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".csv": _read_csv, ".tsv": _read_tsv}
+    if path.suffix not in readers:
+        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; known: {', '.join(EXTENSIONS)}")
+    try:
+        return readers[path.suffix](task, path)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: {_bad_line(path)}") from error
+    except (pa.ArrowException, OSError) as error:
+        if "UTF8" in str(error) and path.suffix != ".parquet":
+            raise DataError(f"{path}: {_bad_line(path)}") from error
+        raise DataError(f"{path}: not a readable {path.suffix[1:]} file: {str(error).splitlines()[0]}") from error
+
+
+def _read_parquet(task: Task, path: Path) -> pa.Table:
+    return pq.read_table(path, partitioning=None)
+
+
+def _read_jsonl(task: Task, path: Path) -> pa.Table:
+    return pj.read_json(path)
+
+
+def _read_csv(task: Task, path: Path) -> pa.Table:
+    return _read_delimited(path, pc.ParseOptions(newlines_in_values=True), None)
+
+
+def _read_tsv(task: Task, path: Path) -> pa.Table:
+    options = pc.ParseOptions(delimiter="\t", quote_char=False)
+    return _read_delimited(path, options, list(task.headerless_tsv_columns) or None)
+
+
+def _read_delimited(path: Path, parse: pc.ParseOptions, columns: list[str] | None) -> pa.Table:
+    with path.open(encoding="utf-8-sig") as stream:
+        first = stream.readline()
+    if columns is not None and len(first.split("\t")) != len(columns):
+        columns = None
+    names = columns or first.rstrip("\r\n").split(parse.delimiter)
+    convert = pc.ConvertOptions(
+        column_types={name.strip('"'): pa.string() for name in names}, strings_can_be_null=False
+    )
+    return pc.read_csv(path, pc.ReadOptions(column_names=columns), parse, convert)
+
+
+def _bad_line(path: Path) -> str:
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                return f"line {number}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
+    return "is not UTF-8; save the file as UTF-8"

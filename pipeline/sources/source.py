@@ -1,0 +1,104 @@
+"""A task's rows, found, read and checked."""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.environment import data_folder
+from pipeline.errors import ConfigError, DataError, raise_all
+from pipeline.sources import hub, local
+from pipeline.sources.checks import check_split
+from pipeline.tasks import Task
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of a task.
+
+    Attributes:
+        description: where they came from, for the record.
+        splits: a table per split with the columns source_row (int64), sentence1, sentence2 (string), label (int32)
+            and score (float32); label and score are null where there is no gold.
+        warnings: what is unusual about them, one sentence each.
+    """
+
+    description: str
+    splits: dict[str, pa.Table]
+    warnings: list[str] = field(default_factory=list)
+
+
+def load_source(task: Task, data: Path | None = None, splits: tuple[str, ...] = ()) -> Source:
+    """Reads the splits of a task and checks every row.
+
+    Args:
+        task: the task.
+        data: a file or folder with the task's rows; without it ``DISTILL_DATA``, then the hub.
+        splits: the splits wanted; all of the task's by default.
+
+    Raises:
+        ConfigError: if a split is not one of the task's.
+        DataError: if nothing is found or rows are wrong, listing every problem.
+    """
+    wanted = splits or tuple(task.splits)
+    unknown = [name for name in wanted if name not in task.splits]
+    if unknown:
+        raise ConfigError(f"--splits: {task.name!r} has no split {unknown[0]!r}; it has {', '.join(task.splits)}")
+    description, raw, warnings = _read(task, data, wanted)
+    problems: list[str] = []
+    tables = {}
+    for split, (place, table) in raw.items():
+        tables[split], split_problems, split_warnings = check_split(task, split, place, table)
+        problems += split_problems
+        warnings += split_warnings
+    raise_all(DataError, f"task {task.name!r} cannot be read from {description}", problems)
+    for warning in warnings:
+        console.warn(warning)
+    return Source(description, tables, warnings)
+
+
+def _read(
+    task: Task, data: Path | None, splits: tuple[str, ...]
+) -> tuple[str, dict[str, tuple[str, pa.Table]], list[str]]:
+    folder = data or _local_folder(task)
+    if folder is None:
+        description, tables = hub.read(task, splits)
+        return description, tables, []
+    files = local.find(task, folder, splits)
+    if not files:
+        names = ", ".join(local.file_names(task, splits[0])[:6])
+        raise DataError(f"{folder}: holds no split of task {task.name!r}; looked for {names}, …")
+    missing = [
+        f"split {name!r} of task {task.name!r} is not in {folder}; going on without it"
+        for name in splits
+        if name not in files
+    ]
+    return str(folder), {split: (str(path), local.read(task, path)) for split, path in files.items()}, missing
+
+
+def _local_folder(task: Task) -> Path | None:
+    root = data_folder()
+    if root is None:
+        return None
+    if not root.is_dir():
+        raise ConfigError(f"DISTILL_DATA={root}: no such folder")
+    if local.find(task, root, tuple(task.splits)) or task.hub is None:
+        return root
+    return None
+
+
+def sentences(rows: pa.Table) -> tuple[list[str], list[str] | None]:
+    """The texts of source rows: the first sentences, and the second ones or None for single sentences."""
+    second = rows.column("sentence2")
+    return rows.column("sentence1").to_pylist(), None if second.null_count == len(second) else second.to_pylist()
+
+
+def rows_sha256(rows: pa.Table) -> str:
+    """Hash of a split's texts and gold, in row order."""
+    digest = hashlib.sha256()
+    names = ("sentence1", "sentence2", "label", "score")
+    for row in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
+        digest.update(repr(row).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

@@ -1,0 +1,86 @@
+"""Text to token ids, the same way in both stages, by the `tokenizers` library alone."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Encoding, Tokenizer
+
+from pipeline.errors import IntegrityError
+
+PAD_TOKENS = ("[PAD]", "<pad>")
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """One input in tokens.
+
+    Attributes:
+        ids: all ids, special tokens included: what the teacher reads.
+        type_ids: 0 for the first sentence, 1 for the second, as long as ``ids``.
+        ids1: the first sentence's ids alone, cut as the teacher's input is cut.
+        ids2: the second sentence's ids alone; empty for single sentences.
+    """
+
+    ids: list[int]
+    type_ids: list[int]
+    ids1: list[int]
+    ids2: list[int]
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Reads a ``tokenizer.json``.
+
+    Raises:
+        IntegrityError: if the file is missing or is not a tokenizer.
+    """
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise IntegrityError(f"{path}: not a readable tokenizer.json: {error}") from error
+
+
+def tokenizer_sha256(tokenizer: Tokenizer) -> str:
+    """Hash of everything that decides the ids, apart from truncation and padding."""
+    plain = Tokenizer.from_str(tokenizer.to_str())
+    plain.no_truncation()
+    plain.no_padding()
+    return hashlib.sha256(plain.to_str().encode()).hexdigest()
+
+
+def pad_id(tokenizer: Tokenizer) -> int:
+    """Id of the padding token; one past the vocabulary where the tokenizer has none."""
+    ids = (tokenizer.token_to_id(token) for token in PAD_TOKENS)
+    return next((i for i in ids if i is not None), vocabulary_size(tokenizer))
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """One more than the largest id."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def tokenize(
+    tokenizer: Tokenizer, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
+) -> list[Tokenized]:
+    """Tokenises single sentences or pairs, longest sentence cut first, special tokens counted in.
+
+    Args:
+        tokenizer: its truncation and padding settings are replaced.
+        sentences1: the (first) sentences.
+        sentences2: the second sentences, or None.
+        max_seq_length: most tokens per input.
+    """
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_seq_length)
+    inputs = list(sentences1) if sentences2 is None else list(zip(sentences1, sentences2, strict=True))
+    return [_tokenized(encoding) for encoding in tokenizer.encode_batch(inputs)]
+
+
+def _tokenized(encoding: Encoding) -> Tokenized:
+    ids: list[int] = encoding.ids
+    parts: tuple[list[int], list[int]] = ([], [])
+    for token, sentence in zip(ids, encoding.sequence_ids, strict=True):
+        if sentence is not None:
+            parts[sentence].append(token)
+    return Tokenized(ids, encoding.type_ids, *parts)
