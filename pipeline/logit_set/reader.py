@@ -1,0 +1,98 @@
+"""Reading a set: verified, by keys, with a SQL condition if wanted."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.environment import store_folder
+from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
+from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, SetManifest, read_manifest
+from pipeline.logit_set.verify import check_bytes
+from pipeline.sql.gate import open_files, select
+
+KEYS = ("split", "source_row", "variant")
+
+
+@dataclass(frozen=True)
+class LogitSet:
+    """An opened logit set."""
+
+    root: Path
+    manifest: SetManifest
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The tokenizer that the set's ids belong to."""
+        return self.root / TOKENIZER_FILE
+
+    def query(self, split: str, where: str | None = None) -> str:
+        """The SQL text that `read` runs, apart from its columns."""
+        if split not in self.manifest.splits:
+            raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.manifest.splits)}")
+        condition = f" and ({where}\n)" if where else ""
+        return f"from examples where split = '{split}'{condition} order by source_row, variant"
+
+    def read(self, split: str, columns: tuple[str, ...], where: str | None = None) -> pa.Table:
+        """Reads columns of a split, ordered by key, after checking the checksums of its files.
+
+        Args:
+            split: name of a split of the set.
+            columns: names of columns, or SQL expressions.
+            where: a SQL condition on the columns, macros such as ``margin(logits)`` included.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+            QueryError: if the condition is not one SQL expression or fails.
+        """
+        sql = f"select {', '.join(columns)} {self.query(split, where)}"
+        shards = self.manifest.shards_of(split)
+        problems = [problem for shard in shards for problem in check_bytes(self.root, shard)]
+        raise_all(IntegrityError, f"{self.root}: cannot be used", problems)
+        files = [self.root / shard.path for shard in shards]
+        with open_files({"examples": files}) as connection:
+            return select(connection, sql).to_arrow_table()
+
+
+def open_set(path: Path, allow_unverified: bool = False) -> LogitSet:
+    """Opens a set for use.
+
+    Raises:
+        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
+    """
+    manifest = read_manifest(path)
+    if manifest.state == "staged":
+        raise IntegrityError(f"{path}: not finished yet; repeat its command to finish it:\n  {manifest.command}")
+    if manifest.state != "verified" and not allow_unverified:
+        raise IntegrityError(
+            f"{path}: state {manifest.state!r}, not verified; repeat its command, or use --allow-unverified"
+        )
+    return LogitSet(path, manifest)
+
+
+def find_set(name_or_path: str, store: Path | None = None) -> Path:
+    """Finds a set by its path, or by its name in the store.
+
+    Raises:
+        DataError: if there is none, naming those there are.
+    """
+    folder = store or store_folder()
+    for path in (Path(name_or_path), folder / name_or_path):
+        if (path / FILE_NAME).is_file():
+            return path
+    there = [path.parent.name for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
+    raise DataError(
+        f"no logit set {name_or_path!r} in the store {folder}: {did_you_mean(name_or_path, there)} "
+        "Write one with `distill teacher-dump`, or name the store with --store or DISTILL_STORE"
+    )
+
+
+def keys_sha256(table: pa.Table) -> str:
+    """Hash of the keys of the rows in a table, in their order: which rows were chosen."""
+    digest = hashlib.sha256()
+    columns: list[list[Any]] = [table.column(name).to_pylist() for name in KEYS]
+    for key in zip(*columns, strict=True):
+        digest.update(repr(key).encode())
+    return digest.hexdigest()

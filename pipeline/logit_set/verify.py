@@ -1,0 +1,86 @@
+"""Is a set what its ``distill.json`` says? Checked before it is believed."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import IntegrityError, raise_all
+from pipeline.files import sha256
+from pipeline.logit_set.manifest import SetManifest, Shard
+from pipeline.logit_set.schema import examples_schema, footer_of, read_footer
+from pipeline.targets import Floats
+
+
+def verify_shards(root: Path, manifest: SetManifest) -> None:
+    """Checks every shard: bytes, fingerprint, columns, every source row exactly once, and finite logits.
+
+    Raises:
+        IntegrityError: listing everything that is wrong.
+    """
+    problems = [problem for shard in manifest.shards for problem in _problems(root, manifest, shard)]
+    for split, record in manifest.splits.items():
+        ranges = [(shard.start, shard.stop) for shard in manifest.shards_of(split)]
+        if ranges != _chain(ranges, record.rows):
+            problems.append(f"split {split!r}: its shards do not cover the rows 0 to {record.rows:,} once")
+    raise_all(IntegrityError, f"{root}: not a sound logit set", problems)
+
+
+def check_bytes(root: Path, shard: Shard) -> list[str]:
+    """Says what is wrong with a shard's file, without looking inside: presence, size, SHA-256."""
+    path = root / shard.path
+    if not path.is_file() or path.is_symlink() or path.parent.is_symlink():
+        return [f"{shard.path}: missing, or not a plain file"]
+    if path.stat().st_size != shard.bytes:
+        return [f"{shard.path}: {path.stat().st_size:,} bytes, but distill.json says {shard.bytes or 0:,}"]
+    if sha256(path) != shard.sha256:
+        return [f"{shard.path}: its SHA-256 is not the one in distill.json; the file was changed or damaged"]
+    return []
+
+
+def logits_of(table: pa.Table, num_logits: int) -> Floats:
+    """The logits column as an array [N, C] of float32."""
+    flat = table.column("logits").combine_chunks().flatten()
+    return np.asarray(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)
+
+
+def _problems(root: Path, manifest: SetManifest, shard: Shard) -> list[str]:
+    problems = check_bytes(root, shard)
+    if problems:
+        return problems
+    path = root / shard.path
+    if read_footer(path) != footer_of(manifest, shard):
+        return [f"{shard.path}: its footer belongs to another run or another range of rows"]
+    expected = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size)
+    schema = pq.read_schema(path).remove_metadata()
+    if schema != expected:
+        wrong = [f.name for f in expected if f.name not in schema.names or schema.field(f.name) != f]
+        return [f"{shard.path}: columns missing or of another type: {', '.join(wrong) or schema.names}"]
+    table = pq.read_table(path, columns=["split", "source_row", "variant", "logits"], partitioning=None)
+    return _content_problems(manifest, shard, table)
+
+
+def _content_problems(manifest: SetManifest, shard: Shard, table: pa.Table) -> list[str]:
+    problems = []
+    if table.num_rows != shard.rows:
+        problems.append(f"{shard.path}: {table.num_rows:,} rows, but distill.json says {shard.rows or 0:,}")
+    if set(table.column("split").unique().to_pylist()) - {shard.split}:
+        problems.append(f"{shard.path}: holds rows of another split than {shard.split!r}")
+    rows = table.column("source_row").to_numpy()
+    variants = table.column("variant").to_numpy()
+    originals = np.sort(rows[variants == 0])
+    if not np.array_equal(originals, np.arange(shard.start, shard.stop)):
+        problems.append(f"{shard.path}: the source rows {shard.start:,} to {shard.stop:,} are not there exactly once")
+    if len(np.unique(np.stack([rows, variants]), axis=1).T) != len(rows):
+        problems.append(f"{shard.path}: a (source_row, variant) occurs twice")
+    finite = np.isfinite(logits_of(table, manifest.target.num_logits)).all(axis=1)
+    if not finite.all():
+        problems.append(f"{shard.path}: logits of source row {rows[~finite][0]} are not finite")
+    return problems
+
+
+def _chain(ranges: list[tuple[int, int]], num_rows: int) -> list[tuple[int, int]]:
+    """The ranges with each start replaced by what it must be, ending at ``num_rows``."""
+    stops = [stop for _, stop in ranges]
+    return list(zip([0, *stops[:-1]], [*stops[:-1], num_rows], strict=True)) if stops else []

@@ -1,0 +1,137 @@
+"""Writing a set: start it, write its shards in any order from any number of processes, finish it.
+
+A set is resumed by doing the same again. A shard is done when its file is there and its footer carries the set's
+fingerprint; ``distill.json`` lists checksums only once all are.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline.errors import FingerprintMismatchError, IntegrityError
+from pipeline.files import (
+    make_folder,
+    remove_temporaries,
+    sha256,
+    write_atomically,
+    write_text,
+    write_text_once,
+)
+from pipeline.logit_set.card import card_text
+from pipeline.logit_set.manifest import (
+    FILE_NAME,
+    TOKENIZER_FILE,
+    SetManifest,
+    Shard,
+    read_manifest,
+    to_json,
+    write_manifest,
+)
+from pipeline.logit_set.schema import footer_of, read_footer, write_parquet
+from pipeline.logit_set.verify import check_bytes, verify_shards
+
+
+def plan_shards(split: str, num_rows: int, rows_per_shard: int) -> list[Shard]:
+    """Cuts a split into ranges of nearly equal size; the number of processes has no say in it."""
+    count = max(1, -(-num_rows // rows_per_shard))
+    bounds = [k * num_rows // count for k in range(count + 1)]
+    return [Shard(split=split, index=k, count=count, start=bounds[k], stop=bounds[k + 1]) for k in range(count)]
+
+
+def start_set(root: Path, planned: SetManifest, tokenizer_json: str) -> SetManifest:
+    """Creates the set, or opens the one that is there if it was made with the same settings.
+
+    Args:
+        root: the set's folder.
+        planned: a staged manifest with all shards.
+        tokenizer_json: content for ``tokenizer.json``.
+
+    Returns:
+        The manifest on disk.
+
+    Raises:
+        FingerprintMismatchError: if the folder holds a set with other settings, naming each that differs.
+        DataError: if the folder cannot be written.
+    """
+    make_folder(root / "examples")
+    write_text_once(root / FILE_NAME, to_json(planned))
+    there = read_manifest(root)
+    _check_same(root, there, planned)
+    write_text_once(root / TOKENIZER_FILE, tokenizer_json)
+    return there
+
+
+def _check_same(root: Path, there: SetManifest, planned: SetManifest) -> None:
+    if there.fingerprint != planned.fingerprint:
+        keys = sorted(there.settings.keys() | planned.settings.keys())
+        changes = [
+            f"  - {key}: {_short(there.settings.get(key))} there, {_short(planned.settings.get(key))} now"
+            for key in keys
+            if there.settings.get(key) != planned.settings.get(key)
+        ]
+        raise FingerprintMismatchError(
+            f"{root} holds a logit set made with other settings:\n" + "\n".join(changes) + "\n"
+            "Give the new set another --name, or remove the folder if the old one is not needed"
+        )
+    if [s.path for s in there.shards] != [s.path for s in planned.shards]:
+        raise FingerprintMismatchError(
+            f"{root} was started with other shards ({len(there.shards)} files, now {len(planned.shards)}): "
+            "repeat the command with the --rows-per-shard it was started with"
+        )
+
+
+def unfinished_shards(root: Path, manifest: SetManifest) -> list[Shard]:
+    """The shards that are still to be written: missing, torn, foreign, or not what was recorded when it was done."""
+    return [shard for shard in manifest.shards if not _is_done(root, manifest, shard)]
+
+
+def write_shard(root: Path, manifest: SetManifest, shard: Shard, table: pa.Table) -> None:
+    """Writes one shard whole or not at all.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    footer = footer_of(manifest, shard)
+    write_atomically(root / shard.path, lambda path: write_parquet(path, table, footer))
+
+
+def complete_set(root: Path, manifest: SetManifest) -> SetManifest:
+    """Records rows, bytes and checksum of every shard once all are there: state ``complete``."""
+    missing = unfinished_shards(root, manifest)
+    if missing:
+        raise IntegrityError(f"{root}: {len(missing)} of {len(manifest.shards)} shards are missing")
+    remove_temporaries(root)
+    shards = tuple(_measured(root, shard) for shard in manifest.shards)
+    complete = manifest.model_copy(update={"state": "complete", "shards": shards})
+    write_manifest(root, complete)
+    return complete
+
+
+def finish_set(root: Path, manifest: SetManifest, scores: dict[str, dict[str, float]]) -> SetManifest:
+    """Verifies a complete set, records the teacher's scores and writes the card: state ``verified``."""
+    verify_shards(root, manifest)
+    verified = manifest.model_copy(update={"state": "verified", "scores": scores})
+    write_text(root / "README.md", card_text(verified))
+    write_manifest(root, verified)
+    return verified
+
+
+def _is_done(root: Path, manifest: SetManifest, shard: Shard) -> bool:
+    path = root / shard.path
+    if not path.is_file() or (shard.sha256 is not None and check_bytes(root, shard)):
+        return False
+    try:
+        return read_footer(path) == footer_of(manifest, shard)
+    except IntegrityError:
+        return False
+
+
+def _measured(root: Path, shard: Shard) -> Shard:
+    path = root / shard.path
+    rows = shard.stop - shard.start
+    return shard.model_copy(update={"rows": rows, "bytes": path.stat().st_size, "sha256": sha256(path)})
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 40 else text[:12] + "…"
