@@ -1,0 +1,137 @@
+"""The DuckDB index over a store: a local cache that can be rebuilt from the sets at any time, and is never shared.
+
+Tables ``sets``, ``shards`` and ``teachers``, the macros, and one view per finished set. One process builds it in a
+temporary file; those who write sets never touch it.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from pipeline import console
+from pipeline.errors import DataError, IntegrityError
+from pipeline.files import write_atomically
+from pipeline.logit_set.manifest import FILE_NAME, SetManifest, read_manifest
+from pipeline.sql.gate import add_macros, create_view, open_database
+
+CATALOG_FILE = "catalog.duckdb"
+
+TABLES = """
+create table sets ("set" varchar, "view" varchar, task varchar, state varchar, teacher varchar, labels varchar[],
+    "rows" bigint, bytes bigint, precision varchar, max_seq_length int, scores json, source varchar, notes varchar[],
+    created timestamp with time zone, fingerprint varchar, path varchar);
+create table shards ("set" varchar, split varchar, "index" int, start_row bigint, stop_row bigint, "rows" bigint,
+    bytes bigint, sha256 varchar, path varchar);
+create table teachers (weights_sha256 varchar, teacher varchar, revision varchar, num_parameters bigint,
+    labels varchar[], sets varchar[]);
+create table catalog_state (digest varchar);
+"""
+
+
+def build_catalog(store: Path) -> list[SetManifest]:
+    """Indexes every set of a store anew.
+
+    Returns:
+        The manifests of the sets that were indexed; damaged ones are left out with a warning.
+
+    Raises:
+        DataError: if the store does not exist or two sets would have the same view.
+    """
+    if not store.is_dir():
+        raise DataError(f"store {store}: no such folder; write a set with `distill teacher-dump` first")
+    digest = _digest(store)
+    sets = _read_sets(store)
+    write_atomically(store / CATALOG_FILE, lambda path: _write(path, sets, digest), durable=False)
+    return [manifest for _, manifest in sets]
+
+
+@contextmanager
+def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Opens the store's catalog for reading, rebuilding it first if a set has come, gone or changed."""
+    if not _is_fresh(store):
+        build_catalog(store)
+    readable = [path for path in sorted(store.glob("*/examples/*.parquet")) if not path.is_symlink()]
+    with open_database(store / CATALOG_FILE, readable) as connection:
+        yield connection
+
+
+def view_name(set_name: str) -> str:
+    """The SQL name of a set: its own, with underscores for what would need quoting."""
+    return "".join(c if c.isalnum() else "_" for c in set_name.lower())
+
+
+def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
+    sets = []
+    for path in sorted(store.glob(f"*/{FILE_NAME}")):
+        try:
+            sets.append((path.parent, read_manifest(path.parent)))
+        except IntegrityError as error:
+            console.warn(f"left out of the catalog: {error}")
+    views: dict[str, Path] = {}
+    for root, _ in sets:
+        other = views.setdefault(view_name(root.name), root)
+        if other != root:
+            raise DataError(f"{other} and {root} would both be the view {view_name(root.name)!r}; rename one folder")
+    return sets
+
+
+def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> None:
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(TABLES)
+        add_macros(connection)
+        connection.execute("insert into catalog_state values (?)", [digest])
+        for root, manifest in sets:
+            connection.execute(f"insert into sets values ({', '.join('?' * 16)})", _set_row(root, manifest))  # noqa: S608
+            rows = [_shard_row(root, manifest, k) for k in range(len(manifest.shards))]
+            connection.executemany("insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            if manifest.state != "staged":
+                files = [root / shard.path for shard in manifest.shards]
+                create_view(connection, view_name(root.name), files)
+        for row in _teacher_rows(sets):
+            connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?)", row)
+
+
+def _set_row(root: Path, m: SetManifest) -> list[Any]:
+    scores = json.dumps(m.scores)
+    return [
+        *(root.name, view_name(root.name), m.task.name, m.state, m.teacher.name, list(m.target.names), m.num_rows),
+        *(m.num_bytes, m.precision, m.max_seq_length, scores, m.source, list(m.notes), m.created, m.fingerprint),
+        str(root.resolve()),
+    ]
+
+
+def _shard_row(root: Path, manifest: SetManifest, number: int) -> list[Any]:
+    s = manifest.shards[number]
+    return [root.name, s.split, s.index, s.start, s.stop, s.rows, s.bytes, s.sha256, str((root / s.path).resolve())]
+
+
+def _teacher_rows(sets: list[tuple[Path, SetManifest]]) -> list[list[Any]]:
+    rows: dict[str, list[Any]] = {}
+    for root, manifest in sets:
+        t = manifest.teacher
+        new = [t.weights_sha256, t.name, t.revision, t.num_parameters, list(t.labels), []]
+        rows.setdefault(t.weights_sha256, new)[-1].append(root.name)
+    return list(rows.values())
+
+
+def _digest(store: Path) -> str:
+    manifests = [(str(path.resolve()), path.stat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
+    state = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in manifests]
+    return hashlib.sha256(json.dumps(state).encode()).hexdigest()
+
+
+def _is_fresh(store: Path) -> bool:
+    path = store / CATALOG_FILE
+    if not path.is_file():
+        return False
+    try:
+        with duckdb.connect(str(path), read_only=True) as connection:
+            row = connection.execute("select digest from catalog_state").fetchone()
+    except duckdb.Error:
+        return False
+    return row is not None and row[0] == _digest(store)

@@ -1,0 +1,1 @@
+"""SQL over logits: the macros, and the gate that keeps queries read-only."""

@@ -1,0 +1,95 @@
+"""Read-only SQL over named files.
+
+DuckDB's own settings do not make a folder read-only: with file access limited to it, ``COPY`` and
+``EXPLAIN ANALYZE COPY`` still overwrote a shard. So exactly one SELECT is let through, exactly the files of the views
+can be read, and the settings are locked. It guards against accidents and curious queries; it is not a sandbox for
+hostile files (DuckDB's authors advise the operating system's for that).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+import duckdb
+
+from pipeline.errors import QueryError
+
+TIMEOUT_S = 600
+LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "allow_community_extensions": False,
+    "allow_persistent_secrets": False,
+    "python_enable_replacements": False,
+    "temp_directory": "",
+    "max_execution_time": TIMEOUT_S * 1000,
+}
+
+
+@contextmanager
+def open_files(views: Mapping[str, Sequence[Path]]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Opens a locked in-memory database with one view per group of Parquet files, and the macros."""
+    connection = duckdb.connect(config=LOCKED_DOWN)
+    try:
+        add_macros(connection)
+        for name, paths in views.items():
+            create_view(connection, name, paths)
+        lock(connection, [path for paths in views.values() for path in paths])
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def open_database(path: Path, readable: Sequence[Path]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Opens a database file read-only and locked; its views may read the given files and no others."""
+    connection = duckdb.connect(str(path), read_only=True, config=LOCKED_DOWN)
+    try:
+        lock(connection, readable)
+        yield connection
+    finally:
+        connection.close()
+
+
+def add_macros(connection: duckdb.DuckDBPyConnection) -> None:
+    """Creates `softmax`, `argmax`, `entropy`, `margin`, `kl` and `log_sum_exp`."""
+    connection.execute(files("pipeline.sql").joinpath("macros.sql").read_text(encoding="utf-8"))
+
+
+def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequence[Path]) -> None:
+    """Creates a view over Parquet files, by their absolute paths."""
+    listed = ", ".join(_quoted(path) for path in paths)
+    connection.execute(f'create or replace view "{name}" as select * from read_parquet([{listed}])')  # noqa: S608
+
+
+def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> None:
+    """Leaves the connection able to read the given files and nothing else, for good."""
+    connection.execute(f"set allowed_paths=[{', '.join(_quoted(path) for path in readable)}]")
+    connection.execute("set enable_external_access=false")
+    connection.execute("set lock_configuration=true")
+
+
+def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation:
+    """Runs one SELECT.
+
+    Raises:
+        QueryError: if it is anything else, or fails.
+    """
+    try:
+        statements = duckdb.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            kinds = ", ".join(str(s.type).rpartition(".")[2] for s in statements) or "nothing"
+            raise QueryError(f"only one SELECT is allowed, but this is: {kinds}")
+        return connection.sql(sql)
+    except duckdb.Error as error:
+        raise query_error(error) from error
+
+
+def query_error(error: duckdb.Error) -> QueryError:
+    """DuckDB's message as one of ours."""
+    return QueryError(f"the query failed: {str(error).strip()}")
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path.resolve()).replace("'", "''") + "'"
