@@ -1,0 +1,71 @@
+"""A training run's record on disk: the same settings go on, others are refused, a finished run is not repeated."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import FingerprintMismatchError, IntegrityError
+from pipeline.files import write_text
+
+Record = dict[str, Any]
+
+
+def start_run(path: Path, settings: dict[str, Any], command: str) -> Record | None:
+    """Opens the record of a run, or creates it.
+
+    Args:
+        path: the JSON file.
+        settings: everything that decides the result, as JSON values.
+        command: the command line.
+
+    Returns:
+        The record if the run is finished, else None.
+
+    Raises:
+        FingerprintMismatchError: if the record is of a run with other settings, naming each that differs.
+    """
+    if not path.exists():
+        write_record(path, {"state": "running", "command": command, "settings": settings})
+        return None
+    there = read_record(path)
+    before = there["settings"]
+    changes = [
+        f"  - {key}: {before.get(key)!r} there, {settings.get(key)!r} now"
+        for key in sorted(before.keys() | settings.keys())
+        if before.get(key) != settings.get(key)
+    ]
+    if changes:
+        raise FingerprintMismatchError(
+            f"{path.parent} holds a run with other settings:\n" + "\n".join(changes) + "\n"
+            "Choose another --output-dir, or remove the folder if the old run is not needed"
+        )
+    return there if there["state"] == "finished" else None
+
+
+def finish_run(path: Path, result: dict[str, Any]) -> Record:
+    """Adds the result to a run's record and marks it finished."""
+    record = read_record(path) | {"state": "finished", "result": result}
+    write_record(path, record)
+    return record
+
+
+def read_record(path: Path) -> Record:
+    """Reads a record.
+
+    Raises:
+        IntegrityError: if it is missing or damaged.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise IntegrityError(f"{path.parent}: not a run: it has no {path.name}") from error
+    except (OSError, ValueError) as error:
+        raise IntegrityError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(record, dict) or not {"state", "settings", "command"} <= record.keys():
+        raise IntegrityError(f"{path}: not the record of a run")
+    return record
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Writes a record atomically."""
+    write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,103 @@
+"""What the training loops of both stages share: order of rows, learning rate, and checkpoints without pickle."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from pipeline.errors import IntegrityError
+from pipeline.files import write_atomically
+
+WINDOW_BATCHES = 50
+
+
+def shuffled_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[list[int]]:
+    """Cuts rows into random batches of like length: shuffled, sorted within windows of batches, shuffled again.
+
+    A pure function of its arguments, so that a resumed epoch sees the same batches.
+
+    Args:
+        lengths: tokens per row.
+        batch_size: rows per batch; the last of a window may have fewer.
+        seed: seed of the run.
+        epoch: number of the epoch.
+    """
+    random = np.random.default_rng([seed, epoch])
+    order = random.permutation(len(lengths))
+    lengths_N = np.asarray(lengths)
+    batches = []
+    for start in range(0, len(order), WINDOW_BATCHES * batch_size):
+        window = order[start : start + WINDOW_BATCHES * batch_size]
+        window = window[np.argsort(lengths_N[window], kind="stable")]
+        batches += [window[k : k + batch_size].tolist() for k in range(0, len(window), batch_size)]
+    return [batches[k] for k in random.permutation(len(batches))]
+
+
+def seed_step(seed: int, step: int, rank: int = 0) -> None:
+    """Seeds dropout for one step, so that a resumed run draws what an undisturbed one would."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))
+
+
+def linear_decay(step: int, total_steps: int, warmup_steps: int = 0) -> float:
+    """Factor on the learning rate: up linearly over the warm-up, then down linearly to 0."""
+    if step < warmup_steps:
+        return step / warmup_steps
+    return max(0.0, (total_steps - step) / max(1, total_steps - warmup_steps))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Sets the learning rate of every group."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def save_checkpoint(
+    path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]
+) -> None:
+    """Writes weights, optimizer state and progress to one safetensors file, whole or not at all.
+
+    Args:
+        path: the file.
+        model: its state is kept under ``model.``.
+        optimizer: the tensors of its state are kept under ``optimizer.``; settings such as the rate are not.
+        progress: anything that JSON can hold.
+    """
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for number, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    metadata = {"progress": json.dumps(progress)}
+    write_atomically(path, lambda temporary: save_file(contiguous, temporary, metadata), durable=False)
+
+
+def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+    """Restores what `save_checkpoint` wrote.
+
+    Returns:
+        The progress, or None if there is no checkpoint.
+
+    Raises:
+        IntegrityError: if the file is damaged or belongs to another model.
+    """
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            progress = json.loads(file.metadata()["progress"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+        model.load_state_dict(weights)
+    except (SafetensorError, RuntimeError, KeyError, ValueError, OSError) as error:
+        raise IntegrityError(f"{path}: not a usable checkpoint: {error}; remove it to start again") from error
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer."):
+            _, number, key = name.split(".")
+            state.setdefault(int(number), {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return dict(progress)

@@ -1,0 +1,138 @@
+"""Stage one: a teacher's logits over a task, written as a logit set.
+
+Every process does the same up to the first shard: reads and checks the rows, loads the teacher, and tries it on a few
+rows with gold. Then each takes its share of the shards that are not there yet. Whoever sees all shards there finishes
+the set.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from accelerate import PartialState
+
+from pipeline import console
+from pipeline.errors import ConfigError
+from pipeline.logit_set.manifest import SetManifest, Shard
+from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.verify import logits_of
+from pipeline.logit_set.writer import complete_set, finish_set, start_set, unfinished_shards, write_shard
+from pipeline.metrics import score_logits
+from pipeline.sources import Source, load_source, sentences
+from pipeline.targets import gold_arrays
+from pipeline.tasks import Task, load_task
+from pipeline.tokenization import tokenize
+from teacher.config import DumpConfig
+from teacher.inference import default_tokens_per_batch, inference_mode, teacher_logits
+from teacher.label_order import check_label_order
+from teacher.models import Teacher, load_teacher
+from teacher.shard_table import shard_table
+from teacher.staging import staged_manifest
+
+PROBE_ROWS = 256
+
+
+def dump(config: DumpConfig, command: str) -> SetManifest | None:
+    """Writes the logit set that ``config`` describes, or goes on with it.
+
+    Args:
+        config: the command's settings.
+        command: the command line, for the record.
+
+    Returns:
+        The manifest; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
+    """
+    task, source = read_rows(config)
+    name = teacher_name(config, task)
+    state = PartialState()
+    teacher = load_teacher(task, name, config.model_revision, config.teacher_label_names, config.max_seq_length)
+    teacher.model.to(state.device)
+    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
+    root = config.store / (config.name or task.name)
+    with inference_mode(state.device, config.precision):
+        _probe(task, source, teacher, config.max_seq_length, max_tokens)
+        planned = staged_manifest(config, task, source, teacher, command)
+        manifest = start_set(root, planned, teacher.tokenizer.to_str())
+        mine = _my_shards(root, manifest, config, state)
+        _write_shards(root, manifest, source, teacher, mine, max_tokens)
+    state.wait_for_everyone()
+    if not state.is_main_process:
+        return None
+    return _finish(root, manifest, task) if mine or manifest.state != "verified" else manifest
+
+
+def read_rows(config: DumpConfig) -> tuple[Task, Source]:
+    """The task and its checked rows."""
+    if config.shard_index >= config.num_shards:
+        raise ConfigError(f"--shard-index: {config.shard_index} is not below --num-shards {config.num_shards}")
+    task = load_task(config.task, config.manifest)
+    return task, load_source(task, config.data, config.split_names)
+
+
+def teacher_name(config: DumpConfig, task: Task) -> str:
+    """The teacher to load: the one named, or the task's own.
+
+    Raises:
+        ConfigError: if there is neither.
+    """
+    if config.model_name_or_path:
+        return config.model_name_or_path
+    if task.teacher is None:
+        raise ConfigError(f"--model-name-or-path: task {task.name!r} has no default teacher; name one")
+    return task.teacher.model
+
+
+def _probe(task: Task, source: Source, teacher: Teacher, max_seq_length: int, max_tokens: int) -> None:
+    """Questions the teacher about rows with gold, evenly spread over the first dev split, before the real work."""
+    split = next((name for name in task.dev_splits if name in source.splits), next(iter(source.splits)))
+    rows = source.splits[split]
+    places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBE_ROWS, rows.num_rows)).astype(np.int64))
+    sample = rows.take(pa.array(places))
+    inputs = tokenize(teacher.tokenizer, *sentences(sample), max_seq_length)
+    logits_NC = teacher_logits(teacher, inputs, max_tokens)
+    check_label_order(teacher.target, teacher.name, teacher.labels, logits_NC, *gold_arrays(sample))
+
+
+def _my_shards(root: Path, manifest: SetManifest, config: DumpConfig, state: PartialState) -> list[Shard]:
+    """This process's share: every n-th shard of this job that is still to be written."""
+    state.wait_for_everyone()
+    unfinished = {shard.path for shard in unfinished_shards(root, manifest)}
+    state.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
+    todo = [shard for shard in manifest.shards[config.shard_index :: config.num_shards] if shard.path in unfinished]
+    if len(unfinished) < len(manifest.shards):
+        console.note(f"{len(manifest.shards) - len(unfinished)} of {len(manifest.shards)} shards are there already")
+    return todo[state.process_index :: state.num_processes]
+
+
+def _write_shards(
+    root: Path, manifest: SetManifest, source: Source, teacher: Teacher, shards: list[Shard], max_tokens: int
+) -> None:
+    total = sum(shard.stop - shard.start for shard in shards)
+    with console.progress(total, "teacher") as steps:
+        for shard in shards:
+            steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
+            rows = source.splits[shard.split].slice(shard.start, shard.stop - shard.start)
+            inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
+            logits_NC = teacher_logits(teacher, inputs, max_tokens, steps.advance)
+            write_shard(root, manifest, shard, shard_table(manifest, shard, rows, inputs, logits_NC))
+
+
+def _finish(root: Path, manifest: SetManifest, task: Task) -> SetManifest:
+    missing = unfinished_shards(root, manifest)
+    if missing:
+        console.note(f"{len(missing)} of {len(manifest.shards)} shards are left to other jobs")
+        return manifest
+    complete = complete_set(root, manifest)
+    return finish_set(root, complete, _teacher_scores(root, complete, task))
+
+
+def _teacher_scores(root: Path, manifest: SetManifest, task: Task) -> dict[str, dict[str, float]]:
+    """The teacher's metrics per split, from what was stored; its label order is checked on every gold label."""
+    scores = {}
+    for split in manifest.splits:
+        rows = LogitSet(root, manifest).read(split, ("label", "score", "logits"))
+        logits_NC = logits_of(rows, manifest.target.num_logits)
+        gold = gold_arrays(rows)
+        check_label_order(manifest.target, manifest.teacher.name, manifest.teacher.labels, logits_NC, *gold)
+        scores[split] = score_logits(task.metrics, manifest.target, logits_NC, *gold)
+    return scores

@@ -1,0 +1,90 @@
+"""``teacher-dump --plan``: rows, shards, bytes, time and memory, before any model is loaded."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+import torch
+from accelerate import PartialState
+
+from pipeline import console
+from pipeline.errors import DistillError
+from pipeline.sources import Source
+from pipeline.tasks import Task
+from teacher.config import DumpConfig
+from teacher.dump import teacher_name
+from teacher.inference import DTYPES, default_tokens_per_batch
+from teacher.models import load_config
+from teacher.staging import all_shards
+
+# English text under BERT's vocabulary, and files of this format over GLUE (measured on SST-2, MRPC, RTE and CoLA).
+CHARACTERS_PER_TOKEN = 4.3
+BYTES_PER_ROW = 30.0
+BYTES_PER_CHARACTER = 0.55
+# Share of the speed of a big matrix product that a transformer's forward pass reaches.
+EFFICIENCY = {"fp32": 0.6, "bf16": 0.28, "fp16": 0.28}
+PADDING = 1.2
+ACTIVATION_COPIES = 16
+LIBRARIES_BYTES = 700e6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a dump will take; ``seconds`` and ``memory_bytes`` are None if the teacher's config cannot be read."""
+
+    rows: dict[str, int]
+    shards: int
+    tokens: int
+    disk_bytes: int
+    seconds: float | None
+    memory_bytes: int | None
+
+
+def estimate(config: DumpConfig, task: Task, source: Source) -> Plan:
+    """Estimates a dump from the rows' lengths, the teacher's config and a quick measurement of this machine."""
+    rows = {split: table.num_rows for split, table in source.splits.items()}
+    texts = [table.column(name) for table in source.splits.values() for name in ("sentence1", "sentence2")]
+    characters = sum(pc.sum(pc.utf8_length(text)).as_py() or 0 for text in texts)
+    num_rows = sum(rows.values())
+    specials = 3 if task.is_pair else 2
+    tokens = int(min(characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
+    seconds, memory = _cost(config, task, tokens)
+    return Plan(
+        rows=rows,
+        shards=len(all_shards(source, config.rows_per_shard)),
+        tokens=tokens,
+        disk_bytes=int(num_rows * BYTES_PER_ROW + characters * BYTES_PER_CHARACTER),
+        seconds=seconds,
+        memory_bytes=memory,
+    )
+
+
+def _cost(config: DumpConfig, task: Task, tokens: int) -> tuple[float | None, int | None]:
+    try:
+        model = load_config(teacher_name(config, task), config.model_revision)
+    except DistillError as error:
+        console.warn(f"no estimate of time and memory: {error}")
+        return None, None
+    device = PartialState().device
+    encoder = _encoder_parameters(model)
+    parameters = encoder + model.vocab_size * model.hidden_size
+    speed = _matmul_flops_per_s(device, DTYPES[config.precision], model.hidden_size) * EFFICIENCY[config.precision]
+    batch = config.max_tokens_per_batch or default_tokens_per_batch(device)
+    activations = batch * model.hidden_size * ACTIVATION_COPIES * 4
+    return 2 * encoder * tokens * PADDING / speed, int(parameters * 4 + activations + LIBRARIES_BYTES)
+
+
+def _encoder_parameters(model: Any) -> int:
+    hidden, inner = model.hidden_size, getattr(model, "intermediate_size", 4 * model.hidden_size)
+    return int(model.num_hidden_layers * (4 * hidden * hidden + 2 * hidden * inner))
+
+
+def _matmul_flops_per_s(device: torch.device, dtype: torch.dtype, hidden: int) -> float:
+    a, b = torch.ones(2048, hidden, dtype=dtype, device=device), torch.ones(hidden, 2048, dtype=dtype, device=device)
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        (a @ b).sum().item()
+        best = min(best, time.perf_counter() - start)
+    return 2 * 2048 * 2048 * hidden / best

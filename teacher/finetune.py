@@ -1,0 +1,235 @@
+"""Fine-tuning a BERT into a teacher: Accelerate loop, dynamic padding, best checkpoint by the dev metric, resumable.
+
+Shapes: B batch, C logits.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch.nn import functional
+from transformers import AutoTokenizer
+
+from pipeline import console
+from pipeline.errors import DataError
+from pipeline.files import make_folder
+from pipeline.metrics import score_logits
+from pipeline.run_record import Record, finish_run, start_run
+from pipeline.sources import Source, load_source, rows_sha256, sentences
+from pipeline.targets import NO_LABEL, Floats, Ints, gold_arrays, gold_classes, make_target
+from pipeline.tasks import Task, load_task
+from pipeline.tokenization import Tokenized, tokenize
+from pipeline.training import (
+    linear_decay,
+    load_checkpoint,
+    save_checkpoint,
+    seed_step,
+    set_learning_rate,
+    shuffled_batches,
+)
+from teacher.config import FinetuneConfig
+from teacher.inference import collate, default_tokens_per_batch, teacher_logits
+from teacher.models import FINETUNE_RECORD, Teacher, new_classifier
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of a split in tokens, with their gold as arrays [N]."""
+
+    inputs: list[Tokenized]
+    label_N: Ints
+    score_N: Floats
+
+
+@dataclass
+class Progress:
+    """How far a run has come: ``step`` within ``epoch``, and the metrics of the epochs behind it."""
+
+    epoch: int = 0
+    step: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def finetune(config: FinetuneConfig, command: str) -> Record:
+    """Fine-tunes a teacher into ``config.output_dir``, or goes on with it.
+
+    Returns:
+        The record that is also written to ``finetune.json``: settings, metrics per epoch, and the best epoch, whose
+        weights are kept.
+
+    Raises:
+        DataError: if there is no train split.
+        FingerprintMismatchError: if the folder holds a run with other settings.
+    """
+    task = load_task(config.task, config.manifest)
+    source = load_source(task, config.data)
+    if "train" not in source.splits:
+        raise DataError(f"task {task.name!r}: no train split in {source.description}, nothing to fine-tune on")
+    target = make_target(task, config.objective)
+    make_folder(config.output_dir)
+    accelerator = Accelerator(mixed_precision="bf16" if has_fast_bf16() else "no")
+    record_path = config.output_dir / FINETUNE_RECORD
+    if accelerator.is_main_process:
+        start_run(record_path, _settings(config, source), command)
+    accelerator.wait_for_everyone()
+    finished = start_run(record_path, _settings(config, source), command)
+    if finished is not None:
+        return finished
+    seed_step(config.seed, 0)
+    teacher = new_classifier(task, target, config.model_name_or_path, config.model_revision, config.max_seq_length)
+    splits = {name: _tokenized(teacher, source, name, config.max_seq_length) for name in source.splits}
+    history = _train(config, task, teacher, splits, accelerator)
+    if not accelerator.is_main_process:
+        return {}
+    (config.output_dir / CHECKPOINT).unlink(missing_ok=True)
+    return finish_run(record_path, {"history": history, "best": max(history, key=_quality)})
+
+
+def has_fast_bf16() -> bool:
+    """Whether this machine has bf16 matrix instructions."""
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported())
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+def _settings(config: FinetuneConfig, source: Source) -> dict[str, Any]:
+    """What decides the result; where the rows lie does not, only what they say."""
+    settings = config.model_dump(mode="json", exclude={"data", "manifest", "output_dir", "save_steps", "json_output"})
+    return settings | {f"rows.{split}": rows_sha256(rows) for split, rows in source.splits.items()}
+
+
+def _tokenized(teacher: Teacher, source: Source, split: str, max_seq_length: int) -> Split:
+    rows = source.splits[split]
+    return Split(tokenize(teacher.tokenizer, *sentences(rows), max_seq_length), *gold_arrays(rows))
+
+
+def _train(
+    config: FinetuneConfig, task: Task, teacher: Teacher, splits: dict[str, Split], accelerator: Accelerator
+) -> list[dict[str, Any]]:
+    optimizer = _optimizer(config, teacher.model)
+    checkpoint = config.output_dir / CHECKPOINT
+    saved = load_checkpoint(checkpoint, teacher.model, optimizer)
+    progress = Progress(**saved) if saved else Progress()
+    model, optimizer = accelerator.prepare(teacher.model, optimizer)
+    train = splits["train"]
+    gold_N, rows = _gold(teacher, train)
+    lengths = [len(train.inputs[row].ids) for row in rows]
+
+    def save() -> None:
+        if accelerator.is_main_process:
+            save_checkpoint(checkpoint, accelerator.unwrap_model(model), optimizer, vars(progress))
+
+    while progress.epoch < config.num_train_epochs:
+        batches = shuffled_batches(lengths, config.per_device_train_batch_size, config.seed, progress.epoch)
+        steps = -(-len(batches) // accelerator.num_processes)
+        with console.progress(steps, f"epoch {progress.epoch + 1}/{config.num_train_epochs}") as bar:
+            bar.advance(progress.step)
+            model.train()
+            while progress.step < steps:
+                number = progress.epoch * steps + progress.step
+                rate = linear_decay(number, config.num_train_epochs * steps, config.warmup_steps)
+                set_learning_rate(optimizer, config.learning_rate * rate)
+                seed_step(config.seed, number + 1, accelerator.process_index)
+                # all processes take the same number of steps; a short last round starts over with the first batches
+                place = (progress.step * accelerator.num_processes + accelerator.process_index) % len(batches)
+                batch = [int(rows[k]) for k in batches[place]]
+                _step(config, teacher, model, optimizer, accelerator, [train.inputs[r] for r in batch], gold_N[batch])
+                progress.step += 1
+                bar.advance()
+                if progress.step % config.save_steps == 0 and progress.step < steps:
+                    save()
+        metrics = {name: _evaluate(task, teacher, model, split, accelerator) for name, split in _dev(splits).items()}
+        entry = {"epoch": progress.epoch + 1, "metrics": metrics}
+        console.note(f"epoch {entry['epoch']}: {_spoken(metrics)}")
+        if accelerator.is_main_process and _quality(entry) >= max(map(_quality, progress.history), default=-np.inf):
+            _save_teacher(config, teacher, accelerator.unwrap_model(model))
+        progress = Progress(progress.epoch + 1, 0, [*progress.history, entry])
+        save()
+        accelerator.wait_for_everyone()
+    return progress.history
+
+
+def _step(
+    config: FinetuneConfig,
+    teacher: Teacher,
+    model: torch.nn.Module,
+    optimizer: Any,
+    accelerator: Accelerator,
+    inputs: list[Tokenized],
+    gold_B: Floats | Ints,
+) -> None:
+    batch = {key: value.to(accelerator.device) for key, value in collate(teacher, inputs).items()}
+    gold = torch.as_tensor(gold_B, device=accelerator.device)
+    with accelerator.autocast():
+        logits_BC = model(**batch).logits.float()
+    if teacher.target.kind == "score":
+        loss = functional.mse_loss(logits_BC[:, 0], gold)
+    else:
+        loss = functional.cross_entropy(logits_BC, gold)
+    accelerator.backward(loss)
+    accelerator.clip_grad_norm_(model.parameters(), config.max_grad_norm)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _optimizer(config: FinetuneConfig, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """AdamW; biases and layer norms do not decay."""
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+
+
+def _gold(teacher: Teacher, split: Split) -> tuple[Floats | Ints, Ints]:
+    """Training targets [N] of every row, and the numbers of the rows that have one."""
+    if teacher.target.kind == "score":
+        return split.score_N, np.flatnonzero(np.isfinite(split.score_N))
+    class_N = gold_classes(teacher.target, split.label_N, split.score_N)
+    return class_N, np.flatnonzero(class_N != NO_LABEL)
+
+
+def _evaluate(
+    task: Task, teacher: Teacher, model: torch.nn.Module, split: Split, accelerator: Accelerator
+) -> dict[str, float]:
+    """Metrics on a dev split; each process takes every n-th row."""
+    mine = range(accelerator.process_index, len(split.inputs), accelerator.num_processes)
+    model.eval()
+    with torch.no_grad(), accelerator.autocast():
+        max_tokens = default_tokens_per_batch(accelerator.device)
+        logits = teacher_logits(teacher, [split.inputs[row] for row in mine], max_tokens)
+    model.train()
+    gathered = dict(gather_object(list(zip(mine, logits.tolist(), strict=True))))
+    logits_NC = np.array([gathered[row] for row in range(len(split.inputs))], dtype=np.float32)
+    return score_logits(task.metrics, teacher.target, logits_NC, split.label_N, split.score_N)
+
+
+def _dev(splits: dict[str, Split]) -> dict[str, Split]:
+    return {name: split for name, split in splits.items() if name != "train"}
+
+
+def _quality(entry: dict[str, Any]) -> float:
+    """The first metric on the first dev split: what "best" means. Without a dev split the last epoch is the best."""
+    for metrics in entry["metrics"].values():
+        return float(next(iter(metrics.values()), entry["epoch"]))
+    return float(entry["epoch"])
+
+
+def _spoken(metrics: dict[str, dict[str, float]]) -> str:
+    parts = [f"{split} {name} {value:.4f}" for split, values in metrics.items() for name, value in values.items()]
+    return ", ".join(parts) or "no dev split"
+
+
+def _save_teacher(config: FinetuneConfig, teacher: Teacher, model: Any) -> None:
+    model.save_pretrained(config.output_dir)
+    AutoTokenizer.from_pretrained(config.model_name_or_path, revision=config.model_revision).save_pretrained(
+        config.output_dir
+    )

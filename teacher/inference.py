@@ -1,0 +1,106 @@
+"""Asking a teacher: padded batches in, float32 logits out. Shapes: B batch, L tokens, N rows, C logits."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from accelerate.utils.memory import should_reduce_batch_size
+
+from pipeline import console
+from pipeline.errors import TeacherError
+from pipeline.targets import Floats
+from pipeline.tokenization import Tokenized
+from teacher.batching import token_budget_batches
+from teacher.models import Teacher
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+CPU_TOKENS_PER_BATCH = 2048
+GPU_TOKENS_PER_BATCH = 32768
+
+
+def default_tokens_per_batch(device: torch.device) -> int:
+    """Padded tokens per forward pass that suit the device."""
+    return CPU_TOKENS_PER_BATCH if device.type == "cpu" else GPU_TOKENS_PER_BATCH
+
+
+@contextmanager
+def inference_mode(device: torch.device, precision: str) -> Iterator[None]:
+    """No gradients, and matrix products in ``precision``; weights are converted once per block."""
+    dtype = DTYPES[precision]
+    with torch.no_grad(), torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+        yield
+
+
+def teacher_logits(
+    teacher: Teacher,
+    inputs: Sequence[Tokenized],
+    max_tokens: int,
+    advance: Callable[[int], None] = lambda rows: None,
+) -> Floats:
+    """Runs the teacher over inputs, in batches of like length.
+
+    Call it inside `inference_mode`. A batch that does not fit the memory is split and tried again.
+
+    Args:
+        teacher: the teacher, on its device.
+        inputs: tokenised inputs, N of them.
+        max_tokens: most padded tokens per batch.
+        advance: called with the number of rows after each batch.
+
+    Returns:
+        logits_NC: float32, before softmax, rows as ``inputs``, columns in the task's label order.
+
+    Raises:
+        TeacherError: if a logit is not finite, or a single row does not fit the memory.
+    """
+    logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
+    pending = token_budget_batches([len(row.ids) for row in inputs], max_tokens)[::-1]
+    while pending:
+        batch = pending.pop()
+        try:
+            logits_NC[batch] = forward(teacher, [inputs[row] for row in batch])
+        except RuntimeError as error:
+            if not should_reduce_batch_size(error):
+                raise
+            if len(batch) == 1:
+                tokens = len(inputs[batch[0]].ids)
+                raise TeacherError(f"out of memory for a single row of {tokens} tokens; use a bigger device") from error
+            half = len(batch) // 2
+            console.warn(f"out of memory for {len(batch)} rows at once; trying {half}")
+            pending += [batch[half:], batch[:half]]
+            continue
+        advance(len(batch))
+    finite_N = np.isfinite(logits_NC).all(axis=1)
+    if not finite_N.all():
+        row = int(np.flatnonzero(~finite_N)[0])
+        raise TeacherError(
+            f"teacher {teacher.name}: gives NaN or Inf for row {row} of this part: {logits_NC[row].tolist()}; "
+            "fp16 overflows with some models, try --precision bf16 or fp32"
+        )
+    return logits_NC
+
+
+def forward(teacher: Teacher, inputs: Sequence[Tokenized]) -> Floats:
+    """One forward pass; logits [B, C] in the task's label order."""
+    batch = {key: value.to(teacher.model.device) for key, value in collate(teacher, inputs).items()}
+    logits_BC = teacher.model(**batch).logits.float()
+    return np.asarray(logits_BC[:, list(teacher.order)].cpu().numpy())
+
+
+def collate(teacher: Teacher, inputs: Sequence[Tokenized]) -> dict[str, torch.Tensor]:
+    """Pads inputs to the longest: ``input_ids``, ``attention_mask``, ``token_type_ids`` [B, L] int64."""
+    batch = {
+        "input_ids": pad([row.ids for row in inputs], teacher.pad_id),
+        "attention_mask": pad([[1] * len(row.ids) for row in inputs], 0),
+    }
+    if teacher.reads_token_types:
+        batch["token_type_ids"] = pad([row.type_ids for row in inputs], 0)
+    return batch
+
+
+def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
+    """Rows of different length as one int64 tensor [B, L], filled up at the end."""
+    columns = itertools.zip_longest(*rows, fillvalue=value)
+    return torch.tensor(list(columns), dtype=torch.int64).T.contiguous()
