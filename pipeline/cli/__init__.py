@@ -1,0 +1,18 @@
+"""The command line: parses and calls, nothing else. torch and its friends are imported inside the commands."""
+
+import typer
+
+from pipeline.cli import sql, tasks, teacher
+
+app = typer.Typer(
+    name="distill",
+    help="Distil BERT offline: write a teacher's logits once, train tiny students from them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(tasks.app, name="tasks")
+app.command("finetune-teacher")(teacher.finetune_teacher)
+app.command("teacher-dump")(teacher.teacher_dump)
+app.command("index")(sql.index)
+app.command("sql")(sql.sql)

@@ -1,0 +1,73 @@
+"""From a configuration class to flags: one field is one option, its description the help text."""
+
+import functools
+import inspect
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from pipeline import console
+from pipeline.config import Config, flag_name
+from pipeline.errors import DistillError
+
+C = TypeVar("C", bound=Config)
+
+
+def takes(config: type[C]) -> Callable[[Callable[[C], None]], Callable[..., None]]:
+    """Gives a command one option per field of ``config`` and calls it with the configuration.
+
+    Fields whose JSON-schema extra has ``argument: true`` become positional arguments.
+    """
+
+    def decorate(command: Callable[[C], None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            command(config.from_flags(**values))
+
+        parameters = [_parameter(name, field) for name, field in config.model_fields.items()]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return reports_errors(run)
+
+    return decorate
+
+
+def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Turns a user's mistake into one message and exit code 2, and Ctrl-C into advice and exit code 130."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **values: Any) -> None:
+        try:
+            command(*args, **values)
+        except DistillError as error:
+            console.error(str(error))
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt as error:
+            console.note("interrupted; repeat the command to go on from what is finished")
+            raise typer.Exit(130) from error
+
+    return run
+
+
+def command_line() -> str:
+    """The command as the user typed it, for the record."""
+    return shlex.join(["distill", *sys.argv[1:]])
+
+
+def _parameter(name: str, field: Any) -> inspect.Parameter:
+    extra = field.json_schema_extra or {}
+    if extra.get("argument"):
+        info = typer.Argument(help=field.description, show_default=not field.is_required())
+    else:
+        info = typer.Option(flag_name(name), help=field.description)
+    default = inspect.Parameter.empty if field.is_required() else _default(field)
+    annotation = Annotated[field.annotation, info]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _default(field: Any) -> Any:
+    value = field.get_default(call_default_factory=True)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,91 @@
+"""``distill finetune-teacher`` and ``distill teacher-dump``."""
+
+import importlib.util
+from typing import Any
+
+from pipeline import console
+from pipeline.cli.options import command_line, takes
+from pipeline.errors import MissingDependencyError
+from teacher.config import DumpConfig, FinetuneConfig
+
+
+@takes(FinetuneConfig)
+def finetune_teacher(config: FinetuneConfig) -> None:
+    """Fine-tune a BERT for a task, to be its teacher."""
+    _needs_teacher_libraries()
+    from teacher.finetune import finetune
+
+    record = finetune(config, command_line())
+    if not record:
+        return
+    if config.json_output:
+        console.print_json(record)
+        return
+    best = record["result"]["best"]
+    rows = [
+        [entry["epoch"], split, name, value, "best" if entry["epoch"] == best["epoch"] else ""]
+        for entry in record["result"]["history"]
+        for split, metrics in entry["metrics"].items()
+        for name, value in metrics.items()
+    ]
+    console.print_table(["epoch", "split", "metric", "value", ""], rows, title=f"teacher {config.output_dir}")
+
+
+@takes(DumpConfig)
+def teacher_dump(config: DumpConfig) -> None:
+    """Write a teacher's logits over a task as a logit set."""
+    _needs_teacher_libraries()
+    if config.plan:
+        _print_plan(config)
+        return
+    from teacher.dump import dump
+
+    manifest = dump(config, command_line())
+    if manifest is None:
+        return
+    if config.json_output:
+        console.print_json(manifest.model_dump(mode="json"))
+        return
+    rows = [
+        [split, record.rows, len(manifest.shards_of(split)), ", ".join(f"{k} {v:.4f}" for k, v in scores.items())]
+        for split, record in manifest.splits.items()
+        for scores in [manifest.scores.get(split, {})]
+    ]
+    root = config.store / manifest.name
+    title = f"{root}: {manifest.state}, {console.size(manifest.num_bytes)}"
+    console.print_table(["split", "rows", "files", "teacher against gold"], rows, title=title)
+
+
+def _print_plan(config: DumpConfig) -> None:
+    from teacher.dump import read_rows
+    from teacher.estimate import estimate
+
+    plan = estimate(config, *read_rows(config))
+    values: dict[str, Any] = {
+        "rows": plan.rows,
+        "shards": plan.shards,
+        "tokens": plan.tokens,
+        "disk_bytes": plan.disk_bytes,
+        "seconds": plan.seconds,
+        "memory_bytes": plan.memory_bytes,
+    }
+    if config.json_output:
+        console.print_json(values)
+        return
+    shown = {
+        "rows": ", ".join(f"{split} {rows:,}" for split, rows in plan.rows.items()),
+        "shards": plan.shards,
+        "tokens, about": plan.tokens,
+        "disk, about": console.size(plan.disk_bytes),
+        "time, about": f"{plan.seconds:,.0f} s" if plan.seconds else "unknown",
+        "memory, about": console.size(plan.memory_bytes) if plan.memory_bytes else "unknown",
+    }
+    console.print_pairs("plan", shown)
+
+
+def _needs_teacher_libraries() -> None:
+    missing = [name for name in ("accelerate", "datasets", "transformers") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"the teacher stage needs {', '.join(missing)}: pip install 'distill-offline[teacher]'"
+        )
