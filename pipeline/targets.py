@@ -105,4 +105,4 @@ def gold_arrays(rows: pa.Table) -> tuple[Ints, Floats]:
     """The columns label and score as arrays [N]: int64 with ``NO_LABEL``, float32 with NaN, where there is no gold."""
     label = rows.column("label").fill_null(NO_LABEL).to_numpy().astype(np.int64)
     score = rows.column("score").cast(pa.float32()).fill_null(float("nan")).to_numpy()
-    return label, np.asarray(score, dtype=np.float32)
+    return label, np.array(score, dtype=np.float32)

@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.cli import sql, tasks, teacher
+from pipeline.cli import sql, student, tasks, teacher
 
 app = typer.Typer(
     name="distill",
@@ -16,3 +16,6 @@ app.command("finetune-teacher")(teacher.finetune_teacher)
 app.command("teacher-dump")(teacher.teacher_dump)
 app.command("index")(sql.index)
 app.command("sql")(sql.sql)
+app.command("train-student")(student.train_student)
+app.command("evaluate")(student.evaluate)
+app.command("predict")(student.predict)

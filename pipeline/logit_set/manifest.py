@@ -11,6 +11,7 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import write_text
 from pipeline.targets import Target
+from pipeline.tasks import Metric
 
 FORMAT_VERSION = 1
 FILE_NAME = "distill.json"
@@ -60,7 +61,7 @@ class TaskRecord(_Record):
     name: str
     version: int
     is_pair: bool
-    metrics: tuple[str, ...]
+    metrics: tuple[Metric, ...]
     licence: str
 
 

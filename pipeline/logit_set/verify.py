@@ -42,7 +42,7 @@ def check_bytes(root: Path, shard: Shard) -> list[str]:
 def logits_of(table: pa.Table, num_logits: int) -> Floats:
     """The logits column as an array [N, C] of float32."""
     flat = table.column("logits").combine_chunks().flatten()
-    return np.asarray(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)
+    return np.array(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)
 
 
 def _problems(root: Path, manifest: SetManifest, shard: Shard) -> list[str]:

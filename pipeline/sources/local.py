@@ -1,5 +1,6 @@
 """Local files: Parquet, CSV, TSV (GLUE's unquoted kind) and JSON lines."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import DataError
 from pipeline.tasks import Task
 
+UNQUOTED_TSV = pc.ParseOptions(delimiter="\t", quote_char=False)
 EXTENSIONS = (".parquet", ".jsonl", ".csv", ".tsv")
 GLUE_FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}
 GLUE_NAMES = {
@@ -51,17 +53,26 @@ def file_names(task: Task, split: str) -> list[str]:
     return [stem + extension for stem in stems for extension in EXTENSIONS] + ([f"{glue}.tsv"] if glue else [])
 
 
-def read(task: Task, path: Path) -> pa.Table:
+def read(path: Path, headerless_tsv_columns: tuple[str, ...] = ()) -> pa.Table:
     """Reads all columns of a file, in file order.
+
+    Args:
+        path: the file.
+        headerless_tsv_columns: names for the columns of a TSV that has no header.
 
     Raises:
         DataError: if the file is not what its ending says, is cut short, or is not UTF-8 (with the line).
     """
-    readers = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".csv": _read_csv, ".tsv": _read_tsv}
+    readers: dict[str, Callable[[], pa.Table]] = {
+        ".parquet": lambda: pq.read_table(path, partitioning=None),
+        ".jsonl": lambda: pj.read_json(path),
+        ".csv": lambda: _read_delimited(path, pc.ParseOptions(newlines_in_values=True), ()),
+        ".tsv": lambda: _read_delimited(path, UNQUOTED_TSV, headerless_tsv_columns),
+    }
     if path.suffix not in readers:
         raise DataError(f"{path}: unknown kind of file {path.suffix!r}; known: {', '.join(EXTENSIONS)}")
     try:
-        return readers[path.suffix](task, path)
+        return readers[path.suffix]()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: {_bad_line(path)}") from error
     except (pa.ArrowException, OSError) as error:
@@ -70,33 +81,15 @@ def read(task: Task, path: Path) -> pa.Table:
         raise DataError(f"{path}: not a readable {path.suffix[1:]} file: {str(error).splitlines()[0]}") from error
 
 
-def _read_parquet(task: Task, path: Path) -> pa.Table:
-    return pq.read_table(path, partitioning=None)
-
-
-def _read_jsonl(task: Task, path: Path) -> pa.Table:
-    return pj.read_json(path)
-
-
-def _read_csv(task: Task, path: Path) -> pa.Table:
-    return _read_delimited(path, pc.ParseOptions(newlines_in_values=True), None)
-
-
-def _read_tsv(task: Task, path: Path) -> pa.Table:
-    options = pc.ParseOptions(delimiter="\t", quote_char=False)
-    return _read_delimited(path, options, list(task.headerless_tsv_columns) or None)
-
-
-def _read_delimited(path: Path, parse: pc.ParseOptions, columns: list[str] | None) -> pa.Table:
+def _read_delimited(path: Path, parse: pc.ParseOptions, headerless_columns: tuple[str, ...]) -> pa.Table:
     with path.open(encoding="utf-8-sig") as stream:
         first = stream.readline()
-    if columns is not None and len(first.split("\t")) != len(columns):
-        columns = None
-    names = columns or first.rstrip("\r\n").split(parse.delimiter)
+    headerless = headerless_columns and len(first.split(parse.delimiter)) == len(headerless_columns)
+    names = list(headerless_columns) if headerless else first.rstrip("\r\n").split(parse.delimiter)
     convert = pc.ConvertOptions(
         column_types={name.strip('"'): pa.string() for name in names}, strings_can_be_null=False
     )
-    return pc.read_csv(path, pc.ReadOptions(column_names=columns), parse, convert)
+    return pc.read_csv(path, pc.ReadOptions(column_names=names if headerless else None), parse, convert)
 
 
 def _bad_line(path: Path) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.environment import data_folder
-from pipeline.errors import ConfigError, DataError, raise_all
+from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sources import hub, local
 from pipeline.sources.checks import check_split
 from pipeline.tasks import Task
@@ -75,7 +75,11 @@ def _read(
         for name in splits
         if name not in files
     ]
-    return str(folder), {split: (str(path), local.read(task, path)) for split, path in files.items()}, missing
+    return (
+        str(folder),
+        {split: (str(path), local.read(path, task.headerless_tsv_columns)) for split, path in files.items()},
+        missing,
+    )
 
 
 def _local_folder(task: Task) -> Path | None:
@@ -102,3 +106,25 @@ def rows_sha256(rows: pa.Table) -> str:
     for row in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
         digest.update(repr(row).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
+
+
+def read_texts(path: Path, is_pair: bool) -> tuple[list[str], list[str] | None]:
+    """Texts to predict on: columns sentence1 (and sentence2) of a file, or the lines of any other file.
+
+    Raises:
+        DataError: if the file cannot be read, or lacks a column.
+    """
+    if path.suffix in local.EXTENSIONS:
+        table = local.read(path)
+        wanted = ["sentence1", "sentence2"][: 1 + is_pair]
+        missing = [name for name in wanted if name not in table.column_names]
+        if missing:
+            raise DataError(f"{path}: no column {missing[0]!r}; {did_you_mean(missing[0], table.column_names)}")
+        columns = [[str(text) for text in table.column(name).to_pylist()] for name in wanted]
+        return columns[0], columns[1] if is_pair else None
+    if is_pair:
+        raise DataError(f"{path}: pairs need a file with columns: {', '.join(local.EXTENSIONS)}")
+    try:
+        return path.read_text(encoding="utf-8").splitlines(), None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"--file {path}: cannot be read: {error}") from error

@@ -1,0 +1,71 @@
+"""How good a student is: against gold, and against what its teacher said."""
+
+import numpy as np
+import torch
+
+from pipeline.errors import DataError, FingerprintMismatchError
+from pipeline.logit_set.reader import find_set, open_set
+from pipeline.metrics import fidelity, majority_share, score_logits
+from pipeline.run_record import read_record
+from pipeline.targets import Floats
+from student.config import EvaluateConfig
+from student.data import Examples, load_examples, sorted_batches
+from student.model import Student
+
+RUN_RECORD = "run.json"
+BATCH_SIZE = 256
+
+
+def evaluate(config: EvaluateConfig) -> dict[str, dict[str, dict[str, float]]]:
+    """Evaluates a run on the dev splits of its logit set.
+
+    Returns:
+        Per split ``gold`` (the task's metrics), ``teacher`` (the teacher's), ``majority`` (the commonest class) and
+        ``fidelity`` (agreement with the teacher and KL divergence from it).
+
+    Raises:
+        DataError: if the set is not where it was; FingerprintMismatchError: if its ids come from another tokenizer.
+    """
+    settings = read_record(config.run / RUN_RECORD)["settings"]
+    student = Student.load(config.run)
+    path = find_set(config.logits or settings["logit_set"], config.store)
+    logit_set = open_set(path)
+    if logit_set.manifest.tokenizer.sha256 != student.config.tokenizer_sha256:
+        raise FingerprintMismatchError(f"{path}: its token ids come from another tokenizer than those of {config.run}")
+    if logit_set.manifest.target != student.config.target:
+        raise FingerprintMismatchError(f"{path}: its logits mean something else than those of {config.run}")
+    splits = [split for split in logit_set.manifest.splits if split != "train"]
+    if not splits:
+        raise DataError(f"{path}: has no dev split to evaluate on")
+    return {split: evaluate_split(student, load_examples(logit_set, split)) for split in splits}
+
+
+def evaluate_split(student: Student, examples: Examples) -> dict[str, dict[str, float]]:
+    """All that `evaluate` tells of one split."""
+    config = student.config
+    student_NC = student_logits(student, examples)
+    gold = (examples.label_N, examples.score_N)
+    share = majority_share(config.target, *gold)
+    return {
+        "gold": score_logits(config.metrics, config.target, student_NC, *gold),
+        "teacher": score_logits(config.metrics, config.target, examples.teacher_NC, *gold),
+        "majority": {} if share is None else {"accuracy": share},
+        "fidelity": fidelity(config.target, student_NC, examples.teacher_NC),
+    }
+
+
+def score_student(student: Student, examples: Examples) -> dict[str, float]:
+    """The task's metrics on examples."""
+    logits_NC = student_logits(student, examples)
+    return score_logits(student.config.metrics, student.config.target, logits_NC, examples.label_N, examples.score_N)
+
+
+def student_logits(student: Student, examples: Examples) -> Floats:
+    """Runs a student over examples; float32 logits [N, C] in their order."""
+    logits_NC = np.empty((len(examples), student.config.target.num_logits), dtype=np.float32)
+    student.eval()
+    with torch.inference_mode():
+        for rows in sorted_batches(examples.lengths, BATCH_SIZE):
+            ids = examples.batch(rows.tolist(), student.config.pad_id)
+            logits_NC[rows] = student(*(part.to(student.device) for part in ids)).cpu().numpy()
+    return logits_NC
