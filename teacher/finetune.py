@@ -4,6 +4,7 @@ Shapes: B batch, C logits.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 
 @dataclass(frozen=True)
-class Split:
+class TokenizedSplit:
     """Rows of a split in tokens, with their gold as arrays [N]."""
 
     inputs: list[Tokenized]
@@ -104,13 +105,13 @@ def _settings(config: FinetuneConfig, source: Source) -> dict[str, Any]:
     return settings | {f"rows.{split}": rows_sha256(rows) for split, rows in source.splits.items()}
 
 
-def _tokenized(teacher: Teacher, source: Source, split: str, max_seq_length: int) -> Split:
+def _tokenized(teacher: Teacher, source: Source, split: str, max_seq_length: int) -> TokenizedSplit:
     rows = source.splits[split]
-    return Split(tokenize(teacher.tokenizer, *sentences(rows), max_seq_length), *gold_arrays(rows))
+    return TokenizedSplit(tokenize(teacher.tokenizer, *sentences(rows), max_seq_length), *gold_arrays(rows))
 
 
 def _train(
-    config: FinetuneConfig, task: Task, teacher: Teacher, splits: dict[str, Split], accelerator: Accelerator
+    config: FinetuneConfig, task: Task, teacher: Teacher, splits: dict[str, TokenizedSplit], accelerator: Accelerator
 ) -> list[dict[str, Any]]:
     optimizer = _optimizer(config, teacher.model)
     checkpoint = config.output_dir / CHECKPOINT
@@ -148,7 +149,7 @@ def _train(
         entry = {"epoch": progress.epoch + 1, "metrics": metrics}
         console.note(f"epoch {entry['epoch']}: {_spoken(metrics)}")
         if accelerator.is_main_process and _quality(entry) >= max(map(_quality, progress.history), default=-np.inf):
-            _save_teacher(config, teacher, accelerator.unwrap_model(model))
+            save_teacher(teacher, accelerator.unwrap_model(model), config.output_dir)
         progress = Progress(progress.epoch + 1, 0, [*progress.history, entry])
         save()
         accelerator.wait_for_everyone()
@@ -189,7 +190,7 @@ def _optimizer(config: FinetuneConfig, model: torch.nn.Module) -> torch.optim.Op
     return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
 
 
-def _gold(teacher: Teacher, split: Split) -> tuple[Floats | Ints, Ints]:
+def _gold(teacher: Teacher, split: TokenizedSplit) -> tuple[Floats | Ints, Ints]:
     """Training targets [N] of every row, and the numbers of the rows that have one."""
     if teacher.target.kind == "score":
         return split.score_N, np.flatnonzero(np.isfinite(split.score_N))
@@ -198,7 +199,7 @@ def _gold(teacher: Teacher, split: Split) -> tuple[Floats | Ints, Ints]:
 
 
 def _evaluate(
-    task: Task, teacher: Teacher, model: torch.nn.Module, split: Split, accelerator: Accelerator
+    task: Task, teacher: Teacher, model: torch.nn.Module, split: TokenizedSplit, accelerator: Accelerator
 ) -> dict[str, float]:
     """Metrics on a dev split; each process takes every n-th row."""
     mine = range(accelerator.process_index, len(split.inputs), accelerator.num_processes)
@@ -212,7 +213,7 @@ def _evaluate(
     return score_logits(task.metrics, teacher.target, logits_NC, split.label_N, split.score_N)
 
 
-def _dev(splits: dict[str, Split]) -> dict[str, Split]:
+def _dev(splits: dict[str, TokenizedSplit]) -> dict[str, TokenizedSplit]:
     return {name: split for name, split in splits.items() if name != "train"}
 
 
@@ -228,8 +229,7 @@ def _spoken(metrics: dict[str, dict[str, float]]) -> str:
     return ", ".join(parts) or "no dev split"
 
 
-def _save_teacher(config: FinetuneConfig, teacher: Teacher, model: Any) -> None:
-    model.save_pretrained(config.output_dir)
-    AutoTokenizer.from_pretrained(config.model_name_or_path, revision=config.model_revision).save_pretrained(
-        config.output_dir
-    )
+def save_teacher(teacher: Teacher, model: Any, folder: Path) -> None:
+    """Writes a teacher as transformers does: weights, config and tokenizer."""
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(teacher.name, revision=teacher.revision).save_pretrained(folder)

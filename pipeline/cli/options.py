@@ -64,7 +64,7 @@ def _parameter(name: str, field: Any) -> inspect.Parameter:
     else:
         info = typer.Option(flag_name(name), help=field.description)
     default = inspect.Parameter.empty if field.is_required() else _default(field)
-    kind = list[str] if field.annotation == tuple[str, ...] else field.annotation  # typer's way to say "several"
+    kind: Any = list[str] if field.annotation == tuple[str, ...] else field.annotation  # typer's way to say "several"
     annotation = Annotated[kind, info]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

@@ -1,0 +1,1 @@
+"""``distill demo``: the whole product on a small scale, offline."""

@@ -1,0 +1,92 @@
+"""What the tests share: a tiny task, a tiny BERT, a dumped logit set. Nothing here is trained or downloaded."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+for name in ("DISTILL_DATA", "DISTILL_STORE"):
+    os.environ.pop(name, None)
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.demo.data import write_demo_data
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.targets import make_target
+from pipeline.tasks import Task, load_task
+from teacher.config import DumpConfig
+from teacher.dump import dump
+from teacher.finetune import save_teacher
+from teacher.models import new_classifier
+from teacher.tiny import create_tiny_bert
+
+torch.set_num_threads(1)
+
+TRAIN_ROWS, VALIDATION_ROWS = 96, 40
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two tiny tasks (``opinion.yaml``, ``roles.yaml``, ``data/``) and a tiny untrained BERT (``bert``)."""
+    folder = tmp_path_factory.mktemp("work")
+    sentences = write_demo_data(folder, TRAIN_ROWS, VALIDATION_ROWS)
+    create_tiny_bert(folder / "bert", sentences, hidden_size=32, num_layers=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def opinion(work: Path) -> Task:
+    """The single-sentence task."""
+    return load_task(manifest=work / "opinion.yaml")
+
+
+@pytest.fixture(scope="session")
+def roles(work: Path) -> Task:
+    """The pair task."""
+    return load_task(manifest=work / "roles.yaml")
+
+
+@pytest.fixture(scope="session")
+def teachers(work: Path) -> Path:
+    """A folder with a classifier per task: the tiny BERT with a random head."""
+    for name in ("opinion", "roles"):
+        task = load_task(manifest=work / f"{name}.yaml")
+        torch.manual_seed(1)
+        teacher = new_classifier(task, make_target(task), str(work / "bert"), None, 32)
+        save_teacher(teacher, teacher.model, work / "teachers" / name)
+    return work / "teachers"
+
+
+def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpConfig:
+    """Settings that dump a tiny task in a few shards."""
+    settings: dict[str, object] = {
+        "manifest": work / f"{task}.yaml",
+        "data": work / "data",
+        "model_name_or_path": str(work / "teachers" / task),
+        "store": store,
+        "max_seq_length": 32,
+        "rows_per_shard": 25,
+    }
+    return DumpConfig.from_flags(**settings | changes)
+
+
+@pytest.fixture(scope="session")
+def store(work: Path, teachers: Path) -> Path:
+    """A store with the verified logit sets ``opinion`` and ``roles``; read only."""
+    for name in ("opinion", "roles"):
+        dump(dump_config(work, name, work / "store"), f"distill teacher-dump --manifest {name}.yaml")
+    return work / "store"
+
+
+@pytest.fixture(scope="session")
+def opinion_set(store: Path) -> LogitSet:
+    """The set of the single-sentence task; read only."""
+    return open_set(store / "opinion")
+
+
+@pytest.fixture(scope="session")
+def roles_set(store: Path) -> LogitSet:
+    """The set of the pair task; read only."""
+    return open_set(store / "roles")
