@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -42,30 +43,7 @@ def roles(random: np.random.Generator) -> Row:
     return {"sentence1": first, "sentence2": second, "label": label}
 
 
-TASKS: dict[str, tuple[Callable[[np.random.Generator], Row], str]] = {
-    "opinion": (
-        opinion,
-        "name: opinion\n"
-        "description: What does the reviewer think in the end?\n"
-        "type: classification\n"
-        "columns: {sentence1: sentence1, label: label}\n"
-        "labels: [bad, good]\n"
-        "metrics: [accuracy]\n"
-        "splits: {train: TRAIN, validation: VALIDATION}\n"
-        "licence: CC0-1.0\n",
-    ),
-    "roles": (
-        roles,
-        "name: roles\n"
-        "description: Did the same one do it?\n"
-        "type: classification\n"
-        "columns: {sentence1: sentence1, sentence2: sentence2, label: label}\n"
-        "labels: [different, same]\n"
-        "metrics: [accuracy]\n"
-        "splits: {train: TRAIN, validation: VALIDATION}\n"
-        "licence: CC0-1.0\n",
-    ),
-}
+TASKS: dict[str, Callable[[np.random.Generator], Row]] = {"opinion": opinion, "roles": roles}
 
 
 def write_demo_data(folder: Path, train_rows: int = 4000, validation_rows: int = 500) -> list[str]:
@@ -75,10 +53,10 @@ def write_demo_data(folder: Path, train_rows: int = 4000, validation_rows: int =
         Every sentence, for a vocabulary.
     """
     sentences = []
-    for number, (name, (make, manifest)) in enumerate(TASKS.items()):
+    for number, (name, make) in enumerate(TASKS.items()):
         make_folder(folder / "data" / name)
-        counts = manifest.replace("TRAIN", str(train_rows)).replace("VALIDATION", str(validation_rows))
-        write_text(folder / f"{name}.yaml", counts)
+        manifest = files("pipeline.demo").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+        write_text(folder / f"{name}.yaml", manifest)
         random = np.random.default_rng(number)
         for split, count in (("train", train_rows), ("validation", validation_rows)):
             rows = [make(random) for _ in range(count)]
