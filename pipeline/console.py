@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from pipeline.environment import is_main_process, progress_disabled
+
+LINE_EVERY_S = 30
 
 stdout = Console()
 stderr = Console(stderr=True, highlight=False)
@@ -81,15 +84,20 @@ def size(num_bytes: float) -> str:
 
 
 class Steps:
-    """Advances one progress bar; created by `progress`."""
+    """Advances one progress bar, or off a terminal prints a line now and then; created by `progress`."""
 
     def __init__(self, bar: Progress, total: int, description: str) -> None:
         self._bar = bar
         self._task = bar.add_task(description, total=total)
+        self._spoken = time.monotonic()
 
     def advance(self, steps: int = 1) -> None:
         """Moves the bar on."""
         self._bar.advance(self._task, steps)
+        if not stderr.is_terminal and not progress_disabled() and time.monotonic() - self._spoken > LINE_EVERY_S:
+            self._spoken = time.monotonic()
+            state = self._bar.tasks[self._task]
+            note(f"{state.description}: {state.completed:,.0f} of {state.total:,.0f}")
 
     def describe(self, description: str) -> None:
         """Changes the text beside the bar."""
@@ -98,7 +106,7 @@ class Steps:
 
 @contextmanager
 def progress(total: int, description: str) -> Iterator[Steps]:
-    """Shows a progress bar while the block runs; silent off a terminal and on other ranks than the first."""
+    """Shows how far the block has come, on the main process only."""
     silent = not is_main_process() or progress_disabled() or not stderr.is_terminal
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=stderr, disable=silent) as bar:

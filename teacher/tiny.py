@@ -7,6 +7,7 @@ import torch
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 from transformers import BertConfig, BertModel, BertTokenizerFast
+from transformers.utils import logging as transformers_logging
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -23,6 +24,7 @@ def create_tiny_bert(
         num_layers: number of layers.
         seed: seed of the weights.
     """
+    transformers_logging.disable_progress_bar()
     splitter = pre_tokenizers.BertPreTokenizer()
     words = {word for text in sentences for word, _ in splitter.pre_tokenize_str(text.lower())}
     vocabulary = {token: number for number, token in enumerate((*SPECIAL_TOKENS, *sorted(words)))}

@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.cli import sql, student, tasks, teacher
+from pipeline.cli import demo, sql, student, tasks, teacher
 
 app = typer.Typer(
     name="distill",
@@ -19,3 +19,4 @@ app.command("sql")(sql.sql)
 app.command("train-student")(student.train_student)
 app.command("evaluate")(student.evaluate)
 app.command("predict")(student.predict)
+app.command("demo")(demo.demo)

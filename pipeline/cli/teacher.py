@@ -12,7 +12,7 @@ from teacher.config import DumpConfig, FinetuneConfig
 @takes(FinetuneConfig)
 def finetune_teacher(config: FinetuneConfig) -> None:
     """Fine-tune a BERT for a task, to be its teacher."""
-    _needs_teacher_libraries()
+    needs_teacher_libraries()
     from teacher.finetune import finetune
 
     record = finetune(config, command_line())
@@ -34,7 +34,7 @@ def finetune_teacher(config: FinetuneConfig) -> None:
 @takes(DumpConfig)
 def teacher_dump(config: DumpConfig) -> None:
     """Write a teacher's logits over a task as a logit set."""
-    _needs_teacher_libraries()
+    needs_teacher_libraries()
     if config.plan:
         _print_plan(config)
         return
@@ -83,7 +83,8 @@ def _print_plan(config: DumpConfig) -> None:
     console.print_pairs("plan", shown)
 
 
-def _needs_teacher_libraries() -> None:
+def needs_teacher_libraries() -> None:
+    """Raises MissingDependencyError, naming the extra, unless the teacher stage's libraries are installed."""
     missing = [name for name in ("accelerate", "datasets", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingDependencyError(

@@ -1,0 +1,29 @@
+# Two targets:
+#   docker build --target student -t distill:student .   slim, CPU, trains and runs students (no transformers)
+#   docker build --target gpu -t distill:gpu .           both stages on NVIDIA GPUs
+# Work in a mounted folder: docker run --rm -v "$PWD:/work" distill:student train-student --task mnli
+
+FROM python:3.12-slim-bookworm AS base
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
+RUN useradd --create-home --uid 1000 distill && mkdir /work && chown distill /work
+WORKDIR /opt/distill
+COPY pyproject.toml README.md constraints.txt ./
+COPY pipeline pipeline
+COPY teacher teacher
+COPY student student
+COPY data_manifests data_manifests
+
+FROM base AS student
+RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt .
+USER distill
+WORKDIR /work
+ENTRYPOINT ["distill"]
+CMD ["--help"]
+
+FROM base AS gpu
+RUN pip install -c constraints.txt ".[teacher]"
+USER distill
+WORKDIR /work
+ENV HF_HOME=/work/.cache/huggingface
+ENTRYPOINT ["distill"]
+CMD ["--help"]

@@ -1,0 +1,5 @@
+"""``python -m pipeline`` is ``distill``."""
+
+from pipeline.cli import app
+
+app()
