@@ -15,14 +15,14 @@ COPY data_manifests data_manifests
 
 FROM base AS student
 RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt .
-USER distill
+USER 1000
 WORKDIR /work
 ENTRYPOINT ["distill"]
 CMD ["--help"]
 
 FROM base AS gpu
 RUN pip install -c constraints.txt ".[teacher]"
-USER distill
+USER 1000
 WORKDIR /work
 ENV HF_HOME=/work/.cache/huggingface
 ENTRYPOINT ["distill"]

@@ -13,6 +13,7 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.errors import ConfigError
+from pipeline.files import make_folder
 from pipeline.logit_set.manifest import SetManifest, Shard
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.verify import logits_of
@@ -44,6 +45,7 @@ def dump(config: DumpConfig, command: str) -> SetManifest | None:
     """
     task, source = read_rows(config)
     name = teacher_name(config, task)
+    make_folder(config.store)
     state = PartialState()
     teacher = load_teacher(task, name, config.model_revision, config.teacher_label_names, config.max_seq_length)
     teacher.model.to(state.device)

@@ -56,6 +56,18 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass
+class Loop:
+    """What the training loop works with; ``model`` and ``optimizer`` are as Accelerate prepared them."""
+
+    config: FinetuneConfig
+    teacher: Teacher
+    accelerator: Accelerator
+    model: torch.nn.Module
+    optimizer: Any
+    progress: Progress
+
+
 def finetune(config: FinetuneConfig, command: str) -> Record:
     """Fine-tunes a teacher into ``config.output_dir``, or goes on with it.
 
@@ -114,69 +126,70 @@ def _train(
     config: FinetuneConfig, task: Task, teacher: Teacher, splits: dict[str, TokenizedSplit], accelerator: Accelerator
 ) -> list[dict[str, Any]]:
     optimizer = _optimizer(config, teacher.model)
-    checkpoint = config.output_dir / CHECKPOINT
-    saved = load_checkpoint(checkpoint, teacher.model, optimizer)
+    saved = load_checkpoint(config.output_dir / CHECKPOINT, teacher.model, optimizer)
     progress = Progress(**saved) if saved else Progress()
     model, optimizer = accelerator.prepare(teacher.model, optimizer)
-    train = splits["train"]
-    gold_N, rows = _gold(teacher, train)
-    lengths = [len(train.inputs[row].ids) for row in rows]
-
-    def save() -> None:
-        if accelerator.is_main_process:
-            save_checkpoint(checkpoint, accelerator.unwrap_model(model), optimizer, vars(progress))
-
+    loop = Loop(config, teacher, accelerator, model, optimizer, progress)
+    dev = {name: split for name, split in splits.items() if name != "train"}
     while progress.epoch < config.num_train_epochs:
-        batches = shuffled_batches(lengths, config.per_device_train_batch_size, config.seed, progress.epoch)
-        steps = -(-len(batches) // accelerator.num_processes)
-        with console.progress(steps, f"epoch {progress.epoch + 1}/{config.num_train_epochs}") as bar:
-            bar.advance(progress.step)
-            model.train()
-            while progress.step < steps:
-                number = progress.epoch * steps + progress.step
-                rate = linear_decay(number, config.num_train_epochs * steps, config.warmup_steps)
-                set_learning_rate(optimizer, config.learning_rate * rate)
-                seed_step(config.seed, number + 1, accelerator.process_index)
-                # all processes take the same number of steps; a short last round starts over with the first batches
-                place = (progress.step * accelerator.num_processes + accelerator.process_index) % len(batches)
-                batch = [int(rows[k]) for k in batches[place]]
-                _step(config, teacher, model, optimizer, accelerator, [train.inputs[r] for r in batch], gold_N[batch])
-                progress.step += 1
-                bar.advance()
-                if progress.step % config.save_steps == 0 and progress.step < steps:
-                    save()
-        metrics = {name: _evaluate(task, teacher, model, split, accelerator) for name, split in _dev(splits).items()}
+        _train_epoch(loop, splits["train"])
+        metrics = {name: _evaluate(loop, task, split) for name, split in dev.items()}
         entry = {"epoch": progress.epoch + 1, "metrics": metrics}
         console.note(f"epoch {entry['epoch']}: {_spoken(metrics)}")
-        if accelerator.is_main_process and _quality(entry) >= max(map(_quality, progress.history), default=-np.inf):
+        if accelerator.is_main_process and _quality(entry) > max(map(_quality, progress.history), default=-np.inf):
             save_teacher(teacher, accelerator.unwrap_model(model), config.output_dir)
-        progress = Progress(progress.epoch + 1, 0, [*progress.history, entry])
-        save()
+        progress.history.append(entry)
+        progress.epoch, progress.step = progress.epoch + 1, 0
+        _save_checkpoint(loop)
         accelerator.wait_for_everyone()
     return progress.history
 
 
-def _step(
-    config: FinetuneConfig,
-    teacher: Teacher,
-    model: torch.nn.Module,
-    optimizer: Any,
-    accelerator: Accelerator,
-    inputs: list[Tokenized],
-    gold_B: Floats | Ints,
-) -> None:
-    batch = {key: value.to(accelerator.device) for key, value in collate(teacher, inputs).items()}
+def _train_epoch(loop: Loop, train: TokenizedSplit) -> None:
+    """One pass over the rows with gold, or the rest of one that was interrupted."""
+    config, progress, processes = loop.config, loop.progress, loop.accelerator.num_processes
+    gold_N, rows = _gold(loop.teacher, train)
+    lengths = [len(train.inputs[row].ids) for row in rows]
+    batches = shuffled_batches(lengths, config.per_device_train_batch_size, config.seed, progress.epoch)
+    steps = -(-len(batches) // processes)
+    loop.model.train()
+    with console.progress(steps, f"epoch {progress.epoch + 1}/{config.num_train_epochs}") as bar:
+        bar.advance(progress.step)
+        while progress.step < steps:
+            number = progress.epoch * steps + progress.step
+            rate = linear_decay(number, config.num_train_epochs * steps, config.warmup_steps)
+            set_learning_rate(loop.optimizer, config.learning_rate * rate)
+            seed_step(config.seed, number + 1, loop.accelerator.process_index)
+            # all processes take the same number of steps; a short last round starts over with the first batches
+            place = (progress.step * processes + loop.accelerator.process_index) % len(batches)
+            batch = [int(rows[k]) for k in batches[place]]
+            _step(loop, [train.inputs[row] for row in batch], gold_N[batch])
+            progress.step += 1
+            bar.advance()
+            if progress.step % config.save_steps == 0 and progress.step < steps:
+                _save_checkpoint(loop)
+
+
+def _step(loop: Loop, inputs: list[Tokenized], gold_B: Floats | Ints) -> None:
+    accelerator = loop.accelerator
+    batch = {key: value.to(accelerator.device) for key, value in collate(loop.teacher, inputs).items()}
     gold = torch.as_tensor(gold_B, device=accelerator.device)
     with accelerator.autocast():
-        logits_BC = model(**batch).logits.float()
-    if teacher.target.kind == "score":
+        logits_BC = loop.model(**batch).logits.float()
+    if loop.teacher.target.kind == "score":
         loss = functional.mse_loss(logits_BC[:, 0], gold)
     else:
         loss = functional.cross_entropy(logits_BC, gold)
     accelerator.backward(loss)
-    accelerator.clip_grad_norm_(model.parameters(), config.max_grad_norm)
-    optimizer.step()
-    optimizer.zero_grad()
+    accelerator.clip_grad_norm_(loop.model.parameters(), loop.config.max_grad_norm)
+    loop.optimizer.step()
+    loop.optimizer.zero_grad()
+
+
+def _save_checkpoint(loop: Loop) -> None:
+    if loop.accelerator.is_main_process:
+        model = loop.accelerator.unwrap_model(loop.model)
+        save_checkpoint(loop.config.output_dir / CHECKPOINT, model, loop.optimizer, vars(loop.progress))
 
 
 def _optimizer(config: FinetuneConfig, model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -198,23 +211,17 @@ def _gold(teacher: Teacher, split: TokenizedSplit) -> tuple[Floats | Ints, Ints]
     return class_N, np.flatnonzero(class_N != NO_LABEL)
 
 
-def _evaluate(
-    task: Task, teacher: Teacher, model: torch.nn.Module, split: TokenizedSplit, accelerator: Accelerator
-) -> dict[str, float]:
+def _evaluate(loop: Loop, task: Task, split: TokenizedSplit) -> dict[str, float]:
     """Metrics on a dev split; each process takes every n-th row."""
+    accelerator = loop.accelerator
     mine = range(accelerator.process_index, len(split.inputs), accelerator.num_processes)
-    model.eval()
+    loop.model.eval()
     with torch.no_grad(), accelerator.autocast():
         max_tokens = default_tokens_per_batch(accelerator.device)
-        logits = teacher_logits(teacher, [split.inputs[row] for row in mine], max_tokens)
-    model.train()
+        logits = teacher_logits(loop.teacher, [split.inputs[row] for row in mine], max_tokens)
     gathered = dict(gather_object(list(zip(mine, logits.tolist(), strict=True))))
     logits_NC = np.array([gathered[row] for row in range(len(split.inputs))], dtype=np.float32)
-    return score_logits(task.metrics, teacher.target, logits_NC, split.label_N, split.score_N)
-
-
-def _dev(splits: dict[str, TokenizedSplit]) -> dict[str, TokenizedSplit]:
-    return {name: split for name, split in splits.items() if name != "train"}
+    return score_logits(task.metrics, loop.teacher.target, logits_NC, split.label_N, split.score_N)
 
 
 def _quality(entry: dict[str, Any]) -> float:

@@ -1,0 +1,30 @@
+"""``make bench``: tables on stdout, the same as JSON in ``bench-results/``."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline import console
+from tests.benchmarks import batching, macros, vocabulary
+from tests.benchmarks.measure import interleaved, ratios
+
+BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
+    "teacher's forward pass over 512 rows, MiniLM-L6's shape": batching.alternatives,
+    "SQL macros on a million rows of 3 logits": macros.alternatives,
+    "training step of the default student, batch 32": vocabulary.alternatives,
+}
+
+
+def main() -> None:
+    """Runs every benchmark."""
+    results = {}
+    for title, make in BENCHMARKS.items():
+        rows = ratios(interleaved(make()))
+        console.print_table(["variant", "median ms", "x first"], rows, title=title)
+        results[title] = [dict(zip(("variant", "median_ms", "speed_up"), row, strict=True)) for row in rows]
+    folder = Path("bench-results")
+    folder.mkdir(exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+
+
+main()
