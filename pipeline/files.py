@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -69,6 +70,13 @@ def make_folder(path: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise write_error(path, error) from error
+
+
+def require_space(folder: Path, num_bytes: int) -> None:
+    """Raises DataError unless the disk of ``folder`` has that many bytes left, before any work is done in vain."""
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes:
+        raise DataError(f"{folder}: needs about {num_bytes:,} bytes, but its disk has {free:,} left; free some space")
 
 
 def remove_temporaries(folder: Path) -> None:

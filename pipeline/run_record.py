@@ -10,13 +10,16 @@ from pipeline.files import write_text
 Record = dict[str, Any]
 
 
-def start_run(path: Path, settings: dict[str, Any], command: str) -> Record | None:
+def start_run(
+    path: Path, settings: dict[str, Any], command: str, context: dict[str, Any] | None = None
+) -> Record | None:
     """Opens the record of a run, or creates it.
 
     Args:
         path: the JSON file.
         settings: everything that decides the result, as JSON values.
         command: the command line.
+        context: what else the record should say, such as where things lie; it may differ from try to try.
 
     Returns:
         The record if the run is finished, else None.
@@ -25,7 +28,7 @@ def start_run(path: Path, settings: dict[str, Any], command: str) -> Record | No
         FingerprintMismatchError: if the record is of a run with other settings, naming each that differs.
     """
     if not path.exists():
-        write_record(path, {"state": "running", "command": command, "settings": settings})
+        write_record(path, {"state": "running", "command": command, "settings": settings, **(context or {})})
         return None
     there = read_record(path)
     before = there["settings"]

@@ -44,6 +44,7 @@ class EvaluateConfig(Config):
     run: Path = Field(description="Folder of a run.", json_schema_extra={"argument": True})
     logits: str | None = Field(None, description="Evaluate on this set. (default: the one it was trained on)")
     store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
+    allow_unverified: bool = Field(False, description="Evaluate on a set that is complete but not verified.")
     json_output: bool = Field(False, description="Print the result as JSON.")
 
 

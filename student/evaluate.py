@@ -26,14 +26,16 @@ def evaluate(config: EvaluateConfig) -> dict[str, dict[str, dict[str, float]]]:
     Raises:
         DataError: if the set is not where it was; FingerprintMismatchError: if its ids come from another tokenizer.
     """
-    settings = read_record(config.run / RUN_RECORD)["settings"]
+    record = read_record(config.run / RUN_RECORD)
     student = Student.load(config.run)
-    path = find_set(config.logits or settings["logit_set"], config.store)
-    logit_set = open_set(path)
+    path = find_set(config.logits or record["logit_set"], config.store)
+    logit_set = open_set(path, config.allow_unverified)
     if logit_set.manifest.tokenizer.sha256 != student.config.tokenizer_sha256:
         raise FingerprintMismatchError(f"{path}: its token ids come from another tokenizer than those of {config.run}")
     if logit_set.manifest.target != student.config.target:
         raise FingerprintMismatchError(f"{path}: its logits mean something else than those of {config.run}")
+    if logit_set.manifest.task.is_pair != student.config.is_pair:
+        raise FingerprintMismatchError(f"{path}: one of the set and {config.run} is for pairs, the other is not")
     splits = [split for split in logit_set.manifest.splits if split != "train"]
     if not splits:
         raise DataError(f"{path}: has no dev split to evaluate on")

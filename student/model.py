@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -49,13 +49,19 @@ class StudentConfig(BaseModel):
     vocabulary_size: int = Field(ge=1)
     pad_id: int = Field(ge=0)
     tokenizer_sha256: str
-    max_seq_length: int
-    matrix_size: int = Field(ge=0)
+    max_seq_length: int = Field(ge=1)
+    matrix_size: int = Field(ge=0, le=64)
     vector_size: int = Field(ge=0)
     bidirectional: bool
-    hidden_size: int
-    hidden_dropout: float
-    initializer_range: float = 0.01
+    hidden_size: int = Field(ge=1)
+    hidden_dropout: float = Field(ge=0, lt=1)
+    initializer_range: float = Field(0.01, ge=0)
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if not self.matrix_size and not self.vector_size:
+            raise ValueError("matrix_size and vector_size are both 0: nothing would be embedded")
+        return self
 
 
 class Student(nn.Module):

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.logit_set.manifest import TOKENIZER_FILE
 from pipeline.targets import predicted_scores, softmax
-from pipeline.tokenization import load_tokenizer, tokenize
+from pipeline.tokenization import load_tokenizer, tokenize, tokenizer_sha256
 from student.data import Ragged
 from student.model import Student
 
 BATCH_SIZE = 256
-TOKENIZER = "tokenizer.json"
 
 
 class Predictor:
@@ -25,7 +25,10 @@ class Predictor:
 
     def __init__(self, run: str | Path) -> None:
         self.student = Student.load(Path(run))
-        self.tokenizer = load_tokenizer(Path(run) / TOKENIZER)
+        path = Path(run) / TOKENIZER_FILE
+        self.tokenizer = load_tokenizer(path)
+        if tokenizer_sha256(self.tokenizer) != self.student.config.tokenizer_sha256:
+            raise IntegrityError(f"{path}: not the tokenizer that the student was trained with")
 
     def __call__(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Predicts labels, or scores for a task with scores.
@@ -41,6 +44,8 @@ class Predictor:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
         config = self.student.config
+        if isinstance(sentences1, str) or isinstance(sentences2, str):
+            raise ConfigError("give lists of sentences, not one string")
         if config.is_pair != (sentences2 is not None):
             raise ConfigError(f"this student of {config.task!r} takes {'pairs' if config.is_pair else 'one sentence'}")
         if sentences2 is not None and len(sentences1) != len(sentences2):

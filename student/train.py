@@ -10,7 +10,8 @@ import torch
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
-from pipeline.files import make_folder, write_text
+from pipeline.files import make_folder, remove_temporaries, write_text
+from pipeline.logit_set.manifest import TOKENIZER_FILE
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.run_record import Record, finish_run, start_run
 from pipeline.targets import Target
@@ -31,7 +32,6 @@ from student.vocabulary import active_ids, renumber, restore, shrunk
 
 RUN_RECORD = "run.json"
 CHECKPOINT = "checkpoint.safetensors"
-TOKENIZER = "tokenizer.json"
 DEFAULT_SIZES = {"hybrid": (20, 400), "cmow": (28, 0), "cbow": (0, 784)}
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
 
@@ -54,10 +54,12 @@ def train(config: TrainConfig, command: str) -> Record:
     splits = _load_splits(config, logit_set)
     folder = config.output_dir or Path("runs") / logit_set.root.name
     make_folder(folder)
-    finished = start_run(folder / RUN_RECORD, _settings(config, logit_set, splits["train"]), command)
+    settings = _settings(config, student_config, logit_set, splits["train"])
+    finished = start_run(folder / RUN_RECORD, settings, command, {"logit_set": str(logit_set.root.resolve())})
     if finished is not None:
         return finished
-    write_text(folder / TOKENIZER, logit_set.tokenizer_path.read_text(encoding="utf-8"))
+    remove_temporaries(folder)
+    write_text(folder / TOKENIZER_FILE, logit_set.tokenizer_json())
     seed_step(config.seed, 0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     student = Student(student_config)
@@ -70,10 +72,11 @@ def train(config: TrainConfig, command: str) -> Record:
         student.save(folder)
 
     history = _train_epochs(config, small, renumbered, folder / CHECKPOINT, save)
-    (folder / CHECKPOINT).unlink(missing_ok=True)
-    best = max(history, key=quality)
     versions = {name: version(name) for name in LIBRARIES}
-    return finish_run(folder / RUN_RECORD, {"history": history, "best": best, "versions": versions})
+    result = {"history": history, "best": max(history, key=quality), "versions": versions}
+    record = finish_run(folder / RUN_RECORD, result)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+    return record
 
 
 def student_config_for(config: TrainConfig, logit_set: LogitSet) -> StudentConfig:
@@ -130,11 +133,15 @@ def _load_splits(config: TrainConfig, logit_set: LogitSet) -> dict[str, Examples
     }
 
 
-def _settings(config: TrainConfig, logit_set: LogitSet, train_rows: Examples) -> dict[str, Any]:
+def _settings(
+    config: TrainConfig, student_config: StudentConfig, logit_set: LogitSet, train_rows: Examples
+) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
     places = {"task", "logits", "store", "output_dir", "allow_unverified", "json_output"}
     return config.model_dump(mode="json", exclude=places) | {
-        "logit_set": str(logit_set.root.resolve()),
+        "matrix_size": student_config.matrix_size,
+        "vector_size": student_config.vector_size,
+        "bidirectional": student_config.bidirectional,
         "logit_set_fingerprint": logit_set.manifest.fingerprint,
         "query": f"select * {logit_set.query('train', config.where)}",
         "rows": len(train_rows),
@@ -187,8 +194,10 @@ def _train_epoch(
             optimizer.zero_grad()
             total += loss.detach() * len(rows)
             bar.advance()
-    student.eval()
-    return float(total) / len(examples)
+    mean = float(total) / len(examples)
+    if not math.isfinite(mean):
+        raise ConfigError(f"the loss of epoch {epoch + 1} is {mean}: training diverged; lower --learning-rate")
+    return mean
 
 
 def _loss(

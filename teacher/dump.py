@@ -13,7 +13,7 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.errors import ConfigError
-from pipeline.files import make_folder
+from pipeline.files import make_folder, require_space
 from pipeline.logit_set.manifest import SetManifest, Shard
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.verify import logits_of
@@ -28,7 +28,7 @@ from teacher.inference import default_tokens_per_batch, inference_mode, teacher_
 from teacher.label_order import check_label_order
 from teacher.models import Teacher, load_teacher
 from teacher.shard_table import shard_table
-from teacher.staging import staged_manifest
+from teacher.staging import expected_bytes, staged_manifest
 
 PROBE_ROWS = 256
 
@@ -46,6 +46,7 @@ def dump(config: DumpConfig, command: str) -> SetManifest | None:
     task, source = read_rows(config)
     name = teacher_name(config, task)
     make_folder(config.store)
+    require_space(config.store, expected_bytes(source))
     state = PartialState()
     teacher = load_teacher(task, name, config.model_revision, config.teacher_label_names, config.max_seq_length)
     teacher.model.to(state.device)

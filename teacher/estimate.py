@@ -4,7 +4,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.compute as pc
 import torch
 from accelerate import PartialState
 
@@ -16,12 +15,9 @@ from teacher.config import DumpConfig
 from teacher.dump import teacher_name
 from teacher.inference import DTYPES, default_tokens_per_batch
 from teacher.models import load_config
-from teacher.staging import all_shards
+from teacher.staging import all_shards, expected_bytes, num_characters
 
-# English text under BERT's vocabulary, and files of this format over GLUE (measured on SST-2, MRPC, RTE and CoLA).
-CHARACTERS_PER_TOKEN = 4.3
-BYTES_PER_ROW = 30.0
-BYTES_PER_CHARACTER = 0.55
+CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary
 # Share of the speed of a big matrix product that a transformer's forward pass reaches.
 EFFICIENCY = {"fp32": 0.6, "bf16": 0.28, "fp16": 0.28}
 PADDING = 1.2
@@ -44,8 +40,7 @@ class Plan:
 def estimate(config: DumpConfig, task: Task, source: Source) -> Plan:
     """Estimates a dump from the rows' lengths, the teacher's config and a quick measurement of this machine."""
     rows = {split: table.num_rows for split, table in source.splits.items()}
-    texts = [table.column(name) for table in source.splits.values() for name in ("sentence1", "sentence2")]
-    characters = sum(pc.sum(pc.utf8_length(text)).as_py() or 0 for text in texts)
+    characters = num_characters(source)
     num_rows = sum(rows.values())
     specials = 3 if task.is_pair else 2
     tokens = int(min(characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
@@ -54,7 +49,7 @@ def estimate(config: DumpConfig, task: Task, source: Source) -> Plan:
         rows=rows,
         shards=len(all_shards(source, config.rows_per_shard)),
         tokens=tokens,
-        disk_bytes=int(num_rows * BYTES_PER_ROW + characters * BYTES_PER_CHARACTER),
+        disk_bytes=expected_bytes(source),
         seconds=seconds,
         memory_bytes=memory,
     )

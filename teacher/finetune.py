@@ -99,8 +99,9 @@ def finetune(config: FinetuneConfig, command: str) -> Record:
     history = _train(config, task, teacher, splits, accelerator)
     if not accelerator.is_main_process:
         return {}
+    record = finish_run(record_path, {"history": history, "best": max(history, key=_quality)})
     (config.output_dir / CHECKPOINT).unlink(missing_ok=True)
-    return finish_run(record_path, {"history": history, "best": max(history, key=_quality)})
+    return record
 
 
 def has_fast_bf16() -> bool:

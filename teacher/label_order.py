@@ -75,7 +75,7 @@ def _check_scores(target: Target, teacher_name: str, logits_NC: Floats, score_N:
             f"teacher {teacher_name}: its scores run against the gold scores (correlation {result.statistic:.3f} over "
             f"{len(gold):,} rows); it was not trained for this task, or its scores mean the opposite"
         )
-    slope = float(np.polyfit(predicted, gold, 1)[0])
+    slope = float(result.statistic * gold.std() / predicted.std())
     if result.statistic > 0.5 and not 0.5 < slope < 2:
         raise TeacherError(
             f"teacher {teacher_name}: its scores are on another scale than the gold scores (gold = {slope:.2f} x "

@@ -12,6 +12,7 @@ from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
 from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, SetManifest, read_manifest
 from pipeline.logit_set.verify import check_bytes
 from pipeline.sql.gate import open_files, select
+from pipeline.tokenization import load_tokenizer, tokenizer_sha256
 
 KEYS = ("split", "source_row", "variant")
 
@@ -23,10 +24,16 @@ class LogitSet:
     root: Path
     manifest: SetManifest
 
-    @property
-    def tokenizer_path(self) -> Path:
-        """The tokenizer that the set's ids belong to."""
-        return self.root / TOKENIZER_FILE
+    def tokenizer_json(self) -> str:
+        """The text of the tokenizer that the set's ids belong to.
+
+        Raises:
+            IntegrityError: if the file is not that tokenizer.
+        """
+        path = self.root / TOKENIZER_FILE
+        if tokenizer_sha256(load_tokenizer(path)) != self.manifest.tokenizer.sha256:
+            raise IntegrityError(f"{path}: not the tokenizer of this set's ids; the file was changed")
+        return path.read_text(encoding="utf-8")
 
     def query(self, split: str, where: str | None = None) -> str:
         """The SQL text that `read` runs, apart from its columns."""

@@ -1,0 +1,77 @@
+"""The student's commands run where the teacher's libraries, and the teacher itself, are not installed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import json, sys
+from importlib.machinery import PathFinder
+
+ABSENT = {"transformers", "datasets", "accelerate", "teacher"}
+ALLOWED = {"teacher", "teacher.config"}  # the settings, which the command line turns into flags
+
+
+def absent(name):
+    return name.split(".")[0] in ABSENT and name not in ALLOWED
+
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if absent(name) else super().find_spec(name, path, target)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+from pipeline.cli import app
+
+codes = []
+for arguments in json.loads(sys.argv[1]):
+    try:
+        app(arguments)
+    except SystemExit as end:
+        codes.append(end.code)
+present = [name for name in sys.modules if absent(name)]
+print("RESULT", json.dumps({"codes": codes, "present": present, "torch": "torch" in sys.modules}))
+"""
+
+
+def run(commands: list[list[str]], cwd: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, object]]:
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(commands)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    last = process.stdout.strip().splitlines()[-1:] or [""]
+    assert last[0].startswith("RESULT "), process.stderr
+    return process, json.loads(last[0].removeprefix("RESULT "))
+
+
+@pytest.mark.slow
+def test_student_commands_need_no_teacher(store: Path, tmp_path: Path) -> None:
+    shutil.copytree(store, tmp_path / "store")
+    sizes = ["--matrix-size", "3", "--vector-size", "5", "--hidden-size", "8", "--num-train-epochs", "1"]
+    commands = [
+        ["train-student", "--task", "roles", "--store", "store", "--output-dir", "run", *sizes],
+        ["evaluate", "run", "--store", "store"],
+        ["predict", "run", "anna paid ben .", "ben paid anna ."],
+    ]
+    process, result = run(commands, tmp_path)
+    assert result == {"codes": [0, 0, 0], "present": [], "torch": True}, process.stderr
+    assert "agreement with teacher" in process.stdout
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_teacher_commands_say_what_to_install(tmp_path: Path) -> None:
+    process, result = run([["teacher-dump", "--task", "rte"]], tmp_path)
+    assert result == {"codes": [2], "present": [], "torch": False}
+    assert "distill-offline[teacher]" in process.stderr
+    assert "Traceback" not in process.stderr
