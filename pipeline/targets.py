@@ -11,9 +11,8 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.errors import ConfigError
-from pipeline.tasks import Bins, Task
+from pipeline.tasks import Bins, Objective, Task
 
-Objective = Literal["classification", "regression"]
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 

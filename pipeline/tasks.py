@@ -11,6 +11,7 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, did_you_mean
 
 Metric = Literal["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"]
+Objective = Literal["classification", "regression"]
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 
 
@@ -66,7 +67,7 @@ class Task(_Part):
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
     version: int = Field(default=1, ge=1)
     description: str = ""
-    type: Literal["classification", "regression"]
+    type: Objective
     columns: Columns
     labels: tuple[str, ...] = ()
     score_range: tuple[float, float] | None = None

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from pipeline.config import Config
 from pipeline.environment import store_folder
-from pipeline.targets import Objective
+from pipeline.tasks import Objective
 
 Precision = Literal["fp32", "bf16", "fp16"]
 

@@ -78,7 +78,7 @@ def test_single_sentences_have_no_second_one(opinion_set: LogitSet) -> None:
 
 def test_pairs_hold_both_sentences_in_the_tokenizers_ids(roles_set: LogitSet) -> None:
     examples = load_examples(roles_set, "validation")
-    tokenizer = load_tokenizer((roles_set.root / "tokenizer.json"))
+    tokenizer = load_tokenizer(roles_set.root / "tokenizer.json")
     ids1, ids2 = (part.tolist() for part in examples.batch(range(5), PAD))
     for row, one, other in zip(stored(roles_set, "validation"), ids1, ids2, strict=False):
         for text, ids in ((row["sentence1"], one), (row["sentence2"], other)):

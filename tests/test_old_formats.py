@@ -1,0 +1,40 @@
+"""Sets and students of every format version there has been must stay readable."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.logit_set.reader import open_set
+from pipeline.logit_set.verify import logits_of, verify_shards
+from pipeline.sql.gate import open_files, select
+from student.data import load_examples
+from student.predict import Predictor
+
+FORMATS = sorted(path for path in (Path(__file__).parent / "fixtures" / "formats").glob("v*"))
+
+
+@pytest.mark.parametrize("folder", FORMATS, ids=lambda path: path.name)
+def test_a_logit_set_is_still_read(folder: Path) -> None:
+    logit_set = open_set(folder / "opinion")
+    verify_shards(logit_set.root, logit_set.manifest)
+    rows = logit_set.read("train", ("sentence1", "logits"))
+    examples = load_examples(logit_set, "train")
+    assert rows.num_rows == len(examples) == 6
+    np.testing.assert_array_equal(logits_of(rows, 2), examples.teacher_NC)
+    with open_files({"examples": [logit_set.root / shard.path for shard in logit_set.manifest.shards]}) as connection:
+        keys = select(connection, "select split, source_row from examples order by all").fetchall()
+    assert keys == [("train", k) for k in range(6)] + [("validation", k) for k in range(4)]
+
+
+@pytest.mark.parametrize("folder", FORMATS, ids=lambda path: path.name)
+def test_a_student_still_says_the_same(folder: Path) -> None:
+    expected = json.loads((folder / "expected.json").read_text())
+    [prediction] = Predictor(folder / "run")([expected["sentence"]])
+    assert prediction["label"] == expected["prediction"]["label"]
+    assert prediction["probabilities"] == pytest.approx(expected["prediction"]["probabilities"], abs=1e-5)
+
+
+def test_there_is_a_fixture_of_the_current_version() -> None:
+    assert "v1" in [path.name for path in FORMATS]
