@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from pipeline.demo.data import GOOD
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.targets import Objective, make_target
-from pipeline.tasks import load_task
+from pipeline.targets import make_target
+from pipeline.tasks import Objective, load_task
 from student.config import TrainConfig
 from student.model import WEIGHTS_FILE
 from student.train import train
