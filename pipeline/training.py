@@ -56,6 +56,17 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate
 
 
+def quality(entry: dict[str, Any]) -> float:
+    """What makes an epoch the best: the first metric on the first dev split; without dev gold, being the last.
+
+    Args:
+        entry: a record of an epoch, with ``epoch`` and ``metrics`` per split.
+    """
+    for metrics in entry["metrics"].values():
+        return float(next(iter(metrics.values()), entry["epoch"]))
+    return float(entry["epoch"])
+
+
 def save_checkpoint(
     path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]
 ) -> None:

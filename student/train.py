@@ -18,6 +18,7 @@ from pipeline.targets import Target
 from pipeline.training import (
     linear_decay,
     load_checkpoint,
+    quality,
     save_checkpoint,
     seed_step,
     set_learning_rate,
@@ -25,12 +26,11 @@ from pipeline.training import (
 )
 from student.config import TrainConfig
 from student.data import Examples, gold_tensor, load_examples
-from student.evaluate import score_student
+from student.evaluate import RUN_RECORD, score_student
 from student.losses import distillation_loss, score_loss
 from student.model import Student, StudentConfig
 from student.vocabulary import active_ids, renumber, restore, shrunk
 
-RUN_RECORD = "run.json"
 CHECKPOINT = "checkpoint.safetensors"
 DEFAULT_SIZES = {"hybrid": (20, 400), "cmow": (28, 0), "cbow": (0, 784)}
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
@@ -108,13 +108,6 @@ def student_config_for(config: TrainConfig, logit_set: LogitSet) -> StudentConfi
         hidden_size=config.hidden_size,
         hidden_dropout=config.hidden_dropout,
     )
-
-
-def quality(entry: dict[str, Any]) -> float:
-    """The first metric on the first dev split; the epoch's number where there is no dev gold."""
-    for metrics in entry["metrics"].values():
-        return float(next(iter(metrics.values()), entry["epoch"]))
-    return float(entry["epoch"])
 
 
 def _set_path(config: TrainConfig) -> Path:

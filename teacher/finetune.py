@@ -26,6 +26,7 @@ from pipeline.tokenization import Tokenized, tokenize
 from pipeline.training import (
     linear_decay,
     load_checkpoint,
+    quality,
     save_checkpoint,
     seed_step,
     set_learning_rate,
@@ -99,7 +100,7 @@ def finetune(config: FinetuneConfig, command: str) -> Record:
     history = _train(config, task, teacher, splits, accelerator)
     if not accelerator.is_main_process:
         return {}
-    record = finish_run(record_path, {"history": history, "best": max(history, key=_quality)})
+    record = finish_run(record_path, {"history": history, "best": max(history, key=quality)})
     (config.output_dir / CHECKPOINT).unlink(missing_ok=True)
     return record
 
@@ -137,7 +138,7 @@ def _train(
         metrics = {name: _evaluate(loop, task, split) for name, split in dev.items()}
         entry = {"epoch": progress.epoch + 1, "metrics": metrics}
         console.note(f"epoch {entry['epoch']}: {_spoken(metrics)}")
-        if accelerator.is_main_process and _quality(entry) > max(map(_quality, progress.history), default=-np.inf):
+        if accelerator.is_main_process and quality(entry) > max(map(quality, progress.history), default=-np.inf):
             save_teacher(teacher, accelerator.unwrap_model(model), config.output_dir)
         progress.history.append(entry)
         progress.epoch, progress.step = progress.epoch + 1, 0
@@ -223,13 +224,6 @@ def _evaluate(loop: Loop, task: Task, split: TokenizedSplit) -> dict[str, float]
     gathered = dict(gather_object(list(zip(mine, logits.tolist(), strict=True))))
     logits_NC = np.array([gathered[row] for row in range(len(split.inputs))], dtype=np.float32)
     return score_logits(task.metrics, loop.teacher.target, logits_NC, split.label_N, split.score_N)
-
-
-def _quality(entry: dict[str, Any]) -> float:
-    """The first metric on the first dev split: what "best" means. Without a dev split the last epoch is the best."""
-    for metrics in entry["metrics"].values():
-        return float(next(iter(metrics.values()), entry["epoch"]))
-    return float(entry["epoch"])
 
 
 def _spoken(metrics: dict[str, dict[str, float]]) -> str:
