@@ -17,10 +17,12 @@ from pipeline import console
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import write_atomically
 from pipeline.logit_set.manifest import FILE_NAME, SetManifest, read_manifest
+from pipeline.logit_set.schema import read_footer
 from pipeline.sql.gate import add_macros, create_view, open_database
 
 CATALOG_FILE = "catalog.duckdb"
 
+TABLE_NAMES = {"sets", "shards", "teachers", "catalog_state"}
 TABLES = """
 create table sets ("set" varchar, "view" varchar, task varchar, state varchar, teacher varchar, labels varchar[],
     "rows" bigint, bytes bigint, precision varchar, max_seq_length int, scores json, source varchar, notes varchar[],
@@ -69,15 +71,27 @@ def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
     sets = []
     for path in sorted(store.glob(f"*/{FILE_NAME}")):
         try:
-            sets.append((path.parent, read_manifest(path.parent)))
+            sets.append((path.parent, _readable_set(path.parent)))
         except IntegrityError as error:
             console.warn(f"left out of the catalog: {error}")
     views: dict[str, Path] = {}
     for root, _ in sets:
+        if view_name(root.name) in TABLE_NAMES:
+            raise DataError(f"{root}: its view would be the table {root.name!r} of the catalog; rename the folder")
         other = views.setdefault(view_name(root.name), root)
         if other != root:
             raise DataError(f"{other} and {root} would both be the view {view_name(root.name)!r}; rename one folder")
     return sets
+
+
+def _readable_set(root: Path) -> SetManifest:
+    """The manifest of a set that DuckDB can make a view of; it opens the first file when it does."""
+    manifest = read_manifest(root)
+    if not manifest.shards:
+        raise IntegrityError(f"{root}: has no files")
+    if manifest.state != "staged":
+        read_footer(root / manifest.shards[0].path)
+    return manifest
 
 
 def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> None:

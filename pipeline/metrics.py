@@ -72,6 +72,10 @@ def _log_softmax(logits_NC: Floats) -> np.ndarray:
 def _classification(metrics: tuple[Metric, ...], predicted_N: Ints, gold_N: Ints) -> dict[str, float]:
     if not len(gold_N):
         return {}
+    if len(np.union1d(gold_N, predicted_N)) == 1:  # a single class on both sides: all right, no correlation
+        return {
+            name: 0.0 if name == "matthews_correlation" else float(gold_N[0] if name == "f1" else 1) for name in metrics
+        }
     functions = {"accuracy": sk.accuracy_score, "f1": _f1, "matthews_correlation": sk.matthews_corrcoef}
     return {name: float(functions[name](gold_N, predicted_N)) for name in metrics}
 

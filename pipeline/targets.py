@@ -72,7 +72,8 @@ def target_of_width(task: Task, num_logits: int) -> Target | None:
 def gold_classes(target: Target, label_N: Ints, score_N: Floats) -> Ints:
     """Class number of each row's gold, ``NO_LABEL`` where there is none.
 
-    Scores are cut into bins as T5 and the CMOW paper's code do: rounded to the nearest bin, clipped to both ends.
+    Scores are cut into bins as T5 and the CMOW paper's code do: rounded to the nearest multiple of
+    the width (halves to even), then clipped to both ends.
     """
     if target.kind == "classes":
         return label_N
@@ -80,8 +81,8 @@ def gold_classes(target: Target, label_N: Ints, score_N: Floats) -> Ints:
         raise ValueError(f"a target of kind {target.kind!r} has no classes")
     bins = target.bins
     known = np.isfinite(score_N)
-    position_N = np.rint((np.where(known, score_N, 0.0) - bins.low) / bins.width)
-    class_N = np.clip(position_N, 0, bins.count - 1).astype(np.int64)
+    position_N = np.rint(np.where(known, score_N, 0.0) * (1 / bins.width)) - bins.low / bins.width
+    class_N = np.clip(np.rint(position_N), 0, bins.count - 1).astype(np.int64)
     return np.where(known, class_N, NO_LABEL)
 
 

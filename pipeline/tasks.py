@@ -11,6 +11,7 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, did_you_mean
 
 Metric = Literal["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"]
+SPLIT_PATTERN = r"^[a-z][a-z0-9_]*$"
 Objective = Literal["classification", "regression"]
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 
@@ -72,7 +73,7 @@ class Task(_Part):
     labels: tuple[str, ...] = ()
     score_range: tuple[float, float] | None = None
     bins: Bins | None = None
-    splits: dict[str, int | None] = Field(min_length=1)
+    splits: dict[Annotated[str, Field(pattern=SPLIT_PATTERN)], int | None] = Field(min_length=1)
     metrics: tuple[Metric, ...] = Field(min_length=1)
     hub: Hub | None = None
     licence: str = "unknown"
@@ -83,6 +84,10 @@ class Task(_Part):
     def _consistent(self) -> Self:
         if self.type == "classification" and len(self.labels) < 2:
             raise ValueError("a classification task needs at least two labels, in the order of their numbers")
+        if len(set(self.labels)) != len(self.labels):
+            raise ValueError(f"labels: {list(self.labels)} names one twice")
+        if self.score_range is not None and self.score_range[0] >= self.score_range[1]:
+            raise ValueError(f"score_range: {list(self.score_range)} is not [low, high]")
         if self.type == "regression" and (self.labels or self.score_range is None):
             raise ValueError("a regression task needs score_range: [low, high] and no labels")
         wrong = set(self.metrics) - _METRICS[self.type]

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import DataError, IntegrityError
 from pipeline.files import write_atomically
 
 WINDOW_BATCHES = 50
@@ -83,7 +83,21 @@ def save_checkpoint(
         tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     metadata = {"progress": json.dumps(progress)}
-    write_atomically(path, lambda temporary: save_file(contiguous, temporary, metadata), durable=False)
+    write_tensors(path, contiguous, metadata, durable=False)
+
+
+def write_tensors(
+    path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None, durable: bool = True
+) -> None:
+    """Writes a safetensors file, whole or not at all.
+
+    Raises:
+        DataError: if it cannot be written, such as on a full disk.
+    """
+    try:
+        write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata), durable)
+    except SafetensorError as error:
+        raise DataError(f"{path}: cannot be written: {error}; is the disk full? What is finished is kept") from error
 
 
 def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
@@ -103,7 +117,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.O
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
         model.load_state_dict(weights)
-    except (SafetensorError, RuntimeError, KeyError, ValueError, OSError) as error:
+    except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError, OSError) as error:
         raise IntegrityError(f"{path}: not a usable checkpoint: {error}; remove it to start again") from error
     state: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():

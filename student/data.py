@@ -10,7 +10,7 @@ import torch
 
 from pipeline.errors import DataError
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
-from pipeline.logit_set.verify import logits_of
+from pipeline.logit_set.schema import logits_of
 from pipeline.targets import Floats, Ints, Target, gold_arrays, gold_classes
 
 COLUMNS = (*KEYS, "ids1", "ids2", "label", "score", "logits")

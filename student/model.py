@@ -10,15 +10,16 @@ from typing import Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.files import write_atomically, write_text
+from pipeline.files import write_text
 from pipeline.targets import Target
 from pipeline.tasks import Metric
+from pipeline.training import write_tensors
 from student.embeddings import SentenceEncoder
 from student.heads import mlp_head
 from student.pairing import diff_cat
@@ -109,7 +110,7 @@ class Student(nn.Module):
         """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
         write_text(folder / CONFIG_FILE, self.config.model_dump_json(indent=2) + "\n")
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        write_atomically(folder / WEIGHTS_FILE, lambda path: save_file(weights, path))
+        write_tensors(folder / WEIGHTS_FILE, weights)
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.manifest import SetManifest, Shard
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.verify import logits_of
+from pipeline.logit_set.schema import logits_of
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, unfinished_shards, write_shard
 from pipeline.metrics import score_logits
 from pipeline.sources import Source, load_source, sentences

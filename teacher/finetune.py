@@ -4,6 +4,7 @@ Shapes: B batch, C logits.
 """
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def finetune(config: FinetuneConfig, command: str) -> Record:
         raise DataError(f"task {task.name!r}: no train split in {source.description}, nothing to fine-tune on")
     target = make_target(task, config.objective)
     make_folder(config.output_dir)
-    accelerator = Accelerator(mixed_precision="bf16" if has_fast_bf16() else "no")
+    accelerator = Accelerator()
     record_path = config.output_dir / FINETUNE_RECORD
     if accelerator.is_main_process:
         start_run(record_path, _settings(config, source), command)
@@ -105,6 +106,7 @@ def finetune(config: FinetuneConfig, command: str) -> Record:
     return record
 
 
+@cache
 def has_fast_bf16() -> bool:
     """Whether this machine has bf16 matrix instructions."""
     if torch.cuda.is_available():
@@ -176,7 +178,7 @@ def _step(loop: Loop, inputs: list[Tokenized], gold_B: Floats | Ints) -> None:
     accelerator = loop.accelerator
     batch = {key: value.to(accelerator.device) for key, value in collate(loop.teacher, inputs).items()}
     gold = torch.as_tensor(gold_B, device=accelerator.device)
-    with accelerator.autocast():
+    with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=has_fast_bf16()):
         logits_BC = loop.model(**batch).logits.float()
     if loop.teacher.target.kind == "score":
         loss = functional.mse_loss(logits_BC[:, 0], gold)
@@ -214,11 +216,11 @@ def _gold(teacher: Teacher, split: TokenizedSplit) -> tuple[Floats | Ints, Ints]
 
 
 def _evaluate(loop: Loop, task: Task, split: TokenizedSplit) -> dict[str, float]:
-    """Metrics on a dev split; each process takes every n-th row."""
+    """Metrics on a dev split, in fp32 as a dump has them; each process takes every n-th row."""
     accelerator = loop.accelerator
     mine = range(accelerator.process_index, len(split.inputs), accelerator.num_processes)
     loop.model.eval()
-    with torch.no_grad(), accelerator.autocast():
+    with torch.no_grad():
         max_tokens = default_tokens_per_batch(accelerator.device)
         logits = teacher_logits(loop.teacher, [split.inputs[row] for row in mine], max_tokens)
     gathered = dict(gather_object(list(zip(mine, logits.tolist(), strict=True))))

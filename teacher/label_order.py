@@ -4,6 +4,8 @@ The public MNLI teacher of TextAttack is the known case: its config gives no nam
 7 % (QData/TextAttack issue 684).
 """
 
+import math
+
 import numpy as np
 from scipy import stats
 from scipy.optimize import linear_sum_assignment
@@ -20,7 +22,7 @@ def check_label_order(
     """Compares the claimed label order with the one that fits the gold best.
 
     The order is refused only if the other explains significantly more rows (McNemar's exact test on the rows where
-    exactly one of the two is right), so that a weak teacher on few rows is not blamed for chance.
+    exactly one of the two is right, corrected for the number of orders), so that a weak teacher on few rows is not blamed for chance.
 
     Args:
         target: what the logits mean.
@@ -45,7 +47,8 @@ def check_label_order(
     only_best, only_claimed = int((best_right & ~claimed_right).sum()), int((claimed_right & ~best_right).sum())
     if only_best <= only_claimed:
         return
-    if stats.binomtest(only_best, only_best + only_claimed, alternative="greater").pvalue > SIGNIFICANCE:
+    others = math.factorial(target.num_logits) - 1  # the best of so many orders fits well by chance alone
+    if stats.binomtest(only_best, only_best + only_claimed, alternative="greater").pvalue > SIGNIFICANCE / others:
         return
     lowered = [name.lower() for name in target.names]
     in_task_order = [lowered.index(name.lower()) for name in labels]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
@@ -19,7 +20,7 @@ from pipeline.tasks import Task
 from pipeline.tokenization import vocabulary_size
 
 FINETUNE_RECORD = "finetune.json"
-HUB_ERRORS = (OSError, ValueError, KeyError)
+LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
             problem_type="regression" if target.kind == "score" else "single_label_classification",
             ignore_mismatched_sizes=True,
         )
-    except HUB_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise _not_loaded(name, "weights", error) from error
     order = tuple(range(target.num_logits))
     return Teacher(name, revision, model, tokenizer, pad, type_ids, target, target.names, order)
@@ -116,7 +117,7 @@ def load_config(name: str, revision: str | None) -> Any:
         raise TeacherError(f"teacher {name}: its fine-tuning is not finished; repeat `distill finetune-teacher` first")
     try:
         return AutoConfig.from_pretrained(name, revision=revision)
-    except HUB_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise _not_loaded(name, "config", error) from error
 
 
@@ -124,7 +125,7 @@ def load_tokenizer(name: str, revision: str | None) -> tuple[Tokenizer, int, boo
     """Loads a tokenizer; returns it, its padding id and whether its model takes token types."""
     try:
         wrapped = AutoTokenizer.from_pretrained(name, revision=revision)
-    except HUB_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise _not_loaded(name, "tokenizer", error) from error
     backend = getattr(wrapped, "backend_tokenizer", None)
     if backend is None:
@@ -164,7 +165,7 @@ def _load_model(name: str, revision: str | None) -> Any:
         model, info = AutoModelForSequenceClassification.from_pretrained(
             name, revision=revision, dtype=torch.float32, output_loading_info=True
         )
-    except HUB_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise _not_loaded(name, "weights", error) from error
     missing = sorted(info["missing_keys"])
     if missing:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from pipeline.logit_set.reader import open_set
-from pipeline.logit_set.verify import logits_of, verify_shards
+from pipeline.logit_set.schema import logits_of
+from pipeline.logit_set.verify import verify_shards
 from pipeline.sql.gate import open_files, select
 from student.data import load_examples
 from student.predict import Predictor

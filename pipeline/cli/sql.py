@@ -38,23 +38,18 @@ def sql(
     parquet: Annotated[Path | None, typer.Option(help="Write rows to a Parquet file.")] = None,
 ) -> None:
     """Query the logit sets of a store, read-only."""
-    import duckdb
-
     from pipeline.catalog import open_catalog
     from pipeline.errors import ConfigError
-    from pipeline.sql.gate import query_error, select
+    from pipeline.sql.gate import select, to_arrow
 
     if sum([json_output, csv_output, parquet is not None]) > 1:
         raise ConfigError("choose one of --json, --csv and --parquet")
     with open_catalog(store or store_folder()) as connection:
         relation = select(connection, query)
-        try:
-            if parquet is not None:
-                _write_parquet(parquet, relation)
-                return
-            table = relation.to_arrow_table()
-        except duckdb.Error as error:
-            raise query_error(error) from error
+        if parquet is not None:
+            _write_parquet(parquet, relation)
+            return
+        table = to_arrow(relation)
     columns = table.column_names
     rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
     if json_output:
@@ -72,9 +67,11 @@ def _plain(value: Any) -> Any:
 
 def _write_parquet(path: Path, relation: Any) -> None:
     """Streams the rows to a file, by our own hand: the query itself must not write."""
+    import duckdb
     import pyarrow.parquet as pq
 
     from pipeline.files import write_atomically
+    from pipeline.sql.gate import query_error
 
     def write(temporary: Path) -> None:
         reader = relation.to_arrow_reader()
@@ -82,5 +79,8 @@ def _write_parquet(path: Path, relation: Any) -> None:
             for batch in reader:
                 writer.write_batch(batch)
 
-    write_atomically(path, write)
+    try:
+        write_atomically(path, write)
+    except duckdb.Error as error:
+        raise query_error(error) from error
     console.note(f"wrote {path}")

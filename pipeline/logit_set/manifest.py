@@ -11,7 +11,7 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import write_text
 from pipeline.targets import Target
-from pipeline.tasks import Metric
+from pipeline.tasks import SPLIT_PATTERN, Metric
 
 FORMAT_VERSION = 1
 FILE_NAME = "distill.json"
@@ -32,7 +32,7 @@ class Shard(_Record):
     ``rows``, ``bytes`` and ``sha256`` are known once the set is complete.
     """
 
-    split: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    split: str = Field(pattern=SPLIT_PATTERN)
     index: int = Field(ge=0)
     count: int = Field(ge=1)
     start: int = Field(ge=0)

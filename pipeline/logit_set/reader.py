@@ -11,7 +11,7 @@ from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
 from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, SetManifest, read_manifest
 from pipeline.logit_set.verify import check_bytes
-from pipeline.sql.gate import open_files, select
+from pipeline.sql.gate import check_condition, open_files, select, to_arrow
 from pipeline.tokenization import load_tokenizer, tokenizer_sha256
 
 KEYS = ("split", "source_row", "variant")
@@ -54,13 +54,15 @@ class LogitSet:
             IntegrityError: if a file is missing or was changed.
             QueryError: if the condition is not one SQL expression or fails.
         """
+        if where:
+            check_condition(where)
         sql = f"select {', '.join(columns)} {self.query(split, where)}"
         shards = self.manifest.shards_of(split)
         problems = [problem for shard in shards for problem in check_bytes(self.root, shard)]
         raise_all(IntegrityError, f"{self.root}: cannot be used", problems)
         files = [self.root / shard.path for shard in shards]
         with open_files({"examples": files}) as connection:
-            return select(connection, sql).to_arrow_table()
+            return to_arrow(select(connection, sql))
 
 
 def open_set(path: Path, allow_unverified: bool = False) -> LogitSet:

@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
 from pipeline.logit_set.manifest import FORMAT_VERSION, SetManifest, Shard
+from pipeline.targets import Floats
 
 FOOTER_KEY = b"distill"
 TEXT_HASH_BYTES = 16
@@ -64,6 +66,12 @@ def write_parquet(path: Path, table: pa.Table, footer: dict[str, Any]) -> None:
         write_page_checksum=True,
         write_statistics=["split", "source_row", "variant", "origin", "label"],
     )
+
+
+def logits_of(table: pa.Table, num_logits: int) -> Floats:
+    """The logits column as an array [N, C] of float32."""
+    flat = table.column("logits").combine_chunks().flatten()
+    return np.array(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)
 
 
 def footer_of(manifest: SetManifest, shard: Shard) -> dict[str, Any]:

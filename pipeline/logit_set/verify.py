@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import IntegrityError, raise_all
 from pipeline.files import sha256
 from pipeline.logit_set.manifest import SetManifest, Shard
-from pipeline.logit_set.schema import examples_schema, footer_of, read_footer
-from pipeline.targets import Floats
+from pipeline.logit_set.schema import examples_schema, footer_of, logits_of, read_footer
 
 
 def verify_shards(root: Path, manifest: SetManifest) -> None:
@@ -20,9 +19,11 @@ def verify_shards(root: Path, manifest: SetManifest) -> None:
         IntegrityError: listing everything that is wrong.
     """
     problems = [problem for shard in manifest.shards for problem in _problems(root, manifest, shard)]
+    strangers = sorted({shard.split for shard in manifest.shards} - manifest.splits.keys())
+    problems += [f"split {split!r}: has shards, but is not among the splits" for split in strangers]
     for split, record in manifest.splits.items():
         ranges = [(shard.start, shard.stop) for shard in manifest.shards_of(split)]
-        if ranges != _chain(ranges, record.rows):
+        if not ranges or ranges != _chain(ranges, record.rows):
             problems.append(f"split {split!r}: its shards do not cover the rows 0 to {record.rows:,} once")
     raise_all(IntegrityError, f"{root}: not a sound logit set", problems)
 
@@ -39,12 +40,6 @@ def check_bytes(root: Path, shard: Shard) -> list[str]:
     return []
 
 
-def logits_of(table: pa.Table, num_logits: int) -> Floats:
-    """The logits column as an array [N, C] of float32."""
-    flat = table.column("logits").combine_chunks().flatten()
-    return np.array(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)
-
-
 def _problems(root: Path, manifest: SetManifest, shard: Shard) -> list[str]:
     problems = check_bytes(root, shard)
     if problems:
@@ -57,7 +52,10 @@ def _problems(root: Path, manifest: SetManifest, shard: Shard) -> list[str]:
     if schema != expected:
         wrong = [f.name for f in expected if f.name not in schema.names or schema.field(f.name) != f]
         return [f"{shard.path}: columns missing or of another type: {', '.join(wrong) or schema.names}"]
-    table = pq.read_table(path, columns=["split", "source_row", "variant", "logits"], partitioning=None)
+    try:
+        table = pq.read_table(path, columns=["split", "source_row", "variant", "logits"], partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        return [f"{shard.path}: cannot be read: {error}"]
     return _content_problems(manifest, shard, table)
 
 
@@ -83,4 +81,4 @@ def _content_problems(manifest: SetManifest, shard: Shard, table: pa.Table) -> l
 def _chain(ranges: list[tuple[int, int]], num_rows: int) -> list[tuple[int, int]]:
     """The ranges with each start replaced by what it must be, ending at ``num_rows``."""
     stops = [stop for _, stop in ranges]
-    return list(zip([0, *stops[:-1]], [*stops[:-1], num_rows], strict=True)) if stops else []
+    return list(zip([0, *stops[:-1]], [*stops[:-1], num_rows], strict=True))

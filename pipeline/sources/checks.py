@@ -80,9 +80,13 @@ def _text(table: pa.Table, place: str, accepted: Sequence[str], problems: list[s
 
 def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
     numbers: dict[Any, int | None] = {None: None, -1: None, "-1": None, "-": None}
-    for number, name in enumerate(task.labels):
-        numbers |= {name: number, number: number, str(number): number}
+    numbers |= {key: number for number in range(len(task.labels)) for key in (number, str(number))}
+    numbers |= {name: number for number, name in enumerate(task.labels)}  # a name wins over the digits of a number
     if pa.types.is_floating(raw.type):
+        nan = pc.is_nan(raw).fill_null(False)
+        if pc.any(nan).as_py():
+            problems.append(f"{place}: label is NaN in {_rows(nan)}")
+            return pa.nulls(len(raw), pa.int32())
         raw = pa.array([int(v) if v is not None and float(v).is_integer() else v for v in raw.to_pylist()])
     distinct = raw.unique().to_pylist()
     wrong = [value for value in distinct if value not in numbers or isinstance(value, bool)]

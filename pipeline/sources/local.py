@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import DataError
 from pipeline.tasks import Task
 
+MAX_LINE_BYTES = 2**26
 UNQUOTED_TSV = pc.ParseOptions(delimiter="\t", quote_char=False)
 EXTENSIONS = (".parquet", ".jsonl", ".csv", ".tsv")
 GLUE_FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}
@@ -24,13 +25,15 @@ GLUE_NAMES = {
 def find(task: Task, data: Path, splits: tuple[str, ...]) -> dict[str, Path]:
     """Finds the file of each split: in ``data`` itself or in its folder named after the task.
 
-    A single file is taken as the ``train`` split.
+    A single file is the only split that is wanted, or ``train``.
 
     Raises:
-        DataError: if the path does not exist, or a split has two files.
+        DataError: if the path does not exist, a split has two files, or a file could be any of several splits.
     """
     if data.is_file():
-        return {"train": data}
+        if len(splits) > 1 and "train" not in splits:
+            raise DataError(f"--data {data}: which split is it? Say so with --splits, one of {', '.join(splits)}")
+        return {splits[0] if len(splits) == 1 else "train": data}
     if not data.is_dir():
         raise DataError(f"--data {data}: no such file or folder")
     names = (task.name, GLUE_FOLDERS.get(task.name, task.name.upper()))
@@ -65,7 +68,7 @@ def read(path: Path, headerless_tsv_columns: tuple[str, ...] = ()) -> pa.Table:
     """
     readers: dict[str, Callable[[], pa.Table]] = {
         ".parquet": lambda: pq.read_table(path, partitioning=None),
-        ".jsonl": lambda: pj.read_json(path),
+        ".jsonl": lambda: pj.read_json(path, pj.ReadOptions(block_size=MAX_LINE_BYTES)),
         ".csv": lambda: _read_delimited(path, pc.ParseOptions(newlines_in_values=True), ()),
         ".tsv": lambda: _read_delimited(path, UNQUOTED_TSV, headerless_tsv_columns),
     }
@@ -89,7 +92,9 @@ def _read_delimited(path: Path, parse: pc.ParseOptions, headerless_columns: tupl
     convert = pc.ConvertOptions(
         column_types={name.strip('"'): pa.string() for name in names}, strings_can_be_null=False
     )
-    return pc.read_csv(path, pc.ReadOptions(column_names=names if headerless else None), parse, convert)
+    return pc.read_csv(
+        path, pc.ReadOptions(column_names=names if headerless else None, block_size=MAX_LINE_BYTES), parse, convert
+    )
 
 
 def _bad_line(path: Path) -> str:

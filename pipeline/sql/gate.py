@@ -1,21 +1,26 @@
 """Read-only SQL over named files.
 
 DuckDB's own settings do not make a folder read-only: with file access limited to it, ``COPY`` and
-``EXPLAIN ANALYZE COPY`` still overwrote a shard. So exactly one SELECT is let through, exactly the files of the views
-can be read, and the settings are locked. It guards against accidents and curious queries; it is not a sandbox for
-hostile files (DuckDB's authors advise the operating system's for that).
+``EXPLAIN ANALYZE COPY`` still overwrote a shard, and so did ``WITH t AS (COPY …) SELECT 1``. So exactly one SELECT with
+nothing but SELECT inside is let through, exactly the files of the views can be read, and the settings are locked. It
+guards against accidents and curious queries; it is not a sandbox for hostile files (DuckDB's authors advise the
+operating system's for that).
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from pipeline.errors import QueryError
 
 TIMEOUT_S = 600
+READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -81,14 +86,57 @@ def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRe
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             kinds = ", ".join(str(s.type).rpartition(".")[2] for s in statements) or "nothing"
             raise QueryError(f"only one SELECT is allowed, but this is: {kinds}")
+        foreign = sorted(_query_nodes(_syntax_tree(sql)) - READING_NODES)
+        if foreign:
+            raise QueryError(f"only SELECT is allowed inside a SELECT, but there is: {', '.join(foreign)}")
         return connection.sql(sql)
     except duckdb.Error as error:
         raise query_error(error) from error
 
 
+def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:
+    """Fetches all rows; a query runs, and may fail, only now.
+
+    Raises:
+        QueryError: if it fails.
+    """
+    try:
+        return relation.to_arrow_table()
+    except duckdb.Error as error:
+        raise query_error(error) from error
+
+
+def check_condition(condition: str) -> None:
+    """Raises QueryError unless the text is one SQL expression."""
+    try:
+        duckdb.SQLExpression(condition)
+    except duckdb.Error as error:
+        raise QueryError(f"not a SQL condition: {condition!r}: {str(error).strip()}") from error
+
+
 def query_error(error: duckdb.Error) -> QueryError:
     """DuckDB's message as one of ours."""
     return QueryError(f"the query failed: {str(error).strip()}")
+
+
+def _syntax_tree(sql: str) -> Any:
+    with duckdb.connect() as connection:
+        row = connection.execute("select json_serialize_sql(?)", [sql]).fetchone()
+    tree = json.loads(row[0]) if row else {}
+    if tree.get("error") is not False:
+        raise QueryError(f"only one SELECT is allowed: {tree.get('error_message', 'it cannot be read')}")
+    return tree
+
+
+def _query_nodes(tree: Any) -> set[str]:
+    """The kinds of statement in a syntax tree: DuckDB names them ``…_NODE``."""
+    if isinstance(tree, list):
+        return set().union(*map(_query_nodes, tree))
+    if not isinstance(tree, dict):
+        return set()
+    kind = tree.get("type")
+    own = {kind} if isinstance(kind, str) and kind.endswith("_NODE") else set()
+    return own.union(*map(_query_nodes, tree.values()))
 
 
 def _quoted(path: Path) -> str:

@@ -1,0 +1,127 @@
+import dataclasses
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+from transformers import TrainingArguments
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from student.config import TrainConfig
+from teacher.config import FinetuneConfig
+
+# A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
+FLAGS = {
+    "finetune-teacher": "--task --manifest --data --model-name-or-path --model-revision --output-dir --objective "
+    "--num-train-epochs --learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm "
+    "--max-seq-length --save-steps --seed --json",
+    "teacher-dump": "--task --manifest --data --model-name-or-path --model-revision --teacher-labels --splits --store "
+    "--name --precision --max-seq-length --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan "
+    "--json",
+    "index": "--store --json",
+    "sql": "query --store --json --csv --parquet",
+    "train-student": "--task --logits --store --output-dir --where --embedding --bidirectional --matrix-size "
+    "--vector-size --hidden-size --hidden-dropout --alpha --temperature --num-train-epochs --early-stopping-patience "
+    "--learning-rate --warmup-steps --per-device-train-batch-size --max-grad-norm --seed --allow-unverified --json",
+    "evaluate": "run --logits --store --allow-unverified --json",
+    "predict": "run texts --file --json",
+    "demo": "--output-dir --json",
+    "tasks": "--json",
+    "tasks show": "name --manifest --json",
+}
+HUGGING_FACE = {
+    "num_train_epochs",
+    "learning_rate",
+    "per_device_train_batch_size",
+    "warmup_steps",
+    "weight_decay",
+    "max_grad_norm",
+    "save_steps",
+    "seed",
+    "output_dir",
+}
+NOT_IMPORTED = (
+    "torch",
+    "transformers",
+    "datasets",
+    "accelerate",
+    "tokenizers",
+    "duckdb",
+    "sklearn",
+    "scipy",
+    "numpy",
+    "pyarrow",
+)
+
+
+def commands(command: Any, path: str = "") -> dict[str, Any]:
+    """All commands by their names, groups that do something by themselves included."""
+    found = {} if path == "" else {path: command}
+    for name, part in getattr(command, "commands", {}).items():
+        found |= commands(part, f"{path} {name}".strip())
+    return found
+
+
+def test_flags_are_those_promised() -> None:
+    flags = {
+        path: {name for p in command.params for name in (p.opts if p.param_type_name == "option" else [p.name])}
+        for path, command in commands(typer.main.get_command(app)).items()
+    }
+    assert flags == {path: set(names.split()) for path, names in FLAGS.items()}
+
+
+def test_flags_that_hugging_face_has_are_spelled_as_there() -> None:
+    theirs = {field.name for field in dataclasses.fields(TrainingArguments)}
+    assert theirs >= HUGGING_FACE
+    assert set(FinetuneConfig.model_fields) >= HUGGING_FACE
+    assert set(TrainConfig.model_fields) >= HUGGING_FACE - {"weight_decay", "save_steps"}
+
+
+@pytest.mark.parametrize("path", FLAGS)
+def test_every_command_and_flag_has_a_help_text(path: str) -> None:
+    assert CliRunner().invoke(app, [*path.split(), "--help"]).exit_code == 0
+    command = commands(typer.main.get_command(app))[path]
+    assert command.help
+    assert not [parameter.name for parameter in command.params if not parameter.help]
+
+
+def test_the_command_line_starts_without_heavy_libraries() -> None:
+    code = f"import sys, pipeline.cli; print(*[name for name in {NOT_IMPORTED} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.split() == []
+
+
+def test_all_wrong_flags_are_told_at_once() -> None:
+    flags = {"--name": "../x", "--max-seq-length": "3", "--rows-per-shard": "0", "--shard-index": "-1"}
+    arguments = [part for flag in flags.items() for part in flag]
+    result = CliRunner().invoke(app, ["teacher-dump", "--task", "sst2", *arguments])
+    assert result.exit_code == 2
+    assert "wrong flags: 4 problems" in result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("  - ")]
+    assert [line.split(":")[0].removeprefix("  - ") for line in lines] == list(flags)
+    assert all(value in line for value, line in zip(flags.values(), lines, strict=True))
+
+
+def test_one_wrong_flag_is_one_line() -> None:
+    flags = ["--task", "sst2", "--model-name-or-path", "x", "--output-dir", "y", "--learning-rate", "0"]
+    result = CliRunner().invoke(app, ["finetune-teacher", *flags])
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: wrong flags: --learning-rate: Input should be greater than 0 (got 0.0)\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        (["finetune-teacher", "--task", "sst2"], "--model-name-or-path"),
+        (["teacher-dump", "--precision", "fp8"], "--precision"),
+        (["teacher-dump", "--max-seq-len", "3"], "--max-seq-length"),
+    ],
+)
+def test_missing_and_unknown_flags_are_named(arguments: list[str], flag: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert flag in result.stderr

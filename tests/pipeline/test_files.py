@@ -1,0 +1,133 @@
+import errno
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from hashlib import sha256 as reference
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from pipeline.errors import DataError
+from pipeline.files import (
+    make_folder,
+    remove_temporaries,
+    sha256,
+    write_atomically,
+    write_error,
+    write_text,
+    write_text_once,
+)
+from pipeline.training import save_checkpoint
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
+def test_failed_write_leaves_nothing_behind(tmp_path: Path, before: str | None, kind: type[BaseException]) -> None:
+    path = tmp_path / "a.txt"
+    if before:
+        path.write_text(before)
+
+    def write(temporary: Path) -> None:
+        temporary.write_text("half")
+        assert names(tmp_path) == sorted([temporary.name, *([path.name] if before else [])])
+        raise kind
+
+    with pytest.raises(kind):
+        write_atomically(path, write)
+    assert names(tmp_path) == (["a.txt"] if before else [])
+    assert not before or path.read_text() == before
+
+
+def test_write_replaces_the_whole_file(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "a longer text")
+    write_text(tmp_path / "a.txt", "é")
+    assert (tmp_path / "a.txt").read_bytes() == "é".encode()
+    assert names(tmp_path) == ["a.txt"]
+
+
+def write_table(path: Path) -> None:
+    table = pa.table({"x": np.random.default_rng(0).random(50_000)})
+    write_atomically(path, lambda temporary: pq.write_table(table, temporary))
+
+
+def write_weights(path: Path) -> None:
+    model = torch.nn.Linear(200, 200)
+    save_checkpoint(path, model, torch.optim.SGD(model.parameters()), {})
+
+
+@pytest.mark.parametrize("write", [lambda path: write_text(path, "x" * 100_000), write_table, write_weights])
+def test_write_that_the_system_cuts_short(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(DataError, match=r"file: cannot be written: .*[Ff]ile too large"):
+            write(tmp_path / "file")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.ENOSPC, "the disk is full; free some space"),
+        (errno.EACCES, "no permission to write there"),
+        (errno.EROFS, "no permission to write there"),
+        (errno.EIO, "repeat the command"),
+    ],
+)
+def test_errors_say_what_to_do(code: int, advice: str) -> None:
+    assert advice in str(write_error(Path("shard"), OSError(code, "reason")))
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="file/folder: cannot be written"):
+        make_folder(tmp_path / "file" / "folder")
+    make_folder(tmp_path / "a" / "b")
+    assert names(tmp_path / "a" / "b") == []
+
+
+def test_first_writer_wins(tmp_path: Path) -> None:
+    write_text_once(tmp_path / "a.txt", "first")
+    write_text_once(tmp_path / "a.txt", "second")
+    assert (tmp_path / "a.txt").read_text() == "first"
+    assert names(tmp_path) == ["a.txt"]
+    with pytest.raises(DataError, match="cannot be written"):
+        write_text_once(tmp_path / "gone" / "a.txt", "text")
+
+
+def test_one_of_several_processes_wins_and_all_see_it_whole(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from pipeline.files import write_text_once\n"
+        "write_text_once(Path(sys.argv[1]), sys.argv[2] * 50000); print(Path(sys.argv[1]).read_text()[::10000])"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.txt")]
+    processes = [subprocess.Popen([*command, letter], stdout=subprocess.PIPE, text=True) for letter in "abcd"]
+    seen = {process.communicate(timeout=60)[0].strip() for process in processes}
+    assert len(seen) == 1
+    assert seen.pop() in {letter * 5 for letter in "abcd"}
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / ".train.parquet.17.tmp").touch()
+    (tmp_path / "keep.tmp").touch()
+    remove_temporaries(tmp_path)
+    assert names(tmp_path) == ["examples", "keep.tmp"]
+    assert names(tmp_path / "examples") == []
+
+
+def test_sha256(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256(tmp_path / "a") == reference(b"abc").hexdigest()

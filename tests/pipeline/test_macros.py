@@ -1,0 +1,73 @@
+from collections.abc import Iterator
+from math import log
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import log_softmax, logsumexp, softmax
+
+from pipeline.sql.gate import add_macros
+
+logit_lists = st.integers(2, 6).flatmap(
+    lambda size: st.tuples(*[st.lists(st.floats(-1000, 1000, width=32), min_size=size, max_size=size)] * 2)
+)
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        add_macros(connection)
+        yield connection
+
+
+def values(connection: duckdb.DuckDBPyConnection, p: list[float], q: list[float]) -> dict[str, object]:
+    query = (
+        "with t as (select ?::float[] as p, ?::float[] as q) select log_sum_exp(p) as log_sum_exp, "
+        "softmax(p) as softmax, argmax(p) as argmax, entropy(p) as entropy, margin(p) as margin, kl(p, q) as kl from t"
+    )
+    result = connection.execute(query, [p, q])
+    return dict(zip([column[0] for column in result.description], result.fetchall()[0], strict=True))
+
+
+@settings(deadline=None)
+@given(lists=logit_lists)
+def test_macros_say_what_numpy_says(
+    connection: duckdb.DuckDBPyConnection, lists: tuple[list[float], list[float]]
+) -> None:
+    p, q = np.array(lists[0]), np.array(lists[1])
+    probabilities = softmax(p)
+    first, second = np.sort(probabilities)[::-1][:2]
+    expected = {
+        "log_sum_exp": logsumexp(p),
+        "argmax": p.argmax(),
+        "entropy": -(probabilities * log_softmax(p)).sum(),
+        "margin": first - second,
+        "kl": (probabilities * (log_softmax(p) - log_softmax(q))).sum(),
+    }
+    got = values(connection, *lists)
+    assert got.pop("softmax") == pytest.approx(probabilities, abs=1e-12)
+    assert got == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_extreme_logits(connection: duckdb.DuckDBPyConnection) -> None:
+    got = values(connection, [1000, -1000, 0], [-1000, 1000, 0])
+    assert got.pop("softmax") == [1, 0, 0]
+    assert got == pytest.approx({"log_sum_exp": 1000, "argmax": 0, "entropy": 0, "margin": 1, "kl": 2000})
+
+
+def test_known_answers(connection: duckdb.DuckDBPyConnection) -> None:
+    got = values(connection, [log(3), 0], [0, 0])
+    assert got["softmax"] == pytest.approx([0.75, 0.25])
+    assert got["margin"] == pytest.approx(0.5)
+    assert got["entropy"] == pytest.approx(0.75 * log(4 / 3) + 0.25 * log(4))
+    assert got["kl"] == pytest.approx(log(2) - 0.75 * log(4 / 3) - 0.25 * log(4))
+    undecided = values(connection, [7, 7, 7, 7], [1, 1, 1, 1])
+    assert undecided["entropy"] == pytest.approx(log(4))
+    assert (undecided["margin"], undecided["argmax"], undecided["kl"]) == pytest.approx((0, 0, 0))
+
+
+def test_lists_of_fixed_length_and_missing_ones(connection: duckdb.DuckDBPyConnection) -> None:
+    query = "select argmax([1, 3]::float[2]), entropy([5]::float[1]), softmax(null::float[]), argmax(null::float[])"
+    assert connection.execute(query).fetchone() == (1, 0, None, None)

@@ -1,0 +1,88 @@
+from math import log, sqrt
+
+import numpy as np
+import pytest
+
+from pipeline.metrics import fidelity, majority_share, mean_kl, score_logits
+from pipeline.targets import NO_LABEL, Floats, make_target
+from pipeline.tasks import Metric, load_task
+
+BINARY = make_target(load_task("mrpc"))
+SCORE = make_target(load_task("stsb"))
+ALL: tuple[Metric, ...] = ("accuracy", "f1", "matthews_correlation")
+
+
+def answers(classes: list[int]) -> Floats:
+    return np.eye(2, dtype=np.float32)[classes]
+
+
+def score_classes(predicted: list[int], gold: list[int]) -> dict[str, float]:
+    return score_logits(ALL, BINARY, answers(predicted), np.array(gold), np.full(len(gold), np.nan, dtype=np.float32))
+
+
+def score_scores(predicted: list[float], gold: list[float]) -> dict[str, float]:
+    logits = np.array(predicted, dtype=np.float32)[:, None]
+    gold_N = np.array(gold, dtype=np.float32)
+    return score_logits(("pearson", "spearmanr"), SCORE, logits, np.full(len(gold), NO_LABEL), gold_N)
+
+
+def test_hand_computed_classification() -> None:
+    # tp 2, fp 1, fn 1, tn 3
+    scores = score_classes([1, 1, 1, 0, 0, 0, 0], [1, 1, 0, 1, 0, 0, 0])
+    assert scores == pytest.approx({"accuracy": 5 / 7, "f1": 2 * 2 / (2 * 2 + 2), "matthews_correlation": 5 / 12})
+
+
+def test_hand_computed_correlations() -> None:
+    # ranks 1 2 4 3 against 1 2 3 4: rho = 1 - 6 * 2 / (4 * 15)
+    scores = score_scores([0, 1, 5, 2], [0, 1, 2, 3])
+    assert scores == pytest.approx({"pearson": 5 / sqrt(14 * 5), "spearmanr": 0.8}, rel=1e-6)
+
+
+@pytest.mark.parametrize(("predicted", "gold"), [([0, 0, 0], [0, 1, 1]), ([1, 1], [1, 1]), ([0, 0], [0, 0])])
+def test_constant_class_has_no_correlation(predicted: list[int], gold: list[int]) -> None:
+    scores = score_classes(predicted, gold)
+    assert scores["matthews_correlation"] == 0
+    assert scores["accuracy"] == pytest.approx(np.mean(np.equal(predicted, gold)))
+
+
+@pytest.mark.parametrize(("predicted", "gold"), [([2, 2, 2], [1, 2, 3]), ([1, 2, 3], [4, 4, 4]), ([1], [1])])
+def test_constant_score_has_no_correlation(predicted: list[float], gold: list[float]) -> None:
+    assert score_scores(predicted, gold) == {"pearson": 0, "spearmanr": 0}
+
+
+def test_rows_without_gold_are_ignored() -> None:
+    assert score_classes([1, 0, 0, 1], [1, NO_LABEL, 0, NO_LABEL]) == score_classes([1, 0], [1, 0])
+    assert score_scores([0, 1, 9, 3], [0, 1, np.nan, 2]) == score_scores([0, 1, 3], [0, 1, 2])
+    assert score_classes([1, 1], [NO_LABEL, NO_LABEL]) == {}
+    assert score_scores([1, 1], [np.nan, np.nan]) == {}
+
+
+def test_kl_by_hand() -> None:
+    half = np.zeros((1, 2), dtype=np.float32)
+    skew = np.log(np.array([[0.75, 0.25]], dtype=np.float32))
+    assert mean_kl(skew, half) == pytest.approx(0.75 * log(1.5) + 0.25 * log(0.5), rel=1e-5)
+    assert mean_kl(half, skew) == pytest.approx(0.5 * log(2 / 3) + 0.5 * log(2), rel=1e-5)
+    assert mean_kl(np.concatenate([skew, half]), np.concatenate([half, half])) == pytest.approx(mean_kl(skew, half) / 2)
+    assert mean_kl(skew + 100, skew) == pytest.approx(0, abs=1e-6)
+
+
+def test_kl_of_extreme_logits_is_finite() -> None:
+    sure = np.array([[1000, -1000]], dtype=np.float32)
+    assert mean_kl(sure, sure) == 0
+    assert mean_kl(sure, -sure) == pytest.approx(2000)
+
+
+def test_fidelity() -> None:
+    close = fidelity(BINARY, answers([0, 1, 1, 1]), answers([0, 0, 1, 1]))
+    assert close["agreement"] == 0.75
+    assert close["kl"] == pytest.approx(mean_kl(answers([0]), answers([1])) / 4)
+    score = fidelity(SCORE, np.array([[1], [3]], dtype=np.float32), np.array([[2], [5]], dtype=np.float32))
+    assert score == pytest.approx({"pearson": 1, "rmse": sqrt((1 + 4) / 2)})
+    assert fidelity(BINARY, answers([]), answers([])) == {}
+
+
+def test_majority_share() -> None:
+    nan = np.full(5, np.nan, dtype=np.float32)
+    assert majority_share(BINARY, np.array([1, 1, 0, 1, NO_LABEL]), nan) == 0.75
+    assert majority_share(BINARY, np.full(5, NO_LABEL), nan) is None
+    assert majority_share(SCORE, np.full(5, NO_LABEL), nan) is None

@@ -1,0 +1,111 @@
+"""A task and a teacher whose answers are known (one word per sentence, one label per word), and ways to die."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.numpy import load_file
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
+
+from pipeline.tasks import Task, load_task
+from teacher.tiny import create_tiny_bert
+
+WORDS = ("apple", "bread", "candle", "door", "engine")
+WEIGHTS = "model.safetensors"
+MakeTask = Callable[..., Task]
+MakeTeacher = Callable[..., Path]
+
+
+@pytest.fixture
+def word_task(tmp_path: Path) -> MakeTask:
+    """Writes ``words.yaml`` and ``data/``: ``rows`` sentences of one word each, whose number is the label."""
+
+    def make(labels: Sequence[str], rows: int = 60, **manifest: object) -> Task:
+        values: dict[str, object] = {
+            "name": "words",
+            "type": "classification",
+            "labels": list(labels),
+            "metrics": ["accuracy"],
+        }
+        values |= {"columns": {"sentence1": "text", "label": "label"}, "splits": {"train": None, "validation": None}}
+        (tmp_path / "words.yaml").write_text(yaml.safe_dump(values | manifest, sort_keys=False))
+        (tmp_path / "data").mkdir(exist_ok=True)
+        for split in ("train", "validation"):
+            numbers = [k % len(labels) for k in range(rows)]
+            lines = [json.dumps({"text": WORDS[number], "label": number}) + "\n" for number in numbers]
+            (tmp_path / "data" / f"{split}.jsonl").write_text("".join(lines))
+        return load_task(manifest=tmp_path / "words.yaml")
+
+    return make
+
+
+@pytest.fixture
+def word_teacher(tmp_path: Path) -> MakeTeacher:
+    """Writes a teacher that gives 10 to the right label of each word and 0 to the others.
+
+    ``outputs[k]`` is the number of the label that its k-th output stands for; ``id2label`` is what it calls them.
+    """
+
+    def make(outputs: Sequence[int], id2label: Sequence[str] | None = None, name: str = "teacher") -> Path:
+        create_tiny_bert(tmp_path / "encoder", WORDS, hidden_size=32, num_layers=1)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "encoder")
+        names = list(id2label or [f"LABEL_{k}" for k in range(len(outputs))])
+        encoder = AutoModel.from_pretrained(tmp_path / "encoder").eval()
+        encoder.config.num_labels = len(outputs)
+        encoder.config.id2label = dict(enumerate(names))
+        encoder.config.label2id = {label: number for number, label in enumerate(names)}
+        model = BertForSequenceClassification(encoder.config)
+        model.bert = encoder
+        with torch.no_grad():
+            inputs = tokenizer(WORDS[: len(outputs)], return_tensors="pt")
+            features_CH = encoder(**inputs).pooler_output
+            wanted_CC = 10 * torch.eye(len(outputs))[:, list(outputs)]
+            model.classifier.weight.copy_((torch.linalg.pinv(features_CH) @ wanted_CC).T)
+            model.classifier.bias.zero_()
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+def make_louder(folder: Path) -> None:
+    """Makes the matrices of a tiny BERT larger, so that small differences between inputs show."""
+    kind = AutoModelForSequenceClassification if "classifier.weight" in load_file(folder / WEIGHTS) else AutoModel
+    model = kind.from_pretrained(folder)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight *= 8 if weight.ndim == 2 else 1
+    model.save_pretrained(folder)
+
+
+def distill(
+    *arguments: object, program: str = "distill", preexec_fn: Callable[[], None] | None = None
+) -> subprocess.Popen[str]:
+    """Starts ``distill`` in a process of its own, on one thread as the tests themselves."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    command = [program, *map(str, arguments)]
+    return subprocess.Popen(
+        command,
+        env=environment,
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=preexec_fn,
+    )
+
+
+def kill_when(process: subprocess.Popen[str], is_time: Callable[[], bool]) -> None:
+    """Kills a process outright as soon as ``is_time``, and makes sure that it had not ended before."""
+    while process.poll() is None and not is_time():
+        time.sleep(0.001)
+    process.kill()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, error
