@@ -21,8 +21,8 @@ def check_label_order(
 ) -> None:
     """Compares the claimed label order with the one that fits the gold best.
 
-    The order is refused only if the other explains significantly more rows (McNemar's exact test on the rows where
-    exactly one of the two is right, corrected for the number of orders), so that a weak teacher on few rows is not blamed for chance.
+    The order is refused only if the other explains significantly more rows: McNemar's exact test on the rows where
+    exactly one of the two is right, corrected for the number of orders. A weak teacher is not blamed for chance.
 
     Args:
         target: what the logits mean.
