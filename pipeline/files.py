@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from pipeline.errors import DataError
 
-TEMPORARY_SUFFIX = ".tmp"
+TEMPORARY_SUFFIX = ".distill-tmp"
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
@@ -24,7 +25,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], durable: bool 
     Raises:
         DataError: if the disk is full or the folder cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    temporary = _temporary(path)
     try:
         write(temporary)
         if durable:
@@ -45,12 +46,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_text_once(path: Path, text: str) -> None:
     """Writes a small file unless it exists already; of several processes at once, one wins."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    temporary = _temporary(path)
     try:
         temporary.write_text(text, encoding="utf-8")
         _flush(temporary)
         with suppress(FileExistsError):
-            os.link(temporary, path)
+            _link(temporary, path)
     except OSError as error:
         raise write_error(path, error) from error
     finally:
@@ -65,7 +66,7 @@ def make_folder(path: Path) -> None:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".writable.{os.getpid()}{TEMPORARY_SUFFIX}"
+        probe = path / f".writable.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -80,8 +81,8 @@ def require_space(folder: Path, num_bytes: int) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Removes what killed processes left behind; call it only when no process writes to the folder."""
-    for path in folder.rglob(f".*{TEMPORARY_SUFFIX}"):
+    """Removes what killed processes left in a folder; call it only when no process writes to it."""
+    for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
         path.unlink(missing_ok=True)
 
 
@@ -100,6 +101,22 @@ def write_error(path: Path, error: OSError) -> DataError:
     else:
         advice = f"{error.strerror or error}; what is finished is kept, repeat the command once this is mended"
     return DataError(f"{path}: cannot be written: {advice}")
+
+
+def _temporary(path: Path) -> Path:
+    # not the process number: in containers that share a folder every process may be number 1
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
+
+
+def _link(source: Path, path: Path) -> None:
+    """Gives a file its name unless the name is taken."""
+    try:
+        os.link(source, path)
+    except FileExistsError:
+        raise
+    except OSError:  # some network file systems have no hard links
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(source.read_text(encoding="utf-8"))
 
 
 def _flush(path: Path) -> None:

@@ -11,7 +11,7 @@ Record = dict[str, Any]
 
 
 def start_run(
-    path: Path, settings: dict[str, Any], command: str, context: dict[str, Any] | None = None
+    path: Path, settings: dict[str, Any], command: str, checkpoint: Path, context: dict[str, Any] | None = None
 ) -> Record | None:
     """Opens the record of a run, or creates it.
 
@@ -19,6 +19,7 @@ def start_run(
         path: the JSON file.
         settings: everything that decides the result, as JSON values.
         command: the command line.
+        checkpoint: where the run keeps its progress; without one an unfinished run has nothing to lose.
         context: what else the record should say, such as where things lie; it may differ from try to try.
 
     Returns:
@@ -27,10 +28,11 @@ def start_run(
     Raises:
         FingerprintMismatchError: if the record is of a run with other settings, naming each that differs.
     """
-    if not path.exists():
-        write_record(path, {"state": "running", "command": command, "settings": settings, **(context or {})})
+    fresh = {"state": "running", "command": command, "settings": settings, **(context or {})}
+    there = read_record(path) if path.exists() else fresh
+    if there["state"] == "running" and not checkpoint.exists():
+        write_record(path, fresh)
         return None
-    there = read_record(path)
     before = there["settings"]
     changes = [
         f"  - {key}: {before.get(key)!r} there, {settings.get(key)!r} now"
@@ -42,6 +44,9 @@ def start_run(
             f"{path.parent} holds a run with other settings:\n" + "\n".join(changes) + "\n"
             "Choose another --output-dir, or remove the folder if the old run is not needed"
         )
+    if there != there | (context or {}):
+        there |= context or {}
+        write_record(path, there)
     return there if there["state"] == "finished" else None
 
 

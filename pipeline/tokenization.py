@@ -1,6 +1,7 @@
 """Text to token ids, the same way in both stages, by the `tokenizers` library alone."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,24 +30,43 @@ class Tokenized:
     ids2: list[int]
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Reads a ``tokenizer.json``.
+def read_tokenizer_json(path: Path, sha256: str) -> str:
+    """Reads the text of a ``tokenizer.json`` that must be a certain one.
 
     Raises:
-        IntegrityError: if the file is missing or is not a tokenizer.
+        IntegrityError: if it is missing, damaged, or another.
     """
     try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
+        text = path.read_text(encoding="utf-8")
+        actual = tokenizer_sha256(text)
+    except (OSError, ValueError, AttributeError) as error:
         raise IntegrityError(f"{path}: not a readable tokenizer.json: {error}") from error
+    if actual != sha256:
+        raise IntegrityError(f"{path}: not the tokenizer that the ids come from; the file was changed")
+    return text
 
 
-def tokenizer_sha256(tokenizer: Tokenizer) -> str:
-    """Hash of everything that decides the ids, apart from truncation and padding."""
-    plain = Tokenizer.from_str(tokenizer.to_str())
-    plain.no_truncation()
-    plain.no_padding()
-    return hashlib.sha256(plain.to_str().encode()).hexdigest()
+def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
+    """Reads a ``tokenizer.json`` that must be a certain one.
+
+    Raises:
+        IntegrityError: if it is missing, damaged, or another.
+    """
+    text = read_tokenizer_json(path, sha256)
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception
+        raise IntegrityError(f"{path}: this release of `tokenizers` cannot read it: {error}") from error
+
+
+def tokenizer_sha256(tokenizer_json: str) -> str:
+    """Hash of everything in a ``tokenizer.json`` that decides the ids, apart from truncation and padding.
+
+    Taken from the text as it is stored, not from what a release of the library makes of it, so that it stays the same.
+    """
+    content = json.loads(tokenizer_json)
+    kept = {key: value for key, value in content.items() if key not in {"truncation", "padding"}}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
 def pad_id(tokenizer: Tokenizer) -> int:

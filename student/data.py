@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, IntegrityError
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.logit_set.schema import logits_of
 from pipeline.targets import Floats, Ints, Target, gold_arrays, gold_classes
@@ -37,7 +37,9 @@ class Ragged:
 
     def padded(self, rows: Sequence[int], pad_id: int) -> torch.Tensor:
         """Rows as ids_BL, int64, filled up at the end; at least one token wide."""
-        starts_B, lengths_B = self.offsets[rows], self.lengths[rows]
+        rows_B = np.asarray(rows, dtype=np.int64)
+        starts_B = self.offsets[rows_B]
+        lengths_B = self.offsets[rows_B + 1] - starts_B
         position_L = np.arange(max(1, lengths_B.max(initial=0)))
         inside_BL = position_L < lengths_B[:, None]
         ids_BL = np.full(inside_BL.shape, pad_id, dtype=np.int64)
@@ -89,13 +91,25 @@ def load_examples(logit_set: LogitSet, split: str, where: str | None = None) -> 
     if not rows.num_rows:
         raise DataError(f"{logit_set.root}: no row of split {split!r} fulfils --where {where!r}")
     is_pair = logit_set.manifest.task.is_pair
-    return Examples(
+    examples = Examples(
         ragged(rows.column("ids1")),
         ragged(rows.column("ids2")) if is_pair else None,
         *gold_arrays(rows),
         logits_of(rows, logit_set.manifest.target.num_logits),
         keys_sha256(rows),
     )
+    _check_ranges(logit_set, split, examples)
+    return examples
+
+
+def _check_ranges(logit_set: LogitSet, split: str, examples: Examples) -> None:
+    """A set from elsewhere may hold ids and labels that its own manifest has no room for."""
+    manifest = logit_set.manifest
+    top_id = max(int(part.flat.max(initial=0)) for part in (examples.ids1, examples.ids2) if part is not None)
+    if top_id >= manifest.tokenizer.vocabulary_size:
+        raise IntegrityError(f"{logit_set.root}, {split}: id {top_id} is beyond its tokenizer's vocabulary")
+    if manifest.target.kind == "classes" and examples.label_N.max(initial=0) >= manifest.target.num_logits:
+        raise IntegrityError(f"{logit_set.root}, {split}: label {examples.label_N.max()} is not one of its labels")
 
 
 def ragged(column: pa.ChunkedArray) -> Ragged:

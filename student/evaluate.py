@@ -10,7 +10,7 @@ from pipeline.run_record import read_record
 from pipeline.targets import Floats
 from student.config import EvaluateConfig
 from student.data import Examples, load_examples, sorted_batches
-from student.model import Student
+from student.model import Student, default_device
 
 RUN_RECORD = "run.json"
 BATCH_SIZE = 256
@@ -27,7 +27,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, dict[str, dict[str, float]]]:
         DataError: if the set is not where it was; FingerprintMismatchError: if its ids come from another tokenizer.
     """
     record = read_record(config.run / RUN_RECORD)
-    student = Student.load(config.run)
+    student = Student.load(config.run).to(default_device())
     path = find_set(config.logits or record["logit_set"], config.store)
     logit_set = open_set(path, config.allow_unverified)
     if logit_set.manifest.tokenizer.sha256 != student.config.tokenizer_sha256:

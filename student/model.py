@@ -127,6 +127,11 @@ class Student(nn.Module):
         return student.eval()
 
 
+def default_device() -> torch.device:
+    """The GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def _read_config(path: Path) -> StudentConfig:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from pipeline.errors import ConfigError, IntegrityError
+from pipeline.errors import ConfigError
 from pipeline.logit_set.manifest import TOKENIZER_FILE
 from pipeline.targets import predicted_scores, softmax
-from pipeline.tokenization import load_tokenizer, tokenize, tokenizer_sha256
+from pipeline.tokenization import load_tokenizer, tokenize
 from student.data import Ragged
-from student.model import Student
+from student.model import Student, default_device
 
 BATCH_SIZE = 256
 
@@ -24,11 +24,8 @@ class Predictor:
     """
 
     def __init__(self, run: str | Path) -> None:
-        self.student = Student.load(Path(run))
-        path = Path(run) / TOKENIZER_FILE
-        self.tokenizer = load_tokenizer(path)
-        if tokenizer_sha256(self.tokenizer) != self.student.config.tokenizer_sha256:
-            raise IntegrityError(f"{path}: not the tokenizer that the student was trained with")
+        self.student = Student.load(Path(run)).to(default_device())
+        self.tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
 
     def __call__(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Predicts labels, or scores for a task with scores.

@@ -28,7 +28,7 @@ from student.config import TrainConfig
 from student.data import Examples, gold_tensor, load_examples
 from student.evaluate import RUN_RECORD, score_student
 from student.losses import distillation_loss, score_loss
-from student.model import Student, StudentConfig
+from student.model import Student, StudentConfig, default_device
 from student.vocabulary import active_ids, renumber, restore, shrunk
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -55,16 +55,16 @@ def train(config: TrainConfig, command: str) -> Record:
     folder = config.output_dir or Path("runs") / logit_set.root.name
     make_folder(folder)
     settings = _settings(config, student_config, logit_set, splits["train"])
-    finished = start_run(folder / RUN_RECORD, settings, command, {"logit_set": str(logit_set.root.resolve())})
+    places = {"logit_set": str(logit_set.root.resolve())}
+    finished = start_run(folder / RUN_RECORD, settings, command, folder / CHECKPOINT, places)
     if finished is not None:
         return finished
     remove_temporaries(folder)
     write_text(folder / TOKENIZER_FILE, logit_set.tokenizer_json())
     seed_step(config.seed, 0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     student = Student(student_config)
     active = active_ids(splits.values(), student_config.pad_id)
-    small = shrunk(student, active).to(device)
+    small = shrunk(student, active).to(default_device())
     renumbered = {split: renumber(examples, active) for split, examples in splits.items()}
 
     def save() -> None:
@@ -93,6 +93,8 @@ def student_config_for(config: TrainConfig, logit_set: LogitSet) -> StudentConfi
     ):
         if given is not None and default == 0:
             raise ConfigError(f"{flag}: --embedding {config.embedding} has none")
+    if manifest.target.kind == "score" and config.temperature != 1:
+        raise ConfigError("--temperature: a score has none; it is for labels and bins")
     return StudentConfig(
         task=manifest.task.name,
         target=manifest.target,
@@ -112,8 +114,8 @@ def student_config_for(config: TrainConfig, logit_set: LogitSet) -> StudentConfi
 
 def _set_path(config: TrainConfig) -> Path:
     name = config.logits or config.task
-    if name is None:
-        raise ConfigError("nothing to train from: use --task NAME or --logits SET")
+    if name is None or (config.logits and config.task):
+        raise ConfigError("what to train from: give --task NAME or --logits SET, one of them")
     return find_set(name, config.store)
 
 
@@ -149,6 +151,8 @@ def _train_epochs(
     progress = load_checkpoint(checkpoint, student, optimizer)
     history: list[dict[str, Any]] = progress["history"] if progress else []
     dev = {split: examples for split, examples in splits.items() if split != "train"}
+    if history and max(history, key=quality) is history[-1]:
+        save_best()  # the last try may have been stopped before it could
     while len(history) < config.num_train_epochs and not _out_of_patience(config, history):
         epoch = len(history)
         loss = _train_epoch(config, student, optimizer, splits["train"], epoch)
@@ -156,10 +160,10 @@ def _train_epochs(
         entry = {"epoch": epoch + 1, "loss": loss, "metrics": metrics}
         shown = [f"{split} {k} {v:.4f}" for split, values in metrics.items() for k, v in values.items()]
         console.note(f"epoch {epoch + 1}: loss {loss:.4f}, {', '.join(shown)}")
-        if quality(entry) > max(map(quality, history), default=-math.inf):
-            save_best()
         history.append(entry)
         save_checkpoint(checkpoint, student, optimizer, {"history": history})
+        if max(history, key=quality) is entry:
+            save_best()
     return history
 
 

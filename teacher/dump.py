@@ -6,18 +6,26 @@ the set.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from accelerate import PartialState
 
 from pipeline import console
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, TeacherError
 from pipeline.files import make_folder, require_space
-from pipeline.logit_set.manifest import SetManifest, Shard
+from pipeline.logit_set.manifest import SetManifest, Shard, read_manifest
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.schema import logits_of
-from pipeline.logit_set.writer import complete_set, finish_set, start_set, unfinished_shards, write_shard
+from pipeline.logit_set.writer import (
+    complete_set,
+    finish_set,
+    reopen_set,
+    start_set,
+    unfinished_shards,
+    write_shard,
+)
 from pipeline.metrics import score_logits
 from pipeline.sources import Source, load_source, sentences
 from pipeline.targets import gold_arrays
@@ -44,16 +52,16 @@ def dump(config: DumpConfig, command: str) -> SetManifest | None:
         The manifest; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
     """
     task, source = read_rows(config)
-    name = teacher_name(config, task)
+    name, revision = teacher_name(config, task)
+    root = config.store / (config.name or task.name)
     make_folder(config.store)
-    require_space(config.store, expected_bytes(source))
+    require_space(config.store, expected_bytes(source) - sum(f.stat().st_size for f in root.glob("examples/*.parquet")))
     state = PartialState()
-    teacher = load_teacher(task, name, config.model_revision, config.teacher_label_names, config.max_seq_length)
+    teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length)
     teacher.model.to(state.device)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
-    root = config.store / (config.name or task.name)
     with inference_mode(state.device, config.precision):
-        _probe(task, source, teacher, config.max_seq_length, max_tokens)
+        _probe(config, task, source, teacher, max_tokens)
         planned = staged_manifest(config, task, source, teacher, command)
         manifest = start_set(root, planned, teacher.tokenizer.to_str())
         mine = _my_shards(root, manifest, config, state)
@@ -61,7 +69,7 @@ def dump(config: DumpConfig, command: str) -> SetManifest | None:
     state.wait_for_everyone()
     if not state.is_main_process:
         return None
-    return _finish(root, manifest, task) if mine or manifest.state != "verified" else manifest
+    return _finish(root, config, task)
 
 
 def read_rows(config: DumpConfig) -> tuple[Task, Source]:
@@ -72,35 +80,48 @@ def read_rows(config: DumpConfig) -> tuple[Task, Source]:
     return task, load_source(task, config.data, config.split_names)
 
 
-def teacher_name(config: DumpConfig, task: Task) -> str:
-    """The teacher to load: the one named, or the task's own.
+def teacher_name(config: DumpConfig, task: Task) -> tuple[str, str | None]:
+    """The teacher to load and its revision: those named, or the task's own.
 
     Raises:
         ConfigError: if there is neither.
     """
     if config.model_name_or_path:
-        return config.model_name_or_path
+        return config.model_name_or_path, config.model_revision
     if task.teacher is None:
         raise ConfigError(f"--model-name-or-path: task {task.name!r} has no default teacher; name one")
-    return task.teacher.model
+    return task.teacher.model, config.model_revision or task.teacher.revision
 
 
-def _probe(task: Task, source: Source, teacher: Teacher, max_seq_length: int, max_tokens: int) -> None:
+def _probe(config: DumpConfig, task: Task, source: Source, teacher: Teacher, max_tokens: int) -> None:
     """Questions the teacher about rows with gold, evenly spread over the first dev split, before the real work."""
     split = next((name for name in task.dev_splits if name in source.splits), next(iter(source.splits)))
     rows = source.splits[split]
     places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBE_ROWS, rows.num_rows)).astype(np.int64))
     sample = rows.take(pa.array(places))
-    inputs = tokenize(teacher.tokenizer, *sentences(sample), max_seq_length)
+    inputs = tokenize(teacher.tokenizer, *sentences(sample), config.max_seq_length)
     logits_NC = teacher_logits(teacher, inputs, max_tokens)
-    check_label_order(teacher.target, teacher.name, teacher.labels, logits_NC, *gold_arrays(sample))
+    _check_labels(config, teacher.target, teacher.name, teacher.labels, logits_NC, *gold_arrays(sample))
+
+
+def _check_labels(config: DumpConfig, *evidence: Any) -> None:
+    """Checks the label order; one that the user states with a flag is doubted aloud, but believed."""
+    try:
+        check_label_order(*evidence)
+    except TeacherError as error:
+        if not config.teacher_label_names:
+            raise
+        console.warn(f"{error}. Going on, because --teacher-labels says so")
 
 
 def _my_shards(root: Path, manifest: SetManifest, config: DumpConfig, state: PartialState) -> list[Shard]:
     """This process's share: every n-th shard of this job that is still to be written."""
     state.wait_for_everyone()
-    unfinished = {shard.path for shard in unfinished_shards(root, manifest)}
+    missing = unfinished_shards(root, manifest)
     state.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
+    if missing and manifest.state != "staged" and state.is_main_process:
+        reopen_set(root, manifest, missing)
+    unfinished = {shard.path for shard in missing}
     todo = [shard for shard in manifest.shards[config.shard_index :: config.num_shards] if shard.path in unfinished]
     if len(unfinished) < len(manifest.shards):
         console.note(f"{len(manifest.shards) - len(unfinished)} of {len(manifest.shards)} shards are there already")
@@ -120,22 +141,25 @@ def _write_shards(
             write_shard(root, manifest, shard, shard_table(manifest, shard, rows, inputs, logits_NC))
 
 
-def _finish(root: Path, manifest: SetManifest, task: Task) -> SetManifest:
+def _finish(root: Path, config: DumpConfig, task: Task) -> SetManifest:
+    manifest = read_manifest(root)
     missing = unfinished_shards(root, manifest)
     if missing:
         console.note(f"{len(missing)} of {len(manifest.shards)} shards are left to other jobs")
         return manifest
+    if manifest.state == "verified":
+        return manifest
     complete = complete_set(root, manifest)
-    return finish_set(root, complete, _teacher_scores(root, complete, task))
+    return finish_set(root, complete, _teacher_scores(root, complete, config, task))
 
 
-def _teacher_scores(root: Path, manifest: SetManifest, task: Task) -> dict[str, dict[str, float]]:
+def _teacher_scores(root: Path, manifest: SetManifest, config: DumpConfig, task: Task) -> dict[str, dict[str, float]]:
     """The teacher's metrics per split, from what was stored; its label order is checked on every gold label."""
     scores = {}
     for split in manifest.splits:
         rows = LogitSet(root, manifest).read(split, ("label", "score", "logits"))
         logits_NC = logits_of(rows, manifest.target.num_logits)
         gold = gold_arrays(rows)
-        check_label_order(manifest.target, manifest.teacher.name, manifest.teacher.labels, logits_NC, *gold)
+        _check_labels(config, manifest.target, manifest.teacher.name, manifest.teacher.labels, logits_NC, *gold)
         scores[split] = score_logits(task.metrics, manifest.target, logits_NC, *gold)
     return scores

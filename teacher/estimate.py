@@ -57,7 +57,7 @@ def estimate(config: DumpConfig, task: Task, source: Source) -> Plan:
 
 def _cost(config: DumpConfig, task: Task, tokens: int) -> tuple[float | None, int | None]:
     try:
-        model = load_config(teacher_name(config, task), config.model_revision)
+        model = load_config(*teacher_name(config, task))
     except DistillError as error:
         console.warn(f"no estimate of time and memory: {error}")
         return None, None

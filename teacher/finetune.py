@@ -3,6 +3,7 @@
 Shapes: B batch, C logits.
 """
 
+import math
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer
 
 from pipeline import console
-from pipeline.errors import DataError
+from pipeline.errors import DataError, TeacherError
 from pipeline.files import make_folder
 from pipeline.metrics import score_logits
 from pipeline.run_record import Record, finish_run, start_run
@@ -35,7 +36,7 @@ from pipeline.training import (
 )
 from teacher.config import FinetuneConfig
 from teacher.inference import collate, default_tokens_per_batch, teacher_logits
-from teacher.models import FINETUNE_RECORD, Teacher, new_classifier
+from teacher.models import FINETUNE_RECORD, Teacher, new_classifier, weights_sha256
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -88,21 +89,21 @@ def finetune(config: FinetuneConfig, command: str) -> Record:
     target = make_target(task, config.objective)
     make_folder(config.output_dir)
     accelerator = Accelerator()
-    record_path = config.output_dir / FINETUNE_RECORD
-    if accelerator.is_main_process:
-        start_run(record_path, _settings(config, source), command)
-    accelerator.wait_for_everyone()
-    finished = start_run(record_path, _settings(config, source), command)
-    if finished is not None:
-        return finished
     seed_step(config.seed, 0)
     teacher = new_classifier(task, target, config.model_name_or_path, config.model_revision, config.max_seq_length)
+    settings = _settings(config, task, source, teacher) | {"processes": accelerator.num_processes}
+    record_path, checkpoint = config.output_dir / FINETUNE_RECORD, config.output_dir / CHECKPOINT
+    finished = None
+    with accelerator.main_process_first():
+        finished = start_run(record_path, settings, command, checkpoint)
+    if finished is not None:
+        return finished if accelerator.is_main_process else {}
     splits = {name: _tokenized(teacher, source, name, config.max_seq_length) for name in source.splits}
     history = _train(config, task, teacher, splits, accelerator)
     if not accelerator.is_main_process:
         return {}
     record = finish_run(record_path, {"history": history, "best": max(history, key=quality)})
-    (config.output_dir / CHECKPOINT).unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)
     return record
 
 
@@ -110,14 +111,22 @@ def finetune(config: FinetuneConfig, command: str) -> Record:
 def has_fast_bf16() -> bool:
     """Whether this machine has bf16 matrix instructions."""
     if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported())
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
 
-def _settings(config: FinetuneConfig, source: Source) -> dict[str, Any]:
-    """What decides the result; where the rows lie does not, only what they say."""
-    settings = config.model_dump(mode="json", exclude={"data", "manifest", "output_dir", "save_steps", "json_output"})
+def _settings(config: FinetuneConfig, task: Task, source: Source, teacher: Teacher) -> dict[str, Any]:
+    """What decides the result; where rows and encoder lie does not, only what is in them."""
+    places = {"task", "data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps"}
+    settings = config.model_dump(mode="json", exclude={*places, "objective", "json_output"})
+    settings |= {
+        "task": f"{task.name} version {task.version}",
+        "target": teacher.target.model_dump(mode="json"),
+        "metrics": list(task.metrics),
+        "encoder": weights_sha256(teacher.model.base_model),
+        "precision": "bf16" if has_fast_bf16() else "fp32",
+    }
     return settings | {f"rows.{split}": rows_sha256(rows) for split, rows in source.splits.items()}
 
 
@@ -135,16 +144,16 @@ def _train(
     model, optimizer = accelerator.prepare(teacher.model, optimizer)
     loop = Loop(config, teacher, accelerator, model, optimizer, progress)
     dev = {name: split for name, split in splits.items() if name != "train"}
+    _save_if_best(loop)  # the last try may have been stopped before it could
     while progress.epoch < config.num_train_epochs:
         _train_epoch(loop, splits["train"])
         metrics = {name: _evaluate(loop, task, split) for name, split in dev.items()}
         entry = {"epoch": progress.epoch + 1, "metrics": metrics}
         console.note(f"epoch {entry['epoch']}: {_spoken(metrics)}")
-        if accelerator.is_main_process and quality(entry) > max(map(quality, progress.history), default=-np.inf):
-            save_teacher(teacher, accelerator.unwrap_model(model), config.output_dir)
         progress.history.append(entry)
         progress.epoch, progress.step = progress.epoch + 1, 0
         _save_checkpoint(loop)
+        _save_if_best(loop)
         accelerator.wait_for_everyone()
     return progress.history
 
@@ -153,6 +162,8 @@ def _train_epoch(loop: Loop, train: TokenizedSplit) -> None:
     """One pass over the rows with gold, or the rest of one that was interrupted."""
     config, progress, processes = loop.config, loop.progress, loop.accelerator.num_processes
     gold_N, rows = _gold(loop.teacher, train)
+    if not len(rows):
+        raise DataError("the train split has no row with gold, nothing to fine-tune on")
     lengths = [len(train.inputs[row].ids) for row in rows]
     batches = shuffled_batches(lengths, config.per_device_train_batch_size, config.seed, progress.epoch)
     steps = -(-len(batches) // processes)
@@ -167,14 +178,19 @@ def _train_epoch(loop: Loop, train: TokenizedSplit) -> None:
             # all processes take the same number of steps; a short last round starts over with the first batches
             place = (progress.step * processes + loop.accelerator.process_index) % len(batches)
             batch = [int(rows[k]) for k in batches[place]]
-            _step(loop, [train.inputs[row] for row in batch], gold_N[batch])
+            loss = _step(loop, [train.inputs[row] for row in batch], gold_N[batch])
             progress.step += 1
             bar.advance()
-            if progress.step % config.save_steps == 0 and progress.step < steps:
+            due = progress.step % config.save_steps == 0
+            if (due or progress.step == steps) and not math.isfinite(float(loss)):
+                raise TeacherError(
+                    f"the loss at step {number + 1} is {float(loss)}: it diverged; lower --learning-rate"
+                )
+            if due and progress.step < steps:
                 _save_checkpoint(loop)
 
 
-def _step(loop: Loop, inputs: list[Tokenized], gold_B: Floats | Ints) -> None:
+def _step(loop: Loop, inputs: list[Tokenized], gold_B: Floats | Ints) -> torch.Tensor:
     accelerator = loop.accelerator
     batch = {key: value.to(accelerator.device) for key, value in collate(loop.teacher, inputs).items()}
     gold = torch.as_tensor(gold_B, device=accelerator.device)
@@ -188,6 +204,15 @@ def _step(loop: Loop, inputs: list[Tokenized], gold_B: Floats | Ints) -> None:
     accelerator.clip_grad_norm_(loop.model.parameters(), loop.config.max_grad_norm)
     loop.optimizer.step()
     loop.optimizer.zero_grad()
+    return loss.detach()
+
+
+def _save_if_best(loop: Loop) -> None:
+    """Keeps the weights if the last epoch is the best so far."""
+    history = loop.progress.history
+    is_best = loop.progress.step == 0 and history and max(history, key=quality) is history[-1]
+    if is_best and loop.accelerator.is_main_process:
+        save_teacher(loop.teacher, loop.accelerator.unwrap_model(loop.model), loop.config.output_dir)
 
 
 def _save_checkpoint(loop: Loop) -> None:

@@ -67,9 +67,11 @@ def teacher_logits(
             if len(batch) == 1:
                 tokens = len(inputs[batch[0]].ids)
                 raise TeacherError(f"out of memory for a single row of {tokens} tokens; use a bigger device") from error
-            half = len(batch) // 2
-            console.warn(f"out of memory for {len(batch)} rows at once; trying {half}")
-            pending += [batch[half:], batch[:half]]
+            max_tokens = len(batch) // 2 * len(inputs[batch[0]].ids)
+            console.warn(f"out of memory for {len(batch)} rows at once; going on with {max_tokens} tokens per batch")
+            left = [row for rows in [batch, *pending] for row in rows]
+            smaller = token_budget_batches([len(inputs[row].ids) for row in left], max_tokens)
+            pending = [[left[k] for k in rows] for rows in smaller][::-1]
             continue
         advance(len(batch))
     finite_N = np.isfinite(logits_NC).all(axis=1)

@@ -49,7 +49,7 @@ def all_shards(source: Source, rows_per_shard: int) -> tuple[Shard, ...]:
 def staged_manifest(config: DumpConfig, task: Task, source: Source, teacher: Teacher, command: str) -> SetManifest:
     """Describes the set that these settings will give; its fingerprint covers all that decides rows and logits."""
     tokenizer = TokenizerRecord(
-        sha256=tokenizer_sha256(teacher.tokenizer),
+        sha256=tokenizer_sha256(teacher.tokenizer.to_str()),
         vocabulary_size=vocabulary_size(teacher.tokenizer),
         pad_id=pad_id(teacher.tokenizer),
     )

@@ -12,7 +12,7 @@ from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
 from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, SetManifest, read_manifest
 from pipeline.logit_set.verify import check_bytes
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
-from pipeline.tokenization import load_tokenizer, tokenizer_sha256
+from pipeline.tokenization import read_tokenizer_json
 
 KEYS = ("split", "source_row", "variant")
 
@@ -30,10 +30,7 @@ class LogitSet:
         Raises:
             IntegrityError: if the file is not that tokenizer.
         """
-        path = self.root / TOKENIZER_FILE
-        if tokenizer_sha256(load_tokenizer(path)) != self.manifest.tokenizer.sha256:
-            raise IntegrityError(f"{path}: not the tokenizer of this set's ids; the file was changed")
-        return path.read_text(encoding="utf-8")
+        return read_tokenizer_json(self.root / TOKENIZER_FILE, self.manifest.tokenizer.sha256)
 
     def query(self, split: str, where: str | None = None) -> str:
         """The SQL text that `read` runs, apart from its columns."""
@@ -94,7 +91,7 @@ def find_set(name_or_path: str, store: Path | None = None) -> Path:
     there = [path.parent.name for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     raise DataError(
         f"no logit set {name_or_path!r} in the store {folder}: {did_you_mean(name_or_path, there)} "
-        "Write one with `distill teacher-dump`, or name the store with --store or DISTILL_STORE"
+        "Write one with `distill teacher-dump`, or say where it is with --logits, --store or DISTILL_STORE"
     )
 
 

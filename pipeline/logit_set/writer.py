@@ -85,6 +85,14 @@ def unfinished_shards(root: Path, manifest: SetManifest) -> list[Shard]:
     return [shard for shard in manifest.shards if not _is_done(root, manifest, shard)]
 
 
+def reopen_set(root: Path, manifest: SetManifest, unfinished: list[Shard]) -> None:
+    """Takes a finished set of which shards were lost or damaged back to ``staged``, their checksums forgotten."""
+    lost = {shard.path for shard in unfinished}
+    blank = {"rows": None, "bytes": None, "sha256": None}
+    shards = tuple(s.model_copy(update=blank) if s.path in lost else s for s in manifest.shards)
+    write_manifest(root, manifest.model_copy(update={"state": "staged", "shards": shards}))
+
+
 def write_shard(root: Path, manifest: SetManifest, shard: Shard, table: pa.Table) -> None:
     """Writes one shard whole or not at all.
 
@@ -100,7 +108,7 @@ def complete_set(root: Path, manifest: SetManifest) -> SetManifest:
     missing = unfinished_shards(root, manifest)
     if missing:
         raise IntegrityError(f"{root}: {len(missing)} of {len(manifest.shards)} shards are missing")
-    remove_temporaries(root)
+    remove_temporaries(root / "examples")
     shards = tuple(_measured(root, shard) for shard in manifest.shards)
     complete = manifest.model_copy(update={"state": "complete", "shards": shards})
     write_manifest(root, complete)

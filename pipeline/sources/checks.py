@@ -79,9 +79,10 @@ def _text(table: pa.Table, place: str, accepted: Sequence[str], problems: list[s
 
 
 def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
-    numbers: dict[Any, int | None] = {None: None, -1: None, "-1": None, "-": None}
-    numbers |= {key: number for number in range(len(task.labels)) for key in (number, str(number))}
-    numbers |= {name: number for number, name in enumerate(task.labels)}  # a name wins over the digits of a number
+    if pa.types.is_nested(raw.type):
+        problems.append(f"{place}: label holds {raw.type}, not numbers or names")
+        return pa.nulls(len(raw), pa.int32())
+    numbers = _label_numbers(task)
     if pa.types.is_floating(raw.type):
         nan = pc.is_nan(raw).fill_null(False)
         if pc.any(nan).as_py():
@@ -101,10 +102,22 @@ def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
     return pa.array([numbers[value] for value in raw.to_pylist()], pa.int32())
 
 
+def _label_numbers(task: Task) -> dict[Any, int | None]:
+    """What a label may be in a source: no gold, a label's name, or its number; where names are numerals, a name."""
+    numbers: dict[Any, int | None] = {None: None, "": None, -1: None, "-1": None, "-": None}
+    if any(name.isdigit() for name in task.labels):
+        numbers |= {int(name): number for number, name in enumerate(task.labels) if name.isdigit()}
+    else:
+        numbers |= {key: number for number in range(len(task.labels)) for key in (number, str(number))}
+    return numbers | {name: number for number, name in enumerate(task.labels)}
+
+
 def _scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
     try:
+        if pa.types.is_string(raw.type):
+            raw = pc.if_else(pc.equal(raw, ""), None, raw)
         scores = raw.cast(pa.float32())
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         problems.append(f"{place}: score is not a number: {error}")
         return pa.nulls(len(raw), pa.float32())
     assert task.score_range is not None

@@ -120,11 +120,16 @@ def read_texts(path: Path, is_pair: bool) -> tuple[list[str], list[str] | None]:
         missing = [name for name in wanted if name not in table.column_names]
         if missing:
             raise DataError(f"{path}: no column {missing[0]!r}; {did_you_mean(missing[0], table.column_names)}")
-        columns = [[str(text) for text in table.column(name).to_pylist()] for name in wanted]
+        columns = [table.column(name).to_pylist() for name in wanted]
+        for name, texts in zip(wanted, columns, strict=True):
+            bad = [row for row, text in enumerate(texts) if not isinstance(text, str)]
+            if bad:
+                raise DataError(f"{path}: {name!r} in row {bad[0]} is {texts[bad[0]]!r}, not text")
         return columns[0], columns[1] if is_pair else None
     if is_pair:
         raise DataError(f"{path}: pairs need a file with columns: {', '.join(local.EXTENSIONS)}")
     try:
-        return path.read_text(encoding="utf-8").splitlines(), None
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        return lines[:-1] if lines[-1] == "" else lines, None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--file {path}: cannot be read: {error}") from error

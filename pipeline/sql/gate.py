@@ -38,8 +38,11 @@ def open_files(views: Mapping[str, Sequence[Path]]) -> Iterator[duckdb.DuckDBPyC
     connection = duckdb.connect(config=LOCKED_DOWN)
     try:
         add_macros(connection)
-        for name, paths in views.items():
-            create_view(connection, name, paths)
+        try:
+            for name, paths in views.items():
+                create_view(connection, name, paths)
+        except duckdb.Error as error:
+            raise query_error(error) from error
         lock(connection, [path for paths in views.values() for path in paths])
         yield connection
     finally:

@@ -135,7 +135,7 @@ def test_shard_of_another_run_is_unfinished(own_set: LogitSet) -> None:
 
 
 def test_completing_clears_leftovers(own_set: LogitSet) -> None:
-    leftover = own_set.root / "examples" / ".train-00000-of-00004.parquet.99.tmp"
+    leftover = own_set.root / "examples" / ".train-00000-of-00004.parquet.99.distill-tmp"
     leftover.touch()
     complete_set(own_set.root, staged(own_set.manifest))
     assert not leftover.exists()

@@ -65,7 +65,7 @@ def test_teacher_reads_what_transformers_would_give_it(
     first = [a for a, _ in rows]
     second = [b for _, b in rows] if pair else None
     expected = AutoTokenizer.from_pretrained(work / "bert")(first, second, truncation=True, max_length=length)
-    ours = tokenize(load_tokenizer(work / "bert" / "tokenizer.json"), first, second, length)
+    ours = tokenize(Tokenizer.from_file(str(work / "bert" / "tokenizer.json")), first, second, length)
     assert [row.ids for row in ours] == expected["input_ids"]
     assert [row.type_ids for row in ours] == expected["token_type_ids"]
     specials = 3 if pair else 2
@@ -74,12 +74,20 @@ def test_teacher_reads_what_transformers_would_give_it(
 
 def test_hash_knows_the_ids_but_not_truncation_or_padding() -> None:
     tokenizer, other = letters(), letters("<pad>")
-    before = tokenizer_sha256(tokenizer)
+    before = tokenizer_sha256(tokenizer.to_str())
     tokenize(tokenizer, ["a"], None, 7)
     tokenizer.enable_padding(length=9)
-    assert tokenizer_sha256(tokenizer) == before
-    assert tokenizer.padding is not None  # hashing left the tokenizer as it was
-    assert tokenizer_sha256(other) != before
+    assert tokenizer_sha256(tokenizer.to_str()) == before
+    assert tokenizer_sha256(tokenizer.to_str(pretty=True)) == before
+    assert tokenizer_sha256(other.to_str()) != before
+
+
+def test_another_tokenizer_than_expected_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(letters().to_str())
+    assert load_tokenizer(path, tokenizer_sha256(letters().to_str())).get_vocab() == letters().get_vocab()
+    with pytest.raises(IntegrityError, match="not the tokenizer that the ids come from"):
+        load_tokenizer(path, tokenizer_sha256(letters("<pad>").to_str()))
 
 
 def test_padding_and_size() -> None:
@@ -88,7 +96,11 @@ def test_padding_and_size() -> None:
 
 
 def test_unreadable_tokenizer(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
-    for path in (tmp_path / "tokenizer.json", tmp_path / "gone.json"):
-        with pytest.raises(IntegrityError, match=f"{path.name}: not a readable tokenizer"):
-            load_tokenizer(path)
+    (tmp_path / "torn.json").write_text("{")
+    (tmp_path / "list.json").write_text("[]")
+    for name in ("torn.json", "list.json", "gone.json"):
+        with pytest.raises(IntegrityError, match=f"{name}: not a readable tokenizer"):
+            load_tokenizer(tmp_path / name, "")
+    (tmp_path / "empty.json").write_text("{}")
+    with pytest.raises(IntegrityError, match="cannot read it"):
+        load_tokenizer(tmp_path / "empty.json", tokenizer_sha256("{}"))

@@ -5,11 +5,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from pipeline.errors import DataError, QueryError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.targets import NO_LABEL
-from pipeline.tokenization import load_tokenizer
 from student.data import Ragged, gold_tensor, load_examples, ragged, sorted_batches
 
 PAD = 99
@@ -78,7 +78,7 @@ def test_single_sentences_have_no_second_one(opinion_set: LogitSet) -> None:
 
 def test_pairs_hold_both_sentences_in_the_tokenizers_ids(roles_set: LogitSet) -> None:
     examples = load_examples(roles_set, "validation")
-    tokenizer = load_tokenizer(roles_set.root / "tokenizer.json")
+    tokenizer = Tokenizer.from_str(roles_set.tokenizer_json())
     ids1, ids2 = (part.tolist() for part in examples.batch(range(5), PAD))
     for row, one, other in zip(stored(roles_set, "validation"), ids1, ids2, strict=False):
         for text, ids in ((row["sentence1"], one), (row["sentence2"], other)):

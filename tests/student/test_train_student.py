@@ -201,7 +201,7 @@ def test_an_unverified_set_needs_a_flag(store: Path, opinion_run: Path, tmp_path
 
 
 def test_what_a_killed_run_left_half_written_is_removed(store: Path, tmp_path: Path) -> None:
-    (tmp_path / ".checkpoint.safetensors.12345.tmp").write_bytes(b"half")
+    (tmp_path / ".checkpoint.safetensors.12345.distill-tmp").write_bytes(b"half")
     train(tiny_config(store / "opinion", tmp_path, num_train_epochs=1), "")
     assert not list(tmp_path.glob(".*"))
 
@@ -217,7 +217,7 @@ def test_a_changed_shard_is_refused(store: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_to_train_from_is_a_clear_error(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="use --task NAME or --logits SET"):
+    with pytest.raises(ConfigError, match="give --task NAME or --logits SET, one of them"):
         train(tiny_config(store / "opinion", tmp_path, logits=None), "")
     with pytest.raises(DataError, match=r"no logit set 'opinio'.*did you mean 'opinion'"):
         train(tiny_config(store / "opinion", tmp_path, logits="opinio"), "")

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
-from pipeline.logit_set.manifest import SetManifest, Shard, read_manifest
+from pipeline.logit_set.manifest import SetManifest, Shard, read_manifest, write_manifest
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.schema import logits_of
 from pipeline.sql.gate import open_files, select
@@ -95,7 +95,7 @@ def test_tokens_with_their_specials_are_what_the_model_read(
 
 def test_text_hash_is_the_hash_of_tokenizer_and_texts(store: Path, teachers: Path, roles_set: LogitSet) -> None:
     tokenizer = AutoTokenizer.from_pretrained(teachers / "roles").backend_tokenizer
-    assert roles_set.manifest.tokenizer.sha256 == tokenizer_sha256(tokenizer)
+    assert roles_set.manifest.tokenizer.sha256 == tokenizer_sha256(tokenizer.to_str())
     for row in roles_set.read("validation", ("sentence1", "sentence2", "text_hash")).to_pylist():
         parts = [roles_set.manifest.tokenizer.sha256, row["sentence1"], row["sentence2"]]
         data = b"".join(len(p.encode()).to_bytes(8, "little") + p.encode() for p in parts)
@@ -136,7 +136,7 @@ def test_killed_and_repeated_is_as_undisturbed(shards: int, work: Path, store: P
     kept = {path: time for path, time in before.items() if path.suffix == ".parquet"}
     assert len(kept) >= shards
     assert kept.items() <= times(root / "examples").items()
-    assert not list(root.rglob("*.tmp"))
+    assert not list(root.rglob("*.distill-tmp"))
     assert_every_row_once(root)
 
 
@@ -374,7 +374,7 @@ def test_a_shard_that_cannot_be_written_keeps_those_before_it(
     )
     assert "Traceback" not in error
     root = tmp_path / "store" / "words"
-    assert not list(root.rglob("*.tmp"))
+    assert not list(root.rglob("*.distill-tmp"))
     kept = {path: time for path, time in times(root / "examples").items() if path.is_file()}
     assert len(kept) == 3 + 4
     assert write(work, tmp_path / "store", **settings).state == "verified"
@@ -396,3 +396,16 @@ def test_two_processes_write_what_one_does(work: Path, store: Path, tmp_path: Pa
     sets = [query(tmp_path / name / "opinion", "from examples order by split, source_row") for name in ("one", "two")]
     assert sets[0].drop(["logits"]) == sets[1].drop(["logits"])
     np.testing.assert_allclose(logits_of(sets[0], 2), logits_of(sets[1], 2), rtol=0, atol=1e-6)
+
+
+def test_a_lost_shard_heals_even_if_its_bytes_come_out_otherwise(work: Path, store: Path, tmp_path: Path) -> None:
+    root = tmp_path / "opinion"
+    shutil.copytree(store / "opinion", root)
+    (root / read_manifest(root).shards[0].path).unlink()
+    changed = read_manifest(root)
+    forged = changed.shards[0].model_copy(update={"sha256": "0" * 64})  # as another machine's float32 would have it
+    write_manifest(root, changed.model_copy(update={"shards": (forged, *changed.shards[1:])}))
+    manifest = dump(dump_config(work, "opinion", tmp_path), "again")
+    assert manifest is not None
+    assert manifest.state == "verified"
+    assert open_set(root).read("train", ("logits",)).num_rows == TRAIN_ROWS
