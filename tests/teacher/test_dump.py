@@ -136,7 +136,7 @@ def test_killed_and_repeated_is_as_undisturbed(shards: int, work: Path, store: P
     kept = {path: time for path, time in before.items() if path.suffix == ".parquet"}
     assert len(kept) >= shards
     assert kept.items() <= times(root / "examples").items()
-    assert not list(root.rglob("*.distill-tmp"))
+    assert not list((root / "examples").glob(".*.distill-tmp"))
     assert_every_row_once(root)
 
 
@@ -374,7 +374,7 @@ def test_a_shard_that_cannot_be_written_keeps_those_before_it(
     )
     assert "Traceback" not in error
     root = tmp_path / "store" / "words"
-    assert not list(root.rglob("*.distill-tmp"))
+    assert not list((root / "examples").glob(".*.distill-tmp"))
     kept = {path: time for path, time in times(root / "examples").items() if path.is_file()}
     assert len(kept) == 3 + 4
     assert write(work, tmp_path / "store", **settings).state == "verified"
