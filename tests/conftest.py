@@ -4,8 +4,8 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-for name in ("DISTILL_DATA", "DISTILL_STORE"):
-    os.environ.pop(name, None)
+REAL_DATA = os.environ.pop("DISTILL_DATA", None)
+os.environ.pop("DISTILL_STORE", None)
 
 from pathlib import Path
 

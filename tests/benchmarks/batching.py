@@ -19,8 +19,14 @@ ROWS, VOCABULARY, FIXED_LENGTH = 512, 30522, 128
 
 def alternatives() -> dict[str, Callable[[], object]]:
     """One pass over the same rows: padded to 128, padded to the longest of a batch, sorted, sorted in bf16."""
-    config = BertConfig(vocab_size=VOCABULARY, hidden_size=384, num_hidden_layers=6, num_attention_heads=12)
-    config = BertConfig(**{**config.to_dict(), "intermediate_size": 1536, "num_labels": 3})
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        num_labels=3,
+    )
     model = BertForSequenceClassification(config).eval()
     target = Target(kind="classes", names=("a", "b", "c"))
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))  # noqa: S106

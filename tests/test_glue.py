@@ -1,0 +1,25 @@
+"""Real GLUE rows, where the caller's DISTILL_DATA has them."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.sources import load_source
+from pipeline.tasks import load_task, task_names
+from tests.conftest import REAL_DATA
+
+
+@pytest.mark.glue
+@pytest.mark.skipif(REAL_DATA is None, reason="DISTILL_DATA is not set")
+@pytest.mark.parametrize("name", task_names())
+def test_rows_are_read_whole_or_the_record_says_what_is_missing(name: str) -> None:
+    task = load_task(name)
+    assert REAL_DATA is not None
+    source = load_source(task, Path(REAL_DATA))
+    partial = {split for split, rows in source.splits.items() if rows.num_rows != task.splits[split]}
+    missing = set(task.splits) - set(source.splits)
+    assert len(source.warnings) == len(partial) + len(missing)
+    for rows in source.splits.values():
+        gold = rows.column("label" if task.type == "classification" else "score")
+        assert gold.null_count == 0
+        assert len(gold.unique()) >= max(2, len(task.labels))
