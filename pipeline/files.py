@@ -5,6 +5,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +28,10 @@ def write_atomically(path: Path, write: Callable[[Path], object], durable: bool 
     """
     temporary = _temporary(path)
     try:
+        temporary.touch()
+        mode = stat.S_IMODE(temporary.stat().st_mode)
         write(temporary)
+        temporary.chmod(mode)  # safetensors keeps its files to their owner; ours are as readable as any other
         if durable:
             _flush(temporary)
         temporary.replace(path)

@@ -22,7 +22,7 @@ CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary
 EFFICIENCY = {"fp32": 0.6, "bf16": 0.28, "fp16": 0.28}
 PADDING = 1.2
 ACTIVATION_COPIES = 16
-LIBRARIES_BYTES = 700e6
+LIBRARIES_BYTES = 850e6
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pipeline.training import (
     seed_step,
     set_learning_rate,
     shuffled_batches,
+    write_tensors,
 )
 
 
@@ -118,3 +119,9 @@ def test_seed_of_a_step() -> None:
         draws.append(float(torch.rand(1)))
     assert draws[0] == draws[1]
     assert len(set(draws)) == 4
+
+
+def test_weights_are_as_readable_as_other_files(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "weights.safetensors", {"a": torch.ones(1)})
+    (tmp_path / "other").touch()
+    assert (tmp_path / "weights.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
