@@ -65,13 +65,13 @@ def train(config: TrainConfig, command: str) -> Record:
     student = Student(student_config)
     active = active_ids(splits.values(), student_config.pad_id)
     small = shrunk(student, active).to(default_device())
-    renumbered = {split: renumber(examples, active) for split, examples in splits.items()}
+    splits = {split: renumber(examples, active) for split, examples in splits.items()}
 
     def save() -> None:
         restore(student, small, active)
         student.save(folder)
 
-    history = _train_epochs(config, small, renumbered, folder / CHECKPOINT, save)
+    history = _train_epochs(config, small, splits, folder / CHECKPOINT, save)
     versions = {name: version(name) for name in LIBRARIES}
     result = {"history": history, "best": max(history, key=quality), "versions": versions}
     record = finish_run(folder / RUN_RECORD, result)

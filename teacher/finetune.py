@@ -93,7 +93,6 @@ def finetune(config: FinetuneConfig, command: str) -> Record:
     teacher = new_classifier(task, target, config.model_name_or_path, config.model_revision, config.max_seq_length)
     settings = _settings(config, task, source, teacher) | {"processes": accelerator.num_processes}
     record_path, checkpoint = config.output_dir / FINETUNE_RECORD, config.output_dir / CHECKPOINT
-    finished = None
     with accelerator.main_process_first():
         finished = start_run(record_path, settings, command, checkpoint)
     if finished is not None:

@@ -133,6 +133,8 @@ def test_scores_on_another_scale_are_refused(factor: float, slope: str) -> None:
 
 def test_constant_scores_and_too_few_scores_prove_nothing() -> None:
     gold = np.linspace(0, 5, 50, dtype=np.float32)
+    with pytest.raises(TeacherError):
+        check_scores(-gold[:, None], gold)  # the same that is let through below is refused where it proves something
     check_scores(np.ones((50, 1), dtype=np.float32), gold)
     check_scores(-gold[:2, None], gold[:2])
     check_scores(-gold[:, None], np.full(50, np.nan, dtype=np.float32))
