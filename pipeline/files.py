@@ -30,6 +30,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], durable: bool 
     try:
         temporary.touch()
         mode = stat.S_IMODE(temporary.stat().st_mode)
+        temporary.unlink()  # DuckDB wants to make its file itself
         write(temporary)
         temporary.chmod(mode)  # safetensors keeps its files to their owner; ours are as readable as any other
         if durable:
