@@ -4,7 +4,7 @@ Every message says what is wrong, with the value, where (file, row, flag), and w
 prints them without a traceback and exits with code 2.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 
@@ -46,6 +46,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name.lower(), names, n=1)
     suggestion = f"did you mean {close[0]!r}? " if close else ""
     return f"{suggestion}Known: {', '.join(names) or 'none'}."
+
+
+def setting_changes(
+    there: Mapping[str, object], now: Mapping[str, object], show: Callable[[object], str] = repr
+) -> str:
+    """Lists the settings in which what lies on disk differs from what is asked for, a line each; empty if none."""
+    return "\n".join(
+        f"  - {key}: {show(there.get(key))} there, {show(now.get(key))} now"
+        for key in sorted(there.keys() | now.keys())
+        if there.get(key) != now.get(key)
+    )
 
 
 def raise_all(kind: type[DistillError], subject: str, problems: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import FingerprintMismatchError, IntegrityError
+from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes
 from pipeline.files import write_text
 
 Record = dict[str, Any]
@@ -33,15 +33,10 @@ def start_run(
     if there["state"] == "running" and not checkpoint.exists():
         write_record(path, fresh)
         return None
-    before = there["settings"]
-    changes = [
-        f"  - {key}: {before.get(key)!r} there, {settings.get(key)!r} now"
-        for key in sorted(before.keys() | settings.keys())
-        if before.get(key) != settings.get(key)
-    ]
+    changes = setting_changes(there["settings"], settings)
     if changes:
         raise FingerprintMismatchError(
-            f"{path.parent} holds a run with other settings:\n" + "\n".join(changes) + "\n"
+            f"{path.parent} holds a run with other settings:\n{changes}\n"
             "Choose another --output-dir, or remove the folder if the old run is not needed"
         )
     if there != there | (context or {}):

@@ -67,6 +67,11 @@ def quality(entry: dict[str, Any]) -> float:
     return float(entry["epoch"])
 
 
+def last_is_best(history: Sequence[dict[str, Any]]) -> bool:
+    """Whether the last epoch is better than all before it."""
+    return bool(history) and max(history, key=quality) is history[-1]
+
+
 def save_checkpoint(
     path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]
 ) -> None:

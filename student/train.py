@@ -16,6 +16,7 @@ from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.run_record import Record, finish_run, start_run
 from pipeline.targets import Target
 from pipeline.training import (
+    last_is_best,
     linear_decay,
     load_checkpoint,
     quality,
@@ -151,7 +152,7 @@ def _train_epochs(
     progress = load_checkpoint(checkpoint, student, optimizer)
     history: list[dict[str, Any]] = progress["history"] if progress else []
     dev = {split: examples for split, examples in splits.items() if split != "train"}
-    if history and max(history, key=quality) is history[-1]:
+    if last_is_best(history):
         save_best()  # the last try may have been stopped before it could
     while len(history) < config.num_train_epochs and not _out_of_patience(config, history):
         epoch = len(history)
@@ -162,7 +163,7 @@ def _train_epochs(
         console.note(f"epoch {epoch + 1}: loss {loss:.4f}, {', '.join(shown)}")
         history.append(entry)
         save_checkpoint(checkpoint, student, optimizer, {"history": history})
-        if max(history, key=quality) is entry:
+        if last_is_best(history):
             save_best()
     return history
 

@@ -26,6 +26,7 @@ from pipeline.targets import NO_LABEL, Floats, Ints, gold_arrays, gold_classes, 
 from pipeline.tasks import Task, load_task
 from pipeline.tokenization import Tokenized, tokenize
 from pipeline.training import (
+    last_is_best,
     linear_decay,
     load_checkpoint,
     quality,
@@ -208,8 +209,7 @@ def _step(loop: Loop, inputs: list[Tokenized], gold_B: Floats | Ints) -> torch.T
 
 def _save_if_best(loop: Loop) -> None:
     """Keeps the weights if the last epoch is the best so far."""
-    history = loop.progress.history
-    is_best = loop.progress.step == 0 and history and max(history, key=quality) is history[-1]
+    is_best = loop.progress.step == 0 and last_is_best(loop.progress.history)
     if is_best and loop.accelerator.is_main_process:
         save_teacher(loop.teacher, loop.accelerator.unwrap_model(loop.model), loop.config.output_dir)
 

@@ -75,8 +75,8 @@ def load_teacher(
         )
     labels, order = _label_order(task, target, name, labels, teacher_labels)
     tokenizer, pad, type_ids = load_tokenizer(name, revision)
-    model = _load_model(name, revision)
     check_fit(name, config, tokenizer, max_seq_length)
+    model = _load_model(name, revision)
     return Teacher(name, revision, model, tokenizer, pad, type_ids, target, labels, order)
 
 

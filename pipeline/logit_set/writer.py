@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.errors import FingerprintMismatchError, IntegrityError
+from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes
 from pipeline.files import (
     make_folder,
     remove_temporaries,
@@ -63,14 +63,9 @@ def start_set(root: Path, planned: SetManifest, tokenizer_json: str) -> SetManif
 
 def _check_same(root: Path, there: SetManifest, planned: SetManifest) -> None:
     if there.fingerprint != planned.fingerprint:
-        keys = sorted(there.settings.keys() | planned.settings.keys())
-        changes = [
-            f"  - {key}: {_short(there.settings.get(key))} there, {_short(planned.settings.get(key))} now"
-            for key in keys
-            if there.settings.get(key) != planned.settings.get(key)
-        ]
+        changes = setting_changes(there.settings, planned.settings, _short)
         raise FingerprintMismatchError(
-            f"{root} holds a logit set made with other settings:\n" + "\n".join(changes) + "\n"
+            f"{root} holds a logit set made with other settings:\n{changes}\n"
             "Give the new set another --name, or remove the folder if the old one is not needed"
         )
     if [s.path for s in there.shards] != [s.path for s in planned.shards]:
