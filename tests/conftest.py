@@ -1,13 +1,15 @@
 """What the tests share: a tiny task, a tiny BERT, a dumped logit set. Nothing here is trained or downloaded."""
 
 import os
+import sys
+from pathlib import Path
 
+# the commands of this environment, whether or not it is activated
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 REAL_DATA = os.environ.pop("DISTILL_DATA", None)
 os.environ.pop("DISTILL_STORE", None)
-
-from pathlib import Path
 
 import pytest
 import torch
