@@ -34,6 +34,17 @@ def flag_name(field: str) -> str:
     return SPELLINGS.get(field, "--" + field.replace("_", "-"))
 
 
+def as_flags(config: Config) -> list[str]:
+    """The command line that makes a configuration, as far as it was not left to defaults."""
+    flags = []
+    for name, value in config.model_dump(mode="json", include=config.model_fields_set).items():
+        if isinstance(value, bool):
+            flags.append(flag_name(name) if value else flag_name(name).replace("--", "--no-", 1))
+        elif value is not None:
+            flags += [flag_name(name), str(value)]
+    return flags
+
+
 def parse_model(model: type[M], values: Any, subject: str) -> M:
     """Validates data read from a file, naming every wrong key.
 

@@ -55,13 +55,42 @@ def mean_kl(p_NC: Floats, q_NC: Floats) -> float:
     return float((softmax(p_NC) * (log_p - log_q)).sum(axis=1).mean())
 
 
-def majority_share(target: Target, label_N: Ints, score_N: Floats) -> float | None:
-    """Accuracy of always answering the commonest gold class; None without classes or gold."""
+def glue_score(scores: dict[str, float]) -> float | None:
+    """GLUE's one number for a task: the mean of its metrics (accuracy and F1; Pearson and Spearman); None if none."""
+    return float(np.mean(list(scores.values()))) if scores else None
+
+
+def majority_scores(metrics: tuple[Metric, ...], target: Target, label_N: Ints, score_N: Floats) -> dict[str, float]:
+    """The metrics of always answering the commonest gold class; 0 for correlations with a score."""
     if target.kind != "classes":
-        return None
-    gold = gold_classes(target, label_N, score_N)
-    gold = gold[gold != NO_LABEL]
-    return float(np.bincount(gold).max() / len(gold)) if len(gold) else None
+        return dict.fromkeys(metrics, 0.0) if np.isfinite(score_N).any() else {}
+    known = label_N != NO_LABEL
+    if not known.any():
+        return {}
+    commonest = int(np.bincount(label_N[known]).argmax())
+    always_NC = np.zeros((len(label_N), target.num_logits), dtype=np.float32)
+    always_NC[:, commonest] = 1
+    return score_logits(metrics, target, always_NC, label_N, score_N)
+
+
+def bin_scores(metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, score_N: Floats) -> dict[str, float]:
+    """Other readings of binned scores than the expected score against raw gold, by the metric's name and the reading.
+
+    ``argmax`` takes the likeliest bin's score; ``argmax_binned_gold`` also cuts the gold into bins, as the CMOW paper's
+    code does. Empty for other targets.
+    """
+    if target.bins is None:
+        return {}
+    known = np.isfinite(score_N)
+    middle = np.asarray(target.bins.values, dtype=np.float32)
+    predicted_N = middle[logits_NC.argmax(axis=1)][known]
+    binned_N = middle[gold_classes(target, np.full(len(score_N), NO_LABEL), score_N)[known]]
+    readings = {"argmax": score_N[known], "argmax_binned_gold": binned_N}
+    return {
+        f"{name}_{reading}": value
+        for reading, gold_N in readings.items()
+        for name, value in _regression(metrics, predicted_N, gold_N).items()
+    }
 
 
 def _log_softmax(logits_NC: Floats) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes
 from pipeline.files import write_text
 
+RUN_RECORD = "run.json"
 Record = dict[str, Any]
 
 

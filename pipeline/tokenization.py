@@ -80,6 +80,23 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
+def special_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """The special tokens before, between and after the two sentences of a pair; None if there are none between.
+
+    BERT's are ``[CLS]``, ``[SEP]`` and ``[SEP]``.
+    """
+    encoding = tokenizer.encode("a", "a")
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    part = 0
+    for token, sentence in zip(encoding.ids, encoding.sequence_ids, strict=True):
+        if sentence is None:
+            parts[part].append(token)
+        else:
+            part = sentence + 1
+    before, between, after = map(tuple, parts)
+    return (before, between, after) if between else None
+
+
 def tokenize(
     tokenizer: Tokenizer, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
 ) -> list[Tokenized]:

@@ -9,6 +9,10 @@ from pipeline.config import Config
 from pipeline.environment import store_folder
 
 EmbeddingKind = Literal["hybrid", "cmow", "cbow"]
+Pairing = Literal["diffcat", "joint", "compare"]
+HeadKind = Literal["mlp", "linear", "cnn", "bilstm"]
+SoftLoss = Literal["kl", "mse"]
+TableDtype = Literal["float32", "float16", "int8"]
 
 
 class TrainConfig(Config):
@@ -19,13 +23,22 @@ class TrainConfig(Config):
     store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
     output_dir: Path | None = Field(None, description="Folder of the run. (default: runs/NAME-OF-SET)")
     where: str | None = Field(None, description="SQL condition that selects training rows, like 'margin(logits) < 0.9'")
+    recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
+    init_from: Path | None = Field(None, description="Start from the embeddings of this run.")
     embedding: EmbeddingKind = Field("hybrid", description="Ordered products of matrices, sums of vectors, or both.")
     bidirectional: bool = Field(True, description="Multiply a second set of matrices from the end to the start.")
     matrix_size: int | None = Field(None, ge=1, le=64, description="Side of a matrix. (default: 20 hybrid, 28 cmow)")
     vector_size: int | None = Field(None, ge=1, description="Size of a vector. (default: 400 hybrid, 784 cbow)")
-    hidden_size: int = Field(1000, ge=1, description="Width of the MLP head.")
+    initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the tables' initial noise.")
+    pairing: Pairing = Field(
+        "diffcat", description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], or as one sequence."
+    )
+    head: HeadKind = Field("mlp", description="Classifier on top of the representation.")
+    hidden_size: int | None = Field(None, ge=1, description="Width of the head. (default: 1000 mlp, its input bilstm)")
     hidden_dropout: float = Field(0.2, ge=0, lt=1, description="Dropout on the sentence representation.")
+    token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens left out of each training step.")
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
+    soft_loss: SoftLoss = Field("kl", description="The teacher's term: divergence, or squared error of the logits.")
     temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
     num_train_epochs: int = Field(20, ge=1, description="Most passes over the training rows.")
     early_stopping_patience: int = Field(5, ge=1, description="Stop after so many epochs without a better dev metric.")
@@ -57,3 +70,25 @@ class PredictConfig(Config):
     )
     file: Path | None = Field(None, description="Parquet, CSV, TSV or JSONL with sentence1 (and sentence2), or text.")
     json_output: bool = Field(False, description="Print the result as JSON.")
+
+
+class DescribeConfig(Config):
+    """``distill describe``."""
+
+    run_or_recipe: str = Field(
+        description="Folder of a run, name of a shipped recipe, or a recipe's file.",
+        json_schema_extra={"argument": True},
+    )
+    json_output: bool = Field(False, description="Print the result as JSON.")
+
+
+class SweepConfig(TrainConfig):
+    """``distill sweep``: every flag of ``distill train-student``, and what to try.
+
+    ``output_dir`` is the folder of all its runs, ``seed`` the first of its seeds.
+    """
+
+    grid: tuple[str, ...] = Field((), description="Values to try, like learning_rate=1e-3,5e-4; repeat for more.")
+    seeds: int = Field(1, ge=1, description="Runs with different seeds for each combination of values.")
+    processes: int = Field(1, ge=1, description="Students trained at the same time.")
+    storage: str | None = Field(None, description="Optuna's storage. (default: SQLite in the output folder)")

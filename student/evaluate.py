@@ -1,27 +1,33 @@
 """How good a student is: against gold, and against what its teacher said."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
+from pipeline.bootstrap import bootstrap_intervals
 from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.logit_set.reader import find_set, open_set
-from pipeline.metrics import fidelity, majority_share, score_logits
-from pipeline.run_record import read_record
+from pipeline.metrics import bin_scores, fidelity, glue_score, majority_scores, score_logits
+from pipeline.run_record import RUN_RECORD, read_record
 from pipeline.targets import Floats
 from student.config import EvaluateConfig
-from student.data import Examples, load_examples, sorted_batches
+from student.data import Examples, as_read, load_examples, sorted_batches
 from student.model import Student, default_device
 
-RUN_RECORD = "run.json"
 BATCH_SIZE = 256
 
 
-def evaluate(config: EvaluateConfig) -> dict[str, dict[str, dict[str, float]]]:
+Evaluation = dict[str, Any]
+
+
+def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     """Evaluates a run on the dev splits of its logit set.
 
     Returns:
-        Per split ``gold`` (the task's metrics), ``teacher`` (the teacher's), ``majority`` (the commonest class) and
-        ``fidelity`` (agreement with the teacher and KL divergence from it).
+        Per split ``gold`` (the task's metrics), ``interval`` (95 % bootstrap intervals of them), ``teacher`` (the
+        teacher's), ``majority`` (always answering the commonest class), ``glue`` (GLUE's one number for the task),
+        ``bins`` (other readings of binned scores) and ``fidelity`` (agreement with the teacher, KL divergence from it).
 
     Raises:
         DataError: if the set is not where it was; FingerprintMismatchError: if its ids come from another tokenizer.
@@ -39,19 +45,23 @@ def evaluate(config: EvaluateConfig) -> dict[str, dict[str, dict[str, float]]]:
     splits = [split for split in logit_set.manifest.splits if split != "train"]
     if not splits:
         raise DataError(f"{path}: has no dev split to evaluate on")
-    return {split: evaluate_split(student, load_examples(logit_set, split)) for split in splits}
+    rows = {split: as_read(load_examples(logit_set, split), student.config) for split in splits}
+    return {split: evaluate_split(student, examples) for split, examples in rows.items()}
 
 
-def evaluate_split(student: Student, examples: Examples) -> dict[str, dict[str, float]]:
+def evaluate_split(student: Student, examples: Examples) -> Evaluation:
     """All that `evaluate` tells of one split."""
     config = student.config
     student_NC = student_logits(student, examples)
     gold = (examples.label_N, examples.score_N)
-    share = majority_share(config.target, *gold)
+    scores = score_logits(config.metrics, config.target, student_NC, *gold)
     return {
-        "gold": score_logits(config.metrics, config.target, student_NC, *gold),
+        "gold": scores,
+        "interval": bootstrap_intervals(config.metrics, config.target, student_NC, *gold),
         "teacher": score_logits(config.metrics, config.target, examples.teacher_NC, *gold),
-        "majority": {} if share is None else {"accuracy": share},
+        "majority": majority_scores(config.metrics, config.target, *gold),
+        "glue": glue_score(scores),
+        "bins": bin_scores(config.metrics, config.target, student_NC, examples.score_N),
         "fidelity": fidelity(config.target, student_NC, examples.teacher_NC),
     }
 

@@ -4,32 +4,54 @@ import torch
 from torch.nn import functional
 
 from pipeline.targets import NO_LABEL
+from student.config import SoftLoss
 
 
 def distillation_loss(
-    logits_BC: torch.Tensor, teacher_BC: torch.Tensor, gold_B: torch.Tensor, alpha: float, temperature: float
+    logits_BC: torch.Tensor,
+    teacher_BC: torch.Tensor,
+    gold_B: torch.Tensor,
+    alpha: float,
+    temperature: float = 1.0,
+    soft_loss: SoftLoss = "kl",
 ) -> torch.Tensor:
-    """Alpha * CE(gold) + (1 - alpha) * T² * KL(teacher_T || student_T), averaged over rows.
+    """Alpha * CE(gold) + (1 - alpha) * soft, averaged over rows; alpha 1 is the gold alone, alpha 0 the teacher alone.
 
-    The divergence is summed over classes (the paper's formula; its code averaged over them, which weakens the teacher's
-    term C times). T² keeps the size of its gradient when T changes (Hinton et al. 2015). A row without gold takes the
-    teacher's term alone.
+    A row without gold takes the teacher's term alone, with its whole weight.
 
     Args:
         logits_BC: float32, the student's.
         teacher_BC: float32, the teacher's, before softmax.
         gold_B: int64 classes, ``NO_LABEL`` where there is none.
         alpha: weight of the gold.
-        temperature: T.
+        temperature: T, for ``kl``.
+        soft_loss: ``kl`` or ``mse``, see `soft_divergence` and `logit_error`.
 
     Returns:
-        A scalar, nats.
+        A scalar.
+    """
+    if soft_loss == "mse":
+        soft_B = logit_error(logits_BC, teacher_BC)
+    else:
+        soft_B = soft_divergence(logits_BC, teacher_BC, temperature)
+    hard_B = functional.cross_entropy(logits_BC, gold_B, ignore_index=NO_LABEL, reduction="none")
+    return _mix(hard_B, soft_B, gold_B != NO_LABEL, alpha)
+
+
+def soft_divergence(logits_BC: torch.Tensor, teacher_BC: torch.Tensor, temperature: float) -> torch.Tensor:
+    """T² * KL(teacher_T || student_T) of each row, nats; its gradient is that of the cross-entropy with the teacher.
+
+    The divergence is summed over classes (the paper's formula; its code averaged over them, which weakens the teacher's
+    term C times). T² keeps the size of its gradient when T changes (Hinton et al. 2015).
     """
     log_student_BC = functional.log_softmax(logits_BC / temperature, dim=1)
     log_teacher_BC = functional.log_softmax(teacher_BC / temperature, dim=1)
-    soft_B = (log_teacher_BC.exp() * (log_teacher_BC - log_student_BC)).sum(dim=1) * temperature**2
-    hard_B = functional.cross_entropy(logits_BC, gold_B, ignore_index=NO_LABEL, reduction="none")
-    return _mix(hard_B, soft_B, gold_B != NO_LABEL, alpha)
+    return (log_teacher_BC.exp() * (log_teacher_BC - log_student_BC)).sum(dim=1) * temperature**2
+
+
+def logit_error(logits_BC: torch.Tensor, teacher_BC: torch.Tensor) -> torch.Tensor:
+    """Squared error of each row's logits, averaged over classes (Tang et al. 2019, as their code has it)."""
+    return ((logits_BC - teacher_BC) ** 2).mean(dim=1)
 
 
 def score_loss(logits_BC: torch.Tensor, teacher_BC: torch.Tensor, gold_B: torch.Tensor, alpha: float) -> torch.Tensor:

@@ -1,105 +1,96 @@
-"""The student: sentence encoder, pairing, head; saved as a folder that explains itself.
+"""The student: encoder, pairing, head; saved as a folder that explains itself.
 
-Shapes: B batch, L tokens of the first sentence, K tokens of the second, F features, C logits.
+Shapes: B batch, L tokens of the first sentence, K tokens of the second, N sentences (B or 2 B), F features, C logits.
 """
 
-import json
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from pipeline.config import parse_model
-from pipeline.errors import ConfigError, IntegrityError
+from pipeline.errors import IntegrityError
 from pipeline.files import write_text
-from pipeline.targets import Target
-from pipeline.tasks import Metric
+from pipeline.logit_set.manifest import TOKENIZER_FILE
 from pipeline.training import write_tensors
-from student.embeddings import SentenceEncoder
-from student.heads import mlp_head
-from student.pairing import diff_cat
+from student.architecture import StudentConfig, read_config
+from student.card import CARD_FILE, card_text
+from student.embeddings import Encoder
+from student.heads import BiLstmHead, cnn_head, linear_head, mlp_head
+from student.pairing import WIDTHS, concatenate_compare, diff_cat
+from student.tables import SmallTable
 
-FORMAT_VERSION = 1
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 
 
-class StudentConfig(BaseModel):
-    """Architecture of a student, and what its logits mean: ``config.json``.
+class Student(nn.Module, PyTorchModelHubMixin):
+    """A matrix-embedding student; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
 
     Attributes:
-        matrix_size: side of the matrices; 0 for none (CBOW).
-        vector_size: size of the vectors; 0 for none (CMOW).
-        is_pair: whether it takes two sentences, compared by DiffCat.
-        tokenizer_sha256: the tokenizer its ids belong to.
-        metrics: the task's metrics.
+        config: its architecture.
+        companions: texts that lie beside its weights, by file name: the tokenizer and the card.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format_version: int = FORMAT_VERSION
-    task: str
-    target: Target
-    metrics: tuple[Metric, ...]
-    is_pair: bool
-    vocabulary_size: int = Field(ge=1)
-    pad_id: int = Field(ge=0)
-    tokenizer_sha256: str
-    max_seq_length: int = Field(ge=1)
-    matrix_size: int = Field(ge=0, le=64)
-    vector_size: int = Field(ge=0)
-    bidirectional: bool
-    hidden_size: int = Field(ge=1)
-    hidden_dropout: float = Field(ge=0, lt=1)
-    initializer_range: float = Field(0.01, ge=0)
-
-    @model_validator(mode="after")
-    def _not_empty(self) -> Self:
-        if not self.matrix_size and not self.vector_size:
-            raise ValueError("matrix_size and vector_size are both 0: nothing would be embedded")
-        return self
-
-
-class Student(nn.Module):
-    """A matrix-embedding student."""
 
     def __init__(self, config: StudentConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = SentenceEncoder(
+        self.companions: dict[str, str] = {}
+        self.encoder = Encoder(
             max(config.vocabulary_size, config.pad_id + 1),
             config.matrix_size,
             config.vector_size,
             config.bidirectional,
             config.pad_id,
             config.initializer_range,
+            config.table_dtype,
         )
         self.dropout = nn.Dropout(config.hidden_dropout)
-        num_features = self.encoder.size * (3 if config.is_pair else 1)
-        self.head = mlp_head(num_features, config.hidden_size, config.target.num_logits)
+        size = self.encoder.token_size if config.head == "bilstm" else self.encoder.size
+        self.num_features = size * (WIDTHS[config.pairing] if config.is_pair else 1)
+        self.head = _make_head(config, self.num_features)
 
     def forward(self, ids1_BL: torch.Tensor, ids2_BK: torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits_BC, float32, before softmax.
 
         Args:
-            ids1_BL: int64 ids of the first sentences, without special tokens, padded at the end.
-            ids2_BK: likewise the second sentences, if the student takes pairs.
+            ids1_BL: int64 ids of the first sentences without special tokens, or of both as one sequence for pairing
+                ``joint``, padded at the end.
+            ids2_BK: likewise the second sentences, if the student takes two sequences.
         """
         if ids2_BK is None:
-            features_BF = self.encoder(ids1_BL)
+            ids_NL = ids1_BL
         else:
             width = max(ids1_BL.shape[1], ids2_BK.shape[1])
-            both_BL = torch.cat([self._padded(ids1_BL, width), self._padded(ids2_BK, width)])
-            features_BF = diff_cat(*self.encoder(both_BL).chunk(2))
-        return self.head(self.dropout(features_BF))  # type: ignore[no-any-return]
+            ids_NL = torch.cat([self._padded(ids1_BL, width), self._padded(ids2_BK, width)])
+        read = self.encoder.per_token if self.config.head == "bilstm" else self.encoder
+        features = read(self._drop_tokens(ids_NL))
+        if ids2_BK is not None:
+            compare = concatenate_compare if self.config.pairing == "compare" else diff_cat
+            features = compare(*features.chunk(2))
+        if self.config.head == "bilstm":
+            return self.head(self.dropout(features), self._lengths(ids_NL, len(ids1_BL)))  # type: ignore[no-any-return]
+        return self.head(self.dropout(features))  # type: ignore[no-any-return]
 
     def _padded(self, ids_BL: torch.Tensor, width: int) -> torch.Tensor:
         return functional.pad(ids_BL, (0, width - ids_BL.shape[1]), value=self.config.pad_id)
+
+    def _drop_tokens(self, ids_NL: torch.Tensor) -> torch.Tensor:
+        """Leaves out whole tokens while training; dropping numbers of a matrix would destroy the product."""
+        if not self.training or not self.config.token_dropout:
+            return ids_NL
+        dropped_NL = torch.rand(ids_NL.shape, device=ids_NL.device) < self.config.token_dropout
+        return ids_NL.masked_fill(dropped_NL, self.config.pad_id)
+
+    def _lengths(self, ids_NL: torch.Tensor, batch_size: int) -> torch.Tensor:
+        """Tokens per input up to the last one that is not padding, the longer sentence of a pair; at least 1."""
+        position_L = torch.arange(1, ids_NL.shape[1] + 1, device=ids_NL.device)
+        lengths_N = torch.where(ids_NL == self.config.pad_id, 1, position_L).amax(dim=1)
+        return lengths_N.view(-1, batch_size).amax(dim=0)
 
     @property
     def device(self) -> torch.device:
@@ -119,27 +110,55 @@ class Student(nn.Module):
         Raises:
             IntegrityError: if a file is missing or damaged, or of a newer format.
         """
-        student = cls(_read_config(folder / CONFIG_FILE))
+        student = cls(read_config(folder / CONFIG_FILE))
         try:
             student.load_state_dict(load_file(folder / WEIGHTS_FILE))
         except (OSError, SafetensorError, RuntimeError) as error:
             raise IntegrityError(f"{folder / WEIGHTS_FILE}: not the weights of this student: {error}") from error
+        for name in (TOKENIZER_FILE, CARD_FILE):
+            if (folder / name).is_file():
+                student.companions[name] = (folder / name).read_text(encoding="utf-8")
         return student.eval()
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        self.save(save_directory)
+        for name, text in self.companions.items():
+            write_text(save_directory / name, text)
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, config: object = None, **download: Any) -> Self:
+        """Loads a folder, or a repository of the hub; the file ``config.json`` is what counts, not ``config``."""
+        folder = Path(model_id)
+        return cls.load(folder if folder.is_dir() else Path(snapshot_download(model_id, **download)))
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
+        """A card for a student that has none yet."""
+        return ModelCard(card_text(self.config, num_parameters(self), num_bytes(self)))
+
+
+def _make_head(config: StudentConfig, num_features: int) -> nn.Module:
+    num_logits = config.target.num_logits
+    if config.head == "linear":
+        return linear_head(num_features, num_logits)
+    if config.head == "cnn":
+        return cnn_head(num_features, config.side, num_logits)
+    if config.head == "bilstm":
+        return BiLstmHead(num_features, config.hidden_size or num_features, num_logits)
+    assert config.hidden_size is not None, "StudentConfig sees to it"
+    return mlp_head(num_features, config.hidden_size, num_logits)
+
+
+def num_parameters(module: nn.Module) -> int:
+    """How many numbers were trained, those that are now stored smaller included."""
+    small = (part.residual_VF.numel() for part in module.modules() if isinstance(part, SmallTable))
+    return sum(p.numel() for p in module.parameters()) + sum(small)
+
+
+def num_bytes(module: nn.Module) -> int:
+    """Bytes of all that is stored of a module."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
 
 
 def default_device() -> torch.device:
     """The GPU where there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _read_config(path: Path) -> StudentConfig:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        version = values.get("format_version")
-        if version != FORMAT_VERSION:
-            raise IntegrityError(f"{path}: format version {version!r}; this release reads version {FORMAT_VERSION}")
-        return parse_model(StudentConfig, values, str(path))
-    except FileNotFoundError as error:
-        raise IntegrityError(f"{path.parent}: not a student: it has no {path.name}") from error
-    except (OSError, ValueError, AttributeError, ConfigError) as error:
-        raise IntegrityError(f"{path}: not a student's config: {error}") from error

@@ -10,7 +10,7 @@ from pipeline.errors import ConfigError
 from pipeline.logit_set.manifest import TOKENIZER_FILE
 from pipeline.targets import predicted_scores, softmax
 from pipeline.tokenization import load_tokenizer, tokenize
-from student.data import Ragged
+from student.data import Ragged, sequences
 from student.model import Student, default_device
 
 BATCH_SIZE = 256
@@ -56,8 +56,10 @@ class Predictor:
     def _predict(self, sentences1: Sequence[str], sentences2: Sequence[str] | None) -> list[dict[str, Any]]:
         config = self.student.config
         inputs = tokenize(self.tokenizer, sentences1, sentences2, config.max_seq_length)
-        ids = [[row.ids1 for row in inputs], [row.ids2 for row in inputs]][: 1 + config.is_pair]
-        batch = [Ragged.of(part).padded(range(len(inputs)), config.pad_id) for part in ids]
+        ids = [Ragged.of([row.ids1 for row in inputs])]
+        if config.is_pair:
+            ids.append(Ragged.of([row.ids2 for row in inputs]))
+        batch = [part.padded(range(len(inputs)), config.pad_id) for part in sequences(config, *ids)]
         with torch.inference_mode():
             logits_BC = self.student(*(part.to(self.student.device) for part in batch)).cpu().numpy()
         target = config.target

@@ -21,3 +21,21 @@ def ordered_product(m_BLDD: torch.Tensor) -> torch.Tensor:
         product_BLDD = left_BLDD @ right_BLDD
         m_BLDD = torch.cat([product_BLDD, m_BLDD[:, -1:]], dim=1) if odd else product_BLDD
     return m_BLDD[:, 0]
+
+
+def prefix_products(m_BLDD: torch.Tensor) -> torch.Tensor:
+    """All the products that end at a matrix: X_1, X_1 X_2, …, X_1 X_2 … X_L.
+
+    One after the other: a parallel scan does more products than it saves steps, and loses on a CPU.
+
+    Args:
+        m_BLDD: floating point, at least one matrix per row.
+
+    Returns:
+        products_BLDD, in the dtype of the input.
+    """
+    first_BDD, *others = m_BLDD.unbind(1)
+    products = [first_BDD]
+    for m_BDD in others:
+        products.append(products[-1] @ m_BDD)
+    return torch.stack(products, dim=1)

@@ -18,7 +18,7 @@ from student.model import Student
 
 def active_ids(examples: Iterable[Examples], pad_id: int) -> Ints:
     """The ids that occur, sorted, with the padding among them."""
-    parts = [part.flat for e in examples for part in (e.ids1, e.ids2) if part is not None]
+    parts = [part.flat for e in examples for part in e.sequences]
     return np.unique(np.concatenate([*parts, np.array([pad_id])]))
 
 

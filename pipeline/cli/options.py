@@ -19,15 +19,18 @@ C = TypeVar("C", bound=Config)
 def takes(config: type[C]) -> Callable[[Callable[[C], None]], Callable[..., None]]:
     """Gives a command one option per field of ``config`` and calls it with the configuration.
 
+    Only what the user has typed is passed on, so that the configuration knows (``model_fields_set``) what was chosen.
+
     Fields whose JSON-schema extra has ``argument: true`` become positional arguments.
     """
 
     def decorate(command: Callable[[C], None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def run(**values: Any) -> None:
-            command(config.from_flags(**values))
+        def run(context: typer.Context, **values: Any) -> None:
+            command(config.from_flags(**{name: value for name, value in values.items() if _typed(context, name)}))
 
-        parameters = [_parameter(name, field) for name, field in config.model_fields.items()]
+        parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+        parameters += [_parameter(name, field) for name, field in config.model_fields.items()]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return reports_errors(run)
@@ -57,16 +60,26 @@ def command_line() -> str:
     return shlex.join(["distill", *sys.argv[1:]])
 
 
+def _typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
 def _parameter(name: str, field: Any) -> inspect.Parameter:
     extra = field.json_schema_extra or {}
     if extra.get("argument"):
         info = typer.Argument(help=field.description, show_default=not field.is_required())
     else:
-        info = typer.Option(flag_name(name), help=field.description)
+        info = typer.Option(_flag(name, field), help=field.description)
     default = inspect.Parameter.empty if field.is_required() else _default(field)
     kind: Any = list[str] if field.annotation == tuple[str, ...] else field.annotation  # typer's way to say "several"
     annotation = Annotated[kind, info]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _flag(name: str, field: Any) -> str:
+    flag = flag_name(name)
+    return f"{flag}/--no-{flag.removeprefix('--')}" if field.default is True else flag
 
 
 def _default(field: Any) -> Any:

@@ -1,26 +1,41 @@
-"""``distill train-student``, ``distill evaluate`` and ``distill predict``."""
+"""``distill train-student``, ``sweep``, ``evaluate``, ``describe`` and ``predict``."""
 
 from typing import Any
 
 from pipeline import console
 from pipeline.cli.options import command_line, takes
 from pipeline.errors import ConfigError
-from student.config import EvaluateConfig, PredictConfig, TrainConfig
+from student.config import DescribeConfig, EvaluateConfig, PredictConfig, SweepConfig, TrainConfig
 
 
 @takes(TrainConfig)
 def train_student(config: TrainConfig) -> None:
     """Train a student from a logit set."""
+    from student.recipe import with_recipe
     from student.train import train
 
-    record = train(config, command_line())
+    record = train(with_recipe(config), command_line())
     if config.json_output:
         console.print_json(record)
         return
-    best, history = record["result"]["best"], record["result"]["history"]
-    rows = [[split, name, value] for split, metrics in best["metrics"].items() for name, value in metrics.items()]
-    title = f"{config.logits or config.task}: best of {len(history)} epochs is epoch {best['epoch']}"
-    console.print_table(["split", "metric", "student"], rows, title=title)
+    result = record["result"]
+    best = f"best of {len(result['history'])} epochs is epoch {result['best']['epoch']}"
+    _print_evaluation(f"{record['logit_set']}: {best}", result["evaluation"])
+
+
+@takes(SweepConfig)
+def sweep(config: SweepConfig) -> None:
+    """Train a student for every combination of values and seed, and compare them."""
+    from student.sweep import sweep as run_sweep
+
+    result = run_sweep(config, command_line())["result"]
+    if config.json_output:
+        console.print_json(result)
+        return
+    names = list(result["points"][0]["values"])
+    rows = [[*p["values"].values(), p["mean"], p["deviation"], len(p["scores"])] for p in result["points"]]
+    console.print_table([*names, "mean", "±", "seeds"], rows, title=result["metric"])
+    console.print_pairs("best run", {result["best"]["run"]: result["best"]["score"]})
 
 
 @takes(EvaluateConfig)
@@ -32,12 +47,38 @@ def evaluate(config: EvaluateConfig) -> None:
     if config.json_output:
         console.print_json(result)
         return
+    _print_evaluation(str(config.run), result)
+
+
+def _print_evaluation(title: str, evaluation: dict[str, Any]) -> None:
     rows: list[list[Any]] = []
-    for split, parts in result.items():
+    others: list[list[Any]] = []
+    for split, parts in evaluation.items():
         for name, value in parts["gold"].items():
-            rows.append([split, name, value, parts["teacher"].get(name), parts["majority"].get(name)])
-        rows += [[split, f"{name} with teacher", value, None, None] for name, value in parts["fidelity"].items()]
-    console.print_table(["split", "metric", "student", "teacher", "majority"], rows, title=str(config.run))
+            interval = "{:.3f} to {:.3f}".format(*parts["interval"][name])
+            rows.append([split, name, value, interval, parts["teacher"][name], parts["majority"][name]])
+        if len(parts["gold"]) > 1:
+            rows.append([split, "mean (GLUE)", parts["glue"], None, None, None])
+        others += [[split, name, value] for name, value in parts["bins"].items()]
+        others += [[split, f"{name} with the teacher", value] for name, value in parts["fidelity"].items()]
+    console.print_table(["split", "metric", "student", "95 % interval", "teacher", "guessing"], rows, title=title)
+    console.print_table(["split", "also", "student"], others)
+
+
+@takes(DescribeConfig)
+def describe(config: DescribeConfig) -> None:
+    """Tell what a student is made of: architecture, parameters, bytes, multiply-adds."""
+    from student.describe import describe as describe_student
+
+    result = describe_student(config.run_or_recipe)
+    if config.json_output:
+        console.print_json(result)
+        return
+    rows = [(name, value) for name, value in result["architecture"].items()]
+    rows += [(f"parameters: {name}", value) for name, value in result["parameters"].items()]
+    rows += [("bytes", f"{result['bytes']:,} ({console.size(result['bytes'])})")]
+    rows += [(f"multiply-adds {name.replace('_', ' ')}", value) for name, value in result["multiply_adds"].items()]
+    console.print_pairs(config.run_or_recipe, dict(rows))
 
 
 @takes(PredictConfig)

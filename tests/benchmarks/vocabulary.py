@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from pipeline.targets import Target
+from student.architecture import StudentConfig
 from student.data import Examples, Ragged
 from student.losses import distillation_loss
-from student.model import Student, StudentConfig
+from student.model import Student
 from student.vocabulary import active_ids, renumber, shrunk
 
 VOCABULARY, USED, ROWS = 30522, 11500, 32

@@ -12,6 +12,13 @@ from pipeline.cli import app
 from student.config import TrainConfig
 from teacher.config import FinetuneConfig
 
+TRAINING = (
+    "--task --logits --store --output-dir --where --recipe --init-from --embedding --bidirectional --no- "
+    "bidirectional --matrix-size --vector-size --initializer-range --pairing --head --hidden-size --hidden- "
+    "dropout --token-dropout --alpha --soft-loss --temperature --num-train-epochs --early-stopping-patience "
+    "--learning-rate --warmup-steps --per-device-train-batch-size --max-grad-norm --seed --allow-unverified "
+    "--json"
+)
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
 FLAGS = {
     "finetune-teacher": "--task --manifest --data --model-name-or-path --model-revision --output-dir --objective "
@@ -22,10 +29,10 @@ FLAGS = {
     "--json",
     "index": "--store --json",
     "sql": "query --store --json --csv --parquet",
-    "train-student": "--task --logits --store --output-dir --where --embedding --bidirectional --matrix-size "
-    "--vector-size --hidden-size --hidden-dropout --alpha --temperature --num-train-epochs --early-stopping-patience "
-    "--learning-rate --warmup-steps --per-device-train-batch-size --max-grad-norm --seed --allow-unverified --json",
+    "train-student": TRAINING,
+    "sweep": f"{TRAINING} --grid --seeds --processes --storage",
     "evaluate": "run --logits --store --allow-unverified --json",
+    "describe": "run_or_recipe --json",
     "predict": "run texts --file --json",
     "demo": "--output-dir --json",
     "tasks": "--json",
@@ -66,7 +73,11 @@ def commands(command: Any, path: str = "") -> dict[str, Any]:
 
 def test_flags_are_those_promised() -> None:
     flags = {
-        path: {name for p in command.params for name in (p.opts if p.param_type_name == "option" else [p.name])}
+        path: {
+            name
+            for p in command.params
+            for name in ([*p.opts, *p.secondary_opts] if p.param_type_name == "option" else [p.name])
+        }
         for path, command in commands(typer.main.get_command(app)).items()
     }
     assert flags == {path: set(names.split()) for path, names in FLAGS.items()}

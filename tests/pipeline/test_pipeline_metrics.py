@@ -3,7 +3,7 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from pipeline.metrics import fidelity, majority_share, mean_kl, score_logits
+from pipeline.metrics import fidelity, majority_scores, mean_kl, score_logits
 from pipeline.targets import NO_LABEL, Floats, make_target
 from pipeline.tasks import Metric, load_task
 
@@ -81,8 +81,12 @@ def test_fidelity() -> None:
     assert fidelity(BINARY, answers([]), answers([])) == {}
 
 
-def test_majority_share() -> None:
-    nan = np.full(5, np.nan, dtype=np.float32)
-    assert majority_share(BINARY, np.array([1, 1, 0, 1, NO_LABEL]), nan) == 0.75
-    assert majority_share(BINARY, np.full(5, NO_LABEL), nan) is None
-    assert majority_share(SCORE, np.full(5, NO_LABEL), nan) is None
+def test_majority_scores() -> None:
+    nan, known = np.full(5, np.nan, dtype=np.float32), np.full(5, 2.0, dtype=np.float32)
+    names: tuple[Metric, ...] = ("accuracy", "f1", "matthews_correlation")
+    mostly_ones = majority_scores(names, BINARY, np.array([1, 1, 0, 1, NO_LABEL]), nan)
+    assert mostly_ones == pytest.approx({"accuracy": 0.75, "f1": 6 / 7, "matthews_correlation": 0})
+    assert majority_scores(("f1",), BINARY, np.array([0, 0, 1]), nan[:3]) == {"f1": 0}
+    assert majority_scores(names, BINARY, np.full(5, NO_LABEL), nan) == {}
+    assert majority_scores(("pearson",), SCORE, np.full(5, NO_LABEL), known) == {"pearson": 0}
+    assert majority_scores(("pearson",), SCORE, np.full(5, NO_LABEL), nan) == {}

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pipeline.targets import Target
+from student.architecture import StudentConfig
 from student.losses import distillation_loss
-from student.model import Student, StudentConfig
+from student.model import Student
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 SIZES = {"hybrid": (4, 8), "cmow": (5, 0), "cbow": (0, 16)}

@@ -66,7 +66,7 @@ def test_student_commands_need_no_teacher(store: Path, tmp_path: Path) -> None:
     ]
     process, result = run(commands, tmp_path)
     assert result == {"codes": [0, 0, 0], "present": [], "torch": True}, process.stderr
-    assert "agreement with teacher" in process.stdout
+    assert "agreement with the teacher" in process.stdout
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
 from pipeline.targets import Target
-from student.model import CONFIG_FILE, WEIGHTS_FILE, Student, StudentConfig
+from student.architecture import StudentConfig
+from student.model import CONFIG_FILE, WEIGHTS_FILE, Student
 from student.pairing import diff_cat
 
 
@@ -135,7 +136,7 @@ def test_weights_of_another_student_are_refused(folder: Path, tmp_path_factory: 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"format_version": 2}, "format version 2; this release reads version 1"),
+        ({"format_version": 3}, "format version 3; this release reads versions 1 and 2"),
         ({"pad_id": -1}, r"pad_id.*-1"),
         ({"hidden_dropout": 2.0}, "hidden_dropout.*2"),
         ({"matrix_sise": 3}, "unknown key 'matrix_sise': did you mean 'matrix_size'"),

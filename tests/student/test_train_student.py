@@ -10,11 +10,12 @@ import torch
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.manifest import FILE_NAME
 from pipeline.logit_set.reader import LogitSet
+from student.architecture import StudentConfig, design
 from student.config import TrainConfig
 from student.data import load_examples
 from student.evaluate import score_student
-from student.model import Student, StudentConfig
-from student.train import student_config_for, train
+from student.model import Student
+from student.train import task_facts, train
 from teacher.dump import dump
 from tests.conftest import dump_config
 from tests.student.conftest import tiny_config, weights
@@ -27,7 +28,7 @@ def same_weights(one: Path, other: Path) -> bool:
 
 def test_run_folder_holds_all_that_is_needed(opinion_run: Path, opinion_set: LogitSet) -> None:
     names = sorted(path.name for path in opinion_run.iterdir())
-    assert names == ["config.json", "model.safetensors", "run.json", "tokenizer.json"]
+    assert names == ["README.md", "config.json", "model.safetensors", "run.json", "tokenizer.json"]
     assert (opinion_run / "tokenizer.json").read_bytes() == (opinion_set.root / "tokenizer.json").read_bytes()
 
 
@@ -155,7 +156,7 @@ def test_a_finished_run_is_not_repeated(store: Path, opinion_run: Path, tmp_path
     (run / "model.safetensors").unlink()
     record = train(tiny_config(store / "opinion", run), "")
     assert record == json.loads((opinion_run / "run.json").read_text())
-    assert sorted(path.name for path in run.iterdir()) == ["config.json", "run.json", "tokenizer.json"]
+    assert sorted(path.name for path in run.iterdir()) == ["README.md", "config.json", "run.json", "tokenizer.json"]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_the_task_flag_finds_the_set_of_that_name_and_the_run_gets_it_too(
 
 
 def architecture(logit_set: LogitSet, **flags: object) -> StudentConfig:
-    return student_config_for(TrainConfig.from_flags(**flags), logit_set)
+    return design(TrainConfig.from_flags(**flags), task_facts(logit_set))
 
 
 @pytest.mark.parametrize(

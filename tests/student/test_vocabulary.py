@@ -6,9 +6,10 @@ import torch
 
 from pipeline.logit_set.reader import LogitSet
 from pipeline.targets import Target
+from student.architecture import StudentConfig
 from student.data import Examples, Ragged, gold_tensor, load_examples
 from student.losses import distillation_loss
-from student.model import Student, StudentConfig
+from student.model import Student
 from student.vocabulary import active_ids, renumber, restore, shrunk
 
 STEPS = 8

@@ -1,0 +1,78 @@
+"""What a student is made of: architecture, parameters by part, bytes, multiply-adds."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipeline.errors import ConfigError
+from pipeline.targets import make_target
+from pipeline.tasks import load_task
+from student.architecture import Facts, StudentConfig, design, read_config, summary
+from student.heads import BiLstmHead
+from student.model import CONFIG_FILE, Student, num_bytes, num_parameters
+from student.recipe import load_recipe
+
+BERT_BASE_UNCASED: Facts = {"vocabulary_size": 30522, "pad_id": 0, "special_ids": ((101,), (102,), (102,))}
+
+
+def describe(run_or_recipe: str) -> dict[str, Any]:
+    """Describes the student of a run, or the one a recipe makes with bert-base-uncased's vocabulary.
+
+    Returns:
+        ``architecture`` in words, ``parameters`` by part with their ``total``, ``bytes`` of the weights, and
+        ``multiply_adds``: ``per_token`` and ``per_input``.
+
+    Raises:
+        ConfigError: if it is neither a run nor a recipe.
+    """
+    return describe_config(_config_of(run_or_recipe))
+
+
+def describe_config(config: StudentConfig) -> dict[str, Any]:
+    """What `describe` returns, for an architecture; needs no memory for its weights."""
+    with torch.device("meta"):
+        student = Student(config)
+    parts: dict[str, nn.Module] = dict(student.encoder.named_children()) | {"head": student.head}
+    return {
+        "architecture": {"task": config.task, **summary(config), "logits": str(config.target.num_logits)},
+        "parameters": {name: num_parameters(part) for name, part in parts.items()} | {"total": num_parameters(student)},
+        "bytes": num_bytes(student),
+        "multiply_adds": _multiply_adds(student),
+    }
+
+
+def _config_of(run_or_recipe: str) -> StudentConfig:
+    if (Path(run_or_recipe) / CONFIG_FILE).is_file():
+        return read_config(Path(run_or_recipe) / CONFIG_FILE)
+    if Path(run_or_recipe).is_dir():
+        raise ConfigError(f"{run_or_recipe}: not a run: it has no {CONFIG_FILE}")
+    flags = load_recipe(run_or_recipe).settings
+    if flags.task is None:
+        raise ConfigError(f"{run_or_recipe}: has no task, which decides the number of logits")
+    task = load_task(flags.task)
+    facts = BERT_BASE_UNCASED | {
+        "task": task.name,
+        "target": make_target(task, "classification"),
+        "metrics": task.metrics,
+        "is_pair": task.is_pair,
+        "tokenizer_sha256": "",
+        "max_seq_length": 128,
+    }
+    return design(flags, facts)
+
+
+def _multiply_adds(student: Student) -> dict[str, int]:
+    """Per token one matrix product a direction, and the LSTM's weights; per input the rest of the head."""
+    encoder, head, width = student.encoder, student.head, student.num_features
+    ways = sum(part is not None for part in (encoder.forward_matrices, encoder.backward_matrices))
+    per_token = ways * student.config.matrix_size**3
+    if isinstance(head, BiLstmHead):
+        per_token += sum(p.numel() for name, p in head.lstm.named_parameters() if name.startswith("weight"))
+        width = 2 * head.hidden_size
+        head = head.classifier
+    with FlopCounterMode(display=False) as counter:
+        head.eval()(torch.zeros(1, width, device="meta"))
+    return {"per_token": per_token, "per_input": counter.get_total_flops() // 2}

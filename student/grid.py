@@ -1,0 +1,81 @@
+"""What a sweep tries: every combination of values with every seed."""
+
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError, did_you_mean, raise_all
+from pipeline.run_record import RUN_RECORD, read_record
+from student.architecture import Facts, design
+from student.config import SweepConfig, TrainConfig
+from student.recipe import PLACES, load_recipe
+
+FIXED = PLACES | {"task", "logits", "where", "seed"}
+SWEPT = sorted(TrainConfig.model_fields.keys() - FIXED)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One student of a sweep: the values tried with its seed among them, and the configuration they make."""
+
+    values: dict[str, Any]
+    config: TrainConfig
+    folder: Path
+
+    @property
+    def point(self) -> tuple[Any, ...]:
+        """The values without the seed."""
+        return tuple(value for name, value in self.values.items() if name != "seed")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its run folder holds the result."""
+        path = self.folder / RUN_RECORD
+        return path.exists() and read_record(path)["state"] == "finished"
+
+
+def make_trials(config: SweepConfig, folder: Path, facts: Facts) -> list[Trial]:
+    """All students that a sweep asks for.
+
+    Args:
+        config: fixed settings, grid and seeds; its recipe's settings are in it already.
+        folder: the sweep's.
+        facts: what the logit set decides of them.
+
+    Raises:
+        ConfigError: naming everything that is wrong with the grid, before anything is trained.
+    """
+    grid = _grid(config)
+    kept = config.model_dump(include=config.model_fields_set & TrainConfig.model_fields.keys() - {"json_output"})
+    trials, problems = [], []
+    for point in product(*grid.values()):
+        for seed in range(config.seed, config.seed + config.seeds):
+            try:
+                made = TrainConfig.from_flags(**kept | dict(zip(grid, point, strict=True)) | {"seed": seed})
+                design(made, facts)
+            except ConfigError as error:
+                problems.append(str(error))
+                continue
+            values = made.model_dump(mode="json", include={*grid, "seed"})
+            values = {name: values[name] for name in (*grid, "seed")}
+            run = folder / ",".join(f"{key}={value}" for key, value in values.items()).replace("/", "-")
+            trials.append(Trial(values, made.model_copy(update={"output_dir": run}), run))
+    raise_all(ConfigError, "--grid", sorted(set(problems)))
+    if len({trial.folder for trial in trials}) < len(trials):
+        raise ConfigError("--grid: the same value is there twice")
+    return trials
+
+
+def _grid(config: SweepConfig) -> dict[str, list[Any]]:
+    if config.grid:
+        pairs = [entry.partition("=") for entry in config.grid]
+        grid: dict[str, list[Any]] = {name.replace("-", "_"): values.split(",") for name, _, values in pairs}
+    else:
+        grid = load_recipe(config.recipe).grid if config.recipe else {}
+    problems = [f"{name!r} cannot be swept: {did_you_mean(name, SWEPT)}" for name in grid if name not in SWEPT]
+    problems += [f"{name}: no values; write {name}=VALUE,VALUE" for name, values in grid.items() if "" in values]
+    if len(grid) < len(config.grid):
+        problems.append("a name is there twice; give all its values at once")
+    raise_all(ConfigError, "--grid", problems)
+    return grid

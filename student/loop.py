@@ -1,0 +1,110 @@
+"""The training loop: epochs with a dev score, the best kept, early stopping, resumable."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline import console
+from pipeline.errors import ConfigError
+from pipeline.targets import Target
+from pipeline.training import (
+    last_is_best,
+    linear_decay,
+    load_checkpoint,
+    quality,
+    save_checkpoint,
+    seed_step,
+    set_learning_rate,
+    shuffled_batches,
+)
+from student.config import TrainConfig
+from student.data import Examples, gold_tensor
+from student.evaluate import score_student
+from student.losses import distillation_loss, score_loss
+from student.model import Student
+
+
+def train_epochs(
+    config: TrainConfig, student: Student, splits: dict[str, Examples], checkpoint: Path, save_best: Callable[[], None]
+) -> list[dict[str, Any]]:
+    """Trains until the last epoch or until patience is lost, going on from the checkpoint if there is one.
+
+    Args:
+        config: the settings.
+        student: is trained in place.
+        splits: ``train``, and dev splits; the first metric on the first of them decides which epoch is best.
+        checkpoint: is written after every epoch.
+        save_best: is called whenever an epoch is the best so far.
+
+    Returns:
+        Per epoch its number, mean loss, and metrics by dev split.
+
+    Raises:
+        ConfigError: if training diverges.
+    """
+    optimizer = torch.optim.Adam(student.parameters(), lr=config.learning_rate, fused=True)
+    progress = load_checkpoint(checkpoint, student, optimizer)
+    history: list[dict[str, Any]] = progress["history"] if progress else []
+    dev = {split: examples for split, examples in splits.items() if split != "train"}
+    if last_is_best(history):
+        save_best()  # the last try may have been stopped before it could
+    while len(history) < config.num_train_epochs and not _out_of_patience(config, history):
+        epoch = len(history)
+        loss = _train_epoch(config, student, optimizer, splits["train"], epoch)
+        metrics = {split: score_student(student, examples) for split, examples in dev.items()}
+        entry = {"epoch": epoch + 1, "loss": loss, "metrics": metrics}
+        shown = [f"{split} {k} {v:.4f}" for split, values in metrics.items() for k, v in values.items()]
+        console.note(f"epoch {epoch + 1}: loss {loss:.4f}, {', '.join(shown)}")
+        history.append(entry)
+        save_checkpoint(checkpoint, student, optimizer, {"history": history})
+        if last_is_best(history):
+            save_best()
+    return history
+
+
+def _train_epoch(
+    config: TrainConfig, student: Student, optimizer: torch.optim.Optimizer, examples: Examples, epoch: int
+) -> float:
+    """One pass over the training rows; returns the mean loss."""
+    batches = shuffled_batches(examples.lengths.tolist(), config.per_device_train_batch_size, config.seed, epoch)
+    total_steps = len(batches) * config.num_train_epochs
+    target, device, pad_id = student.config.target, student.device, student.config.pad_id
+    gold_N, teacher_NC = gold_tensor(target, examples), torch.from_numpy(examples.teacher_NC)
+    total = torch.zeros((), device=device)
+    student.train()
+    with console.progress(len(batches), f"epoch {epoch + 1}/{config.num_train_epochs}") as bar:
+        for number, rows in enumerate(batches):
+            step = epoch * len(batches) + number
+            seed_step(config.seed, step + 1)
+            rate = linear_decay(step, total_steps, config.warmup_steps)
+            set_learning_rate(optimizer, config.learning_rate * rate)
+            logits_BC = student(*(ids.to(device) for ids in examples.batch(rows, pad_id)))
+            loss = _loss(config, target, logits_BC, teacher_NC[rows].to(device), gold_N[rows].to(device))
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(student.parameters(), config.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            total += loss.detach() * len(rows)
+            bar.advance()
+    mean = float(total) / len(examples)
+    if not math.isfinite(mean):
+        raise ConfigError(f"the loss of epoch {epoch + 1} is {mean}: training diverged; lower --learning-rate")
+    return mean
+
+
+def _loss(
+    config: TrainConfig, target: Target, logits_BC: torch.Tensor, teacher_BC: torch.Tensor, gold_B: torch.Tensor
+) -> torch.Tensor:
+    if target.kind == "score":
+        return score_loss(logits_BC, teacher_BC, gold_B, config.alpha)
+    return distillation_loss(logits_BC, teacher_BC, gold_B, config.alpha, config.temperature, config.soft_loss)
+
+
+def _out_of_patience(config: TrainConfig, history: list[dict[str, Any]]) -> bool:
+    if not history:
+        return False
+    best = max(history, key=quality)
+    return len(history) - int(best["epoch"]) >= config.early_stopping_patience

@@ -1,0 +1,85 @@
+"""Recipes: settings of ``distill train-student`` as a YAML file, shipped ones and one's own."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from pipeline.config import parse_model
+from pipeline.errors import ConfigError, did_you_mean
+from student.config import TrainConfig
+
+C = TypeVar("C", bound=TrainConfig)
+PLACES = {"recipe", "output_dir", "store", "json_output", "allow_unverified"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recipe says.
+
+    Attributes:
+        settings: a configuration in which the recipe's values are set.
+        grid: values to try in a sweep, by setting.
+    """
+
+    settings: TrainConfig
+    grid: dict[str, list[Any]]
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes shipped with the package."""
+    folder = files("student").joinpath("recipes")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """Reads a shipped recipe by name, or a file.
+
+    Raises:
+        ConfigError: for an unknown name, or a file with unknown keys or wrong values, listing every problem.
+    """
+    if name_or_path in recipe_names():
+        text = files("student").joinpath("recipes", f"{name_or_path}.yaml").read_text(encoding="utf-8")
+    else:
+        text = _read(name_or_path)
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--recipe {name_or_path}: not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"--recipe {name_or_path}: not a mapping of settings")
+    grid = values.pop("grid", {})
+    if PLACES & values.keys():
+        raise ConfigError(f"--recipe {name_or_path}: {sorted(PLACES & values.keys())} are not for a recipe, but flags")
+    if not isinstance(grid, dict) or not all(isinstance(v, list) and v for v in grid.values()):
+        raise ConfigError(f"--recipe {name_or_path}: grid: give a list of values for each setting (got {grid!r})")
+    return Recipe(parse_model(TrainConfig, values, f"--recipe {name_or_path}"), grid)
+
+
+def with_recipe(config: C) -> C:
+    """The configuration with its recipe's settings, except for what was given as a flag.
+
+    Raises:
+        ConfigError: if the recipe is wrong.
+    """
+    if config.recipe is None:
+        return config
+    given = config.model_dump(include=config.model_fields_set)
+    settings = load_recipe(config.recipe).settings
+    taken = settings.model_dump(include=settings.model_fields_set)
+    if {"task", "logits"} & given.keys():
+        taken = {key: value for key, value in taken.items() if key not in ("task", "logits")}
+    return type(config).from_flags(**taken | given)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"--recipe: no file and no shipped recipe {path!r}: {did_you_mean(path, recipe_names())}"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--recipe {path}: cannot be read: {error}") from error

@@ -1,0 +1,136 @@
+"""``distill sweep``: a student for every combination of values and seed, each in its own run folder."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline import console
+from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
+from pipeline.files import make_folder
+from pipeline.run_record import RUN_RECORD, Record, read_record, write_record
+from pipeline.training import quality
+from student.config import SweepConfig
+from student.grid import Trial, make_trials
+from student.recipe import with_recipe
+from student.study import Study, open_study
+from student.train import open_training_set, task_facts
+from student.workers import train_all
+
+SWEEP_RECORD = "sweep.json"
+STORAGE = "optuna.db"
+NOT_COMPARED = {
+    "task",
+    "logits",
+    "store",
+    "output_dir",
+    "recipe",
+    "grid",
+    "seeds",
+    "processes",
+    "storage",
+    "json_output",
+}
+
+
+def sweep(config: SweepConfig, command: str) -> Record:
+    """Trains every student of a grid; finished ones are not repeated, begun ones are gone on with.
+
+    The run folders are what counts; Optuna's storage is told of each finished run, for its tools.
+
+    Args:
+        config: settings, grid and seeds.
+        command: the command line, for the record.
+
+    Returns:
+        The content of ``sweep.json``; its ``result`` holds the ``metric`` that decides, the ``points`` of the grid
+        (values, scores by seed, mean, deviation), best mean first, the ``best`` run's folder and score, and ``failed``.
+
+    Raises:
+        ConfigError: naming everything that is wrong with the grid, before anything is trained.
+        FingerprintMismatchError: if the folder holds a sweep with other settings.
+        MissingDependencyError: if Optuna is not installed.
+    """
+    config = with_recipe(config)
+    logit_set = open_training_set(config)
+    folder = config.output_dir or Path("sweeps") / logit_set.root.name
+    trials = make_trials(config, folder, task_facts(logit_set))
+    make_folder(folder)
+    _start_record(config, folder, logit_set.manifest.fingerprint, command)
+    study = open_study(config.storage or f"sqlite:///{folder / STORAGE}", folder.name, trials)
+    failed = _train_missing(trials, study, config.processes)
+    record = read_record(folder / SWEEP_RECORD) | {"state": "finished", "result": _result(trials, failed)}
+    write_record(folder / SWEEP_RECORD, record)
+    return record
+
+
+def _start_record(config: SweepConfig, folder: Path, fingerprint: str, command: str) -> None:
+    """All runs of a folder have the same settings but for the grid's, which may grow from try to try."""
+    chosen = config.model_dump(mode="json", include=config.model_fields_set - NOT_COMPARED)
+    settings = chosen | {"logit_set_fingerprint": fingerprint}
+    path = folder / SWEEP_RECORD
+    changes = setting_changes(read_record(path)["settings"], settings) if path.exists() else ""
+    if changes:
+        message = f"{folder} holds a sweep with other settings:\n{changes}\nChoose another --output-dir"
+        raise FingerprintMismatchError(message)
+    write_record(path, {"state": "running", "command": command, "settings": settings})
+
+
+def _train_missing(trials: Sequence[Trial], study: Study, processes: int) -> dict[str, str]:
+    """Trains what is not finished; returns what was wrong, by the name of the run."""
+    for trial in trials:
+        if trial.is_finished:
+            study.add(trial, _score(trial))
+    missing = [trial for trial in trials if not trial.is_finished]
+    failed = {}
+    with console.progress(len(missing), "students") as bar:
+        for number, error in train_all([trial.config for trial in missing], processes):
+            trial = missing[number]
+            if error is None:
+                study.add(trial, _score(trial))
+                console.note(f"{trial.folder.name}: {_score(trial):.4f}")
+            else:
+                failed[trial.folder.name] = str(error)
+                console.warn(f"{trial.folder.name}: {error}")
+            bar.advance()
+    return failed
+
+
+def _result(trials: Sequence[Trial], failed: dict[str, str]) -> dict[str, Any]:
+    finished = [trial for trial in trials if trial.is_finished]
+    if not finished:
+        raise DistillError(
+            "no run of the sweep came to its end:\n" + "\n".join(f"  - {k}: {v}" for k, v in failed.items())
+        )
+    scores: dict[tuple[Any, ...], dict[str, float]] = {}
+    for trial in finished:
+        scores.setdefault(trial.point, {})[str(trial.values["seed"])] = _score(trial)
+    names = [name for name in trials[0].values if name != "seed"]
+    points = [
+        {
+            "values": dict(zip(names, point, strict=True)),
+            "scores": by_seed,
+            "mean": float(np.mean(list(by_seed.values()))),
+            "deviation": float(np.std(list(by_seed.values()), ddof=1)) if len(by_seed) > 1 else None,
+        }
+        for point, by_seed in scores.items()
+    ]
+    best = max(finished, key=_score)
+    return {
+        "metric": _metric(best),
+        "points": sorted(points, key=lambda p: p["mean"], reverse=True),
+        "best": {"run": str(best.folder), "score": _score(best)},
+        "failed": failed,
+    }
+
+
+def _score(trial: Trial) -> float:
+    return quality(read_record(trial.folder / RUN_RECORD)["result"]["best"])
+
+
+def _metric(trial: Trial) -> str:
+    """What `quality` is, in words."""
+    for split, metrics in read_record(trial.folder / RUN_RECORD)["result"]["best"]["metrics"].items():
+        return f"{split} {next(iter(metrics), 'epochs')}"
+    return "epochs"

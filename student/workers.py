@@ -1,0 +1,79 @@
+"""Training several students at the same time, each process with one copy of the rows."""
+
+import atexit
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import Pipe, active_children, connection, get_context, parent_process
+
+import torch
+
+from pipeline.config import as_flags
+from pipeline.errors import DistillError
+from student.config import TrainConfig
+from student.train import TrainingData, load_data, train
+
+_data: TrainingData  # of a worker; what its initializer read
+
+
+def train_all(configs: Sequence[TrainConfig], processes: int) -> Iterator[tuple[int, DistillError | None]]:
+    """Trains students of one logit set.
+
+    Args:
+        configs: they name the same set and the same rows.
+        processes: how many to train at the same time; they share the cores.
+
+    Yields:
+        The number of each as it is finished, with what was wrong with it, if anything.
+    """
+    if not configs:
+        return
+    processes = min(processes, len(configs))
+    start = (configs[0], max(1, (os.cpu_count() or 1) // processes))
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_start, initargs=start) as pool:
+        futures = {pool.submit(_train, config): number for number, config in enumerate(configs)}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:  # Ctrl-C, too: what runs is stopped and can be gone on with
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in active_children():
+                child.terminate()
+            raise
+
+
+def _start(config: TrainConfig, threads: int) -> None:
+    global _data
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    _end_with_parent()
+    os.environ["RANK"] = "worker"  # the parent alone reports
+    torch.set_num_threads(threads)
+    _data = load_data(config)
+
+
+def _end_with_parent() -> None:
+    """A killed parent must not leave a worker that writes where the repeated command goes on."""
+    parent = parent_process()
+    assert parent is not None
+    over, end = Pipe(duplex=False)
+
+    def watch() -> None:
+        if parent.sentinel in connection.wait([parent.sentinel, over]):
+            os._exit(1)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    # A thread that still waits when the interpreter ends keeps modules alive, and duckdb complains about it.
+    atexit.register(watcher.join)
+    atexit.register(end.close)
+
+
+def _train(config: TrainConfig) -> DistillError | None:
+    try:
+        train(config, shlex.join(["distill", "train-student", *as_flags(config)]), _data)
+    except DistillError as error:
+        return error
+    return None
