@@ -83,6 +83,11 @@ class StudentConfig(BaseModel):
         return self
 
     @property
+    def num_sequences(self) -> int:
+        """How many sequences of ids it reads per input."""
+        return 2 if self.is_pair and self.pairing != "joint" else 1
+
+    @property
     def side(self) -> int:
         """Side of the square that a part of the representation is laid out in by the CNN head."""
         return self.matrix_size or isqrt(self.vector_size)

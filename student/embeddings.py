@@ -3,12 +3,16 @@
 Shapes: B batch, L tokens, D matrix side, E vector size, V vocabulary, F features.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
 from student.config import TableDtype
 from student.products import ordered_product, prefix_products
 from student.tables import SmallTable, TokenTable, trained_table
+
+Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 class VectorSum(nn.Module):
@@ -39,9 +43,9 @@ class MatrixProduct(nn.Module):
         self.matrix_size = matrix_size
         self.table = table
 
-    def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids_BL: torch.Tensor, product: Product = ordered_product) -> torch.Tensor:
         """Returns products_BF, float32."""
-        return ordered_product(self._matrices(ids_BL)).flatten(1)
+        return product(self._matrices(ids_BL)).flatten(1)
 
     def prefixes(self, ids_BL: torch.Tensor) -> torch.Tensor:
         """Returns the products of tokens 1 to t, products_BLF, float32."""
@@ -94,15 +98,15 @@ class Encoder(nn.Module):
         self.size = vector_size + matrix_size**2 * (1 + two_ways)
         self.token_size = self.size + (vector_size if two_ways else 0)
 
-    def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """Returns features_BF, float32, F = `size`, for ids padded at the end."""
+    def forward(self, ids_BL: torch.Tensor, product: Product = ordered_product) -> torch.Tensor:
+        """Returns features_BF, float32, F = `size`, for ids padded at the end; ``product`` multiplies the matrices."""
         parts = []
         if self.vectors is not None:
             parts.append(self.vectors(ids_BL))
         if self.forward_matrices is not None:
-            parts.append(self.forward_matrices(ids_BL))
+            parts.append(self.forward_matrices(ids_BL, product))
         if self.backward_matrices is not None:
-            parts.append(self.backward_matrices(ids_BL.flip(1)))
+            parts.append(self.backward_matrices(ids_BL.flip(1), product))
         return torch.cat(parts, dim=1)
 
     def per_token(self, ids_BL: torch.Tensor) -> torch.Tensor:

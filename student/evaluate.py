@@ -7,10 +7,11 @@ import torch
 
 from pipeline.bootstrap import bootstrap_intervals
 from pipeline.errors import DataError, FingerprintMismatchError
-from pipeline.logit_set.reader import find_set, open_set
+from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.metrics import bin_scores, fidelity, glue_score, majority_scores, score_logits
 from pipeline.run_record import RUN_RECORD, read_record
 from pipeline.targets import Floats
+from student.architecture import StudentConfig
 from student.config import EvaluateConfig
 from student.data import Examples, as_read, load_examples, sorted_batches
 from student.model import Student, default_device
@@ -34,19 +35,28 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     """
     record = read_record(config.run / RUN_RECORD)
     student = Student.load(config.run).to(default_device())
-    path = find_set(config.logits or record["logit_set"], config.store)
-    logit_set = open_set(path, config.allow_unverified)
-    if logit_set.manifest.tokenizer.sha256 != student.config.tokenizer_sha256:
-        raise FingerprintMismatchError(f"{path}: its token ids come from another tokenizer than those of {config.run}")
-    if logit_set.manifest.target != student.config.target:
-        raise FingerprintMismatchError(f"{path}: its logits mean something else than those of {config.run}")
-    if logit_set.manifest.task.is_pair != student.config.is_pair:
-        raise FingerprintMismatchError(f"{path}: one of the set and {config.run} is for pairs, the other is not")
-    splits = [split for split in logit_set.manifest.splits if split != "train"]
+    logit_set = open_set(find_set(config.logits or record["logit_set"], config.store), config.allow_unverified)
+    return {split: evaluate_split(student, rows) for split, rows in dev_examples(student.config, logit_set).items()}
+
+
+def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Examples]:
+    """The dev splits of a set, as a student reads them.
+
+    Raises:
+        DataError: if there are none.
+        FingerprintMismatchError: if the set is not one that the student can read.
+    """
+    path, manifest = logit_set.root, logit_set.manifest
+    if manifest.tokenizer.sha256 != config.tokenizer_sha256:
+        raise FingerprintMismatchError(f"{path}: its token ids come from another tokenizer than the student's")
+    if manifest.target != config.target:
+        raise FingerprintMismatchError(f"{path}: its logits mean something else than the student's")
+    if manifest.task.is_pair != config.is_pair:
+        raise FingerprintMismatchError(f"{path}: one of the set and the student is for pairs, the other is not")
+    splits = [split for split in manifest.splits if split != "train"]
     if not splits:
         raise DataError(f"{path}: has no dev split to evaluate on")
-    rows = {split: as_read(load_examples(logit_set, split), student.config) for split in splits}
-    return {split: evaluate_split(student, examples) for split, examples in rows.items()}
+    return {split: as_read(load_examples(logit_set, split), config) for split in splits}
 
 
 def evaluate_split(student: Student, examples: Examples) -> Evaluation:

@@ -25,6 +25,7 @@ from student.data import Examples, gold_tensor
 from student.evaluate import score_student
 from student.losses import distillation_loss, score_loss
 from student.model import Student
+from student.optimizer import RowAdam, clip_gradients
 
 
 def train_epochs(
@@ -45,7 +46,10 @@ def train_epochs(
     Raises:
         ConfigError: if training diverges.
     """
-    optimizer = torch.optim.Adam(student.parameters(), lr=config.learning_rate, fused=True)
+    tables = student.encoder.tables()
+    for table in tables:
+        table.sparse = student.device.type == "cpu"  # a GPU passes over a whole table in no time
+    optimizer = RowAdam((table.weight for table in tables), student.head.parameters(), lr=config.learning_rate)
     progress = load_checkpoint(checkpoint, student, optimizer)
     history: list[dict[str, Any]] = progress["history"] if progress else []
     dev = {split: examples for split, examples in splits.items() if split != "train"}
@@ -65,9 +69,7 @@ def train_epochs(
     return history
 
 
-def _train_epoch(
-    config: TrainConfig, student: Student, optimizer: torch.optim.Optimizer, examples: Examples, epoch: int
-) -> float:
+def _train_epoch(config: TrainConfig, student: Student, optimizer: RowAdam, examples: Examples, epoch: int) -> float:
     """One pass over the training rows; returns the mean loss."""
     batches = shuffled_batches(examples.lengths.tolist(), config.per_device_train_batch_size, config.seed, epoch)
     total_steps = len(batches) * config.num_train_epochs
@@ -81,14 +83,17 @@ def _train_epoch(
             seed_step(config.seed, step + 1)
             rate = linear_decay(step, total_steps, config.warmup_steps)
             set_learning_rate(optimizer, config.learning_rate * rate)
-            logits_BC = student(*(ids.to(device) for ids in examples.batch(rows, pad_id)))
+            batch = examples.batch(rows, pad_id)
+            optimizer.catch_up(torch.cat([ids.flatten() for ids in batch]))
+            logits_BC = student(*(ids.to(device) for ids in batch))
             loss = _loss(config, target, logits_BC, teacher_NC[rows].to(device), gold_N[rows].to(device))
             loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(student.parameters(), config.max_grad_norm)
+            clip_gradients(student.parameters(), config.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
             total += loss.detach() * len(rows)
             bar.advance()
+    optimizer.catch_up()
     mean = float(total) / len(examples)
     if not math.isfinite(mean):
         raise ConfigError(f"the loss of epoch {epoch + 1} is {mean}: training diverged; lower --learning-rate")

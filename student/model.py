@@ -21,7 +21,7 @@ from student.architecture import StudentConfig, read_config
 from student.card import CARD_FILE, card_text
 from student.embeddings import Encoder
 from student.heads import BiLstmHead, cnn_head, linear_head, mlp_head
-from student.pairing import WIDTHS, concatenate_compare, diff_cat
+from student.pairing import COMPARE, WIDTHS
 from student.tables import SmallTable
 
 CONFIG_FILE = "config.json"
@@ -70,8 +70,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
         read = self.encoder.per_token if self.config.head == "bilstm" else self.encoder
         features = read(self._drop_tokens(ids_NL))
         if ids2_BK is not None:
-            compare = concatenate_compare if self.config.pairing == "compare" else diff_cat
-            features = compare(*features.chunk(2))
+            features = COMPARE[self.config.pairing](*features.chunk(2))
         if self.config.head == "bilstm":
             return self.head(self.dropout(features), self._lengths(ids_NL, len(ids1_BL)))  # type: ignore[no-any-return]
         return self.head(self.dropout(features))  # type: ignore[no-any-return]

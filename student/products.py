@@ -23,6 +23,23 @@ def ordered_product(m_BLDD: torch.Tensor) -> torch.Tensor:
     return m_BLDD[:, 0]
 
 
+def exported_product(m_BLDD: torch.Tensor, levels: int) -> torch.Tensor:
+    """`ordered_product` for a graph that takes any length up to 2 ** ``levels``, in which no loop may depend on it.
+
+    Every level halves the length, rounding up; the length 1 stays.
+
+    Returns:
+        product_BDD; a longer input is an error when the graph is run.
+    """
+    size_BD = m_BLDD.shape[0], m_BLDD.shape[-1]
+    identity_BLDD = torch.eye(size_BD[1], device=m_BLDD.device).expand(size_BD[0], 1, -1, -1)
+    for _ in range(levels):
+        m_BLDD = torch.cat([m_BLDD, identity_BLDD], dim=1)
+        right_BLDD = m_BLDD[:, 1::2]
+        m_BLDD = m_BLDD[:, 0::2][:, : right_BLDD.shape[1]] @ right_BLDD
+    return m_BLDD.reshape(size_BD[0], size_BD[1], size_BD[1])
+
+
 def prefix_products(m_BLDD: torch.Tensor) -> torch.Tensor:
     """All the products that end at a matrix: X_1, X_1 X_2, …, X_1 X_2 … X_L.
 

@@ -1,11 +1,11 @@
-"""``distill train-student``, ``sweep``, ``evaluate``, ``describe`` and ``predict``."""
+"""``distill train-student``, ``sweep``, ``evaluate``, ``describe``, ``export`` and ``predict``."""
 
 from typing import Any
 
 from pipeline import console
 from pipeline.cli.options import command_line, takes
 from pipeline.errors import ConfigError
-from student.config import DescribeConfig, EvaluateConfig, PredictConfig, SweepConfig, TrainConfig
+from student.config import DescribeConfig, EvaluateConfig, ExportConfig, PredictConfig, SweepConfig, TrainConfig
 
 
 @takes(TrainConfig)
@@ -79,6 +79,26 @@ def describe(config: DescribeConfig) -> None:
     rows += [("bytes", f"{result['bytes']:,} ({console.size(result['bytes'])})")]
     rows += [(f"multiply-adds {name.replace('_', ' ')}", value) for name, value in result["multiply_adds"].items()]
     console.print_pairs(config.run_or_recipe, dict(rows))
+
+
+@takes(ExportConfig)
+def export(config: ExportConfig) -> None:
+    """Write a student as an ONNX file, or with smaller tables, and measure what that costs."""
+    from student.export import export as export_student
+
+    result = export_student(config)
+    if config.json_output:
+        console.print_json(result)
+        return
+    before, after = result["bytes"]["before"], result["bytes"]["after"]
+    rows: list[list[Any]] = [["bytes of the weights", before, after]]
+    for split, scores in result["scores"].items():
+        rows += [[f"{split} {name}", value["before"], value["after"]] for name, value in scores.items()]
+    console.print_table(["", str(config.run), f"{config.tables} tables"], rows)
+    if config.onnx is not None:
+        onnx = result["onnx"]
+        pairs = {"bytes": onnx["bytes"], "largest difference from torch": onnx["difference"]}
+        console.print_pairs(str(config.onnx), pairs)
 
 
 @takes(PredictConfig)

@@ -33,6 +33,7 @@ FLAGS = {
     "sweep": f"{TRAINING} --grid --seeds --processes --storage",
     "evaluate": "run --logits --store --allow-unverified --json",
     "describe": "run_or_recipe --json",
+    "export": "run --onnx --output-dir --tables --logits --store --json",
     "predict": "run texts --file --json",
     "demo": "--output-dir --json",
     "tasks": "--json",

@@ -3,12 +3,14 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from pipeline.metrics import fidelity, majority_scores, mean_kl, score_logits
-from pipeline.targets import NO_LABEL, Floats, make_target
-from pipeline.tasks import Metric, load_task
+from pipeline.metrics import bin_scores, fidelity, glue_score, majority_scores, mean_kl, score_logits
+from pipeline.targets import NO_LABEL, Floats, Target, make_target
+from pipeline.tasks import Bins, Metric, load_task
 
 BINARY = make_target(load_task("mrpc"))
 SCORE = make_target(load_task("stsb"))
+BINS = Target(kind="bins", names=("1", "2", "3"), bins=Bins(low=1, high=3, width=1))
+CORRELATIONS: tuple[Metric, ...] = ("pearson", "spearmanr")
 ALL: tuple[Metric, ...] = ("accuracy", "f1", "matthews_correlation")
 
 
@@ -90,3 +92,60 @@ def test_majority_scores() -> None:
     assert majority_scores(names, BINARY, np.full(5, NO_LABEL), nan) == {}
     assert majority_scores(("pearson",), SCORE, np.full(5, NO_LABEL), known) == {"pearson": 0}
     assert majority_scores(("pearson",), SCORE, np.full(5, NO_LABEL), nan) == {}
+
+
+@pytest.mark.parametrize("kind", ["score", "bins"])
+def test_guessing_has_no_correlation_with_scores(kind: str) -> None:
+    target, gold = {"score": SCORE, "bins": BINS}[kind], np.array([1.0, 1.0, 3.0, np.nan], dtype=np.float32)
+    assert majority_scores(CORRELATIONS, target, np.full(4, NO_LABEL), gold) == {"pearson": 0, "spearmanr": 0}
+
+
+def test_guessing_among_three_classes() -> None:
+    three, nan = make_target(load_task("mnli")), np.full(6, np.nan, dtype=np.float32)
+    gold = np.array([2, 0, 2, 1, NO_LABEL, NO_LABEL])
+    assert majority_scores(("accuracy", "matthews_correlation"), three, gold, nan) == {
+        "accuracy": 0.5,
+        "matthews_correlation": 0,
+    }
+
+
+def test_glue_takes_the_mean_of_a_tasks_metrics() -> None:
+    assert glue_score({"accuracy": 0.9, "f1": 0.5}) == pytest.approx(0.7)
+    assert glue_score({"matthews_correlation": -0.25}) == -0.25
+    assert glue_score({}) is None
+
+
+def test_readings_of_bins_by_hand() -> None:
+    # Likeliest bins 1, 2, 3, 3, though the first row's expected score is 2. Gold in bins: 1, 2, 3, 3.
+    logits = np.log(np.array([[40, 25, 35], [10, 80, 10], [1, 1, 98], [0.1, 0.1, 99.8]], dtype=np.float32))
+    gold = np.array([0.0, 2.4, 2.6, 3.0], dtype=np.float32)
+    scores = bin_scores(CORRELATIONS, BINS, logits, gold)
+    # deviations -5/4 -1/4 3/4 3/4 and -2 2/5 3/5 1; of the ranks -3/2 -1/2 1 1 and -3/2 -1/2 1/2 3/2
+    assert scores == pytest.approx(
+        {
+            "pearson_argmax": 3.6 / sqrt(2.75 * 5.52),
+            "spearmanr_argmax": 4.5 / sqrt(4.5 * 5),
+            "pearson_argmax_binned_gold": 1,
+            "spearmanr_argmax_binned_gold": 1,
+        },
+        rel=1e-6,
+    )
+    expected_score = score_logits(CORRELATIONS, BINS, logits, np.full(4, NO_LABEL), gold)
+    assert expected_score["pearson"] != pytest.approx(scores["pearson_argmax"], abs=0.01)
+
+
+def test_readings_of_bins_are_over_rows_with_gold() -> None:
+    answers_NC = np.eye(3, dtype=np.float32)
+    gold = np.array([1.0, 2.0, 3.0], dtype=np.float32)
+    scores = bin_scores(CORRELATIONS, BINS, answers_NC, gold)
+    assert list(scores.values()) == pytest.approx([1, 1, 1, 1])
+    nothing = np.full(3, np.nan, dtype=np.float32)
+    opposite = np.concatenate([answers_NC, answers_NC[::-1]])
+    assert bin_scores(CORRELATIONS, BINS, opposite, np.concatenate([gold, nothing])) == scores
+    assert bin_scores(CORRELATIONS, BINS, answers_NC, nothing) == {}
+
+
+def test_only_bins_have_readings() -> None:
+    gold = np.array([1.0, 2.0], dtype=np.float32)
+    assert bin_scores(CORRELATIONS, SCORE, gold[:, None], gold) == {}
+    assert bin_scores(("accuracy",), BINARY, answers([0, 1]), gold) == {}

@@ -1,0 +1,108 @@
+"""``distill export``: a trained student as an ONNX file or with smaller tables, and what that costs."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipeline import console
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, raise_all
+from pipeline.files import make_folder, sha256
+from pipeline.logit_set.reader import find_set, open_set
+from pipeline.run_record import RUN_RECORD, Record, read_record, write_record
+from student.card import CARD_FILE, card_text
+from student.config import ExportConfig
+from student.data import Examples
+from student.evaluate import dev_examples, evaluate_split
+from student.model import WEIGHTS_FILE, Student, num_bytes, num_parameters
+from student.onnx_file import write_onnx
+from student.tables import SmallDtype, SmallTable
+
+
+def export(config: ExportConfig) -> dict[str, Any]:
+    """Writes what the flags ask for, and measures it on the dev splits of the student's logit set.
+
+    Returns:
+        ``bytes`` of the weights and ``scores`` per split and metric, each ``before`` and ``after``; no scores without a
+        set to measure on. ``onnx``: the file's ``bytes`` and the largest ``difference`` of a logit from torch.
+
+    Raises:
+        ConfigError: if the flags ask for nothing or do not fit the run.
+        FingerprintMismatchError: if the output folder holds something else.
+        IntegrityError: if the run is damaged, or the ONNX file does not say what the student says.
+    """
+    student, record = Student.load(config.run), read_record(config.run / RUN_RECORD)
+    raise_all(ConfigError, "wrong flags", _problems(config, student))
+    record["exported"] = {"from_sha256": sha256(config.run / WEIGHTS_FILE), "tables": config.tables}
+    if config.output_dir is not None:
+        _check_folder(config.output_dir, record)
+    exported = student if config.tables == "float32" else with_small_tables(student, config.tables)
+    rows = _dev_rows(config, student, record)
+    before = {split: evaluate_split(student, examples) for split, examples in rows.items()}
+    after = {split: evaluate_split(exported, examples) for split, examples in rows.items()}
+    result: dict[str, Any] = {
+        "bytes": {"before": num_bytes(student), "after": num_bytes(exported)},
+        "scores": {
+            split: {name: {"before": value, "after": after[split]["gold"][name]} for name, value in e["gold"].items()}
+            for split, e in before.items()
+        },
+    }
+    if config.onnx is not None:
+        make_folder(config.onnx.parent)
+        difference = write_onnx(exported, config.onnx)
+        result["onnx"] = {"bytes": config.onnx.stat().st_size, "difference": difference}
+    if config.output_dir is not None:
+        record["result"]["evaluation"] = after
+        _write_folder(exported, record, config.output_dir)
+    return result
+
+
+@torch.no_grad()
+def with_small_tables(student: Student, dtype: SmallDtype) -> Student:
+    """The same student with its tables stored as ``dtype``, for inference only."""
+    small = Student(student.config.model_copy(update={"table_dtype": dtype}))
+    small.head.load_state_dict(student.head.state_dict())
+    for part, small_part in zip(student.encoder.parts(), small.encoder.parts(), strict=True):
+        assert isinstance(part.table, nn.Embedding)
+        assert isinstance(small_part.table, SmallTable)
+        small_part.table.fill(part.table.weight)
+    small.companions = dict(student.companions)
+    return small.eval()
+
+
+def _problems(config: ExportConfig, student: Student) -> list[str]:
+    problems = []
+    if config.onnx is None and config.output_dir is None:
+        problems.append("nothing to write: give --onnx FILE, or --output-dir FOLDER with --tables")
+    if config.output_dir is not None and config.tables == "float32":
+        problems.append("--output-dir: the folder would be a copy; choose --tables float16 or int8")
+    if student.config.table_dtype not in ("float32", config.tables):
+        problems.append(
+            f"--tables {config.tables}: the tables of {config.run} are {student.config.table_dtype} already"
+        )
+    return problems
+
+
+def _check_folder(folder: Path, record: Record) -> None:
+    path = folder / RUN_RECORD
+    if path.exists() and read_record(path).get("exported") != record["exported"]:
+        raise FingerprintMismatchError(f"--output-dir {folder}: holds another student; choose another folder")
+
+
+def _dev_rows(config: ExportConfig, student: Student, record: Record) -> dict[str, Examples]:
+    try:
+        return dev_examples(student.config, open_set(find_set(config.logits or record["logit_set"], config.store)))
+    except DataError as error:
+        if config.logits is not None:
+            raise
+        console.warn(f"the scores are not measured: {error}")
+        return {}
+
+
+def _write_folder(student: Student, record: Record, folder: Path) -> None:
+    make_folder(folder)
+    card = card_text(student.config, num_parameters(student), num_bytes(student), record)
+    student.companions[CARD_FILE] = card
+    student.save_pretrained(folder)
+    write_record(folder / RUN_RECORD, record)

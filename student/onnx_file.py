@@ -1,0 +1,131 @@
+"""A student as an ONNX file that takes any batch and length. Shapes: B batch, L and K tokens, C logits."""
+
+import logging
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError
+from pipeline.files import write_atomically
+from student.model import Student
+from student.pairing import COMPARE
+from student.products import exported_product
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+TOLERANCE = 1e-3  # of the largest logit; float32 products in another order differ by far less
+CHECKED_BATCHES = (1, 2, 7)
+EXAMPLE_SHAPE = (3, 5)
+
+
+class Graph(nn.Module):
+    """A student's forward pass in which no Python loop or branch depends on a length."""
+
+    def __init__(self, student: Student) -> None:
+        super().__init__()
+        self.encoder, self.head = student.encoder, student.head
+        self.compare = COMPARE.get(student.config.pairing)
+        self.product = partial(exported_product, levels=(student.config.max_seq_length - 1).bit_length())
+
+    def forward(self, ids1: torch.Tensor, ids2: torch.Tensor | None = None) -> torch.Tensor:
+        """Returns logits_BC, float32, for int64 ids1_BL, and ids2_BK if the student reads two sequences."""
+        features_BF = self.encoder(ids1, self.product)
+        if ids2 is not None:
+            assert self.compare is not None
+            features_BF = self.compare(features_BF, self.encoder(ids2, self.product))
+        return self.head(features_BF)  # type: ignore[no-any-return]
+
+
+def write_onnx(student: Student, path: Path) -> float:
+    """Writes the file, once it has said what torch says on other batches and lengths than those it was made from.
+
+    Its inputs are ``ids1`` (and ``ids2``), int64 [batch, length], padded at the end with the student's ``pad_id``; its
+    output is ``logits``, float32 [batch, logits]. The student's ``config.json`` is in its metadata under ``distill``.
+
+    Args:
+        student: in evaluation mode, on the CPU.
+        path: the file.
+
+    Returns:
+        The largest absolute difference of a logit.
+
+    Raises:
+        ConfigError: if the student has a BiLSTM head, whose packed sequences torch cannot export.
+        IntegrityError: if the file does not say what the student says.
+        MissingDependencyError: if onnx, onnxscript or onnxruntime is not installed.
+    """
+    if student.config.head == "bilstm":
+        raise ConfigError("--onnx: a student with a bilstm head cannot be exported; train one with another --head")
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  torch.onnx needs it
+    except ImportError as error:
+        raise MissingDependencyError(f"--onnx needs {error.name}: pip install 'distill-offline[onnx]'") from error
+    differences = []
+
+    def write(temporary: Path) -> None:
+        _export(student, temporary)
+        session = onnxruntime.InferenceSession(temporary, providers=["CPUExecutionProvider"])
+        differences.append(_difference(student, session))
+
+    write_atomically(path, write)
+    return differences[0]
+
+
+def _export(student: Student, path: Path) -> None:
+    names = [f"ids{number + 1}" for number in range(student.config.num_sequences)]
+    batch = torch.export.Dim("batch")
+    shapes = {
+        name: {0: batch, 1: torch.export.Dim(f"length{name[-1]}", max=student.config.max_seq_length)} for name in names
+    }
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about torch
+        program = torch.onnx.export(
+            Graph(student).eval(),
+            _random_ids(student, *EXAMPLE_SHAPE),
+            dynamo=True,
+            dynamic_shapes=shapes,
+            input_names=names,
+            output_names=["logits"],
+            verbose=False,
+        )
+    assert program is not None
+    for node in program.model.graph:  # torch gives different lengths the same name, of which onnxruntime complains
+        for value in node.outputs:
+            if value not in program.model.graph.outputs:
+                value.shape = None
+    program.model.metadata_props["distill"] = student.config.model_dump_json()
+    program.save(path)
+
+
+def _difference(student: Student, session: "onnxruntime.InferenceSession") -> float:
+    longest = student.config.max_seq_length
+    worst = 0.0
+    for batch_size in CHECKED_BATCHES:
+        for length in sorted({1, 2, min(13, longest), longest}):
+            ids = _random_ids(student, batch_size, length)
+            with torch.inference_mode():
+                expected_BC = student(*ids).numpy()
+            inputs = {value.name: part.numpy() for value, part in zip(session.get_inputs(), ids, strict=True)}
+            (logits_BC,) = session.run(None, inputs)
+            difference = float(np.abs(logits_BC - expected_BC).max())
+            if not difference <= TOLERANCE * max(1.0, float(np.abs(expected_BC).max())):
+                shape = f"{batch_size} inputs of {length} tokens"
+                raise IntegrityError(f"--onnx: differs from torch by {difference} for {shape}; nothing was written")
+            worst = max(worst, difference)
+    return worst
+
+
+def _random_ids(student: Student, batch_size: int, length: int) -> tuple[torch.Tensor, ...]:
+    """Ids of that length, and of another length for second sentences."""
+    random = torch.Generator().manual_seed(length)
+    lengths = (length, max(1, length - 1))[: student.config.num_sequences]
+    vocabulary = student.config.vocabulary_size
+    return tuple(torch.randint(vocabulary, (batch_size, size), generator=random) for size in lengths)

@@ -1,0 +1,202 @@
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.errors import ConfigError
+from pipeline.targets import Target, make_target
+from pipeline.tasks import load_task, task_names
+from student.architecture import Facts, StudentConfig, design
+from student.config import SweepConfig, TrainConfig
+from student.grid import make_trials
+from student.recipe import load_recipe, recipe_names, with_recipe
+
+# Table II of the paper's supplement: classifier, embedding, DiffCat, bidirectional, learning rate.
+TABLE = {
+    "cola": ("mlp", "hybrid", True, True, 1e-4),
+    "mnli": ("mlp", "hybrid", True, True, 1e-4),
+    "mrpc": ("mlp", "cbow", True, False, 1e-3),
+    "qnli": ("mlp", "hybrid", True, True, 5e-5),
+    "qqp": ("mlp", "hybrid", True, False, 1e-4),
+    "rte": ("mlp", "hybrid", True, True, 5e-4),
+    "sst2": ("cnn", "cmow", False, False, 5e-4),
+    "stsb": ("mlp", "cbow", True, False, 1e-4),
+    "wnli": ("cnn", "cmow", False, False, 1e-5),
+}
+# Table I: what was tried.
+LEARNING_RATES = [1e-3, 5e-4, 1e-4, 5e-5, 1e-5, 5e-6]
+
+
+def facts(task_name: str, target: Target | None = None) -> Facts:
+    """What a logit set of BERT's would say of a shipped task."""
+    task = load_task(task_name)
+    return {
+        "task": task.name,
+        "target": target or make_target(task),
+        "metrics": task.metrics,
+        "is_pair": task.is_pair,
+        "special_ids": ((101,), (102,), (102,)),
+        "vocabulary_size": 30522,
+        "pad_id": 0,
+        "tokenizer_sha256": "0" * 64,
+        "max_seq_length": 128,
+    }
+
+
+def designed(name: str, target: Target | None = None) -> StudentConfig:
+    return design(load_recipe(name).settings, facts(name, target))
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "own.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_every_shipped_task_has_a_recipe() -> None:
+    assert recipe_names() == task_names() == sorted(TABLE)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_shipped_recipe_is_the_papers(name: str) -> None:
+    recipe = load_recipe(name)
+    head, embedding, diffcat, bidirectional, learning_rate = TABLE[name]
+    student = designed(name)
+    assert recipe.settings.task == student.task == name
+    assert (recipe.settings.embedding, recipe.settings.learning_rate) == (embedding, learning_rate)
+    assert (student.head, student.bidirectional, student.hidden_dropout) == (head, bidirectional, 0.2)
+    if student.is_pair:
+        assert student.pairing == ("diffcat" if diffcat else "joint")
+    sizes = {"hybrid": (20, 400), "cmow": (28, 0), "cbow": (0, 784)}[embedding]
+    assert (student.matrix_size, student.vector_size) == sizes
+    assert (recipe.settings.alpha, recipe.settings.temperature) == (0.5, 1)
+    assert (recipe.settings.num_train_epochs, recipe.settings.early_stopping_patience) == (20, 5)
+    assert recipe.grid == {"learning_rate": LEARNING_RATES}
+
+
+def test_the_recipe_of_scores_suits_the_papers_bins_too() -> None:
+    bins = make_target(load_task("stsb"), "classification")
+    assert designed("stsb", bins).target.num_logits == 21
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_shipped_recipes_grid_can_be_swept(name: str, tmp_path: Path) -> None:
+    config = with_recipe(SweepConfig.from_flags(recipe=name))
+    trials = make_trials(config, tmp_path, facts(name))
+    assert [trial.config.learning_rate for trial in trials] == LEARNING_RATES
+    assert {trial.config.head for trial in trials} == {TABLE[name][0]}
+
+
+def test_what_was_given_as_a_flag_beats_the_recipe(tmp_path: Path) -> None:
+    recipe = write(tmp_path, "{task: cola, alpha: 0.9, temperature: 3, bidirectional: false, embedding: cmow}")
+    config = with_recipe(TrainConfig.from_flags(recipe=recipe, alpha=0.5, bidirectional=True, seed=7))
+    assert (config.alpha, config.bidirectional) == (0.5, True)  # given, though they are the defaults
+    assert (config.task, config.temperature, config.embedding) == ("cola", 3, "cmow")
+    assert config.seed == 7
+    untouched = TrainConfig.from_flags()
+    others = set(TrainConfig.model_fields) - {"task", "alpha", "temperature", "bidirectional", "embedding", "seed"}
+    assert all(getattr(config, name) == getattr(untouched, name) for name in others - {"recipe"})
+
+
+def test_without_a_recipe_nothing_changes() -> None:
+    config = TrainConfig.from_flags(task="rte", alpha=0.25)
+    assert with_recipe(config) == config
+    assert with_recipe(config).model_fields_set == {"task", "alpha"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("rte", None)),
+        ({"logits": "./sets/rte"}, (None, "./sets/rte")),
+        ({"task": "rte-large"}, ("rte-large", None)),
+    ],
+)
+def test_the_set_that_a_flag_names_replaces_the_recipes(
+    given: dict[str, str], expected: tuple[str | None, str | None]
+) -> None:
+    config = with_recipe(TrainConfig.from_flags(recipe="rte", **given))
+    assert (config.task, config.logits) == expected
+    assert config.learning_rate == TABLE["rte"][-1]
+
+
+def test_a_flags_task_replaces_a_recipes_logits(tmp_path: Path) -> None:
+    config = with_recipe(TrainConfig.from_flags(recipe=write(tmp_path, "logits: sets/x"), task="cola"))
+    assert (config.task, config.logits) == ("cola", None)
+
+
+def train_by_command(recipe: str, logit_set: Path, output_dir: Path, *flags: str) -> dict[str, Any]:
+    """The settings of the run that a command makes."""
+    places = ["--logits", str(logit_set), "--output-dir", str(output_dir)]
+    result = CliRunner().invoke(app, ["train-student", "--recipe", recipe, *places, *flags])
+    assert result.exit_code == 0, result.output
+    return dict(json.loads((output_dir / "run.json").read_text())["settings"])
+
+
+def test_the_command_takes_from_a_recipe_what_was_not_typed(store: Path, tmp_path: Path) -> None:
+    text = "{task: rte, alpha: 0.9, bidirectional: true, num_train_epochs: 1, matrix_size: 3, vector_size: 5}"
+    recipe = write(tmp_path, text)
+    settings = train_by_command(recipe, store / "opinion", tmp_path / "a", "--hidden-size", "8")
+    assert (settings["alpha"], settings["bidirectional"], settings["num_train_epochs"]) == (0.9, True, 1)
+    assert (settings["matrix_size"], settings["hidden_size"]) == (3, 8)
+    typed = ["--alpha", "0.5", "--no-bidirectional", "--hidden-size", "8", "--seed", "1"]
+    settings = train_by_command(recipe, store / "opinion", tmp_path / "b", *typed)
+    assert (settings["alpha"], settings["bidirectional"], settings["num_train_epochs"]) == (0.5, False, 1)
+    assert settings["seed"] == 1
+
+
+def test_a_recipe_can_turn_off_what_a_typed_flag_turns_on(store: Path, tmp_path: Path) -> None:
+    recipe = write(
+        tmp_path, "{bidirectional: false, num_train_epochs: 1, matrix_size: 3, vector_size: 5, hidden_size: 8}"
+    )
+    assert not train_by_command(recipe, store / "opinion", tmp_path / "a")["bidirectional"]
+    assert train_by_command(recipe, store / "opinion", tmp_path / "b", "--bidirectional")["bidirectional"]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("learning_rat: 1", r"unknown key 'learning_rat': did you mean 'learning_rate'\? Known: .*alpha"),
+        ("alpha: 2", r"alpha: Input should be less than or equal to 1 \(got 2\)"),
+        (
+            "{alpha: 2, heads: cnn, embedding: elmo}",
+            r"(?s)3 problems\n  - embedding: .*\(got 'elmo'\)\n  - alpha: .*\n  - unknown key 'heads'",
+        ),
+        ("alpha: [", "(?s)not YAML: .*line 1, column 9"),
+        ("- alpha", "not a mapping of settings"),
+        ("", "not a mapping of settings"),
+        ("{output_dir: x, store: y, alpha: 0.5}", r"\['output_dir', 'store'\] are not for a recipe, but flags"),
+        ("json_output: true", r"\['json_output'\] are not for a recipe"),
+        ("recipe: rte", r"\['recipe'\] are not for a recipe"),
+        ("grid: [1, 2]", r"grid: give a list of values for each setting \(got \[1, 2\]\)"),
+        ("grid: {alpha: 0.5}", r"grid: give a list of values for each setting \(got \{'alpha': 0.5\}\)"),
+        ("grid: {alpha: []}", "grid: give a list of values for each setting"),
+    ],
+)
+def test_a_wrong_recipe_is_told_with_its_file(tmp_path: Path, text: str, match: str) -> None:
+    recipe = write(tmp_path, text)
+    with pytest.raises(ConfigError, match=match) as caught:
+        load_recipe(recipe)
+    assert str(caught.value).startswith(f"--recipe {recipe}: ")
+
+
+def test_an_unknown_name_is_told_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no file and no shipped recipe 'mlni': did you mean 'mnli'\? Known: cola, "):
+        load_recipe("mlni")
+    with pytest.raises(ConfigError, match=re.escape(f"--recipe {tmp_path}: cannot be read")):
+        load_recipe(str(tmp_path))
+    (tmp_path / "latin.yaml").write_bytes("task: é".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"latin\.yaml: cannot be read"):
+        load_recipe(str(tmp_path / "latin.yaml"))
+
+
+@pytest.mark.parametrize("command", ["train-student", "sweep"])
+def test_a_wrong_recipe_ends_a_command_without_a_traceback(tmp_path: Path, command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--recipe", write(tmp_path, "alpha: 2"), "--task", "x"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "alpha: Input should be less than or equal to 1" in result.stderr
+    assert "Traceback" not in result.stderr
