@@ -31,7 +31,7 @@ class Graph(nn.Module):
         super().__init__()
         self.encoder, self.head = student.encoder, student.head
         self.compare = COMPARE.get(student.config.pairing)
-        self.product = partial(exported_product, levels=(student.config.max_seq_length - 1).bit_length())
+        self.product = partial(exported_product, longest=student.config.max_seq_length)
 
     def forward(self, ids1: torch.Tensor, ids2: torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits_BC, float32, for int64 ids1_BL, and ids2_BK if the student reads two sequences."""

@@ -2,6 +2,8 @@
 
 import torch
 
+GROUP = 8
+
 
 def ordered_product(m_BLDD: torch.Tensor) -> torch.Tensor:
     """The product of each row's matrices from left to right, X_1 X_2 … X_L.
@@ -23,21 +25,23 @@ def ordered_product(m_BLDD: torch.Tensor) -> torch.Tensor:
     return m_BLDD[:, 0]
 
 
-def exported_product(m_BLDD: torch.Tensor, levels: int) -> torch.Tensor:
-    """`ordered_product` for a graph that takes any length up to 2 ** ``levels``, in which no loop may depend on it.
+def exported_product(m_BLDD: torch.Tensor, longest: int) -> torch.Tensor:
+    """`ordered_product` for a graph that takes any length up to ``longest``, in which no loop may depend on it.
 
-    Every level halves the length, rounding up; the length 1 stays.
+    First groups of `GROUP` matrices, as many as there are, then as many groups as the longest input has; what is missing
+    is filled up by identities.
 
     Returns:
         product_BDD; a longer input is an error when the graph is run.
     """
-    size_BD = m_BLDD.shape[0], m_BLDD.shape[-1]
-    identity_BLDD = torch.eye(size_BD[1], device=m_BLDD.device).expand(size_BD[0], 1, -1, -1)
-    for _ in range(levels):
-        m_BLDD = torch.cat([m_BLDD, identity_BLDD], dim=1)
-        right_BLDD = m_BLDD[:, 1::2]
-        m_BLDD = m_BLDD[:, 0::2][:, : right_BLDD.shape[1]] @ right_BLDD
-    return m_BLDD.reshape(size_BD[0], size_BD[1], size_BD[1])
+    batch_size, length, side, _ = m_BLDD.shape
+    identity_BLDD = torch.eye(side, device=m_BLDD.device).expand(batch_size, 1, -1, -1)
+    groups, most_groups = (length + GROUP - 1) // GROUP, (longest + GROUP - 1) // GROUP
+    m_BLDD = torch.cat([m_BLDD, identity_BLDD.expand(-1, GROUP - 1, -1, -1)], dim=1)[:, : GROUP * groups]
+    m_BDD = ordered_product(m_BLDD.reshape(batch_size * groups, GROUP, side, side))
+    missing_BLDD = identity_BLDD.expand(-1, most_groups - groups, -1, -1)
+    m_BLDD = torch.cat([m_BDD.view(batch_size, groups, side, side), missing_BLDD], dim=1)
+    return ordered_product(m_BLDD.view(batch_size, most_groups, side, side))
 
 
 def prefix_products(m_BLDD: torch.Tensor) -> torch.Tensor:
