@@ -84,7 +84,12 @@ def special_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...],
     """The special tokens before, between and after the two sentences of a pair; None if there are none between.
 
     BERT's are ``[CLS]``, ``[SEP]`` and ``[SEP]``.
+
+    Args:
+        tokenizer: its truncation and padding settings are removed.
     """
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
     encoding = tokenizer.encode("a", "a")
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])
     part = 0

@@ -17,7 +17,7 @@ FORMAT_VERSION = 2
 DEFAULT_SIZES = {"hybrid": (20, 400), "cmow": (28, 0), "cbow": (0, 784)}
 DEFAULT_MLP_SIZE = 1000
 
-MIN_CNN_SIDE = 3  # what three convolutions leave at least one value of
+MIN_CNN_SIDE = 4  # what three convolutions leave several values of; batch norm needs them
 
 PAIRING_WORDS = {
     "diffcat": "DiffCat, [u; w; |u-w|]",

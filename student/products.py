@@ -28,8 +28,8 @@ def ordered_product(m_BLDD: torch.Tensor) -> torch.Tensor:
 def exported_product(m_BLDD: torch.Tensor, longest: int) -> torch.Tensor:
     """`ordered_product` for a graph that takes any length up to ``longest``, in which no loop may depend on it.
 
-    First groups of `GROUP` matrices, as many as there are, then as many groups as the longest input has; what is missing
-    is filled up by identities.
+    First groups of `GROUP` matrices, as many as there are, then as many groups as the longest input has; identities
+    fill up what is missing.
 
     Returns:
         product_BDD; a longer input is an error when the graph is run.

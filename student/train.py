@@ -19,7 +19,7 @@ from student.card import CARD_FILE, card_text
 from student.config import TrainConfig
 from student.data import Examples, as_read, load_examples
 from student.evaluate import evaluate_split
-from student.initialize import copy_embeddings, source_record
+from student.initialize import copy_embeddings, source_sha256
 from student.loop import train_epochs
 from student.model import Student, default_device, num_bytes, num_parameters
 from student.vocabulary import active_ids, renumber, restore, shrunk
@@ -77,8 +77,8 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     data = data or load_data(config)
     logit_set, student_config = data.logit_set, design(config, data.facts)
     folder = config.output_dir or Path("runs") / logit_set.root.name
-    make_folder(folder)
     settings = _settings(config, student_config, data)
+    make_folder(folder)
     places = {"logit_set": str(logit_set.root.resolve())}
     finished = start_run(folder / RUN_RECORD, settings, command, folder / CHECKPOINT, places)
     if finished is not None:
@@ -129,7 +129,7 @@ def task_facts(logit_set: LogitSet) -> Facts:
         "target": manifest.target,
         "metrics": manifest.task.metrics,
         "is_pair": manifest.task.is_pair,
-        "special_ids": special_ids(tokenizer),
+        "special_ids": special_ids(tokenizer) if manifest.task.is_pair else None,
         "vocabulary_size": manifest.tokenizer.vocabulary_size,
         "pad_id": manifest.tokenizer.pad_id,
         "tokenizer_sha256": manifest.tokenizer.sha256,
@@ -147,7 +147,7 @@ def _settings(config: TrainConfig, student_config: StudentConfig, data: Training
         "vector_size": student_config.vector_size,
         "bidirectional": student_config.bidirectional,
         "hidden_size": student_config.hidden_size,
-        "init_from_sha256": source_record(config.init_from),
+        "init_from_sha256": source_sha256(config.init_from, student_config),
         "logit_set_fingerprint": logit_set.manifest.fingerprint,
         "query": f"select * {logit_set.query('train', config.where)}",
         "rows": len(rows),

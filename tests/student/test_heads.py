@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,8 @@ from student.architecture import MIN_CNN_SIDE, StudentConfig, design
 from student.config import TrainConfig
 from student.heads import BiLstmHead, cnn_head, linear_head, mlp_head
 from student.model import Student
+from student.train import train
+from tests.student.conftest import tiny_config, weights
 from tests.student.test_student_model import padded, student, student_config
 
 CLASSES = 3  # of student_config
@@ -113,6 +117,15 @@ def test_the_smallest_squares_can_be_trained_on_a_single_row() -> None:
     model = student(head="cnn", matrix_size=MIN_CNN_SIDE, vector_size=0).train()
     model(padded([[1, 2]])).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_trained_cnn_keeps_the_statistics_of_its_batches(store: Path, tmp_path: Path) -> None:
+    sizes = {"matrix_size": 4, "vector_size": 16, "hidden_size": None}
+    record = train(tiny_config(store / "opinion", tmp_path, head="cnn", **sizes), "")
+    kept = weights(tmp_path)
+    steps = -(-record["settings"]["rows"] // 32) * record["result"]["best"]["epoch"]
+    assert kept["head.6.num_batches_tracked"].item() == steps > 0
+    assert (kept["head.6.running_mean"] != 0).all()
 
 
 def designed(**flags: object) -> StudentConfig:

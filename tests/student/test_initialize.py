@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from student.initialize import copy_embeddings
+from student.initialize import copy_embeddings, source_sha256
 from student.model import CONFIG_FILE, WEIGHTS_FILE, Student
 from student.train import train
 from tests.student.conftest import tiny_config, weights
@@ -65,9 +65,8 @@ def test_unused_tokens_keep_what_they_started_from(store: Path, opinion_run: Pat
 def test_every_difference_is_named(tmp_path: Path) -> None:
     student(tokenizer_sha256="1" * 64, table_dtype="int8").save(tmp_path)
     here = student(matrix_size=2, vector_size=5, bidirectional=False)
-    before = [table.weight.clone() for table in here.encoder.tables()]
     with pytest.raises(ConfigError, match=re.escape(f"--init-from {tmp_path}: ")) as caught:
-        copy_embeddings(tmp_path, here)
+        source_sha256(tmp_path, here.config)
     for difference in (
         f"tokenizer_sha256 is '{'1' * 64}' there and '{'0' * 64}' here",
         "matrix_size is 3 there and 2 here",
@@ -76,7 +75,6 @@ def test_every_difference_is_named(tmp_path: Path) -> None:
         "table_dtype is 'int8' there and 'float32' here",
     ):
         assert difference in str(caught.value)
-    assert all(torch.equal(old, table.weight) for old, table in zip(before, here.encoder.tables(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -86,13 +84,13 @@ def test_every_difference_is_named(tmp_path: Path) -> None:
 def test_one_difference_is_enough(tmp_path: Path, changes: dict[str, object], named: str) -> None:
     student().save(tmp_path)
     with pytest.raises(ConfigError, match=f"embeddings do not fit: {named}[^;]*here$"):
-        copy_embeddings(tmp_path, student(**changes))
+        source_sha256(tmp_path, student(**changes).config)
 
 
 def test_a_run_does_not_start_from_tables_that_do_not_fit(store: Path, opinion_run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="matrix_size is 3 there and 4 here; vector_size is 5 there and 6 here"):
+    with pytest.raises(ConfigError, match=r"matrix_size is 3 there and 4 here\n.*vector_size is 5 there and 6 here"):
         train(tiny_config(store / "roles", tmp_path, init_from=opinion_run, matrix_size=4, vector_size=6), "")
-    assert not (tmp_path / WEIGHTS_FILE).exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_without_weights_is_refused(store: Path, tmp_path: Path) -> None:
