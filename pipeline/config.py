@@ -38,9 +38,11 @@ def as_flags(config: Config) -> list[str]:
     """The command line that makes a configuration, as far as it was not left to defaults."""
     flags = []
     for name, value in config.model_dump(mode="json", include=config.model_fields_set).items():
-        if isinstance(value, bool):
-            flags.append(flag_name(name) if value else flag_name(name).replace("--", "--no-", 1))
-        elif value is not None:
+        if value is True:
+            flags.append(flag_name(name))
+        elif value is False and type(config).model_fields[name].default is True:
+            flags.append(flag_name(name).replace("--", "--no-", 1))
+        elif value not in (None, False):
             flags += [flag_name(name), str(value)]
     return flags
 

@@ -103,6 +103,6 @@ def _dev_rows(config: ExportConfig, student: Student, record: Record) -> dict[st
 def _write_folder(student: Student, record: Record, folder: Path) -> None:
     make_folder(folder)
     card = card_text(student.config, num_parameters(student), num_bytes(student), record)
-    student.companions[CARD_FILE] = card
+    student.companions[CARD_FILE] = card.encode()
     student.save_pretrained(folder)
     write_record(folder / RUN_RECORD, record)

@@ -3,6 +3,7 @@
 Shapes: B batch, L tokens of the first sentence, K tokens of the second, N sentences (B or 2 B), F features, C logits.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from pipeline.errors import IntegrityError
-from pipeline.files import write_text
+from pipeline.files import write_atomically, write_text
 from pipeline.logit_set.manifest import TOKENIZER_FILE
 from pipeline.training import write_tensors
 from student.architecture import StudentConfig, read_config
@@ -33,13 +34,13 @@ class Student(nn.Module, PyTorchModelHubMixin):
 
     Attributes:
         config: its architecture.
-        companions: texts that lie beside its weights, by file name: the tokenizer and the card.
+        companions: the files that lie beside its weights, by name: the tokenizer and the card.
     """
 
     def __init__(self, config: StudentConfig) -> None:
         super().__init__()
         self.config = config
-        self.companions: dict[str, str] = {}
+        self.companions: dict[str, bytes] = {}
         self.encoder = Encoder(
             max(config.vocabulary_size, config.pad_id + 1),
             config.matrix_size,
@@ -116,13 +117,13 @@ class Student(nn.Module, PyTorchModelHubMixin):
             raise IntegrityError(f"{folder / WEIGHTS_FILE}: not the weights of this student: {error}") from error
         for name in (TOKENIZER_FILE, CARD_FILE):
             if (folder / name).is_file():
-                student.companions[name] = (folder / name).read_text(encoding="utf-8")
+                student.companions[name] = (folder / name).read_bytes()
         return student.eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:
         self.save(save_directory)
-        for name, text in self.companions.items():
-            write_text(save_directory / name, text)
+        for name, content in self.companions.items():
+            write_atomically(save_directory / name, partial(Path.write_bytes, data=content))
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, config: object = None, **download: Any) -> Self:

@@ -26,7 +26,7 @@ def train_student(config: TrainConfig) -> None:
 @takes(SweepConfig)
 def sweep(config: SweepConfig) -> None:
     """Train a student for every combination of values and seed, and compare them."""
-    from student.sweep import sweep as run_sweep
+    from student.sweep.run import sweep as run_sweep
 
     result = run_sweep(config, command_line())["result"]
     if config.json_output:

@@ -7,10 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from pipeline.bootstrap import bootstrap_intervals
+from pipeline.cli import app
 from pipeline.errors import DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.manifest import FILE_NAME
 from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.metrics import bin_scores
 from pipeline.targets import NO_LABEL
 from pipeline.tasks import Task
 from student.config import EvaluateConfig
@@ -23,7 +27,7 @@ from teacher.finetune import save_teacher
 from teacher.models import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.conftest import dump_config
-from tests.student.conftest import tiny_config
+from tests.student.conftest import tiny_config, weights
 
 
 def config(run: Path, logits: Path | None = None) -> EvaluateConfig:
@@ -153,3 +157,110 @@ def test_teacher_and_student_are_scored_on_the_same_rows(opinion_run: Path, stor
     examples = load_examples(open_set(store / "opinion"), "validation")
     accuracy = float((examples.teacher_NC.argmax(axis=1) == examples.label_N).mean())
     assert evaluate(config(opinion_run))["validation"]["teacher"] == {"accuracy": accuracy}
+
+
+def test_an_evaluation_holds_interval_and_glues_number(opinion_run: Path, opinion_set: LogitSet) -> None:
+    examples = load_examples(opinion_set, "validation")
+    label_N = np.array([1] * 30 + [0] * (len(examples) - 30))
+    always_1 = evaluate_split(constant_student(opinion_run, [0.0, 1.0]), replace(examples, label_N=label_N))
+    assert always_1["glue"] == always_1["gold"]["accuracy"] == 30 / len(examples)
+    low, high = always_1["interval"]["accuracy"]
+    deviation = math.sqrt(0.75 * 0.25 / 40)  # of a share of 30 in 40
+    assert (low, high) == pytest.approx((0.75 - 1.96 * deviation, 0.75 + 1.96 * deviation), abs=0.03)
+    assert always_1["bins"] == {}
+    nothing = np.full(len(examples), NO_LABEL)
+    unknown = evaluate_split(constant_student(opinion_run, [0.0, 1.0]), replace(examples, label_N=nothing))
+    assert (unknown["interval"], unknown["glue"], unknown["bins"]) == ({}, None, {})
+
+
+@pytest.fixture(scope="module")
+def rating_runs(ratings: dict[str, LogitSet], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Finished runs on the task with scores, by the kind of the target; read only."""
+    runs = {kind: tmp_path_factory.mktemp("rating_runs") / kind for kind in ratings}
+    for kind, run in runs.items():
+        train(tiny_config(ratings[kind].root, run), "")
+    return runs
+
+
+def test_scores_have_two_metrics_and_glues_number_is_their_mean(
+    ratings: dict[str, LogitSet], rating_runs: dict[str, Path]
+) -> None:
+    for kind, run in rating_runs.items():
+        parts = evaluate(config(run))["validation"]
+        assert list(parts["gold"]) == list(parts["interval"]) == ["pearson", "spearmanr"]
+        assert parts["glue"] == pytest.approx(sum(parts["gold"].values()) / 2)
+        assert all(low < parts["gold"][name] < high for name, (low, high) in parts["interval"].items())
+        student, examples = Student.load(run), load_examples(ratings[kind], "validation")
+        rows = (student_logits(student, examples), examples.label_N, examples.score_N)
+        target = student.config.target
+        assert parts["interval"] == bootstrap_intervals(("pearson", "spearmanr"), target, *rows)
+        assert parts["bins"] == bin_scores(("pearson", "spearmanr"), target, rows[0], rows[2])
+        assert len(parts["bins"]) == {"score": 0, "bins": 4}[kind]
+
+
+def test_a_runs_record_holds_what_evaluate_says(rating_runs: dict[str, Path]) -> None:
+    for run in rating_runs.values():
+        assert json.loads((run / "run.json").read_text())["result"]["evaluation"] == evaluate(config(run))
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")]
+
+
+def shown(number: float) -> str:
+    return f"{number:.4f}".rstrip("0").rstrip(".") if abs(number) >= 1e-3 or number == 0 else f"{number:.4g}"
+
+
+def test_the_command_shows_every_number(rating_runs: dict[str, Path]) -> None:
+    parts = evaluate(config(rating_runs["bins"]))["validation"]
+    result = CliRunner().invoke(app, ["evaluate", str(rating_runs["bins"])], env={"COLUMNS": "300"})
+    assert result.exit_code == 0, result.output
+    rows = [cells(line) for line in result.stdout.splitlines() if "validation" in line]
+    expected = [
+        ["validation", name, shown(value), "{:.3f} to {:.3f}".format(*parts["interval"][name])]
+        + [shown(parts[key][name]) for key in ("teacher", "majority")]
+        for name, value in parts["gold"].items()
+    ]
+    expected += [["validation", "mean (GLUE)", shown(parts["glue"]), "", "", ""]]
+    expected += [["validation", name, shown(value)] for name, value in parts["bins"].items()]
+    expected += [["validation", f"{name} with the teacher", shown(value)] for name, value in parts["fidelity"].items()]
+    assert rows == expected
+    assert "95 % interval" in result.stdout
+
+
+def test_the_command_prints_the_evaluation_as_json(opinion_run: Path) -> None:
+    result = CliRunner().invoke(app, ["evaluate", str(opinion_run), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == evaluate(config(opinion_run))
+
+
+def test_the_command_names_one_metric_without_a_mean(opinion_run: Path) -> None:
+    result = CliRunner().invoke(app, ["evaluate", str(opinion_run)])
+    assert result.exit_code == 0, result.output
+    assert "accuracy" in result.stdout
+    assert "mean (GLUE)" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head": "linear", "hidden_size": None},
+        {"head": "cnn", "hidden_size": None, "matrix_size": 5, "vector_size": 25},
+        {"head": "bilstm", "hidden_size": 4},
+        {"head": "bilstm", "hidden_size": 4, "pairing": "joint", "token_dropout": 0.2},
+        {"head": "mlp", "pairing": "compare"},
+    ],
+    ids=lambda changes: "-".join(str(value) for value in changes.values()),
+)
+def test_every_head_is_trained_to_the_same_bits_by_the_same_seed(
+    store: Path, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    results = [
+        train(tiny_config(store / "roles", tmp_path / name, **{"seed": 3} | changes | more), "")["result"]
+        for name, more in (("one", {}), ("two", {}), ("other", {"seed": 4}))
+    ]
+    one, two, other = (weights(tmp_path / name) for name in ("one", "two", "other"))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert results[0] == results[1]
+    assert not all(torch.equal(one[name], other[name]) for name in one)

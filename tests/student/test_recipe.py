@@ -12,8 +12,8 @@ from pipeline.targets import Target, make_target
 from pipeline.tasks import load_task, task_names
 from student.architecture import Facts, StudentConfig, design
 from student.config import SweepConfig, TrainConfig
-from student.grid import make_trials
 from student.recipe import load_recipe, recipe_names, with_recipe
+from student.sweep.grid import make_trials
 
 # Table II of the paper's supplement: classifier, embedding, DiffCat, bidirectional, learning rate.
 TABLE = {

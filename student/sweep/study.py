@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError, MissingDependencyError
-from student.grid import Trial
+from student.sweep.grid import Trial
 
 if TYPE_CHECKING:
     import optuna

@@ -48,14 +48,15 @@ def make_trials(config: SweepConfig, folder: Path, facts: Facts) -> list[Trial]:
     """
     grid = _grid(config)
     kept = config.model_dump(include=config.model_fields_set & TrainConfig.model_fields.keys() - {"json_output"})
-    trials, problems = [], []
+    trials, problems = [], _wrong_values(grid, kept)
+    raise_all(ConfigError, "--grid", problems)
     for point in product(*grid.values()):
         for seed in range(config.seed, config.seed + config.seeds):
             try:
                 made = TrainConfig.from_flags(**kept | dict(zip(grid, point, strict=True)) | {"seed": seed})
                 design(made, facts)
             except ConfigError as error:
-                problems.append(str(error))
+                problems.append(str(error).removeprefix("wrong flags: "))
                 continue
             values = made.model_dump(mode="json", include={*grid, "seed"})
             values = {name: values[name] for name in (*grid, "seed")}
@@ -67,13 +68,24 @@ def make_trials(config: SweepConfig, folder: Path, facts: Facts) -> list[Trial]:
     return trials
 
 
+def _wrong_values(grid: dict[str, list[Any]], kept: dict[str, Any]) -> list[str]:
+    problems = []
+    for name, values in grid.items():
+        for value in values:
+            try:
+                TrainConfig.from_flags(**kept | {name: value})
+            except ConfigError as error:
+                problems.append(str(error).removeprefix("wrong flags: "))
+    return problems
+
+
 def _grid(config: SweepConfig) -> dict[str, list[Any]]:
     if config.grid:
         pairs = [entry.partition("=") for entry in config.grid]
         grid: dict[str, list[Any]] = {name.replace("-", "_"): values.split(",") for name, _, values in pairs}
     else:
         grid = load_recipe(config.recipe).grid if config.recipe else {}
-    problems = [f"{name!r} cannot be swept: {did_you_mean(name, SWEPT)}" for name in grid if name not in SWEPT]
+    problems = [f"{name!r} cannot be swept: {did_you_mean(str(name), SWEPT)}" for name in grid if name not in SWEPT]
     problems += [f"{name}: no values; write {name}=VALUE,VALUE" for name, values in grid.items() if "" in values]
     if len(grid) < len(config.grid):
         problems.append("a name is there twice; give all its values at once")

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import Pipe, active_children, connection, get_context, parent_process
 
 import torch
@@ -16,7 +17,7 @@ from pipeline.errors import DistillError
 from student.config import TrainConfig
 from student.train import TrainingData, load_data, train
 
-_data: TrainingData  # of a worker; what its initializer read
+_data: TrainingData | DistillError  # of a worker; what its initializer read, or why it could not
 
 
 def train_all(configs: Sequence[TrainConfig], processes: int) -> Iterator[tuple[int, DistillError | None]]:
@@ -24,20 +25,28 @@ def train_all(configs: Sequence[TrainConfig], processes: int) -> Iterator[tuple[
 
     Args:
         configs: they name the same set and the same rows.
-        processes: how many to train at the same time; they share the cores.
+        processes: how many to train at the same time; they share the threads of this one.
 
     Yields:
         The number of each as it is finished, with what was wrong with it, if anything.
+
+    Raises:
+        DistillError: if the rows cannot be read, or the system has ended a process.
     """
     if not configs:
         return
     processes = min(processes, len(configs))
-    start = (configs[0], max(1, (os.cpu_count() or 1) // processes))
+    start = (configs[0], max(1, torch.get_num_threads() // processes))
     with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_start, initargs=start) as pool:
         futures = {pool.submit(_train, config): number for number, config in enumerate(configs)}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            message = (
+                "the system has ended a process, perhaps for its memory; repeat the command with fewer --processes"
+            )
+            raise DistillError(message) from error
         except BaseException:  # Ctrl-C, too: what runs is stopped and can be gone on with
             pool.shutdown(wait=False, cancel_futures=True)
             for child in active_children():
@@ -51,7 +60,10 @@ def _start(config: TrainConfig, threads: int) -> None:
     _end_with_parent()
     os.environ["RANK"] = "worker"  # the parent alone reports
     torch.set_num_threads(threads)
-    _data = load_data(config)
+    try:
+        _data = load_data(config)
+    except DistillError as error:
+        _data = error
 
 
 def _end_with_parent() -> None:
@@ -72,6 +84,8 @@ def _end_with_parent() -> None:
 
 
 def _train(config: TrainConfig) -> DistillError | None:
+    if isinstance(_data, DistillError):
+        raise _data
     try:
         train(config, shlex.join(["distill", "train-student", *as_flags(config)]), _data)
     except DistillError as error:

@@ -1,4 +1,4 @@
-"""``distill sweep``: a student for every combination of values and seed, each in its own run folder."""
+"""Every combination of values and seed as a run of its own; the runs are what counts, the rest is told of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,26 +12,16 @@ from pipeline.files import make_folder
 from pipeline.run_record import RUN_RECORD, Record, read_record, write_record
 from pipeline.training import quality
 from student.config import SweepConfig
-from student.grid import Trial, make_trials
 from student.recipe import with_recipe
-from student.study import Study, open_study
+from student.sweep.grid import Trial, make_trials
+from student.sweep.study import Study, open_study
+from student.sweep.workers import train_all
 from student.train import open_training_set, task_facts
-from student.workers import train_all
 
 SWEEP_RECORD = "sweep.json"
 STORAGE = "optuna.db"
-NOT_COMPARED = {
-    "task",
-    "logits",
-    "store",
-    "output_dir",
-    "recipe",
-    "grid",
-    "seeds",
-    "processes",
-    "storage",
-    "json_output",
-}
+PLACES = {"task", "logits", "store", "output_dir", "recipe", "storage"}
+NOT_COMPARED = PLACES | {"grid", "seeds", "processes", "allow_unverified", "json_output"}
 
 
 def sweep(config: SweepConfig, command: str) -> Record:
@@ -57,9 +47,15 @@ def sweep(config: SweepConfig, command: str) -> Record:
     folder = config.output_dir or Path("sweeps") / logit_set.root.name
     trials = make_trials(config, folder, task_facts(logit_set))
     make_folder(folder)
+    is_new = not (folder / SWEEP_RECORD).exists()
     _start_record(config, folder, logit_set.manifest.fingerprint, command)
     study = open_study(config.storage or f"sqlite:///{folder / STORAGE}", folder.name, trials)
-    failed = _train_missing(trials, study, config.processes)
+    try:
+        failed = _train_missing(trials, study, config.processes)
+    except DistillError:
+        if is_new and not any(trial.folder.exists() for trial in trials):
+            (folder / SWEEP_RECORD).unlink()  # nothing that other settings could be mixed with
+        raise
     record = read_record(folder / SWEEP_RECORD) | {"state": "finished", "result": _result(trials, failed)}
     write_record(folder / SWEEP_RECORD, record)
     return record
@@ -67,8 +63,7 @@ def sweep(config: SweepConfig, command: str) -> Record:
 
 def _start_record(config: SweepConfig, folder: Path, fingerprint: str, command: str) -> None:
     """All runs of a folder have the same settings but for the grid's, which may grow from try to try."""
-    chosen = config.model_dump(mode="json", include=config.model_fields_set - NOT_COMPARED)
-    settings = chosen | {"logit_set_fingerprint": fingerprint}
+    settings = config.model_dump(mode="json", exclude=NOT_COMPARED) | {"logit_set_fingerprint": fingerprint}
     path = folder / SWEEP_RECORD
     changes = setting_changes(read_record(path)["settings"], settings) if path.exists() else ""
     if changes:

@@ -1,0 +1,1 @@
+"""``distill sweep``: many students from one logit set, compared."""

@@ -1,0 +1,53 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pipeline.cli.options import takes
+from pipeline.config import Config, as_flags
+from student.config import TrainConfig
+
+
+def parsed(flags: list[str]) -> TrainConfig:
+    """What the command line makes of flags."""
+    seen: list[TrainConfig] = []
+
+    def command(config: TrainConfig) -> None:
+        """Keep it."""
+        seen.append(config)
+
+    application = typer.Typer()
+    application.command()(takes(TrainConfig)(command))
+    result = CliRunner().invoke(application, flags)
+    assert result.exit_code == 0, result.output
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"task": "rte", "alpha": 0.5, "seed": 42},
+        {"bidirectional": False, "learning_rate": 1e-05, "matrix_size": 3},
+        {"bidirectional": True, "json_output": True, "allow_unverified": True},
+        {"where": "margin(logits) < 0.9 and sentence1 <> 'it''s'", "store": Path("a b/c"), "init_from": Path("runs/x")},
+        {"where": "-1 < source_row", "initializer_range": 1 / 3},
+        {"where": None, "recipe": None, "logits": "sets/x"},
+        {"json_output": True},
+    ],
+    ids=str,
+)
+def test_flags_of_a_configuration_make_it_again(settings: dict[str, Any]) -> None:
+    config = TrainConfig.from_flags(**settings)
+    again = parsed(as_flags(config))
+    assert again == config
+    assert again.model_fields_set == {name for name, value in settings.items() if value is not None}
+
+
+def test_what_is_left_to_its_default_is_no_flag() -> None:
+    assert as_flags(TrainConfig.from_flags()) == []
+    flags = as_flags(TrainConfig.from_flags(per_device_train_batch_size=4, bidirectional=False))
+    assert flags == ["--no-bidirectional", "--per-device-train-batch-size", "4"]
+    assert as_flags(Config()) == []
