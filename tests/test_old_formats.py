@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.logit_set import manifest
 from pipeline.logit_set.reader import open_set
 from pipeline.logit_set.schema import logits_of
 from pipeline.logit_set.verify import verify_shards
 from pipeline.sql.gate import open_files, select
+from student.architecture import FORMAT_VERSION
 from student.data import load_examples
 from student.predict import Predictor
 
@@ -32,10 +34,16 @@ def test_a_logit_set_is_still_read(folder: Path) -> None:
 @pytest.mark.parametrize("folder", FORMATS, ids=lambda path: path.name)
 def test_a_student_still_says_the_same(folder: Path) -> None:
     expected = json.loads((folder / "expected.json").read_text())
-    [prediction] = Predictor(folder / "run")([expected["sentence"]])
-    assert prediction["label"] == expected["prediction"]["label"]
-    assert prediction["probabilities"] == pytest.approx(expected["prediction"]["probabilities"], abs=1e-5)
+    assert expected["predictions"]
+    for run, answer in expected["predictions"].items():
+        [prediction] = Predictor(folder / run)([expected["sentence"]])
+        assert prediction["label"] == answer["label"]
+        assert prediction["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-5)
 
 
-def test_there_is_a_fixture_of_the_current_version() -> None:
-    assert "v1" in [path.name for path in FORMATS]
+@pytest.mark.parametrize(
+    ("file", "current"), [("opinion/distill.json", manifest.FORMAT_VERSION), ("run/config.json", FORMAT_VERSION)]
+)
+def test_there_is_a_fixture_of_every_version(file: str, current: int) -> None:
+    versions = {json.loads((folder / file).read_text())["format_version"] for folder in FORMATS}
+    assert versions == set(range(1, current + 1))

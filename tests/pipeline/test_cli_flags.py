@@ -13,11 +13,10 @@ from student.config import TrainConfig
 from teacher.config import FinetuneConfig
 
 TRAINING = (
-    "--task --logits --store --output-dir --where --recipe --init-from --embedding --bidirectional --no- "
-    "bidirectional --matrix-size --vector-size --initializer-range --pairing --head --hidden-size --hidden- "
-    "dropout --token-dropout --alpha --soft-loss --temperature --num-train-epochs --early-stopping-patience "
-    "--learning-rate --warmup-steps --per-device-train-batch-size --max-grad-norm --seed --allow-unverified "
-    "--json"
+    "--task --logits --store --output-dir --where --recipe --init-from --embedding --bidirectional --no-bidirectional "
+    "--matrix-size --vector-size --initializer-range --pairing --head --hidden-size --hidden-dropout --token-dropout "
+    "--alpha --soft-loss --temperature --num-train-epochs --early-stopping-patience --learning-rate --warmup-steps "
+    "--per-device-train-batch-size --max-grad-norm --seed --allow-unverified --json"
 )
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
 FLAGS = {

@@ -1,0 +1,159 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, MissingDependencyError
+from student.config import EvaluateConfig, ExportConfig
+from student.describe import describe
+from student.evaluate import evaluate
+from student.export import export, with_small_tables
+from student.model import Student, num_bytes
+from student.onnx_file import write_onnx
+from student.predict import Predictor
+from student.tables import SmallDtype
+from tests.student.test_student_model import student
+
+SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}
+
+
+def session(path: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what it refuses is seen by the exception
+    return onnxruntime.InferenceSession(path, options)
+
+
+def says(path: Path, *ids: torch.Tensor) -> torch.Tensor:
+    inputs = {f"ids{number + 1}": part.numpy() for number, part in enumerate(ids)}
+    return torch.from_numpy(session(path).run(None, inputs)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "dtype"),
+    [
+        ({"is_pair": False, "head": "linear", "max_seq_length": 11}, None),
+        ({"is_pair": True, "max_seq_length": 20}, "int8"),
+        ({"is_pair": True, "pairing": "compare", **SQUARE}, "float16"),
+        ({"is_pair": False, "matrix_size": 0, "max_seq_length": 7}, None),
+    ],
+    ids=str,
+)
+def test_the_file_says_what_torch_says(tmp_path: Path, changes: dict[str, object], dtype: SmallDtype | None) -> None:
+    made = student(**changes).eval()
+    made = with_small_tables(made, dtype) if dtype else made
+    assert write_onnx(made, tmp_path / "x.onnx") < 1e-5
+    longest, pad = made.config.max_seq_length, made.config.pad_id
+    for batch_size, length in ((1, 1), (5, 4), (2, longest)):
+        shapes = ((batch_size, length), (batch_size, max(1, length - 2)))[: made.config.num_sequences]
+        ids = [torch.randint(made.config.vocabulary_size, shape) for shape in shapes]
+        expected = made(*ids).detach()
+        torch.testing.assert_close(says(tmp_path / "x.onnx", *ids), expected, rtol=1e-4, atol=1e-5)
+        padded = [torch.nn.functional.pad(part, (0, longest - part.shape[1]), value=pad) for part in ids]
+        torch.testing.assert_close(says(tmp_path / "x.onnx", *padded), expected, rtol=1e-4, atol=1e-5)
+    metadata = session(tmp_path / "x.onnx").get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["distill"]) == json.loads(made.config.model_dump_json())
+
+
+@pytest.mark.slow
+def test_an_input_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> None:
+    made = student(is_pair=False, max_seq_length=16).eval()
+    write_onnx(made, tmp_path / "x.onnx")
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        says(tmp_path / "x.onnx", torch.ones(2, 17, dtype=torch.int64))
+
+
+@pytest.mark.slow
+def test_a_file_that_says_something_else_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = onnxruntime.InferenceSession.run
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", lambda *args: [run(*args)[0] + 0.1])
+    with pytest.raises(IntegrityError, match=r"differs from torch by 0\.1.* for 1 inputs of 1 tokens"):
+        write_onnx(student(is_pair=False).eval(), tmp_path / "x.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_exported_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="a student with a bilstm head cannot be exported"):
+        write_onnx(student(head="bilstm", hidden_size=4).eval(), tmp_path / "x.onnx")
+    monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
+    with pytest.raises(MissingDependencyError, match=r"onnxscript: pip install 'distill-offline\[onnx\]'"):
+        write_onnx(student().eval(), tmp_path / "x.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_smaller_folder_is_a_student_like_any_other(roles_run: Path, store: Path, tmp_path: Path) -> None:
+    config = ExportConfig(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store)
+    result = export(config)
+    whole, small = Student.load(roles_run), Student.load(tmp_path / "small")
+    assert result["bytes"] == {"before": num_bytes(whole), "after": num_bytes(small)}
+    assert result["bytes"]["after"] < result["bytes"]["before"]
+    evaluation = evaluate(EvaluateConfig(run=tmp_path / "small", store=store))
+    record = json.loads((tmp_path / "small" / "run.json").read_text())
+    assert record["result"]["evaluation"] == evaluation
+    before = evaluate(EvaluateConfig(run=roles_run, store=store))
+    accuracy = {
+        "before": before["validation"]["gold"]["accuracy"],
+        "after": evaluation["validation"]["gold"]["accuracy"],
+    }
+    assert result["scores"] == {"validation": {"accuracy": accuracy}}
+    assert Predictor(tmp_path / "small")(["anna paid ben ."], ["ben paid anna ."])[0]["label"]
+    assert describe(str(tmp_path / "small"))["architecture"]["tables"] == "int8 tables"
+    assert "int8 tables" in (tmp_path / "small" / "README.md").read_text()
+    assert export(config) == result  # again
+
+
+def test_a_folder_of_another_student_is_left_alone(
+    roles_run: Path, opinion_run: Path, store: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(opinion_run, tmp_path / "other")
+    before = (other / "model.safetensors").read_bytes()
+    for folder in (other, roles_run):
+        with pytest.raises(FingerprintMismatchError, match="holds another student"):
+            export(ExportConfig(run=roles_run, output_dir=folder, tables="int8", store=store))
+    assert (other / "model.safetensors").read_bytes() == before
+
+
+def test_wrong_flags_are_all_told(roles_run: Path, store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing to write"):
+        export(ExportConfig(run=roles_run, store=store))
+    with pytest.raises(ConfigError, match="would be a copy"):
+        export(ExportConfig(run=roles_run, output_dir=tmp_path / "x", store=store))
+    export(ExportConfig(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store))
+    with pytest.raises(ConfigError, match=r"(?s)nothing to write.*--tables float16: the tables of .* are int8 already"):
+        export(ExportConfig(run=tmp_path / "small", tables="float16", store=store))
+    assert not (tmp_path / "x").exists()
+
+
+def test_without_its_set_a_student_is_written_but_not_measured(
+    roles_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(roles_run, tmp_path / "run")
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"logit_set": str(tmp_path / "gone")}))
+    config = ExportConfig(run=run, output_dir=tmp_path / "small", tables="float16", store=tmp_path)
+    assert export(config)["scores"] == {}
+    assert "the scores are not measured" in capsys.readouterr().err
+    assert Student.load(tmp_path / "small").config.table_dtype == "float16"
+    with pytest.raises(DataError, match="no logit set 'gone'"):
+        export(config.model_copy(update={"logits": "gone"}))
+
+
+@pytest.mark.slow
+def test_the_command_prints_what_it_costs(opinion_run: Path, store: Path, tmp_path: Path) -> None:
+    flags = ["export", str(opinion_run), "--onnx", str(tmp_path / "x.onnx"), "--tables", "int8", "--store", str(store)]
+    table = CliRunner().invoke(app, flags, env={"COLUMNS": "200"})
+    assert table.exit_code == 0, table.output
+    assert "validation accuracy" in table.stdout
+    result = json.loads(CliRunner().invoke(app, [*flags, "--json"]).stdout)
+    assert result["onnx"]["bytes"] == (tmp_path / "x.onnx").stat().st_size
+    ids = torch.from_numpy(np.array([[1, 2, 3]]))
+    expected = with_small_tables(Student.load(opinion_run), "int8")(ids).detach()
+    torch.testing.assert_close(says(tmp_path / "x.onnx", ids), expected, rtol=1e-4, atol=1e-5)
