@@ -1,5 +1,7 @@
+import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from pipeline.cli import app
+from pipeline.console import size
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, MissingDependencyError
 from student.config import EvaluateConfig, ExportConfig
 from student.describe import describe
@@ -20,6 +23,7 @@ from student.predict import Predictor
 from student.tables import SmallDtype
 from tests.student.test_student_model import student
 
+JOINT = {"is_pair": True, "pairing": "joint", "special_ids": ((1,), (2,), (2,))}
 SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}
 
 
@@ -42,6 +46,7 @@ def says(path: Path, *ids: torch.Tensor) -> torch.Tensor:
         ({"is_pair": True, "max_seq_length": 20}, "int8"),
         ({"is_pair": True, "pairing": "compare", **SQUARE}, "float16"),
         ({"is_pair": False, "matrix_size": 0, "max_seq_length": 7}, None),
+        ({**JOINT, "head": "linear", "vector_size": 0, "bidirectional": False, "pad_id": 9}, "float16"),
     ],
     ids=str,
 )
@@ -70,6 +75,18 @@ def test_an_input_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_either_sentence_that_is_too_long_is_refused_or_read_whole(tmp_path: Path) -> None:
+    made = student(is_pair=True, max_seq_length=11).eval()  # not a whole number of groups
+    write_onnx(made, tmp_path / "x.onnx")
+    for lengths in ((12, 3), (3, 16)):
+        ids = [torch.randint(1, 10, (2, length)) for length in lengths]
+        torch.testing.assert_close(says(tmp_path / "x.onnx", *ids), made(*ids).detach(), rtol=1e-4, atol=1e-5)
+    for lengths in ((17, 3), (3, 17), (40, 40)):
+        with pytest.raises(Exception, match="ONNXRuntimeError"):
+            says(tmp_path / "x.onnx", *(torch.ones(2, length, dtype=torch.int64) for length in lengths))
+
+
+@pytest.mark.slow
 def test_a_file_that_says_something_else_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = onnxruntime.InferenceSession.run
     monkeypatch.setattr(onnxruntime.InferenceSession, "run", lambda *args: [run(*args)[0] + 0.1])
@@ -83,7 +100,7 @@ def test_what_cannot_be_exported_is_told_before_anything_is_written(
 ) -> None:
     with pytest.raises(ConfigError, match="a student with a bilstm head cannot be exported"):
         write_onnx(student(head="bilstm", hidden_size=4).eval(), tmp_path / "x.onnx")
-    monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingDependencyError, match=r"onnxscript: pip install 'distill-offline\[onnx\]'"):
         write_onnx(student().eval(), tmp_path / "x.onnx")
     assert list(tmp_path.iterdir()) == []
@@ -157,3 +174,68 @@ def test_the_command_prints_what_it_costs(opinion_run: Path, store: Path, tmp_pa
     ids = torch.from_numpy(np.array([[1, 2, 3]]))
     expected = with_small_tables(Student.load(opinion_run), "int8")(ids).detach()
     torch.testing.assert_close(says(tmp_path / "x.onnx", ids), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_pair_run_becomes_a_file_and_a_folder_that_agree(roles_run: Path, store: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in roles_run.iterdir() if path.is_file()}
+    file, folder = tmp_path / "new" / "x.onnx", tmp_path / "small"
+    result = export(ExportConfig(run=roles_run, onnx=file, output_dir=folder, tables="float16", store=store))
+    assert result["onnx"]["bytes"] == file.stat().st_size
+    assert result["onnx"]["difference"] < 1e-5
+    small = Student.load(folder)
+    ids = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[9, 10]])
+    torch.testing.assert_close(says(file, *ids), small(*ids).detach(), rtol=1e-4, atol=1e-5)
+    metadata = session(file).get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["distill"]) == json.loads((folder / "config.json").read_text())
+    assert size(num_bytes(small)) in (folder / "README.md").read_text()
+    weights = hashlib.sha256(before["model.safetensors"]).hexdigest()
+    assert json.loads((folder / "run.json").read_text())["exported"] == {"from_sha256": weights, "tables": "float16"}
+    assert {path.name: path.read_bytes() for path in roles_run.iterdir() if path.is_file()} == before
+
+
+def test_a_folder_with_other_tables_of_the_same_run_is_left_alone(roles_run: Path, store: Path, tmp_path: Path) -> None:
+    export(ExportConfig(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store))
+    with pytest.raises(FingerprintMismatchError, match="holds another student"):
+        export(ExportConfig(run=roles_run, output_dir=tmp_path / "small", tables="float16", store=store))
+    assert Student.load(tmp_path / "small").config.table_dtype == "int8"
+
+
+@pytest.mark.parametrize("target", ["onnx", "output_dir"])
+def test_tables_that_are_small_already_are_no_crash(roles_run: Path, store: Path, tmp_path: Path, target: str) -> None:
+    export(ExportConfig(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store))
+    flags = {"run": tmp_path / "small", target: tmp_path / "again", "tables": "int8", "store": store}
+    with pytest.raises(ConfigError, match="int8"):
+        export(ExportConfig.model_validate(flags))
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_bilstm_run_keeps_its_tables_small_but_leaves_no_trace_of_an_onnx_file(
+    opinion_run: Path, store: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(opinion_run, tmp_path / "run")
+    config = Student.load(run).config.model_copy(update={"head": "bilstm", "hidden_size": 4})
+    Student(config).save(run)
+    both = {"run": run, "onnx": tmp_path / "new" / "x.onnx", "output_dir": tmp_path / "small", "store": store}
+    with pytest.raises(ConfigError, match="a student with a bilstm head cannot be exported"):
+        export(ExportConfig.model_validate(both | {"tables": "int8"}))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    export(ExportConfig(run=run, output_dir=tmp_path / "small", tables="int8", store=store))
+    assert Predictor(tmp_path / "small")(["a good one ."])[0]["label"]
+
+
+@pytest.mark.parametrize("package", ["onnxruntime", "onnxscript"])
+def test_a_missing_package_leaves_no_trace(
+    package: str, opinion_run: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match=rf"{package}: pip install 'distill-offline\[onnx\]'"):
+        export(ExportConfig(run=opinion_run, onnx=tmp_path / "new" / "x.onnx", store=store))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_tells_a_mistake_in_one_message(opinion_run: Path) -> None:
+    result = CliRunner().invoke(app, ["export", str(opinion_run), "--tables", "int8"], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "nothing to write: give --onnx FILE" in result.stderr
+    assert result.stdout == ""

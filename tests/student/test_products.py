@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from student.products import ordered_product
+from student.products import GROUP, exported_product, ordered_product
 
 
 def random_matrices(rows: int, length: int, side: int, seed: int = 0) -> torch.Tensor:
@@ -46,3 +46,28 @@ def test_keeps_shape_and_dtype(dtype: torch.dtype) -> None:
     product_BDD = ordered_product(random_matrices(5, 3, 4).to(dtype))
     assert product_BDD.shape == (5, 4, 4)
     assert product_BDD.dtype == dtype
+
+
+@given(longest=st.sampled_from([1, 2, 7, 8, 9, 16, 17, 64, 127, 128]), data=st.data())
+def test_the_exported_product_is_the_same_for_every_length(longest: int, data: st.DataObject) -> None:
+    m_BLDD = random_matrices(data.draw(st.integers(1, 3)), data.draw(st.integers(1, longest)), 2)
+    m_BLDD /= m_BLDD.norm(dim=(2, 3), keepdim=True)  # products of many shall not explode
+    product_BDD, expected_BDD = exported_product(m_BLDD, longest), ordered_product(m_BLDD)
+    assert product_BDD.dtype == expected_BDD.dtype
+    torch.testing.assert_close(product_BDD, expected_BDD, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("longest", [1, 8, 9, 128])
+def test_the_exported_product_at_its_ends(longest: int) -> None:
+    for length in (1, longest):
+        m_BLDD = random_matrices(3, length, 2, seed=longest)
+        torch.testing.assert_close(exported_product(m_BLDD, longest), ordered_product(m_BLDD), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("longest", [1, 8, 9, 16])
+def test_the_exported_product_never_cuts_what_is_too_long(longest: int) -> None:
+    room = -(-longest // GROUP) * GROUP  # whole groups
+    fits_BLDD = random_matrices(1, room, 2)
+    torch.testing.assert_close(exported_product(fits_BLDD, longest), ordered_product(fits_BLDD), rtol=1e-9, atol=0)
+    with pytest.raises(RuntimeError):
+        exported_product(random_matrices(1, room + 1, 2), longest)

@@ -38,6 +38,16 @@ def test_int8_is_off_by_half_a_step_of_its_row_at_most(rows: list[list[float]]) 
     assert ((stored_VF - residual_VF).abs() <= step_V1 / 2 + 1e-4).all()
 
 
+@given(exponents=st.lists(st.integers(-6, 6), min_size=1, max_size=4), seed=st.integers(0, 99))
+def test_a_large_row_costs_a_small_one_nothing(exponents: list[int], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scale_V1 = 10.0 ** torch.tensor(exponents).unsqueeze(1)
+    weight_VF = scale_V1 * torch.randn(len(exponents), 5, generator=generator)
+    error_VF = filled(weight_VF, "int8", torch.zeros(5))(torch.arange(len(exponents))) - weight_VF
+    largest_V1 = weight_VF.abs().amax(dim=1, keepdim=True)
+    assert (error_VF.abs() <= largest_V1 * (0.5 / INT8_MAX + 1e-6)).all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_neutral_rows_stay_exactly_neutral(dtype: SmallDtype) -> None:
     weight_VF = NEUTRAL + torch.randn(V, D * D)
@@ -80,3 +90,19 @@ def test_padding_is_neutral_for_a_small_student(dtype: SmallDtype) -> None:
     pad, ids = small.config.pad_id, torch.tensor([[3, 4, 5]])
     padded = torch.cat([ids, torch.full((1, 4), pad)], dim=1)
     torch.testing.assert_close(small.encoder(padded), small.encoder(ids), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head", ["linear", "mlp", "cnn", "bilstm"])
+def test_a_small_student_differs_by_its_rounded_tables_alone(head: str, dtype: SmallDtype) -> None:
+    whole = student(head=head, matrix_size=4, vector_size=16, is_pair=True)
+    before = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
+    small = with_small_tables(whole, dtype)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in whole.state_dict().items())
+    ids = torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([[6, 7], [8, 0]])
+    assert not torch.equal(small(*ids), whole(*ids))
+    with torch.no_grad():
+        for part, small_part in zip(whole.encoder.parts(), small.encoder.parts(), strict=True):
+            assert isinstance(part.table, torch.nn.Embedding)
+            part.table.weight.copy_(small_part.table(torch.arange(part.table.num_embeddings)))
+    assert torch.equal(small(*ids), whole(*ids))
