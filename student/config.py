@@ -100,7 +100,7 @@ class ExportConfig(Config):
     run: Path = Field(description="Folder of a run.", json_schema_extra={"argument": True})
     onnx: Path | None = Field(None, description="Write the student as an ONNX file, for any batch and length.")
     output_dir: Path | None = Field(None, description="Write the student as a folder, with smaller --tables.")
-    tables: TableDtype = Field("float32", description="How the embedding tables are stored.")
+    tables: TableDtype | None = Field(None, description="How the embedding tables are stored. (default: as in RUN)")
     logits: str | None = Field(None, description="Measure the scores on this set. (default: the one it was trained on)")
     store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
     json_output: bool = Field(False, description="Print the result as JSON.")

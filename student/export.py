@@ -16,7 +16,7 @@ from student.config import ExportConfig
 from student.data import Examples
 from student.evaluate import dev_examples, evaluate_split
 from student.model import WEIGHTS_FILE, Student, num_bytes, num_parameters
-from student.onnx_file import write_onnx
+from student.onnx_file import check_exportable, write_onnx
 from student.tables import SmallDtype, SmallTable
 
 
@@ -34,10 +34,15 @@ def export(config: ExportConfig) -> dict[str, Any]:
     """
     student, record = Student.load(config.run), read_record(config.run / RUN_RECORD)
     raise_all(ConfigError, "wrong flags", _problems(config, student))
-    record["exported"] = {"from_sha256": sha256(config.run / WEIGHTS_FILE), "tables": config.tables}
+    if config.onnx is not None:
+        check_exportable(student)
+    tables = config.tables or student.config.table_dtype
+    record["exported"] = {"from_sha256": sha256(config.run / WEIGHTS_FILE), "tables": tables}
     if config.output_dir is not None:
         _check_folder(config.output_dir, record)
-    exported = student if config.tables == "float32" else with_small_tables(student, config.tables)
+    exported = student
+    if tables != "float32" and tables != student.config.table_dtype:
+        exported = with_small_tables(student, tables)
     rows = _dev_rows(config, student, record)
     before = {split: evaluate_split(student, examples) for split, examples in rows.items()}
     after = {split: evaluate_split(exported, examples) for split, examples in rows.items()}
@@ -60,13 +65,19 @@ def export(config: ExportConfig) -> dict[str, Any]:
 
 @torch.no_grad()
 def with_small_tables(student: Student, dtype: SmallDtype) -> Student:
-    """The same student with its tables stored as ``dtype``, for inference only."""
+    """The same student with its tables stored as ``dtype``, for inference only.
+
+    Raises:
+        ConfigError: if a number is too large for it.
+    """
     small = Student(student.config.model_copy(update={"table_dtype": dtype}))
     small.head.load_state_dict(student.head.state_dict())
     for part, small_part in zip(student.encoder.parts(), small.encoder.parts(), strict=True):
         assert isinstance(part.table, nn.Embedding)
         assert isinstance(small_part.table, SmallTable)
         small_part.table.fill(part.table.weight)
+        if not small_part.table.residual_VF.isfinite().all():
+            raise ConfigError(f"--tables {dtype}: the tables hold numbers beyond its range; use int8")
     small.companions = dict(student.companions)
     return small.eval()
 
@@ -75,18 +86,17 @@ def _problems(config: ExportConfig, student: Student) -> list[str]:
     problems = []
     if config.onnx is None and config.output_dir is None:
         problems.append("nothing to write: give --onnx FILE, or --output-dir FOLDER with --tables")
-    if config.output_dir is not None and config.tables == "float32":
-        problems.append("--output-dir: the folder would be a copy; choose --tables float16 or int8")
-    if student.config.table_dtype not in ("float32", config.tables):
-        problems.append(
-            f"--tables {config.tables}: the tables of {config.run} are {student.config.table_dtype} already"
-        )
+    there, wanted = student.config.table_dtype, config.tables or student.config.table_dtype
+    if wanted != there != "float32":
+        problems.append(f"--tables {wanted}: the tables of {config.run} are {there} already")
+    elif config.output_dir is not None and wanted == there:
+        problems.append(f"--output-dir: would be a copy, the tables are {there}; choose --tables float16 or int8")
     return problems
 
 
 def _check_folder(folder: Path, record: Record) -> None:
-    path = folder / RUN_RECORD
-    if path.exists() and read_record(path).get("exported") != record["exported"]:
+    there = (folder / RUN_RECORD).exists() or (folder / WEIGHTS_FILE).exists()
+    if there and read_record(folder / RUN_RECORD).get("exported") != record["exported"]:
         raise FingerprintMismatchError(f"--output-dir {folder}: holds another student; choose another folder")
 
 

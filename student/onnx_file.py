@@ -3,6 +3,7 @@
 import logging
 import warnings
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,22 @@ class Graph(nn.Module):
         return self.head(features_BF)  # type: ignore[no-any-return]
 
 
+def check_exportable(student: Student) -> None:
+    """Tells early what `write_onnx` could not do.
+
+    Raises:
+        ConfigError: if the student has a BiLSTM head, whose packed sequences torch cannot export.
+        MissingDependencyError: if onnx, onnxscript or onnxruntime is not installed.
+    """
+    if student.config.head == "bilstm":
+        raise ConfigError("--onnx: a student with a bilstm head cannot be exported; train one with another --head")
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise MissingDependencyError(f"--onnx needs {package}: pip install 'distill-offline[onnx]'") from error
+
+
 def write_onnx(student: Student, path: Path) -> float:
     """Writes the file, once it has said what torch says on other batches and lengths than those it was made from.
 
@@ -56,17 +73,12 @@ def write_onnx(student: Student, path: Path) -> float:
         The largest absolute difference of a logit.
 
     Raises:
-        ConfigError: if the student has a BiLSTM head, whose packed sequences torch cannot export.
+        ConfigError, MissingDependencyError: see `check_exportable`.
         IntegrityError: if the file does not say what the student says.
-        MissingDependencyError: if onnx, onnxscript or onnxruntime is not installed.
     """
-    if student.config.head == "bilstm":
-        raise ConfigError("--onnx: a student with a bilstm head cannot be exported; train one with another --head")
-    try:
-        import onnxruntime
-        import onnxscript  # noqa: F401  torch.onnx needs it
-    except ImportError as error:
-        raise MissingDependencyError(f"--onnx needs {error.name}: pip install 'distill-offline[onnx]'") from error
+    check_exportable(student)
+    import onnxruntime
+
     differences = []
 
     def write(temporary: Path) -> None:

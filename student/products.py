@@ -32,7 +32,7 @@ def exported_product(m_BLDD: torch.Tensor, longest: int) -> torch.Tensor:
     fill up what is missing.
 
     Returns:
-        product_BDD; a longer input is an error when the graph is run.
+        product_BDD; an input of more groups than the longest is an error when the graph is run.
     """
     batch_size, length, side, _ = m_BLDD.shape
     identity_BLDD = torch.eye(side, device=m_BLDD.device).expand(batch_size, 1, -1, -1)

@@ -94,7 +94,7 @@ def export(config: ExportConfig) -> None:
     rows: list[list[Any]] = [["bytes of the weights", before, after]]
     for split, scores in result["scores"].items():
         rows += [[f"{split} {name}", value["before"], value["after"]] for name, value in scores.items()]
-    console.print_table(["", str(config.run), f"{config.tables} tables"], rows)
+    console.print_table(["", str(config.run), f"{config.tables or 'the same'} tables"], rows)
     if config.onnx is not None:
         onnx = result["onnx"]
         pairs = {"bytes": onnx["bytes"], "largest difference from torch": onnx["difference"]}

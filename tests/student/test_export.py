@@ -201,27 +201,48 @@ def test_a_folder_with_other_tables_of_the_same_run_is_left_alone(roles_run: Pat
     assert Student.load(tmp_path / "small").config.table_dtype == "int8"
 
 
-@pytest.mark.parametrize("target", ["onnx", "output_dir"])
-def test_tables_that_are_small_already_are_no_crash(roles_run: Path, store: Path, tmp_path: Path, target: str) -> None:
-    export(ExportConfig(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store))
-    flags = {"run": tmp_path / "small", target: tmp_path / "again", "tables": "int8", "store": store}
-    with pytest.raises(ConfigError, match="int8"):
-        export(ExportConfig.model_validate(flags))
-    assert not (tmp_path / "again").exists()
-
-
-def test_a_bilstm_run_keeps_its_tables_small_but_leaves_no_trace_of_an_onnx_file(
-    opinion_run: Path, store: Path, tmp_path: Path
+@pytest.mark.slow
+def test_tables_that_are_small_already_can_become_a_file_but_no_other_folder(
+    roles_run: Path, store: Path, tmp_path: Path
 ) -> None:
-    run = shutil.copytree(opinion_run, tmp_path / "run")
-    config = Student.load(run).config.model_copy(update={"head": "bilstm", "hidden_size": 4})
-    Student(config).save(run)
-    both = {"run": run, "onnx": tmp_path / "new" / "x.onnx", "output_dir": tmp_path / "small", "store": store}
-    with pytest.raises(ConfigError, match="a student with a bilstm head cannot be exported"):
-        export(ExportConfig.model_validate(both | {"tables": "int8"}))
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    export(ExportConfig(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store))
+    for tables in ("int8", None):
+        flags = {"run": tmp_path / "small", "output_dir": tmp_path / "again", "tables": tables, "store": store}
+        with pytest.raises(ConfigError, match="would be a copy, the tables are int8"):
+            export(ExportConfig.model_validate(flags))
+    assert not (tmp_path / "again").exists()
+    result = export(ExportConfig(run=tmp_path / "small", onnx=tmp_path / "x.onnx", store=store))
+    assert result["bytes"]["before"] == result["bytes"]["after"]
+    assert result["onnx"]["difference"] < 1e-5
+
+
+def test_numbers_beyond_float16_are_refused_not_stored_as_infinity() -> None:
+    large = student()
+    with torch.no_grad():
+        large.encoder.tables()[0].weight[3, 0] = 1e5
+    with pytest.raises(ConfigError, match="--tables float16: the tables hold numbers beyond its range; use int8"):
+        with_small_tables(large, "float16")
+    assert with_small_tables(large, "int8").encoder.parts()[0].table(torch.tensor([3]))[0, 0] == pytest.approx(1e5)
+
+
+def as_bilstm(run: Path, folder: Path) -> Path:
+    shutil.copytree(run, folder)
+    Student(Student.load(run).config.model_copy(update={"head": "bilstm", "hidden_size": 4})).save(folder)
+    return folder
+
+
+def test_a_bilstm_run_can_have_small_tables(opinion_run: Path, store: Path, tmp_path: Path) -> None:
+    run = as_bilstm(opinion_run, tmp_path / "run")
     export(ExportConfig(run=run, output_dir=tmp_path / "small", tables="int8", store=store))
     assert Predictor(tmp_path / "small")(["a good one ."])[0]["label"]
+
+
+def test_a_bilstm_run_leaves_no_trace_of_an_onnx_file(opinion_run: Path, store: Path, tmp_path: Path) -> None:
+    run = as_bilstm(opinion_run, tmp_path / "run")
+    both = {"onnx": tmp_path / "new" / "x.onnx", "output_dir": tmp_path / "small", "tables": "int8"}
+    with pytest.raises(ConfigError, match="a student with a bilstm head cannot be exported"):
+        export(ExportConfig.model_validate(both | {"run": run, "store": store}))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize("package", ["onnxruntime", "onnxscript"])
