@@ -5,11 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from pipeline import console
 from pipeline.errors import ConfigError
-from pipeline.targets import Target
+from pipeline.targets import Ints, Target
 from pipeline.training import (
     last_is_best,
     linear_decay,
@@ -69,9 +70,15 @@ def train_epochs(
     return history
 
 
+def epoch_batches(config: TrainConfig, lengths_N: Ints, epoch: int) -> list[list[int]]:
+    """The rows of each step: of like length, but for a CNN, whose batch norm needs batches that are like the whole."""
+    sorted_by_N = np.zeros_like(lengths_N) if config.head == "cnn" else lengths_N
+    return shuffled_batches(sorted_by_N.tolist(), config.per_device_train_batch_size, config.seed, epoch)
+
+
 def _train_epoch(config: TrainConfig, student: Student, optimizer: RowAdam, examples: Examples, epoch: int) -> float:
     """One pass over the training rows; returns the mean loss."""
-    batches = shuffled_batches(examples.lengths.tolist(), config.per_device_train_batch_size, config.seed, epoch)
+    batches = epoch_batches(config, examples.lengths, epoch)
     total_steps = len(batches) * config.num_train_epochs
     target, device, pad_id = student.config.target, student.device, student.config.pad_id
     gold_N, teacher_NC = gold_tensor(target, examples), torch.from_numpy(examples.teacher_NC)
