@@ -42,7 +42,7 @@ def as_flags(config: Config) -> list[str]:
             flags.append(flag_name(name))
         elif value is False and type(config).model_fields[name].default is True:
             flags.append(flag_name(name).replace("--", "--no-", 1))
-        elif value not in (None, False):
+        elif value is not None and value is not False:
             flags += [flag_name(name), str(value)]
     return flags
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipeline import console
-from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, raise_all
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, raise_all
 from pipeline.files import make_folder, sha256
 from pipeline.logit_set.reader import find_set, open_set
 from pipeline.run_record import RUN_RECORD, Record, read_record, write_record
@@ -33,7 +33,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
         IntegrityError: if the run is damaged, or the ONNX file does not say what the student says.
     """
     student, record = Student.load(config.run), read_record(config.run / RUN_RECORD)
-    raise_all(ConfigError, "wrong flags", _problems(config, student))
+    raise_all(ConfigError, "wrong flags", _problems(config, student, record))
     if config.onnx is not None:
         check_exportable(student)
     tables = config.tables or student.config.table_dtype
@@ -45,7 +45,9 @@ def export(config: ExportConfig) -> dict[str, Any]:
         exported = with_small_tables(student, tables)
     rows = _dev_rows(config, student, record)
     before = {split: evaluate_split(student, examples) for split, examples in rows.items()}
-    after = {split: evaluate_split(exported, examples) for split, examples in rows.items()}
+    after = before
+    if exported is not student:
+        after = {split: evaluate_split(exported, examples) for split, examples in rows.items()}
     result: dict[str, Any] = {
         "bytes": {"before": num_bytes(student), "after": num_bytes(exported)},
         "scores": {
@@ -82,8 +84,10 @@ def with_small_tables(student: Student, dtype: SmallDtype) -> Student:
     return small.eval()
 
 
-def _problems(config: ExportConfig, student: Student) -> list[str]:
+def _problems(config: ExportConfig, student: Student, record: Record) -> list[str]:
     problems = []
+    if record["state"] != "finished":
+        problems.append(f"{config.run}: not finished; repeat its command first: {record['command']}")
     if config.onnx is None and config.output_dir is None:
         problems.append("nothing to write: give --onnx FILE, or --output-dir FOLDER with --tables")
     there, wanted = student.config.table_dtype, config.tables or student.config.table_dtype
@@ -95,15 +99,16 @@ def _problems(config: ExportConfig, student: Student) -> list[str]:
 
 
 def _check_folder(folder: Path, record: Record) -> None:
-    there = (folder / RUN_RECORD).exists() or (folder / WEIGHTS_FILE).exists()
-    if there and read_record(folder / RUN_RECORD).get("exported") != record["exported"]:
+    path = folder / RUN_RECORD
+    there = read_record(path).get("exported") if path.exists() else None
+    if (path.exists() or (folder / WEIGHTS_FILE).exists()) and there != record["exported"]:
         raise FingerprintMismatchError(f"--output-dir {folder}: holds another student; choose another folder")
 
 
 def _dev_rows(config: ExportConfig, student: Student, record: Record) -> dict[str, Examples]:
     try:
         return dev_examples(student.config, open_set(find_set(config.logits or record["logit_set"], config.store)))
-    except DataError as error:
+    except (DataError, IntegrityError, FingerprintMismatchError) as error:
         if config.logits is not None:
             raise
         console.warn(f"the scores are not measured: {error}")
@@ -112,7 +117,7 @@ def _dev_rows(config: ExportConfig, student: Student, record: Record) -> dict[st
 
 def _write_folder(student: Student, record: Record, folder: Path) -> None:
     make_folder(folder)
+    write_record(folder / RUN_RECORD, record)  # first, so that a killed export knows its own folder again
     card = card_text(student.config, num_parameters(student), num_bytes(student), record)
     student.companions[CARD_FILE] = card.encode()
     student.save_pretrained(folder)
-    write_record(folder / RUN_RECORD, record)

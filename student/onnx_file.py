@@ -15,7 +15,7 @@ from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError
 from pipeline.files import write_atomically
 from student.model import Student
 from student.pairing import COMPARE
-from student.products import exported_product
+from student.products import GROUP, exported_product
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -47,11 +47,14 @@ def check_exportable(student: Student) -> None:
     """Tells early what `write_onnx` could not do.
 
     Raises:
-        ConfigError: if the student has a BiLSTM head, whose packed sequences torch cannot export.
+        ConfigError: if the student has a BiLSTM head, whose packed sequences torch cannot export, or reads so few tokens
+            that torch would fix their number.
         MissingDependencyError: if onnx, onnxscript or onnxruntime is not installed.
     """
     if student.config.head == "bilstm":
         raise ConfigError("--onnx: a student with a bilstm head cannot be exported; train one with another --head")
+    if student.config.matrix_size and student.config.max_seq_length <= GROUP:
+        raise ConfigError(f"--onnx: a student of matrices for at most {GROUP} tokens cannot be exported")
     for package in ("onnx", "onnxscript", "onnxruntime"):
         try:
             import_module(package)
@@ -101,7 +104,7 @@ def _export(student: Student, path: Path) -> None:
         warnings.simplefilter("ignore")  # torch's own, about torch
         program = torch.onnx.export(
             Graph(student).eval(),
-            _random_ids(student, *EXAMPLE_SHAPE),
+            _random_ids(student, EXAMPLE_SHAPE[0], min(EXAMPLE_SHAPE[1], student.config.max_seq_length)),
             dynamo=True,
             dynamic_shapes=shapes,
             input_names=names,

@@ -1,5 +1,6 @@
 """What a sweep tries: every combination of values with every seed."""
 
+from collections.abc import Set
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -9,6 +10,7 @@ from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.run_record import RUN_RECORD, read_record
 from student.architecture import Facts, design
 from student.config import SweepConfig, TrainConfig
+from student.initialize import source_sha256
 from student.recipe import PLACES, load_recipe
 
 FIXED = PLACES | {"task", "logits", "where", "seed"}
@@ -35,18 +37,19 @@ class Trial:
         return path.exists() and read_record(path)["state"] == "finished"
 
 
-def make_trials(config: SweepConfig, folder: Path, facts: Facts) -> list[Trial]:
+def make_trials(config: SweepConfig, folder: Path, facts: Facts, typed: Set[str] = frozenset()) -> list[Trial]:
     """All students that a sweep asks for.
 
     Args:
         config: fixed settings, grid and seeds; its recipe's settings are in it already.
         folder: the sweep's.
         facts: what the logit set decides of them.
+        typed: the flags that were given; they beat the grid of a recipe.
 
     Raises:
         ConfigError: naming everything that is wrong with the grid, before anything is trained.
     """
-    grid = _grid(config)
+    grid = _grid(config, typed)
     kept = config.model_dump(include=config.model_fields_set & TrainConfig.model_fields.keys() - {"json_output"})
     trials, problems = [], _wrong_values(grid, kept)
     raise_all(ConfigError, "--grid", problems)
@@ -54,7 +57,7 @@ def make_trials(config: SweepConfig, folder: Path, facts: Facts) -> list[Trial]:
         for seed in range(config.seed, config.seed + config.seeds):
             try:
                 made = TrainConfig.from_flags(**kept | dict(zip(grid, point, strict=True)) | {"seed": seed})
-                design(made, facts)
+                source_sha256(made.init_from, design(made, facts))
             except ConfigError as error:
                 problems.append(str(error).removeprefix("wrong flags: "))
                 continue
@@ -79,14 +82,16 @@ def _wrong_values(grid: dict[str, list[Any]], kept: dict[str, Any]) -> list[str]
     return problems
 
 
-def _grid(config: SweepConfig) -> dict[str, list[Any]]:
+def _grid(config: SweepConfig, typed: Set[str]) -> dict[str, list[Any]]:
     if config.grid:
         pairs = [entry.partition("=") for entry in config.grid]
         grid: dict[str, list[Any]] = {name.replace("-", "_"): values.split(",") for name, _, values in pairs}
     else:
-        grid = load_recipe(config.recipe).grid if config.recipe else {}
+        recipe_grid = load_recipe(config.recipe).grid if config.recipe else {}
+        grid = {name: values for name, values in recipe_grid.items() if name not in typed}
     problems = [f"{name!r} cannot be swept: {did_you_mean(str(name), SWEPT)}" for name in grid if name not in SWEPT]
     problems += [f"{name}: no values; write {name}=VALUE,VALUE" for name, values in grid.items() if "" in values]
+    problems += [f"{name} is given as a flag, too" for name in grid if name in typed]
     if len(grid) < len(config.grid):
         problems.append("a name is there twice; give all its values at once")
     raise_all(ConfigError, "--grid", problems)

@@ -8,10 +8,11 @@ import numpy as np
 
 from pipeline import console
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
-from pipeline.files import make_folder
+from pipeline.files import make_folder, sha256
 from pipeline.run_record import RUN_RECORD, Record, read_record, write_record
 from pipeline.training import quality
 from student.config import SweepConfig
+from student.model import WEIGHTS_FILE
 from student.recipe import with_recipe
 from student.sweep.grid import Trial, make_trials
 from student.sweep.study import Study, open_study
@@ -20,7 +21,7 @@ from student.train import open_training_set, task_facts
 
 SWEEP_RECORD = "sweep.json"
 STORAGE = "optuna.db"
-PLACES = {"task", "logits", "store", "output_dir", "recipe", "storage"}
+PLACES = {"task", "logits", "store", "output_dir", "recipe", "init_from", "storage"}
 NOT_COMPARED = PLACES | {"grid", "seeds", "processes", "allow_unverified", "json_output"}
 
 
@@ -35,21 +36,22 @@ def sweep(config: SweepConfig, command: str) -> Record:
 
     Returns:
         The content of ``sweep.json``; its ``result`` holds the ``metric`` that decides, the ``points`` of the grid
-        (values, scores by seed, mean, deviation), best mean first, the ``best`` run's folder and score, and ``failed``.
+        (values, scores by seed, mean, deviation), best mean first, the ``best`` run of the first one, and ``failed``.
 
     Raises:
         ConfigError: naming everything that is wrong with the grid, before anything is trained.
         FingerprintMismatchError: if the folder holds a sweep with other settings.
         MissingDependencyError: if Optuna is not installed.
     """
+    typed = config.model_fields_set
     config = with_recipe(config)
     logit_set = open_training_set(config)
     folder = config.output_dir or Path("sweeps") / logit_set.root.name
-    trials = make_trials(config, folder, task_facts(logit_set))
+    trials = make_trials(config, folder, task_facts(logit_set), typed)
     make_folder(folder)
+    study = open_study(config.storage or f"sqlite:///{folder / STORAGE}", folder.name, trials)
     is_new = not (folder / SWEEP_RECORD).exists()
     _start_record(config, folder, logit_set.manifest.fingerprint, command)
-    study = open_study(config.storage or f"sqlite:///{folder / STORAGE}", folder.name, trials)
     try:
         failed = _train_missing(trials, study, config.processes)
     except DistillError:
@@ -63,7 +65,10 @@ def sweep(config: SweepConfig, command: str) -> Record:
 
 def _start_record(config: SweepConfig, folder: Path, fingerprint: str, command: str) -> None:
     """All runs of a folder have the same settings but for the grid's, which may grow from try to try."""
-    settings = config.model_dump(mode="json", exclude=NOT_COMPARED) | {"logit_set_fingerprint": fingerprint}
+    settings = config.model_dump(mode="json", exclude=NOT_COMPARED) | {
+        "init_from_sha256": sha256(config.init_from / WEIGHTS_FILE) if config.init_from else None,
+        "logit_set_fingerprint": fingerprint,
+    }
     path = folder / SWEEP_RECORD
     changes = setting_changes(read_record(path)["settings"], settings) if path.exists() else ""
     if changes:
@@ -102,7 +107,7 @@ def _result(trials: Sequence[Trial], failed: dict[str, str]) -> dict[str, Any]:
     for trial in finished:
         scores.setdefault(trial.point, {})[str(trial.values["seed"])] = _score(trial)
     names = [name for name in trials[0].values if name != "seed"]
-    points = [
+    points: list[dict[str, Any]] = [
         {
             "values": dict(zip(names, point, strict=True)),
             "scores": by_seed,
@@ -111,10 +116,12 @@ def _result(trials: Sequence[Trial], failed: dict[str, str]) -> dict[str, Any]:
         }
         for point, by_seed in scores.items()
     ]
-    best = max(finished, key=_score)
+    points.sort(key=lambda point: (len(point["scores"]), point["mean"]), reverse=True)  # whole points before others
+    winner = tuple(points[0]["values"].values())
+    best = max((trial for trial in finished if trial.point == winner), key=_score)
     return {
         "metric": _metric(best),
-        "points": sorted(points, key=lambda p: p["mean"], reverse=True),
+        "points": points,
         "best": {"run": str(best.folder), "score": _score(best)},
         "failed": failed,
     }

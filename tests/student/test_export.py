@@ -260,3 +260,18 @@ def test_the_command_tells_a_mistake_in_one_message(opinion_run: Path) -> None:
     assert result.exit_code == 2
     assert "nothing to write: give --onnx FILE" in result.stderr
     assert result.stdout == ""
+
+
+def test_an_unfinished_run_is_not_exported(opinion_run: Path, store: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(opinion_run, tmp_path / "run")
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({k: v for k, v in record.items() if k != "result"} | {"state": "running"}))
+    with pytest.raises(ConfigError, match="run: not finished; repeat its command first: distill train-student"):
+        export(ExportConfig(run=run, output_dir=tmp_path / "small", tables="int8", store=store))
+    assert not (tmp_path / "small").exists()
+
+
+def test_a_student_of_very_short_inputs_is_refused_early(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="for at most 8 tokens cannot be exported"):
+        write_onnx(student(max_seq_length=8).eval(), tmp_path / "x.onnx")
+    assert list(tmp_path.iterdir()) == []

@@ -50,7 +50,6 @@ def test_without_a_grid_only_the_seeds_differ(opinion_set: LogitSet, tmp_path: P
         ("learning-rate=0.0010", "learning_rate=0.001,seed=42"),
         ("bidirectional=no", "bidirectional=False,seed=42"),
         ("num_train_epochs=07", "num_train_epochs=7,seed=42"),
-        ("init_from=runs/a", "init_from=runs-a,seed=42"),
     ],
 )
 def test_a_folder_is_named_after_the_values_as_they_are_understood(
@@ -153,3 +152,14 @@ def test_a_wrong_grid_ends_the_command_before_anything_is_written(store: Path, t
 def test_flags_of_a_trial_make_it_again(opinion_set: LogitSet, tmp_path: Path) -> None:
     for trial in trials_of(opinion_set, tmp_path, "bidirectional=yes,no", "learning_rate=1e-5,3e-4", recipe="rte"):
         assert with_recipe(parsed(as_flags(trial.config))) == trial.config
+
+
+def test_a_typed_flag_beats_a_recipes_grid_and_contradicts_ones_own(opinion_set: LogitSet, tmp_path: Path) -> None:
+    facts = task_facts(opinion_set)
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("grid: {alpha: [0, 1]}")
+    config = SweepConfig(recipe=str(recipe), alpha=0.3)
+    trials = make_trials(config, tmp_path, facts, {"recipe", "alpha"})
+    assert [trial.config.alpha for trial in trials] == [0.3]
+    with pytest.raises(ConfigError, match="alpha is given as a flag, too"):
+        make_trials(SweepConfig(alpha=0.3, grid=("alpha=0,1",)), tmp_path, facts, {"alpha", "grid"})

@@ -326,7 +326,8 @@ LONG = {"num_train_epochs": 20, "early_stopping_patience": 20, "per_device_train
 
 def start_sweep(config: SweepConfig) -> subprocess.Popen[str]:
     """Starts the command in a process group of its own; its workers share its stderr."""
-    taken = config.model_dump(include=config.model_fields_set & TrainConfig.model_fields.keys())
+    tried = {entry.partition("=")[0] for entry in config.grid}
+    taken = config.model_dump(include=config.model_fields_set & TrainConfig.model_fields.keys() - tried)
     flags = [*as_flags(TrainConfig.from_flags(**taken)), "--grid", *config.grid, "--seeds", str(config.seeds)]
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "pipeline", "sweep", *flags, "--processes", str(config.processes)],
