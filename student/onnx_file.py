@@ -47,8 +47,8 @@ def check_exportable(student: Student) -> None:
     """Tells early what `write_onnx` could not do.
 
     Raises:
-        ConfigError: if the student has a BiLSTM head, whose packed sequences torch cannot export, or reads so few tokens
-            that torch would fix their number.
+        ConfigError: if the student has a BiLSTM head, whose packed sequences torch cannot export, or reads too few
+            tokens for torch to leave their number open.
         MissingDependencyError: if onnx, onnxscript or onnxruntime is not installed.
     """
     if student.config.head == "bilstm":
