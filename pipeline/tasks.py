@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError, did_you_mean
 Metric = Literal["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"]
 SPLIT_PATTERN = r"^[a-z][a-z0-9_]*$"
 Objective = Literal["classification", "regression"]
+M = TypeVar("M", bound=BaseModel)
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 
 
@@ -128,7 +129,7 @@ def load_task(name: str | None = None, manifest: Path | None = None) -> Task:
         ConfigError: for an unknown name or a manifest that does not parse, listing every problem.
     """
     if manifest is not None:
-        task = _parse(_read(manifest), str(manifest))
+        task = parse_manifest(Task, manifest_text(manifest), str(manifest))
         if name is not None and name != task.name:
             raise ConfigError(f"--task {name!r} is not the task of --manifest {manifest}: it is {task.name!r}")
         return task
@@ -137,19 +138,29 @@ def load_task(name: str | None = None, manifest: Path | None = None) -> Task:
     if name not in task_names():
         raise ConfigError(f"--task: unknown task {name!r}: {did_you_mean(name, task_names())}")
     text = files("data_manifests").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    return _parse(text, f"data_manifests/{name}.yaml")
+    return parse_manifest(Task, text, f"data_manifests/{name}.yaml")
 
 
-def _read(path: Path) -> str:
+def manifest_text(path: Path) -> str:
+    """Reads a user's manifest.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--manifest {path}: cannot be read: {error}") from error
 
 
-def _parse(text: str, subject: str) -> Task:
+def parse_manifest(model: type[M], text: str, subject: str) -> M:
+    """Reads YAML as a manifest.
+
+    Raises:
+        ConfigError: if it is not YAML, or naming every key that is wrong.
+    """
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{subject}: not YAML: {error}") from error
-    return parse_model(Task, values, subject)
+    return parse_model(model, values, subject)

@@ -80,6 +80,19 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
+def frame_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The special tokens before and after a single sentence; BERT's are ``[CLS]`` and ``[SEP]``.
+
+    Args:
+        tokenizer: its truncation and padding settings are removed.
+    """
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    encoding = tokenizer.encode("a")
+    places = [place for place, sentence in enumerate(encoding.sequence_ids) if sentence is not None]
+    return encoding.ids[: places[0]], encoding.ids[places[-1] + 1 :]
+
+
 def special_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
     """The special tokens before, between and after the two sentences of a pair; None if there are none between.
 

@@ -83,12 +83,18 @@ def save_checkpoint(
         optimizer: the tensors of its state are kept under ``optimizer.``; settings such as the rate are not.
         progress: anything that JSON can hold.
     """
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors = {f"model.{name}": tensor for name, tensor in _unshared(model).items()}
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     metadata = {"progress": json.dumps(progress)}
     write_tensors(path, contiguous, metadata, durable=False)
+
+
+def _unshared(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A model's state without the second names of tied weights."""
+    first_names = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return {name: tensor for name, tensor in model.state_dict().items() if name in first_names}
 
 
 def write_tensors(
@@ -121,7 +127,9 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.O
             progress = json.loads(file.metadata()["progress"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-        model.load_state_dict(weights)
+        if weights.keys() != _unshared(model).keys():
+            raise ValueError("it is of another model")
+        model.load_state_dict(weights, strict=False)  # what shares its memory with something else is not in the file
     except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError, OSError) as error:
         raise IntegrityError(f"{path}: not a usable checkpoint: {error}; remove it to start again") from error
     state: dict[int, dict[str, torch.Tensor]] = {}

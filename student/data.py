@@ -4,53 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from pipeline.errors import DataError, IntegrityError
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.logit_set.schema import logits_of
+from pipeline.ragged import Ragged, ragged, side_by_side
 from pipeline.targets import Floats, Ints, Target, gold_arrays, gold_classes
 from student.architecture import StudentConfig
 
 COLUMNS = (*KEYS, "ids1", "ids2", "label", "score", "logits")
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Lists of ids, end to end: row n is ``flat[offsets[n]:offsets[n + 1]]``."""
-
-    flat: Ints
-    offsets: Ints
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
-        """From lists."""
-        lengths = [len(row) for row in rows]
-        flat = np.fromiter((token for row in rows for token in row), dtype=np.int64, count=sum(lengths))
-        return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
-
-    @classmethod
-    def repeated(cls, row: Sequence[int], count: int) -> "Ragged":
-        """The same row ``count`` times."""
-        return cls(np.tile(np.asarray(row, dtype=np.int64), count), np.arange(count + 1) * len(row))
-
-    @property
-    def lengths(self) -> Ints:
-        """Tokens per row [N]."""
-        return np.diff(self.offsets)
-
-    def padded(self, rows: Sequence[int], pad_id: int) -> torch.Tensor:
-        """Rows as ids_BL, int64, filled up at the end; at least one token wide."""
-        rows_B = np.asarray(rows, dtype=np.int64)
-        starts_B = self.offsets[rows_B]
-        lengths_B = self.offsets[rows_B + 1] - starts_B
-        position_L = np.arange(max(1, lengths_B.max(initial=0)))
-        inside_BL = position_L < lengths_B[:, None]
-        ids_BL = np.full(inside_BL.shape, pad_id, dtype=np.int64)
-        ids_BL[inside_BL] = self.flat[(starts_B[:, None] + position_L)[inside_BL]]
-        return torch.from_numpy(ids_BL)
 
 
 @dataclass(frozen=True)
@@ -122,13 +85,6 @@ def _check_ranges(logit_set: LogitSet, split: str, examples: Examples) -> None:
         raise IntegrityError(f"{logit_set.root}, {split}: label {examples.label_N.max()} is not one of its labels")
 
 
-def ragged(column: pa.ChunkedArray) -> Ragged:
-    """A list column as flat ids and offsets."""
-    lengths = pc.list_value_length(column).fill_null(0).to_numpy()
-    flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return Ragged(flat.astype(np.int64), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
-
-
 def as_read(examples: Examples, config: StudentConfig) -> Examples:
     """The examples in the form a student reads."""
     ids1, *others = sequences(config, *examples.sequences)
@@ -143,17 +99,6 @@ def sequences(config: StudentConfig, ids1: Ragged, ids2: Ragged | None = None) -
         return ids1, ids2
     before, between, after = (Ragged.repeated(ids, len(ids1.lengths)) for ids in config.special_ids)
     return (side_by_side(before, ids1, between, ids2, after),)
-
-
-def side_by_side(*parts: Ragged) -> Ragged:
-    """Row n of the result is row n of each part, one after the other."""
-    lengths_PN = np.stack([part.lengths for part in parts])
-    offsets = np.concatenate([[0], np.cumsum(lengths_PN.sum(axis=0))])
-    starts_PN = offsets[:-1] + np.cumsum(lengths_PN, axis=0) - lengths_PN
-    flat = np.empty(offsets[-1], dtype=np.int64)
-    for part, starts_N in zip(parts, starts_PN, strict=True):
-        flat[np.repeat(starts_N - part.offsets[:-1], part.lengths) + np.arange(len(part.flat))] = part.flat
-    return Ragged(flat, offsets)
 
 
 def gold_tensor(target: Target, examples: Examples) -> torch.Tensor:

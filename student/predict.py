@@ -8,9 +8,10 @@ import torch
 
 from pipeline.errors import ConfigError
 from pipeline.logit_set.manifest import TOKENIZER_FILE
+from pipeline.ragged import Ragged
 from pipeline.targets import predicted_scores, softmax
 from pipeline.tokenization import load_tokenizer, tokenize
-from student.data import Ragged, sequences
+from student.data import sequences
 from student.model import Student, default_device
 
 BATCH_SIZE = 256

@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from pipeline.ragged import Ragged
 from pipeline.targets import Ints
-from student.data import Examples, Ragged
+from student.data import Examples
 from student.model import Student
 
 

@@ -5,24 +5,39 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.config import Config
+from pipeline.config import Config, flag_name
 from pipeline.environment import store_folder
+from pipeline.errors import ConfigError, raise_all
 from pipeline.tasks import Objective
 
 Precision = Literal["fp32", "bf16", "fp16"]
+Packing = Literal["sentences", "blocks"]
+MaskingKind = Literal["uniform", "frequency"]
+Signal = Literal["logits", "mlm"]
+CodecName = Literal["dense", "topk", "sampled", "hidden"]
 
 
-class FinetuneConfig(Config):
-    """``distill finetune-teacher``."""
+class CorpusConfig(Config):
+    """Which text, cut and masked how: for the commands that also read a corpus."""
 
+    corpus: str | None = Field(None, description="Corpus instead of a task: a shipped one, or a name for --data.")
+    max_documents: int | None = Field(None, ge=1, description="Use so many documents from its start. (default: all)")
+    packing: Packing = Field("sentences", description="A sequence is a sentence, or a block packed full.")
+    min_seq_length: int = Field(12, ge=3, description="Leave out shorter sequences; special tokens count.")
+    validation_every: int = Field(200, ge=2, description="Every so many documents, one is held out for validation.")
+    masking: MaskingKind = Field("uniform", description="Mask all tokens alike, or rare ones more (count^-0.7).")
+    mlm_probability: float = Field(0.15, gt=0, lt=1, description="Share of a sequence's tokens that is masked.")
+
+
+class _TaskFinetuneConfig(Config):
     task: str | None = Field(None, description="Task to train for; see `distill tasks`.")
     manifest: Path | None = Field(None, description="YAML file with a task of your own.")
     data: Path | None = Field(None, description="Folder or file with the task's rows (default: DISTILL_DATA, then hub)")
     model_name_or_path: str = Field(description="Encoder to start from: a hub id or a folder.")
     model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
     output_dir: Path = Field(description="Folder for the fine-tuned teacher.")
-    objective: Objective | None = Field(
-        None, description="For a task with scores: regress the score, or classify its bins. (default: the task's type)"
+    objective: Literal[Objective, "mlm"] | None = Field(
+        None, description="regression or classification (bins) for scores, mlm for a corpus. (default: the task's type)"
     )
     num_train_epochs: int = Field(3, ge=1, description="Passes over the training split.")
     learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate; decays linearly to 0.")
@@ -36,9 +51,22 @@ class FinetuneConfig(Config):
     json_output: bool = Field(False, description="Print the result as JSON.")
 
 
-class DumpConfig(Config):
-    """``distill teacher-dump``."""
+class FinetuneConfig(CorpusConfig, _TaskFinetuneConfig):
+    """``distill finetune-teacher``."""
 
+    max_steps: int = Field(10_000, ge=1, description="Steps of training on a corpus.")
+
+    def check_objective(self) -> None:
+        """Raises ConfigError for flags of a task given with a corpus, or the other way round."""
+        if (self.objective == "mlm") != (self.corpus is not None):
+            raise ConfigError("--objective mlm and --corpus go together: masked language modelling is for a corpus")
+        if self.corpus is not None:
+            _refuse(self, {"task", "num_train_epochs"}, "is for a task, not for a corpus")
+        else:
+            _refuse(self, {*CorpusConfig.model_fields, "max_steps"}, "is for a corpus, not for a task")
+
+
+class _TaskDumpConfig(Config):
     task: str | None = Field(None, description="Task to dump; see `distill tasks`.")
     manifest: Path | None = Field(None, description="YAML file with a task of your own.")
     data: Path | None = Field(None, description="Folder or file with the task's rows (default: DISTILL_DATA, then hub)")
@@ -72,6 +100,33 @@ class DumpConfig(Config):
     def teacher_label_names(self) -> tuple[str, ...]:
         """The teacher's label order as given; empty if it was not."""
         return _names(self.teacher_labels)
+
+
+class DumpConfig(CorpusConfig, _TaskDumpConfig):
+    """``distill teacher-dump``."""
+
+    signal: Signal | None = Field(None, description="What to write: logits for a task, mlm for a corpus.")
+    codec: CodecName = Field("sampled", description="How distributions over the vocabulary are stored.")
+    num_samples: int = Field(50, ge=1, le=255, description="Draws a position (--codec sampled).")
+    temperature: float = Field(1.0, gt=0, description="Temperature of the draws (--codec sampled).")
+    top_k: int = Field(50, ge=1, description="Candidates a position (--codec topk).")
+    num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; 7 at 15 % mask every token once.")
+    seed: int = Field(42, ge=0, description="Seed of masking and draws.")
+
+    def check_signal(self) -> None:
+        """Raises ConfigError for flags of a task given with a corpus, or the other way round."""
+        if self.signal is not None and (self.signal == "mlm") != (self.corpus is not None):
+            raise ConfigError("--signal mlm and --corpus go together; --signal logits is for a task")
+        own = {*CorpusConfig.model_fields, "codec", "num_samples", "temperature", "top_k", "num_copies", "seed"}
+        if self.corpus is not None:
+            _refuse(self, {"task", "teacher_labels", "splits"}, "is for a task, not for a corpus")
+        else:
+            _refuse(self, own, "is for a corpus, not for a task")
+
+
+def _refuse(config: Config, fields: set[str], reason: str) -> None:
+    wrong = sorted(fields & config.model_fields_set - {name for name in fields if getattr(config, name) is None})
+    raise_all(ConfigError, "wrong flags", [f"{flag_name(name)}: {reason}" for name in wrong])
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -5,8 +5,6 @@ Shapes: B batch, C logits.
 
 import math
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch.nn import functional
-from transformers import AutoTokenizer
 
 from pipeline import console
 from pipeline.errors import DataError, TeacherError
@@ -35,11 +32,10 @@ from pipeline.training import (
     set_learning_rate,
     shuffled_batches,
 )
-from teacher.config import FinetuneConfig
+from teacher.config import CorpusConfig, FinetuneConfig
 from teacher.inference import collate, default_tokens_per_batch, teacher_logits
 from teacher.models import FINETUNE_RECORD, Teacher, new_classifier, weights_sha256
-
-CHECKPOINT = "checkpoint.safetensors"
+from teacher.training import CHECKPOINT, adamw, has_fast_bf16, save_teacher
 
 
 @dataclass(frozen=True)
@@ -87,6 +83,7 @@ def finetune(config: FinetuneConfig, command: str) -> Record:
     source = load_source(task, config.data)
     if "train" not in source.splits:
         raise DataError(f"task {task.name!r}: no train split in {source.description}, nothing to fine-tune on")
+    assert config.objective != "mlm", "that is for a corpus"
     target = make_target(task, config.objective)
     make_folder(config.output_dir)
     accelerator = Accelerator()
@@ -107,19 +104,11 @@ def finetune(config: FinetuneConfig, command: str) -> Record:
     return record
 
 
-@cache
-def has_fast_bf16() -> bool:
-    """Whether this machine has bf16 matrix instructions."""
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
-
-
 def _settings(config: FinetuneConfig, task: Task, source: Source, teacher: Teacher) -> dict[str, Any]:
     """What decides the result; where rows and encoder lie does not, only what is in them."""
     places = {"task", "data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps"}
-    settings = config.model_dump(mode="json", exclude={*places, "objective", "json_output"})
+    others = {"objective", "max_steps", "json_output", *CorpusConfig.model_fields}
+    settings = config.model_dump(mode="json", exclude={*places, *others})
     settings |= {
         "task": f"{task.name} version {task.version}",
         "target": teacher.target.model_dump(mode="json"),
@@ -138,7 +127,7 @@ def _tokenized(teacher: Teacher, source: Source, split: str, max_seq_length: int
 def _train(
     config: FinetuneConfig, task: Task, teacher: Teacher, splits: dict[str, TokenizedSplit], accelerator: Accelerator
 ) -> list[dict[str, Any]]:
-    optimizer = _optimizer(config, teacher.model)
+    optimizer = adamw(teacher.model, config.learning_rate, config.weight_decay)
     saved = load_checkpoint(config.output_dir / CHECKPOINT, teacher.model, optimizer)
     progress = Progress(**saved) if saved else Progress()
     model, optimizer = accelerator.prepare(teacher.model, optimizer)
@@ -211,24 +200,14 @@ def _save_if_best(loop: Loop) -> None:
     """Keeps the weights if the last epoch is the best so far."""
     is_best = loop.progress.step == 0 and last_is_best(loop.progress.history)
     if is_best and loop.accelerator.is_main_process:
-        save_teacher(loop.teacher, loop.accelerator.unwrap_model(loop.model), loop.config.output_dir)
+        model = loop.accelerator.unwrap_model(loop.model)
+        save_teacher(model, loop.teacher.name, loop.teacher.revision, loop.config.output_dir)
 
 
 def _save_checkpoint(loop: Loop) -> None:
     if loop.accelerator.is_main_process:
         model = loop.accelerator.unwrap_model(loop.model)
         save_checkpoint(loop.config.output_dir / CHECKPOINT, model, loop.optimizer, vars(loop.progress))
-
-
-def _optimizer(config: FinetuneConfig, model: torch.nn.Module) -> torch.optim.Optimizer:
-    """AdamW; biases and layer norms do not decay."""
-    decayed = [p for p in model.parameters() if p.ndim >= 2]
-    others = [p for p in model.parameters() if p.ndim < 2]
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
 
 
 def _gold(teacher: Teacher, split: TokenizedSplit) -> tuple[Floats | Ints, Ints]:
@@ -255,9 +234,3 @@ def _evaluate(loop: Loop, task: Task, split: TokenizedSplit) -> dict[str, float]
 def _spoken(metrics: dict[str, dict[str, float]]) -> str:
     parts = [f"{split} {name} {value:.4f}" for split, values in metrics.items() for name, value in values.items()]
     return ", ".join(parts) or "no dev split"
-
-
-def save_teacher(teacher: Teacher, model: Any, folder: Path) -> None:
-    """Writes a teacher as transformers does: weights, config and tokenizer."""
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(teacher.name, revision=teacher.revision).save_pretrained(folder)

@@ -104,7 +104,7 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
             ignore_mismatched_sizes=True,
         )
     except LOADING_ERRORS as error:
-        raise _not_loaded(name, "weights", error) from error
+        raise not_loaded(name, "weights", error) from error
     order = tuple(range(target.num_logits))
     return Teacher(name, revision, model, tokenizer, pad, type_ids, target, target.names, order)
 
@@ -118,7 +118,7 @@ def load_config(name: str, revision: str | None) -> Any:
     try:
         return AutoConfig.from_pretrained(name, revision=revision)
     except LOADING_ERRORS as error:
-        raise _not_loaded(name, "config", error) from error
+        raise not_loaded(name, "config", error) from error
 
 
 def load_tokenizer(name: str, revision: str | None) -> tuple[Tokenizer, int, bool]:
@@ -126,7 +126,7 @@ def load_tokenizer(name: str, revision: str | None) -> tuple[Tokenizer, int, boo
     try:
         wrapped = AutoTokenizer.from_pretrained(name, revision=revision)
     except LOADING_ERRORS as error:
-        raise _not_loaded(name, "tokenizer", error) from error
+        raise not_loaded(name, "tokenizer", error) from error
     backend = getattr(wrapped, "backend_tokenizer", None)
     if backend is None:
         raise TeacherError(f"teacher {name}: its tokenizer has no fast version (tokenizer.json), which distill needs")
@@ -166,7 +166,7 @@ def _load_model(name: str, revision: str | None) -> Any:
             name, revision=revision, dtype=torch.float32, output_loading_info=True
         )
     except LOADING_ERRORS as error:
-        raise _not_loaded(name, "weights", error) from error
+        raise not_loaded(name, "weights", error) from error
     missing = sorted(info["missing_keys"])
     if missing:
         raise TeacherError(
@@ -211,6 +211,7 @@ def _widths(task: Task) -> str:
     return "1 (the score)" + (f" or {task.bins.count} (its bins)" if task.bins else "")
 
 
-def _not_loaded(name: str, part: str, error: Exception) -> DataError:
+def not_loaded(name: str, part: str, error: Exception) -> DataError:
+    """Says that a part of a model cannot be loaded, and why."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return DataError(f"--model-name-or-path {name}: its {part} cannot be loaded: {reason}")

@@ -20,9 +20,9 @@ from pipeline.targets import make_target
 from pipeline.tasks import Task, load_task
 from teacher.config import DumpConfig
 from teacher.dump import dump
-from teacher.finetune import save_teacher
 from teacher.models import new_classifier
 from teacher.tiny import create_tiny_bert
+from teacher.training import save_teacher
 
 torch.set_num_threads(1)
 
@@ -57,7 +57,7 @@ def teachers(work: Path) -> Path:
         task = load_task(manifest=work / f"{name}.yaml")
         torch.manual_seed(1)
         teacher = new_classifier(task, make_target(task), str(work / "bert"), None, 32)
-        save_teacher(teacher, teacher.model, work / "teachers" / name)
+        save_teacher(teacher.model, teacher.name, teacher.revision, work / "teachers" / name)
     return work / "teachers"
 
 

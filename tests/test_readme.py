@@ -18,9 +18,9 @@ import yaml
 
 from pipeline.targets import make_target
 from pipeline.tasks import load_task
-from teacher.finetune import save_teacher
 from teacher.models import new_classifier
 from teacher.tiny import create_tiny_bert
+from teacher.training import save_teacher
 
 README = Path(__file__).parents[1] / "README.md"
 WORDS = ("nobody", "a", "man", "woman", "eats", "is", "eating", "sleeps", "soup", "outside")
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     create_tiny_bert(root / "bert-base-uncased", WORDS, hidden_size=32, num_layers=1)
     mnli = load_task("mnli")
     teacher = new_classifier(mnli, make_target(mnli), str(root / "bert-base-uncased"), None, 128)
-    save_teacher(teacher, teacher.model, root / "textattack" / "bert-base-uncased-MNLI")
+    save_teacher(teacher.model, teacher.name, teacher.revision, root / "textattack" / "bert-base-uncased-MNLI")
     (root / "tickets.yaml").write_text(blocks("yaml")[0])
     (root / "data").mkdir()
     for split, count in (("train", 90), ("validation", 30)):

@@ -11,9 +11,13 @@ from teacher.config import DumpConfig, FinetuneConfig
 
 @takes(FinetuneConfig)
 def finetune_teacher(config: FinetuneConfig) -> None:
-    """Fine-tune a BERT for a task, to be its teacher."""
+    """Fine-tune a BERT for a task, to be its teacher, or as a masked language model on a corpus."""
+    config.check_objective()
     needs_teacher_libraries()
-    from teacher.finetune import finetune
+    if config.objective == "mlm":
+        from teacher.mlm.finetune import finetune_mlm as finetune
+    else:
+        from teacher.finetune import finetune
 
     record = finetune(config, command_line())
     if not record:
@@ -28,7 +32,8 @@ def finetune_teacher(config: FinetuneConfig) -> None:
         for split, metrics in entry["metrics"].items()
         for name, value in metrics.items()
     ]
-    console.print_table(["epoch", "split", "metric", "value", ""], rows, title=f"teacher {config.output_dir}")
+    unit = "step" if config.corpus else "epoch"
+    console.print_table([unit, "split", "metric", "value", ""], rows, title=f"teacher {config.output_dir}")
 
 
 @takes(DumpConfig)

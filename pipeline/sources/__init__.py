@@ -1,5 +1,6 @@
-"""Rows of a task, from the hub or from local files, checked before anything expensive starts."""
+"""Rows of a task and documents of a corpus, from the hub or local files, checked before anything expensive starts."""
 
+from pipeline.sources.corpus import Documents, load_documents
 from pipeline.sources.source import Source, load_source, read_texts, rows_sha256, sentences
 
-__all__ = ["Source", "load_source", "read_texts", "rows_sha256", "sentences"]
+__all__ = ["Documents", "Source", "load_documents", "load_source", "read_texts", "rows_sha256", "sentences"]

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import DataError, MissingDependencyError
-from pipeline.tasks import Task
+from pipeline.tasks import Hub, Task
 
 
 def read(task: Task, splits: tuple[str, ...]) -> tuple[str, dict[str, tuple[str, pa.Table]]]:
@@ -20,34 +20,47 @@ def read(task: Task, splits: tuple[str, ...]) -> tuple[str, dict[str, tuple[str,
     """
     if task.hub is None:
         raise DataError(f"task {task.name!r} has no hub data set: give its rows with --data PATH or DISTILL_DATA")
+    tables = {}
+    for split in splits:
+        rows = load_rows(task.hub, split)
+        _check_label_names(task, place(task.hub), rows.features)
+        tables[split] = (f"{place(task.hub)}:{split}", rows.data.table)
+    return f"{place(task.hub)}@{task.hub.revision}" if task.hub.revision else place(task.hub), tables
+
+
+def place(hub: Hub) -> str:
+    """The address of a hub data set."""
+    return "/".join(part for part in (hub.id, hub.config) if part)
+
+
+def load_rows(hub: Hub, split: str) -> Any:
+    """A split of a hub data set, as `datasets` memory-maps it.
+
+    Raises:
+        DataError: if the hub cannot be reached, or has no such data set or split.
+        MissingDependencyError: if `datasets` is not installed.
+    """
     try:
         import datasets
     except ImportError as error:
         raise MissingDependencyError(
             "reading from the hub needs `datasets`: pip install 'distill-offline[teacher]', or give --data PATH"
         ) from error
-    place = "/".join(part for part in (task.hub.id, task.hub.config) if part)
-    description = f"{place}@{task.hub.revision}" if task.hub.revision else place
-    tables = {}
-    for split in splits:
-        try:
-            rows = datasets.load_dataset(task.hub.id, task.hub.config, split=split, revision=task.hub.revision)
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise DataError(
-                f"{place}, split {split!r}: cannot be read from the hub: {reason}. "
-                "Offline, give local files with --data PATH or DISTILL_DATA"
-            ) from error
-        _check_label_names(task, place, rows.features)
-        tables[split] = (f"{place}:{split}", rows.data.table)
-    return description, tables
+    try:
+        return datasets.load_dataset(hub.id, hub.config, split=split, revision=hub.revision)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"{place(hub)}, split {split!r}: cannot be read from the hub: {reason}. "
+            "Offline, give local files with --data PATH or DISTILL_DATA"
+        ) from error
 
 
-def _check_label_names(task: Task, place: str, features: Any) -> None:
+def _check_label_names(task: Task, address: str, features: Any) -> None:
     column = next((name for name in task.columns.label if name in features), None)
     names = getattr(features[column], "names", None) if column else None
     if names and task.labels and tuple(names) != task.labels:
         raise DataError(
-            f"{place}: names its labels {list(names)}, but the manifest of {task.name!r} says {list(task.labels)}; "
+            f"{address}: names its labels {list(names)}, but the manifest of {task.name!r} says {list(task.labels)}; "
             "correct `labels` in the manifest"
         )

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from pipeline.ragged import Ragged
 from pipeline.targets import Target
 from student.architecture import StudentConfig
-from student.data import Examples, Ragged
+from student.data import Examples
 from student.losses import distillation_loss
 from student.model import Student
 from student.optimizer import RowAdam, clip_gradients

@@ -15,8 +15,8 @@ from student.config import TrainConfig
 from student.model import WEIGHTS_FILE
 from student.train import train
 from teacher.dump import dump
-from teacher.finetune import save_teacher
 from teacher.models import new_classifier
+from teacher.training import save_teacher
 from tests.conftest import dump_config
 
 RATINGS = """
@@ -83,7 +83,7 @@ def ratings(work: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, L
         torch.manual_seed(1)
         teacher = new_classifier(task, make_target(task, objective), str(work / "bert"), None, 32)
         torch.nn.init.normal_(teacher.model.classifier.weight)  # its scores shall differ from row to row
-        save_teacher(teacher, teacher.model, folder / f"teacher-{kind}")
+        save_teacher(teacher.model, teacher.name, teacher.revision, folder / f"teacher-{kind}")
         places = {"manifest": manifest, "data": folder, "model_name_or_path": str(folder / f"teacher-{kind}")}
         dump(dump_config(work, "ratings", folder / "store", name=kind, **places), "distill teacher-dump")
     return {kind: open_set(folder / "store" / kind) for kind in objectives}

@@ -23,9 +23,9 @@ from student.evaluate import evaluate, evaluate_split, student_logits
 from student.model import Student
 from student.train import train
 from teacher.dump import dump
-from teacher.finetune import save_teacher
 from teacher.models import new_classifier
 from teacher.tiny import create_tiny_bert
+from teacher.training import save_teacher
 from tests.conftest import dump_config
 from tests.student.conftest import tiny_config, weights
 
@@ -101,7 +101,7 @@ def test_a_set_with_another_tokenizer_is_refused(
 ) -> None:
     create_tiny_bert(tmp_path / "bert", ["the food was lovely ."], hidden_size=32, num_layers=1)
     teacher = new_classifier(opinion, opinion_set.manifest.target, str(tmp_path / "bert"), None, 32)
-    save_teacher(teacher, teacher.model, tmp_path / "teacher")
+    save_teacher(teacher.model, teacher.name, teacher.revision, tmp_path / "teacher")
     dump(dump_config(work, "opinion", tmp_path / "store", model_name_or_path=str(tmp_path / "teacher")), "")
     with pytest.raises(FingerprintMismatchError, match="ids come from another tokenizer"):
         evaluate(config(opinion_run, tmp_path / "store" / "opinion"))

@@ -13,11 +13,12 @@ from torch.nn.functional import pad
 
 from pipeline.errors import ConfigError
 from pipeline.logit_set.reader import LogitSet
+from pipeline.ragged import Ragged, side_by_side
 from pipeline.targets import softmax
 from pipeline.tokenization import special_ids
 from student.architecture import design
 from student.config import EvaluateConfig, TrainConfig
-from student.data import Ragged, as_read, load_examples, sequences, side_by_side
+from student.data import as_read, load_examples, sequences
 from student.evaluate import evaluate, student_logits
 from student.model import Student
 from student.pairing import concatenate_compare

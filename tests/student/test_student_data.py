@@ -9,8 +9,9 @@ from tokenizers import Tokenizer
 
 from pipeline.errors import DataError, QueryError
 from pipeline.logit_set.reader import LogitSet
+from pipeline.ragged import Ragged, ragged
 from pipeline.targets import NO_LABEL
-from student.data import Ragged, gold_tensor, load_examples, ragged, sorted_batches
+from student.data import gold_tensor, load_examples, sorted_batches
 
 PAD = 99
 ROWS = [[1, 2, 3], [], [4], [5, 6]]

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from pipeline.logit_set.reader import LogitSet
+from pipeline.ragged import Ragged
 from pipeline.targets import Target
 from student.architecture import StudentConfig
-from student.data import Examples, Ragged, gold_tensor, load_examples
+from student.data import Examples, gold_tensor, load_examples
 from student.losses import distillation_loss
 from student.model import Student
 from student.vocabulary import active_ids, renumber, restore, shrunk
