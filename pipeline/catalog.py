@@ -1,7 +1,7 @@
 """The DuckDB index over a store: a local cache that can be rebuilt from the sets at any time, and is never shared.
 
-Tables ``sets``, ``shards`` and ``teachers``, the macros, and one view per finished set. One process builds it in a
-temporary file; those who write sets never touch it.
+Tables ``sets``, ``shards``, ``teachers`` and ``vocabulary``, the macros, one view per finished set, and for a set of
+tokens another in words. One process builds it in a temporary file; those who write sets never touch it.
 """
 
 import hashlib
@@ -12,25 +12,34 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from pipeline import console
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import write_atomically
-from pipeline.logit_set.manifest import FILE_NAME, SetManifest, read_manifest
-from pipeline.logit_set.schema import read_footer
+from pipeline.logit_set.manifest import (
+    FILE_NAME,
+    TOKENIZER_FILE,
+    ExamplesManifest,
+    SetManifest,
+    TokensManifest,
+    read_manifest,
+)
+from pipeline.logit_set.shard_file import read_footer
 from pipeline.sql.gate import add_macros, create_view, open_database
 
 CATALOG_FILE = "catalog.duckdb"
 
-TABLE_NAMES = {"sets", "shards", "teachers", "catalog_state"}
+TABLE_NAMES = {"sets", "shards", "teachers", "vocabulary", "catalog_state"}
 TABLES = """
-create table sets ("set" varchar, "view" varchar, task varchar, state varchar, teacher varchar, labels varchar[],
-    "rows" bigint, bytes bigint, precision varchar, max_seq_length int, scores json, source varchar, notes varchar[],
-    created timestamp with time zone, fingerprint varchar, path varchar);
+create table sets ("set" varchar, "view" varchar, task varchar, corpus varchar, codec varchar, state varchar,
+    teacher varchar, labels varchar[], "rows" bigint, bytes bigint, precision varchar, max_seq_length int, scores json,
+    source varchar, notes varchar[], created timestamp with time zone, fingerprint varchar, path varchar);
 create table shards ("set" varchar, split varchar, "index" int, start_row bigint, stop_row bigint, "rows" bigint,
     bytes bigint, sha256 varchar, path varchar);
 create table teachers (weights_sha256 varchar, teacher varchar, revision varchar, num_parameters bigint,
     labels varchar[], sets varchar[]);
+create table vocabulary (tokenizer varchar, id bigint, token varchar);
 create table catalog_state (digest varchar);
 """
 
@@ -57,7 +66,7 @@ def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Opens the store's catalog for reading, rebuilding it first if a set has come, gone or changed."""
     if not _is_fresh(store):
         build_catalog(store)
-    readable = [path for path in sorted(store.glob("*/examples/*.parquet")) if not path.is_symlink()]
+    readable = [path for path in sorted(store.glob("*/*/*.parquet")) if not path.is_symlink()]
     with open_database(store / CATALOG_FILE, readable) as connection:
         yield connection
 
@@ -65,6 +74,11 @@ def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 def view_name(set_name: str) -> str:
     """The SQL name of a set: its own, with underscores for what would need quoting."""
     return "".join(c if c.isalnum() else "_" for c in set_name.lower())
+
+
+def words_view_name(set_name: str) -> str:
+    """The SQL name of the view in words of a set of tokens."""
+    return f"{view_name(set_name)}_words"
 
 
 def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
@@ -75,12 +89,16 @@ def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
         except IntegrityError as error:
             console.warn(f"left out of the catalog: {error}")
     views: dict[str, Path] = {}
-    for root, _ in sets:
-        if view_name(root.name) in TABLE_NAMES:
-            raise DataError(f"{root}: its view would be the table {root.name!r} of the catalog; rename the folder")
-        other = views.setdefault(view_name(root.name), root)
-        if other != root:
-            raise DataError(f"{other} and {root} would both be the view {view_name(root.name)!r}; rename one folder")
+    for root, manifest in sets:
+        names = [view_name(root.name)]
+        if isinstance(manifest, TokensManifest):
+            names.append(words_view_name(root.name))
+        for name in names:
+            if name in TABLE_NAMES:
+                raise DataError(f"{root}: its view would be the table {name!r} of the catalog; rename the folder")
+            other = views.setdefault(name, root)
+            if other != root:
+                raise DataError(f"{other} and {root} would both be the view {name!r}; rename one folder")
     return sets
 
 
@@ -100,20 +118,42 @@ def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> Non
         add_macros(connection)
         connection.execute("insert into catalog_state values (?)", [digest])
         for root, manifest in sets:
-            connection.execute(f"insert into sets values ({', '.join('?' * 16)})", _set_row(root, manifest))  # noqa: S608
+            connection.execute(f"insert into sets values ({', '.join('?' * 18)})", _set_row(root, manifest))  # noqa: S608
             rows = [_shard_row(root, manifest, k) for k in range(len(manifest.shards))]
             connection.executemany("insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
             if manifest.state != "staged":
                 files = [root / shard.path for shard in manifest.shards]
                 create_view(connection, view_name(root.name), files)
+                if isinstance(manifest, TokensManifest):
+                    _add_words(connection, root, manifest, files)
         for row in _teacher_rows(sets):
             connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?)", row)
 
 
+def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, manifest: TokensManifest, files: list[Path]) -> None:
+    """The vocabulary of a set of tokens, unless another set has brought it, and the view in words."""
+    from pipeline.sql.token_view import token_view_sql  # codecs need torch, which other sets do without
+    from pipeline.tokenization import load_tokenizer
+
+    key = manifest.tokenizer.sha256
+    if not connection.execute("select 1 from vocabulary where tokenizer = ? limit 1", [key]).fetchone():
+        words = load_tokenizer(root / TOKENIZER_FILE, key).get_vocab(with_added_tokens=True)
+        table = pa.table({"tokenizer": [key] * len(words), "id": list(words.values()), "token": list(words)})
+        connection.register("words", table)
+        connection.execute("insert into vocabulary select * from words")
+        connection.unregister("words")
+    connection.execute(token_view_sql(words_view_name(root.name), manifest, files))
+
+
 def _set_row(root: Path, m: SetManifest) -> list[Any]:
     scores = json.dumps(m.scores)
+    task, corpus, codec, labels = None, None, None, None
+    if isinstance(m, ExamplesManifest):
+        task, labels = m.task.name, list(m.target.names)
+    if isinstance(m, TokensManifest):
+        corpus, codec = m.corpus.name, str(m.codec)
     return [
-        *(root.name, view_name(root.name), m.task.name, m.state, m.teacher.name, list(m.target.names), m.num_rows),
+        *(root.name, view_name(root.name), task, corpus, codec, m.state, m.teacher.name, labels, m.num_rows),
         *(m.num_bytes, m.precision, m.max_seq_length, scores, m.source, list(m.notes), m.created, m.fingerprint),
         str(root.resolve()),
     ]

@@ -5,6 +5,7 @@ rows with gold. Then each takes its share of the shards that are not there yet. 
 the set.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.errors import ConfigError, TeacherError
 from pipeline.files import make_folder, require_space
-from pipeline.logit_set.manifest import SetManifest, Shard, read_manifest
+from pipeline.logit_set.manifest import ExamplesManifest, M, Scores, SetManifest, Shard, read_kind
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.schema import logits_of
 from pipeline.logit_set.writer import (
@@ -41,7 +42,7 @@ from teacher.staging import expected_bytes, staged_manifest
 PROBE_ROWS = 256
 
 
-def dump(config: DumpConfig, command: str) -> SetManifest | None:
+def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
     """Writes the logit set that ``config`` describes, or goes on with it.
 
     Args:
@@ -64,12 +65,12 @@ def dump(config: DumpConfig, command: str) -> SetManifest | None:
         _probe(config, task, source, teacher, max_tokens)
         planned = staged_manifest(config, task, source, teacher, command)
         manifest = start_set(root, planned, teacher.tokenizer.to_str())
-        mine = _my_shards(root, manifest, config, state)
+        mine = my_shards(root, manifest, config, state)
         _write_shards(root, manifest, source, teacher, mine, max_tokens)
     state.wait_for_everyone()
     if not state.is_main_process:
         return None
-    return _finish(root, config, task)
+    return finish(root, ExamplesManifest, lambda manifest: _teacher_scores(root, manifest, config, task))
 
 
 def read_rows(config: DumpConfig) -> tuple[Task, Source]:
@@ -114,7 +115,7 @@ def _check_labels(config: DumpConfig, *evidence: Any) -> None:
         console.warn(f"{error}. Going on, because --teacher-labels says so")
 
 
-def _my_shards(root: Path, manifest: SetManifest, config: DumpConfig, state: PartialState) -> list[Shard]:
+def my_shards(root: Path, manifest: SetManifest, config: DumpConfig, state: PartialState) -> list[Shard]:
     """This process's share: every n-th shard of this job that is still to be written."""
     state.wait_for_everyone()
     missing = unfinished_shards(root, manifest)
@@ -129,7 +130,7 @@ def _my_shards(root: Path, manifest: SetManifest, config: DumpConfig, state: Par
 
 
 def _write_shards(
-    root: Path, manifest: SetManifest, source: Source, teacher: Teacher, shards: list[Shard], max_tokens: int
+    root: Path, manifest: ExamplesManifest, source: Source, teacher: Teacher, shards: list[Shard], max_tokens: int
 ) -> None:
     total = sum(shard.stop - shard.start for shard in shards)
     with console.progress(total, "teacher") as steps:
@@ -141,8 +142,15 @@ def _write_shards(
             write_shard(root, manifest, shard, shard_table(manifest, shard, rows, inputs, logits_NC))
 
 
-def _finish(root: Path, config: DumpConfig, task: Task) -> SetManifest:
-    manifest = read_manifest(root)
+def finish(root: Path, kind: type[M], scores: Callable[[M], Scores]) -> M:
+    """Completes and verifies a set once all its shards are there.
+
+    Args:
+        root: the set.
+        kind: of its manifest.
+        scores: the teacher's metrics per split, from the complete set.
+    """
+    manifest = read_kind(root, kind, "another set has taken its place")
     missing = unfinished_shards(root, manifest)
     if missing:
         console.note(f"{len(missing)} of {len(manifest.shards)} shards are left to other jobs")
@@ -150,10 +158,12 @@ def _finish(root: Path, config: DumpConfig, task: Task) -> SetManifest:
     if manifest.state == "verified":
         return manifest
     complete = complete_set(root, manifest)
-    return finish_set(root, complete, _teacher_scores(root, complete, config, task))
+    return finish_set(root, complete, scores(complete))
 
 
-def _teacher_scores(root: Path, manifest: SetManifest, config: DumpConfig, task: Task) -> dict[str, dict[str, float]]:
+def _teacher_scores(
+    root: Path, manifest: ExamplesManifest, config: DumpConfig, task: Task
+) -> dict[str, dict[str, float]]:
     """The teacher's metrics per split, from what was stored; its label order is checked on every gold label."""
     scores = {}
     for split in manifest.splits:

@@ -27,7 +27,10 @@ LIBRARIES_BYTES = 850e6
 
 @dataclass(frozen=True)
 class Plan:
-    """What a dump will take; ``seconds`` and ``memory_bytes`` are None if the teacher's config cannot be read."""
+    """What a dump will take; ``seconds`` and ``memory_bytes`` are None if the teacher's config cannot be read.
+
+    ``rows`` are counted by split, or for a corpus by kind.
+    """
 
     rows: dict[str, int]
     shards: int
@@ -44,7 +47,11 @@ def estimate(config: DumpConfig, task: Task, source: Source) -> Plan:
     num_rows = sum(rows.values())
     specials = 3 if task.is_pair else 2
     tokens = int(min(characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
-    seconds, memory = _cost(config, task, tokens)
+    try:
+        seconds, memory = cost(config, *teacher_name(config, task), tokens)
+    except DistillError as error:
+        console.warn(f"no estimate of time and memory: {error}")
+        seconds, memory = None, None
     return Plan(
         rows=rows,
         shards=len(all_shards(source, config.rows_per_shard)),
@@ -55,19 +62,27 @@ def estimate(config: DumpConfig, task: Task, source: Source) -> Plan:
     )
 
 
-def _cost(config: DumpConfig, task: Task, tokens: int) -> tuple[float | None, int | None]:
-    try:
-        model = load_config(*teacher_name(config, task))
-    except DistillError as error:
-        console.warn(f"no estimate of time and memory: {error}")
-        return None, None
+def cost(config: DumpConfig, name: str, revision: str | None, tokens: int, decoded: int = 0) -> tuple[float, int]:
+    """Seconds and bytes of memory that a teacher takes, from its config and the speed of a matrix product here.
+
+    Args:
+        config: the command's settings.
+        name: hub id or folder of the teacher.
+        revision: its hub revision.
+        tokens: to be read.
+        decoded: positions at which the vocabulary is predicted.
+
+    Raises:
+        DataError: if the config cannot be read.
+    """
+    model = load_config(name, revision)
     device = PartialState().device
-    encoder = _encoder_parameters(model)
-    parameters = encoder + model.vocab_size * model.hidden_size
+    encoder, embeddings = _encoder_parameters(model), model.vocab_size * model.hidden_size
     speed = _matmul_flops_per_s(device, DTYPES[config.precision], model.hidden_size) * EFFICIENCY[config.precision]
     batch = config.max_tokens_per_batch or default_tokens_per_batch(device)
     activations = batch * model.hidden_size * ACTIVATION_COPIES * 4
-    return 2 * encoder * tokens * PADDING / speed, int(parameters * 4 + activations + LIBRARIES_BYTES)
+    seconds = 2 * (encoder * tokens * PADDING + embeddings * decoded) / speed
+    return seconds, int((encoder + embeddings) * 4 + activations + LIBRARIES_BYTES)
 
 
 def _encoder_parameters(model: Any) -> int:

@@ -39,9 +39,7 @@ def teacher_logits(
     max_tokens: int,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Floats:
-    """Runs the teacher over inputs, in batches of like length.
-
-    Call it inside `inference_mode`. A batch that does not fit the memory is split and tried again.
+    """Runs the teacher over inputs, in batches of like length (`run_batches`). Call it inside `inference_mode`.
 
     Args:
         teacher: the teacher, on its device.
@@ -56,24 +54,12 @@ def teacher_logits(
         TeacherError: if a logit is not finite, or a single row does not fit the memory.
     """
     logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
-    pending = token_budget_batches([len(row.ids) for row in inputs], max_tokens)[::-1]
-    while pending:
-        batch = pending.pop()
-        try:
-            logits_NC[batch] = forward(teacher, [inputs[row] for row in batch])
-        except RuntimeError as error:
-            if not should_reduce_batch_size(error):
-                raise
-            if len(batch) == 1:
-                tokens = len(inputs[batch[0]].ids)
-                raise TeacherError(f"out of memory for a single row of {tokens} tokens; use a bigger device") from error
-            max_tokens = len(batch) // 2 * len(inputs[batch[0]].ids)
-            console.warn(f"out of memory for {len(batch)} rows at once; going on with {max_tokens} tokens per batch")
-            left = [row for rows in [batch, *pending] for row in rows]
-            smaller = token_budget_batches([len(inputs[row].ids) for row in left], max_tokens)
-            pending = [[left[k] for k in rows] for rows in smaller][::-1]
-            continue
+
+    def run(batch: list[int]) -> None:
+        logits_NC[batch] = forward(teacher, [inputs[row] for row in batch])
         advance(len(batch))
+
+    run_batches([len(row.ids) for row in inputs], max_tokens, run)
     finite_N = np.isfinite(logits_NC).all(axis=1)
     if not finite_N.all():
         row = int(np.flatnonzero(~finite_N)[0])
@@ -82,6 +68,36 @@ def teacher_logits(
             "fp16 overflows with some models, try --precision bf16 or fp32"
         )
     return logits_NC
+
+
+def run_batches(lengths: Sequence[int], max_tokens: int, run: Callable[[list[int]], None]) -> None:
+    """Calls ``run`` with the row numbers of each batch; one that does not fit the memory is split and tried again.
+
+    Args:
+        lengths: tokens per row.
+        max_tokens: most padded tokens per batch.
+        run: does the work.
+
+    Raises:
+        TeacherError: if a single row does not fit the memory.
+    """
+    pending = token_budget_batches(lengths, max_tokens)[::-1]
+    while pending:
+        batch = pending.pop()
+        try:
+            run(batch)
+        except RuntimeError as error:
+            if not should_reduce_batch_size(error):
+                raise
+            longest = lengths[batch[0]]
+            if len(batch) == 1:
+                message = f"out of memory for a single row of {longest} tokens; use a bigger device"
+                raise TeacherError(message) from error
+            max_tokens = len(batch) // 2 * longest
+            console.warn(f"out of memory for {len(batch)} rows at once; going on with {max_tokens} tokens per batch")
+            left = [row for rows in [batch, *pending] for row in rows]
+            smaller = token_budget_batches([lengths[row] for row in left], max_tokens)
+            pending = [[left[k] for k in rows] for rows in smaller][::-1]
 
 
 def forward(teacher: Teacher, inputs: Sequence[Tokenized]) -> Floats:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from pipeline.logit_set.manifest import SetManifest, Shard
+from pipeline.logit_set.manifest import ExamplesManifest, Shard
 from pipeline.logit_set.schema import examples_schema, text_hash
 from pipeline.sources import sentences
 from pipeline.targets import Floats
@@ -12,7 +12,7 @@ from pipeline.tokenization import Tokenized
 
 
 def shard_table(
-    manifest: SetManifest, shard: Shard, rows: pa.Table, inputs: Sequence[Tokenized], logits_NC: Floats
+    manifest: ExamplesManifest, shard: Shard, rows: pa.Table, inputs: Sequence[Tokenized], logits_NC: Floats
 ) -> pa.Table:
     """Puts a shard together.
 

@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pyarrow.compute as pc
 
 from pipeline.logit_set.manifest import (
-    SetManifest,
+    ExamplesManifest,
     Setting,
     Shard,
     SplitRecord,
@@ -46,7 +46,7 @@ def all_shards(source: Source, rows_per_shard: int) -> tuple[Shard, ...]:
     return tuple(shard for split, rows in splits for shard in plan_shards(split, rows.num_rows, rows_per_shard))
 
 
-def staged_manifest(config: DumpConfig, task: Task, source: Source, teacher: Teacher, command: str) -> SetManifest:
+def staged_manifest(config: DumpConfig, task: Task, source: Source, teacher: Teacher, command: str) -> ExamplesManifest:
     """Describes the set that these settings will give; its fingerprint covers all that decides rows and logits."""
     tokenizer = TokenizerRecord(
         sha256=tokenizer_sha256(teacher.tokenizer.to_str()),
@@ -75,7 +75,7 @@ def staged_manifest(config: DumpConfig, task: Task, source: Source, teacher: Tea
         "precision": config.precision,
         **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
     }
-    return SetManifest(
+    return ExamplesManifest(
         name=config.name or task.name,
         state="staged",
         created=datetime.now(UTC).isoformat(timespec="seconds"),

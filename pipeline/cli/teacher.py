@@ -38,10 +38,17 @@ def finetune_teacher(config: FinetuneConfig) -> None:
 
 @takes(DumpConfig)
 def teacher_dump(config: DumpConfig) -> None:
-    """Write a teacher's logits over a task as a logit set."""
+    """Write what a teacher says about a task, or a masked language model about a corpus, as a logit set."""
+    config.check_signal()
     needs_teacher_libraries()
+    if config.corpus is not None:
+        _dump_corpus(config)
+        return
     if config.plan:
-        _print_plan(config)
+        from teacher.dump import read_rows
+        from teacher.estimate import estimate
+
+        _print_plan(config, estimate(config, *read_rows(config)))
         return
     from teacher.dump import dump
 
@@ -61,11 +68,27 @@ def teacher_dump(config: DumpConfig) -> None:
     console.print_table(["split", "rows", "files", "teacher against gold"], rows, title=title)
 
 
-def _print_plan(config: DumpConfig) -> None:
-    from teacher.dump import read_rows
-    from teacher.estimate import estimate
+def _dump_corpus(config: DumpConfig) -> None:
+    if config.plan:
+        from teacher.mlm.estimate import estimate_mlm
 
-    plan = estimate(config, *read_rows(config))
+        _print_plan(config, estimate_mlm(config))
+        return
+    from teacher.mlm.dump import dump_mlm
+
+    manifest = dump_mlm(config, command_line())
+    if manifest is None:
+        return
+    if config.json_output:
+        console.print_json(manifest.model_dump(mode="json"))
+        return
+    metrics = list(next(iter(manifest.scores.values()), {}))
+    rows = [[split, *(scores[name] for name in metrics)] for split, scores in manifest.scores.items()]
+    title = f"{config.store / manifest.name}: {manifest.state}, {manifest.codec}, {console.size(manifest.num_bytes)}"
+    console.print_table(["split", *(name.replace("_", " ") for name in metrics)], rows, title=title)
+
+
+def _print_plan(config: DumpConfig, plan: Any) -> None:
     values: dict[str, Any] = {
         "rows": plan.rows,
         "shards": plan.shards,
@@ -78,7 +101,7 @@ def _print_plan(config: DumpConfig) -> None:
         console.print_json(values)
         return
     shown = {
-        "rows": ", ".join(f"{split} {rows:,}" for split, rows in plan.rows.items()),
+        "rows": ", ".join(f"{name} {rows:,}" for name, rows in plan.rows.items()),
         "shards": plan.shards,
         "tokens, about": plan.tokens,
         "disk, about": console.size(plan.disk_bytes),

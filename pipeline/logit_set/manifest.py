@@ -1,25 +1,30 @@
-"""``distill.json``: everything a logit set says about itself."""
+"""``distill.json``: everything a logit set says about itself.
+
+Two kinds: examples of a task with logits, and tokens of a corpus with distributions over the vocabulary.
+"""
 
 import hashlib
 import json
+from abc import abstractmethod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import write_text
+from pipeline.logit_set.codec import Codec
 from pipeline.targets import Target
 from pipeline.tasks import SPLIT_PATTERN, Metric
 
-FORMAT_VERSION = 1
 FILE_NAME = "distill.json"
 TOKENIZER_FILE = "tokenizer.json"
 MAX_MANIFEST_BYTES = 64 * 2**20
 
 State = Literal["staged", "complete", "verified"]
 Setting = str | int | float | bool
+Scores = dict[str, dict[str, float]]  # by split and metric
 
 
 class _Record(BaseModel):
@@ -31,6 +36,8 @@ class Shard(_Record):
 
     ``rows``, ``bytes`` and ``sha256`` are known once the set is complete.
     """
+
+    folder: ClassVar[str] = "examples"
 
     split: str = Field(pattern=SPLIT_PATTERN)
     index: int = Field(ge=0)
@@ -44,7 +51,13 @@ class Shard(_Record):
     @property
     def path(self) -> str:
         """Path inside the set, by the hub's naming of split files."""
-        return f"examples/{self.split}-{self.index:05d}-of-{self.count:05d}.parquet"
+        return f"{self.folder}/{self.split}-{self.index:05d}-of-{self.count:05d}.parquet"
+
+
+class TokensShard(Shard):
+    """One Parquet file of masked sequences: those of its split that begin in the documents ``start`` to ``stop``."""
+
+    folder: ClassVar[str] = "tokens"
 
 
 class SplitRecord(_Record):
@@ -83,22 +96,42 @@ class TokenizerRecord(_Record):
     pad_id: int
 
 
+class CorpusRecord(_Record):
+    """What a reader needs to know of the corpus, and how it was cut into sequences."""
+
+    name: str
+    version: int
+    language: str
+    licence: str
+    packing: str
+    min_seq_length: int
+    validation_every: int
+
+
+class MaskingRecord(_Record):
+    """How sequences were masked: with these, the sequence and the copy, the same positions come out again."""
+
+    kind: str
+    probability: float
+    num_copies: int
+    seed: int
+    mask_id: int
+
+
 class SetManifest(_Record):
-    """The record of a logit set.
+    """What the records of both kinds of set have in common.
 
     Attributes:
-        settings: everything that decides the rows and the logits; their hash is the fingerprint.
+        settings: everything that decides the rows and what the teacher says; their hash is the fingerprint.
         scores: the teacher's metrics on gold labels, per split.
         notes: what is unusual, such as a partial split.
     """
 
-    format_version: int = FORMAT_VERSION
+    format_version: int
     name: str
     state: State
     created: str
     command: str
-    task: TaskRecord
-    target: Target
     teacher: TeacherRecord
     tokenizer: TokenizerRecord
     max_seq_length: int
@@ -108,7 +141,7 @@ class SetManifest(_Record):
     settings: dict[str, Setting]
     fingerprint: str
     shards: tuple[Shard, ...]
-    scores: dict[str, dict[str, float]] = Field(default_factory=dict)
+    scores: Scores = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
 
@@ -125,6 +158,11 @@ class SetManifest(_Record):
         return [shard for shard in self.shards if shard.split == split]
 
     @property
+    @abstractmethod
+    def licence(self) -> str:
+        """Licence of the texts."""
+
+    @property
     def num_rows(self) -> int:
         """Rows in all splits."""
         return sum(shard.rows if shard.rows is not None else shard.stop - shard.start for shard in self.shards)
@@ -133,6 +171,44 @@ class SetManifest(_Record):
     def num_bytes(self) -> int:
         """Bytes of all shards that are finished."""
         return sum(shard.bytes or 0 for shard in self.shards)
+
+
+class ExamplesManifest(SetManifest):
+    """The record of a task's logits."""
+
+    format_version: int = 1
+    task: TaskRecord
+    target: Target
+
+    @property
+    def licence(self) -> str:
+        """Licence of the texts."""
+        return self.task.licence
+
+
+class TokensManifest(SetManifest):
+    """The record of a corpus's masked positions.
+
+    Attributes:
+        codec: how distributions are stored.
+        decoder_sha256: hash of the file ``decoder.safetensors``, for the codec that needs one.
+    """
+
+    format_version: int = 2
+    corpus: CorpusRecord
+    masking: MaskingRecord
+    codec: Codec
+    decoder_sha256: str | None = None
+    shards: tuple[TokensShard, ...]
+
+    @property
+    def licence(self) -> str:
+        """Licence of the texts."""
+        return self.corpus.licence
+
+
+KINDS: dict[str, type[SetManifest]] = {"logits": ExamplesManifest, "mlm": TokensManifest}
+M = TypeVar("M", bound=SetManifest)
 
 
 def fingerprint(settings: dict[str, Setting]) -> str:
@@ -155,16 +231,41 @@ def read_manifest(root: Path) -> SetManifest:
         raise IntegrityError(f"{root}: not a logit set: it has no {FILE_NAME}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
-    version = values.get("format_version") if isinstance(values, dict) else None
-    if version != FORMAT_VERSION:
+    kind = _kind(values)
+    version, known = values.get("format_version") if isinstance(values, dict) else None, kind.model_fields
+    if version != known["format_version"].default:
         raise IntegrityError(
-            f"{path}: format version {version!r}, but this release reads version {FORMAT_VERSION}; "
+            f"{path}: format version {version!r}, but this release reads version {known['format_version'].default}; "
             "install the release of distill that wrote it"
         )
     try:
-        return parse_model(SetManifest, values, str(path))
+        return parse_model(kind, values, str(path))
     except ConfigError as error:
         raise IntegrityError(str(error)) from error
+
+
+def read_kind(root: Path, kind: type[M], advice: str) -> M:
+    """Reads the ``distill.json`` of a set that must be of one kind.
+
+    Args:
+        root: the set.
+        kind: what it must be.
+        advice: what to do if it is of the other kind.
+
+    Raises:
+        ConfigError: if it is of the other kind.
+        IntegrityError: as `read_manifest`.
+    """
+    manifest = read_manifest(root)
+    if not isinstance(manifest, kind):
+        raise ConfigError(f"{root}: holds {manifest.settings['signal']} signals; {advice}")
+    return manifest
+
+
+def _kind(values: Any) -> type[SetManifest]:
+    settings = values.get("settings") if isinstance(values, dict) else None
+    signal = settings.get("signal") if isinstance(settings, dict) else None
+    return KINDS.get(signal, ExamplesManifest) if isinstance(signal, str) else ExamplesManifest
 
 
 def write_manifest(root: Path, manifest: SetManifest) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
-from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, SetManifest, read_manifest
+from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, read_kind
 from pipeline.logit_set.verify import check_bytes
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
 from pipeline.tokenization import read_tokenizer_json
@@ -19,10 +19,10 @@ KEYS = ("split", "source_row", "variant")
 
 @dataclass(frozen=True)
 class LogitSet:
-    """An opened logit set."""
+    """An opened set of a task's examples."""
 
     root: Path
-    manifest: SetManifest
+    manifest: ExamplesManifest
 
     def tokenizer_json(self) -> str:
         """The text of the tokenizer that the set's ids belong to.
@@ -63,19 +63,31 @@ class LogitSet:
 
 
 def open_set(path: Path, allow_unverified: bool = False) -> LogitSet:
-    """Opens a set for use.
+    """Opens a set of examples for use.
 
     Raises:
+        ConfigError: if it is of another kind.
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
-    manifest = read_manifest(path)
+    advice = "it is for `distill pretrain-student`; for this a set of a task is needed"
+    return LogitSet(path, usable_manifest(path, ExamplesManifest, advice, allow_unverified))
+
+
+def usable_manifest(path: Path, kind: type[M], advice: str, allow_unverified: bool = False) -> M:
+    """Reads the manifest of a set that is to be used.
+
+    Raises:
+        ConfigError: if it is of another kind.
+        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
+    """
+    manifest = read_kind(path, kind, advice)
     if manifest.state == "staged":
         raise IntegrityError(f"{path}: not finished yet; repeat its command to finish it:\n  {manifest.command}")
     if manifest.state != "verified" and not allow_unverified:
         raise IntegrityError(
             f"{path}: state {manifest.state!r}, not verified; repeat its command, or use --allow-unverified"
         )
-    return LogitSet(path, manifest)
+    return manifest
 
 
 def find_set(name_or_path: str, store: Path | None = None) -> Path:

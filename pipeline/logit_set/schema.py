@@ -1,26 +1,21 @@
-"""Columns of the ``examples`` files, how they are encoded, and how a shard says which run it belongs to."""
+"""Columns of the ``examples`` files and how they are encoded."""
 
 import hashlib
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pipeline.errors import IntegrityError
-from pipeline.logit_set.manifest import FORMAT_VERSION, SetManifest, Shard
+from pipeline.logit_set.codec import id_type
+from pipeline.logit_set.shard_file import Footer, parquet_writer
 from pipeline.targets import Floats
 
-FOOTER_KEY = b"distill"
 TEXT_HASH_BYTES = 16
-MAX_UINT16 = 2**16
 
 
 def examples_schema(num_logits: int, vocabulary_size: int) -> pa.Schema:
     """The columns of a set with ``num_logits`` logits a row; ids are uint16 where the vocabulary fits."""
-    ids = pa.list_(pa.uint16() if vocabulary_size <= MAX_UINT16 else pa.uint32())
+    ids = pa.list_(id_type(vocabulary_size))
     return pa.schema(
         [
             pa.field("split", pa.string(), nullable=False),
@@ -49,45 +44,23 @@ def text_hash(tokenizer_sha256: str, sentence1: str, sentence2: str | None) -> b
     return digest.digest()
 
 
-def write_parquet(path: Path, table: pa.Table, footer: dict[str, Any]) -> None:
-    """Writes a shard: zstd 1, dictionary ids, byte-split logits, page index and checksums, and our JSON in the footer.
+def write_examples(path: Path, table: pa.Table, footer: Footer) -> None:
+    """Writes a shard: dictionary ids and byte-split logits, which compress well so.
 
-    float32 logits split well byte by byte; DuckDB reads that encoding for float32 (for float16 it does not).
+    DuckDB reads that encoding for float32 (for float16 it does not).
     """
-    metadata = {**(table.schema.metadata or {}), FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()}
-    pq.write_table(
-        table.replace_schema_metadata(metadata),
+    with parquet_writer(
         path,
-        compression="zstd",
-        compression_level=1,
+        table.schema,
+        footer,
         use_dictionary=["split", "origin", "ids1.list.element", "ids2.list.element", "label", "score", "variant"],
         use_byte_stream_split=["logits.list.element"],
-        write_page_index=True,
-        write_page_checksum=True,
         write_statistics=["split", "source_row", "variant", "origin", "label"],
-    )
+    ) as writer:
+        writer.write_table(table)
 
 
 def logits_of(table: pa.Table, num_logits: int) -> Floats:
     """The logits column as an array [N, C] of float32."""
     flat = table.column("logits").combine_chunks().flatten()
     return np.array(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)
-
-
-def footer_of(manifest: SetManifest, shard: Shard) -> dict[str, Any]:
-    """What the footer of a shard says: the run's fingerprint and the rows it stands for."""
-    place = shard.model_dump(include={"split", "index", "count", "start", "stop"})
-    return {"format_version": FORMAT_VERSION, "fingerprint": manifest.fingerprint, **place}
-
-
-def read_footer(path: Path) -> dict[str, Any]:
-    """Reads our JSON from a shard's footer.
-
-    Raises:
-        IntegrityError: if the file is not whole or not one of ours.
-    """
-    try:
-        metadata = pq.read_metadata(path).metadata or {}
-        return dict(json.loads(metadata[FOOTER_KEY]))
-    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-        raise IntegrityError(f"{path}: not a whole shard of a logit set: {error}") from error

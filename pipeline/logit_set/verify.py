@@ -8,12 +8,15 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError, raise_all
 from pipeline.files import sha256
-from pipeline.logit_set.manifest import SetManifest, Shard
-from pipeline.logit_set.schema import examples_schema, footer_of, logits_of, read_footer
+from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, Shard, TokensManifest
+from pipeline.logit_set.schema import examples_schema, logits_of
+from pipeline.logit_set.shard_file import footer_of, read_footer
+from pipeline.logit_set.tokens import tokens_schema
+from pipeline.logit_set.verify_tokens import tokens_problems
 
 
 def verify_shards(root: Path, manifest: SetManifest) -> None:
-    """Checks every shard: bytes, fingerprint, columns, every source row exactly once, and finite logits.
+    """Checks every shard: bytes, fingerprint, columns, keys (every source row of a task once), and finite numbers.
 
     Raises:
         IntegrityError: listing everything that is wrong.
@@ -47,22 +50,33 @@ def _problems(root: Path, manifest: SetManifest, shard: Shard) -> list[str]:
     path = root / shard.path
     if read_footer(path) != footer_of(manifest, shard):
         return [f"{shard.path}: its footer belongs to another run or another range of rows"]
-    expected = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size)
+    expected = _expected_schema(manifest)
     schema = pq.read_schema(path).remove_metadata()
     if schema != expected:
         wrong = [f.name for f in expected if f.name not in schema.names or schema.field(f.name) != f]
         return [f"{shard.path}: columns missing or of another type: {', '.join(wrong) or schema.names}"]
+    rows = pq.read_metadata(path).num_rows
+    if rows != shard.rows:
+        return [f"{shard.path}: {rows:,} rows, but distill.json says {shard.rows or 0:,}"]
     try:
+        if isinstance(manifest, TokensManifest):
+            return tokens_problems(manifest, shard, path)
+        assert isinstance(manifest, ExamplesManifest)
         table = pq.read_table(path, columns=["split", "source_row", "variant", "logits"], partitioning=None)
+        return _examples_problems(manifest, shard, table)
     except (OSError, pa.ArrowException) as error:
         return [f"{shard.path}: cannot be read: {error}"]
-    return _content_problems(manifest, shard, table)
 
 
-def _content_problems(manifest: SetManifest, shard: Shard, table: pa.Table) -> list[str]:
+def _expected_schema(manifest: SetManifest) -> pa.Schema:
+    if isinstance(manifest, TokensManifest):
+        return tokens_schema(manifest.codec)
+    assert isinstance(manifest, ExamplesManifest)
+    return examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size)
+
+
+def _examples_problems(manifest: ExamplesManifest, shard: Shard, table: pa.Table) -> list[str]:
     problems = []
-    if table.num_rows != shard.rows:
-        problems.append(f"{shard.path}: {table.num_rows:,} rows, but distill.json says {shard.rows or 0:,}")
     if set(table.column("split").unique().to_pylist()) - {shard.split}:
         problems.append(f"{shard.path}: holds rows of another split than {shard.split!r}")
     rows = table.column("source_row").to_numpy()

@@ -4,9 +4,11 @@ A set is resumed by doing the same again. A shard is done when its file is there
 fingerprint; ``distill.json`` lists checksums only once all are.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes
 from pipeline.files import (
@@ -18,17 +20,26 @@ from pipeline.files import (
     write_text_once,
 )
 from pipeline.logit_set.card import card_text
+from pipeline.logit_set.codecs import Decoder
 from pipeline.logit_set.manifest import (
     FILE_NAME,
     TOKENIZER_FILE,
+    ExamplesManifest,
+    M,
+    Scores,
     SetManifest,
     Shard,
-    read_manifest,
+    TokensManifest,
+    TokensShard,
+    read_kind,
     to_json,
     write_manifest,
 )
-from pipeline.logit_set.schema import footer_of, read_footer, write_parquet
+from pipeline.logit_set.schema import write_examples
+from pipeline.logit_set.shard_file import footer_of, read_footer
+from pipeline.logit_set.tokens import DECODER_FILE, Statistics, write_tokens
 from pipeline.logit_set.verify import check_bytes, verify_shards
+from pipeline.training import write_tensors
 
 
 def plan_shards(split: str, num_rows: int, rows_per_shard: int) -> list[Shard]:
@@ -38,7 +49,7 @@ def plan_shards(split: str, num_rows: int, rows_per_shard: int) -> list[Shard]:
     return [Shard(split=split, index=k, count=count, start=bounds[k], stop=bounds[k + 1]) for k in range(count)]
 
 
-def start_set(root: Path, planned: SetManifest, tokenizer_json: str) -> SetManifest:
+def start_set(root: Path, planned: M, tokenizer_json: str) -> M:
     """Creates the set, or opens the one that is there if it was made with the same settings.
 
     Args:
@@ -53,9 +64,9 @@ def start_set(root: Path, planned: SetManifest, tokenizer_json: str) -> SetManif
         FingerprintMismatchError: if the folder holds a set with other settings, naming each that differs.
         DataError: if the folder cannot be written.
     """
-    make_folder(root / "examples")
+    make_folder((root / planned.shards[0].path).parent)
     write_text_once(root / FILE_NAME, to_json(planned))
-    there = read_manifest(root)
+    there = read_kind(root, type(planned), "give the new set another --name, or remove the folder")
     _check_same(root, there, planned)
     write_text_once(root / TOKENIZER_FILE, tokenizer_json)
     return there
@@ -88,29 +99,50 @@ def reopen_set(root: Path, manifest: SetManifest, unfinished: list[Shard]) -> No
     write_manifest(root, manifest.model_copy(update={"state": "staged", "shards": shards}))
 
 
-def write_shard(root: Path, manifest: SetManifest, shard: Shard, table: pa.Table) -> None:
-    """Writes one shard whole or not at all.
+def write_shard(root: Path, manifest: ExamplesManifest, shard: Shard, table: pa.Table) -> None:
+    """Writes one shard of examples whole or not at all.
 
     Raises:
         DataError: if the disk is full or the folder cannot be written.
     """
     footer = footer_of(manifest, shard)
-    write_atomically(root / shard.path, lambda path: write_parquet(path, table, footer))
+    write_atomically(root / shard.path, lambda path: write_examples(path, table, footer))
 
 
-def complete_set(root: Path, manifest: SetManifest) -> SetManifest:
+def write_tokens_shard(
+    root: Path, manifest: TokensManifest, shard: TokensShard, groups: Iterable[pa.Table], statistics: Statistics
+) -> None:
+    """Writes one shard of tokens whole or not at all, a row group per table; see `write_tokens`.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    footer = footer_of(manifest, shard)
+    write_atomically(root / shard.path, lambda path: write_tokens(path, manifest.codec, groups, footer, statistics))
+
+
+def write_decoder(root: Path, decoder: Decoder) -> None:
+    """Writes a teacher's last layer, for the codec that needs it."""
+    tensors = {"weight": decoder.weight_VH.cpu().contiguous(), "bias": decoder.bias_V.cpu().contiguous()}
+    write_tensors(root / DECODER_FILE, tensors)
+
+
+def complete_set(root: Path, manifest: M) -> M:
     """Records rows, bytes and checksum of every shard once all are there: state ``complete``."""
     missing = unfinished_shards(root, manifest)
     if missing:
         raise IntegrityError(f"{root}: {len(missing)} of {len(manifest.shards)} shards are missing")
-    remove_temporaries(root / "examples")
+    remove_temporaries((root / manifest.shards[0].path).parent)
     shards = tuple(_measured(root, shard) for shard in manifest.shards)
-    complete = manifest.model_copy(update={"state": "complete", "shards": shards})
+    update: dict[str, object] = {"state": "complete", "shards": shards}
+    if isinstance(manifest, TokensManifest) and manifest.codec.name == "hidden":
+        update["decoder_sha256"] = sha256(root / DECODER_FILE)
+    complete = manifest.model_copy(update=update)
     write_manifest(root, complete)
     return complete
 
 
-def finish_set(root: Path, manifest: SetManifest, scores: dict[str, dict[str, float]]) -> SetManifest:
+def finish_set(root: Path, manifest: M, scores: Scores) -> M:
     """Verifies a complete set, records the teacher's scores and writes the card: state ``verified``."""
     verify_shards(root, manifest)
     verified = manifest.model_copy(update={"state": "verified", "scores": scores})
@@ -131,7 +163,7 @@ def _is_done(root: Path, manifest: SetManifest, shard: Shard) -> bool:
 
 def _measured(root: Path, shard: Shard) -> Shard:
     path = root / shard.path
-    rows = shard.stop - shard.start
+    rows = pq.read_metadata(path).num_rows
     return shard.model_copy(update={"rows": rows, "bytes": path.stat().st_size, "sha256": sha256(path)})
 
 

@@ -67,13 +67,13 @@ def add_macros(connection: duckdb.DuckDBPyConnection) -> None:
 
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequence[Path]) -> None:
     """Creates a view over Parquet files, by their absolute paths."""
-    listed = ", ".join(_quoted(path) for path in paths)
+    listed = ", ".join(quoted(path) for path in paths)
     connection.execute(f'create or replace view "{name}" as select * from read_parquet([{listed}])')  # noqa: S608
 
 
 def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> None:
     """Leaves the connection able to read the given files and nothing else, for good."""
-    connection.execute(f"set allowed_paths=[{', '.join(_quoted(path) for path in readable)}]")
+    connection.execute(f"set allowed_paths=[{', '.join(quoted(path) for path in readable)}]")
     connection.execute("set enable_external_access=false")
     connection.execute("set lock_configuration=true")
 
@@ -142,5 +142,6 @@ def _query_nodes(tree: Any) -> set[str]:
     return own.union(*map(_query_nodes, tree.values()))
 
 
-def _quoted(path: Path) -> str:
+def quoted(path: Path) -> str:
+    """A path as a SQL string."""
     return "'" + str(path.resolve()).replace("'", "''") + "'"

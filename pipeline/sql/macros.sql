@@ -23,3 +23,11 @@ create or replace macro margin(l) as
 create or replace macro kl(p, q) as
     list_sum(list_transform(softmax(p), lambda x, i: x * (p[i]::double - q[i]::double)))
     - log_sum_exp(p) + log_sum_exp(q);
+
+-- the float16 that the bits of an integer stand for: log-probabilities and hidden states are stored so
+create or replace macro half(bits) as
+    case when (bits & 32768) > 0 then -1 else 1 end
+    * case
+        when ((bits >> 10) & 31) = 0 then (bits & 1023)::double * pow(2, -24)
+        else (1024 + (bits & 1023)::double) * pow(2, ((bits >> 10) & 31)::int - 25)
+    end;

@@ -95,7 +95,7 @@ def _train(config: FinetuneConfig, text: Text, lm: MaskedLm, accelerator: Accele
     saved = load_checkpoint(config.output_dir / CHECKPOINT, lm.model, optimizer)
     progress = Progress(**saved) if saved else Progress()
     model, optimizer = accelerator.prepare(lm.model, optimizer)
-    plan = masking_plan(text, lm, config.seed, num_copies=1)
+    plan = masking_plan(text, lm.tokens, config.seed, num_copies=1)
     validation = _validation(text, lm, plan)
     with console.progress(config.max_steps, "training") as bar:
         bar.advance(progress.step)
@@ -165,7 +165,7 @@ def _pool(config: FinetuneConfig, text: Text, lm: MaskedLm, plan: MaskingPlan, p
     order = np.random.default_rng([config.seed, passes]).permutation(blocks)
     chosen = order[number * BLOCKS_PER_POOL : (number + 1) * BLOCKS_PER_POOL]
     ranges = [(int(k) * BLOCK_DOCUMENTS, min(total, (int(k) + 1) * BLOCK_DOCUMENTS)) for k in chosen]
-    parts = [mask(part, plan, passes) for low, high in ranges for part in text.sequences(lm, TRAIN, low, high)]
+    parts = [mask(part, plan, passes) for low, high in ranges for part in text.sequences(lm.tokens, TRAIN, low, high)]
     return Masked.joined(parts)
 
 
@@ -174,7 +174,8 @@ def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked:
     every, total = text.config.validation_every, text.documents.num_documents
     step = every * -(-total // (every * VALIDATION_DOCUMENTS))
     rows = range(0, total, step)
-    return Masked.joined([mask(part, plan) for row in rows for part in text.sequences(lm, VALIDATION, row, row + 1)])
+    parts = [part for row in rows for part in text.sequences(lm.tokens, VALIDATION, row, row + 1)]
+    return Masked.joined([mask(part, plan) for part in parts])
 
 
 def _loss(lm: MaskedLm, model: Any, masked: Masked, rows: list[int]) -> torch.Tensor:

@@ -14,20 +14,19 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from pipeline import console
 from pipeline.errors import TeacherError
+from pipeline.logit_set.codecs import Decoder
 from pipeline.ragged import Ragged
 from pipeline.tokenization import frame_ids
 from teacher.models import LOADING_ERRORS, check_fit, load_config, load_tokenizer, not_loaded
 
 
 @dataclass(frozen=True)
-class MaskedLm:
-    """A masked LM, ready to be asked or trained.
+class MlmTokenizer:
+    """A masked LM's tokenizer.
 
     Attributes:
-        name: hub id or folder it was loaded from.
-        revision: hub revision, if one was named.
-        model: the transformers model, float32 weights.
         tokenizer: the `tokenizers` tokenizer behind its transformers one.
         pad_id: id that fills up batches.
         mask_id: id of the mask token.
@@ -35,9 +34,6 @@ class MaskedLm:
         frame: special ids before and after a sequence.
     """
 
-    name: str
-    revision: str | None
-    model: Any
     tokenizer: Tokenizer
     pad_id: int
     mask_id: int
@@ -49,10 +45,43 @@ class MaskedLm:
         """Special tokens around a sequence."""
         return len(self.frame[0]) + len(self.frame[1])
 
+
+@dataclass(frozen=True)
+class MaskedLm:
+    """A masked LM, ready to be asked or trained.
+
+    Attributes:
+        name: hub id or folder it was loaded from.
+        revision: hub revision, if one was named.
+        model: the transformers model, float32 weights.
+        tokens: its tokenizer.
+    """
+
+    name: str
+    revision: str | None
+    model: Any
+    tokens: MlmTokenizer
+
     @property
     def vocabulary_size(self) -> int:
         """V, the number of the model's outputs."""
         return int(self.model.get_output_embeddings().weight.shape[0])
+
+
+def load_mlm_tokenizer(name: str, revision: str | None, max_seq_length: int) -> MlmTokenizer:
+    """Loads the tokenizer of a masked LM.
+
+    Raises:
+        DataError: if it cannot be found or read.
+        TeacherError: if it has no mask token, or does not fit its model.
+    """
+    tokenizer, pad_id, _ = load_tokenizer(name, revision)
+    check_fit(name, load_config(name, revision), tokenizer, max_seq_length)
+    wrapped = AutoTokenizer.from_pretrained(name, revision=revision)
+    if wrapped.mask_token_id is None:
+        raise TeacherError(f"teacher {name}: its tokenizer has no mask token, so it is not a masked language model")
+    special = tuple(sorted(set(wrapped.all_special_ids)))
+    return MlmTokenizer(tokenizer, pad_id, wrapped.mask_token_id, special, frame_ids(tokenizer))
 
 
 def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_head: bool = False) -> MaskedLm:
@@ -68,12 +97,8 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
         DataError: if the model cannot be found or read.
         TeacherError: if it has no trained head and needs one, no mask token, or does not fit its tokenizer.
     """
-    config = load_config(name, revision)
-    tokenizer, pad_id, _ = load_tokenizer(name, revision)
-    check_fit(name, config, tokenizer, max_seq_length)
-    wrapped = AutoTokenizer.from_pretrained(name, revision=revision)
-    if wrapped.mask_token_id is None:
-        raise TeacherError(f"teacher {name}: its tokenizer has no mask token, so it is not a masked language model")
+    console.note(f"loading teacher {name}")
+    tokens = load_mlm_tokenizer(name, revision, max_seq_length)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # it reports a new head as missing weights
     try:
@@ -90,9 +115,14 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
         )
     if model.get_output_embeddings() is None:
         raise TeacherError(f"teacher {name}: {type(model).__name__} does not say which layer is its decoder")
-    special = tuple(sorted(set(wrapped.all_special_ids)))
-    frame = frame_ids(tokenizer)
-    return MaskedLm(name, revision, model.eval(), tokenizer, pad_id, wrapped.mask_token_id, special, frame)
+    return MaskedLm(name, revision, model.eval(), tokens)
+
+
+def decoder_of(lm: MaskedLm) -> Decoder:
+    """The model's last layer."""
+    layer = lm.model.get_output_embeddings()
+    bias_V = layer.bias if layer.bias is not None else torch.zeros(len(layer.weight))
+    return Decoder(layer.weight.detach().float(), bias_V.detach().float())
 
 
 def ask(
@@ -112,9 +142,9 @@ def ask(
     Returns:
         hidden_PH, the decoder's input, and logits_PV; float32, positions in the order of ``rows``.
     """
-    before, after = lm.frame
+    before, after = lm.tokens.frame
     framed = [[*before, *ids[row].tolist(), *after] for row in rows]
-    ids_BL = Ragged.of(framed).padded(range(len(rows)), lm.pad_id)
+    ids_BL = Ragged.of(framed).padded(range(len(rows)), lm.tokens.pad_id)
     lengths_B = torch.tensor([len(row) for row in framed])
     attention_BL = torch.arange(ids_BL.shape[1]) < lengths_B[:, None]
     row_P = np.repeat(np.arange(len(rows)), positions.lengths[np.asarray(rows)])

@@ -10,9 +10,10 @@ from pipeline.corpora import Corpus, load_corpus
 from pipeline.errors import ConfigError
 from pipeline.sources import Documents, load_documents
 from pipeline.targets import Ints
+from pipeline.tokenization import vocabulary_size
 from teacher.config import CorpusConfig, DumpConfig, FinetuneConfig
 from teacher.mlm.masking import MaskingPlan, frequency_weights, uniform_weights
-from teacher.mlm.model import MaskedLm
+from teacher.mlm.model import MlmTokenizer
 from teacher.mlm.sequences import Document, Sequences, read_sequences
 
 TRAIN, VALIDATION = "train", "validation"
@@ -29,12 +30,12 @@ class Text:
     config: CorpusConfig
     max_seq_length: int
 
-    def sequences(self, lm: MaskedLm, split: str, start: int, stop: int) -> Iterator[Sequences]:
+    def sequences(self, tokens: MlmTokenizer, split: str, start: int, stop: int) -> Iterator[Sequences]:
         """The sequences of a split that begin in the documents ``start`` to ``stop`` (exclusive), in batches."""
-        config, special = self.config, lm.num_special
+        config, special = self.config, tokens.num_special
         return read_sequences(
             ([d for d in batch if in_split(d[0], split, config)] for batch in self._numbered(start, stop)),
-            lm.tokenizer,
+            tokens.tokenizer,
             config.packing,
             self.corpus.language,
             max(1, config.min_seq_length - special),
@@ -60,30 +61,43 @@ def open_text(config: FinetuneConfig | DumpConfig) -> Text:
     return Text(corpus, load_documents(corpus, config.data, config.max_documents), config, config.max_seq_length)
 
 
+def masked_lm_name(config: DumpConfig, text: Text) -> tuple[str, str | None]:
+    """The teacher to load and its revision: those named, or the corpus's own.
+
+    Raises:
+        ConfigError: if there is neither.
+    """
+    if config.model_name_or_path:
+        return config.model_name_or_path, config.model_revision
+    if text.corpus.teacher is None:
+        raise ConfigError(f"--model-name-or-path: corpus {text.corpus.name!r} has no default teacher; name one")
+    return text.corpus.teacher.model, config.model_revision or text.corpus.teacher.revision
+
+
 def in_split(row: int, split: str, config: CorpusConfig) -> bool:
     """Whether a document belongs to a split: every so many is held out for validation."""
     return (row % config.validation_every == 0) == (split == VALIDATION)
 
 
-def masking_plan(text: Text, lm: MaskedLm, seed: int, num_copies: int) -> MaskingPlan:
+def masking_plan(text: Text, tokens: MlmTokenizer, seed: int, num_copies: int) -> MaskingPlan:
     """How the flags want a corpus masked; for frequencies, tokens are counted in an even sample of its documents."""
-    special = list(lm.special_ids)
+    special = list(tokens.special_ids)
     if text.config.masking == "uniform":
-        weight_V = uniform_weights(lm.vocabulary_size, special)
+        weight_V = uniform_weights(vocabulary_size(tokens.tokenizer), special)
     else:
-        weight_V = frequency_weights(_count_tokens(text, lm), special)
-    return MaskingPlan(seed, text.config.mlm_probability, num_copies, lm.mask_id, weight_V)
+        weight_V = frequency_weights(_count_tokens(text, tokens), special)
+    return MaskingPlan(seed, text.config.mlm_probability, num_copies, tokens.mask_id, weight_V)
 
 
-def _count_tokens(text: Text, lm: MaskedLm) -> Ints:
+def _count_tokens(text: Text, tokens: MlmTokenizer) -> Ints:
     """How often each token occurs in at most so many documents, in blocks spread evenly over the corpus."""
     total, block = text.documents.num_documents, 1000
     num_blocks = max(1, min(total, COUNTED_DOCUMENTS) // block)
     blocks = np.unique(np.linspace(0, max(0, total - block), num_blocks).astype(int))
-    count_V = np.zeros(lm.vocabulary_size, dtype=np.int64)
+    count_V = np.zeros(vocabulary_size(tokens.tokenizer), dtype=np.int64)
     with console.progress(len(blocks), "counting tokens") as steps:
         for start in blocks.tolist():
-            for sequences in text.sequences(lm, TRAIN, start, min(total, start + block)):
+            for sequences in text.sequences(tokens, TRAIN, start, min(total, start + block)):
                 count_V += np.bincount(sequences.ids.flat, minlength=len(count_V))
             steps.advance()
     return count_V

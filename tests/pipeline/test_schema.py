@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.schema import examples_schema, footer_of, read_footer, text_hash, write_parquet
+from pipeline.logit_set.schema import examples_schema, text_hash, write_examples
+from pipeline.logit_set.shard_file import footer_of, read_footer
 from pipeline.sql.gate import open_files, select
 
 NUM_LOGITS = 3
@@ -43,7 +44,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 @given(table=tables())
 def test_rows_come_back_as_they_went(tmp_path_factory: pytest.TempPathFactory, table: pa.Table) -> None:
     path = tmp_path_factory.getbasetemp() / "round_trip.parquet"
-    write_parquet(path, table, {})
+    write_examples(path, table, {})
     assert pq.read_table(path, partitioning=None).equals(table)
     with open_files({"examples": [path]}) as connection:  # and DuckDB reads the same
         assert select(connection, "select * from examples").to_arrow_table().to_pylist() == table.to_pylist()

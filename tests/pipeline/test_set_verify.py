@@ -9,13 +9,14 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
-from pipeline.logit_set.manifest import SetManifest, Shard
+from pipeline.logit_set.manifest import ExamplesManifest, Shard
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.schema import footer_of, logits_of, write_parquet
+from pipeline.logit_set.schema import logits_of, write_examples
+from pipeline.logit_set.shard_file import footer_of
 from pipeline.logit_set.verify import verify_shards
 
 
-def recorded(logit_set: LogitSet, number: int, **changes: object) -> SetManifest:
+def recorded(logit_set: LogitSet, number: int, **changes: object) -> ExamplesManifest:
     """The manifest after someone also wrote a changed shard's size and hash into distill.json."""
     shards = list(logit_set.manifest.shards)
     path = logit_set.root / shards[number].path
@@ -24,11 +25,11 @@ def recorded(logit_set: LogitSet, number: int, **changes: object) -> SetManifest
     return logit_set.manifest.model_copy(update={"shards": tuple(shards)})
 
 
-def rewrite(logit_set: LogitSet, change: Callable[[pa.Table], pa.Table], number: int = 3) -> SetManifest:
+def rewrite(logit_set: LogitSet, change: Callable[[pa.Table], pa.Table], number: int = 3) -> ExamplesManifest:
     """Changes the rows of a shard, with the right footer and an honest record of its bytes."""
     shard = logit_set.manifest.shards[number]
     table = change(pq.read_table(logit_set.root / shard.path, partitioning=None))
-    write_parquet(logit_set.root / shard.path, table, footer_of(logit_set.manifest, shard))
+    write_examples(logit_set.root / shard.path, table, footer_of(logit_set.manifest, shard))
     return recorded(logit_set, number, rows=table.num_rows)
 
 
@@ -108,7 +109,7 @@ def test_wrong_footer_is_found(own_set: LogitSet) -> None:
     shard = own_set.manifest.shards[3]
     table = pq.read_table(own_set.root / shard.path, partitioning=None)
     other = footer_of(own_set.manifest, shard) | {"fingerprint": "0" * 64}
-    write_parquet(own_set.root / shard.path, table, other)
+    write_examples(own_set.root / shard.path, table, other)
     with pytest.raises(IntegrityError, match="footer belongs to another run"):
         verify_shards(own_set.root, recorded(own_set, 3))
 
@@ -161,7 +162,7 @@ def test_unreadable_pages_are_found_although_the_hash_is_right(own_set: LogitSet
         verify_shards(own_set.root, recorded(own_set, 3))
 
 
-def without(manifest: SetManifest, keep: Callable[[Shard], bool]) -> SetManifest:
+def without(manifest: ExamplesManifest, keep: Callable[[Shard], bool]) -> ExamplesManifest:
     return manifest.model_copy(update={"shards": tuple(shard for shard in manifest.shards if keep(shard))})
 
 

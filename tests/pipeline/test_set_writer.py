@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.manifest import SetManifest, Setting, Shard, fingerprint, read_manifest
+from pipeline.logit_set.manifest import ExamplesManifest, Setting, Shard, fingerprint, read_manifest
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.schema import examples_schema
 from pipeline.logit_set.writer import (
@@ -22,7 +22,7 @@ from pipeline.logit_set.writer import (
 )
 
 
-def staged(manifest: SetManifest, **settings: Setting) -> SetManifest:
+def staged(manifest: ExamplesManifest, **settings: Setting) -> ExamplesManifest:
     """What the manifest was before the first shard, perhaps with other settings."""
     shards = tuple(Shard(**s.model_dump(include={"split", "index", "count", "start", "stop"})) for s in manifest.shards)
     new = manifest.settings | settings

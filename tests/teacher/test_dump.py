@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
-from pipeline.logit_set.manifest import SetManifest, Shard, read_manifest, write_manifest
+from pipeline.logit_set.manifest import ExamplesManifest, Shard, read_manifest, write_manifest
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.schema import logits_of
 from pipeline.sql.gate import open_files, select
@@ -29,7 +29,7 @@ from tests.teacher.conftest import WORDS, MakeTask, MakeTeacher, distill, kill_w
 KEYS = "select split, source_row, variant from examples order by all"
 
 
-def write(work: Path, store: Path, task: str = "opinion", **changes: Any) -> SetManifest:
+def write(work: Path, store: Path, task: str = "opinion", **changes: Any) -> ExamplesManifest:
     """Dumps a tiny task in this process."""
     manifest = dump(dump_config(work, task, store, **changes), "distill teacher-dump")
     assert manifest is not None

@@ -1,0 +1,26 @@
+"""How distributions over the vocabulary are stored: one file per codec, all with the functions of `CodecModule`."""
+
+from pipeline.logit_set.codec import CodecName
+from pipeline.logit_set.codecs import dense, hidden, sampled, topk
+from pipeline.logit_set.codecs.common import (
+    CodecModule,
+    Decoder,
+    Dense,
+    Distribution,
+    Kept,
+    Predictions,
+    read_decoder,
+)
+
+CODECS: dict[CodecName, CodecModule] = {"dense": dense, "topk": topk, "sampled": sampled, "hidden": hidden}
+
+__all__ = [
+    "CODECS",
+    "CodecModule",
+    "Decoder",
+    "Dense",
+    "Distribution",
+    "Kept",
+    "Predictions",
+    "read_decoder",
+]

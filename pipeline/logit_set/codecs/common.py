@@ -1,0 +1,158 @@
+"""What codecs share: what goes in, what comes out, and how numbers lie in columns.
+
+Shapes: P positions, V vocabulary, H hidden size, E kept entries of all positions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from pipeline.errors import IntegrityError
+from pipeline.logit_set.codec import Codec
+
+Columns = Mapping[str, pa.Array]  # one entry per position
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a teacher says about some positions, before it is stored.
+
+    Attributes:
+        logits_PV: float32.
+        hidden_PH: float32, the input of its decoder.
+        random_P: float64 in (0, 1), a number per position to draw with.
+    """
+
+    logits_PV: torch.Tensor
+    hidden_PH: torch.Tensor
+    random_P: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """The last layer of a masked LM: logits_PV = hidden_PH @ weight_VH.T + bias_V, float32."""
+
+    weight_VH: torch.Tensor
+    bias_V: torch.Tensor
+
+    def __call__(self, hidden_PH: torch.Tensor) -> torch.Tensor:
+        """Returns logits_PV."""
+        return torch.nn.functional.linear(hidden_PH, self.weight_VH, self.bias_V)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Distributions in full: probability_PV, float32."""
+
+    probability_PV: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Distributions of which some entries are kept.
+
+    Attributes:
+        position_E: int64, which position an entry belongs to.
+        token_E: int64, its id.
+        probability_E: float32.
+        rest_P: float32, the probability of all tokens that were not kept, together.
+    """
+
+    position_E: torch.Tensor
+    token_E: torch.Tensor
+    probability_E: torch.Tensor
+    rest_P: torch.Tensor
+
+
+Distribution = Dense | Kept
+
+
+class CodecModule(Protocol):
+    """The functions of each codec's file."""
+
+    def fields(self, codec: Codec) -> dict[str, pa.DataType]:
+        """Columns, with the type of one position's entry."""
+
+    def encode(self, codec: Codec, said: Predictions) -> tuple[dict[str, pa.Array], torch.Tensor]:
+        """The columns, one entry per position, and the mass_P that the teacher gives to what is kept."""
+
+    def decode(self, codec: Codec, columns: Columns, temperature: float, decoder: Decoder | None) -> Distribution:
+        """The distributions at a temperature that the codec honours."""
+
+    def problem(self, codec: Codec, columns: Columns) -> str | None:
+        """What is wrong with stored columns; None if nothing is."""
+
+    def honours(self, codec: Codec, temperature: float) -> bool:
+        """Whether the distribution at this temperature can be had from what is stored."""
+
+    def num_bytes(self, codec: Codec) -> float:
+        """About how many bytes a position takes on disk."""
+
+    def candidates_sql(self, codec: Codec) -> tuple[str, str]:
+        """SQL for the kept ids of a position and their probabilities, as two lists."""
+
+
+def lists(values: np.ndarray[Any, Any], counts_P: np.ndarray[Any, Any], kind: pa.DataType) -> pa.ListArray:
+    """A list per position from all values end to end, with ``counts_P`` of them each."""
+    offsets = np.concatenate([[0], np.cumsum(counts_P)])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values).cast(kind))
+
+
+def rectangle(column: pa.Array, dtype: Any) -> np.ndarray[Any, Any]:
+    """A column of lists of the same length as an array [P, W]."""
+    flat: np.ndarray[Any, Any] = column.flatten().to_numpy(zero_copy_only=False)
+    return flat.astype(dtype, copy=False).reshape(len(column), -1)
+
+
+def half_bits(values: torch.Tensor) -> np.ndarray[Any, Any]:
+    """float16 as the bits of uint16: DuckDB cannot read float16 that is split byte by byte."""
+    return values.to(torch.float16).cpu().contiguous().numpy().view(np.uint16)
+
+
+def from_half_bits(bits: np.ndarray[Any, Any]) -> torch.Tensor:
+    """What `half_bits` wrote, as float32."""
+    return torch.from_numpy(np.ascontiguousarray(bits).view(np.float16)).float()
+
+
+def wrong_width(column: pa.Array, width: int) -> str | None:
+    """Says so if a position's list has another length."""
+    wrong = pc.any(pc.not_equal(pc.list_value_length(column), width)).as_py()
+    return f"a position has not {width} numbers" if wrong else None
+
+
+def not_finite(columns: Columns, *names: str) -> str | None:
+    """Says which column holds NaN or Inf, be it of float16 bits or of float32."""
+    for name in names:
+        column = columns[name]
+        numbers = column.flatten() if pa.types.is_list(column.type) else column
+        values = numbers.to_numpy(zero_copy_only=False)
+        if not np.isfinite(values.view(np.float16) if values.dtype == np.uint16 else values).all():
+            return f"{name} is NaN or Inf somewhere"
+    return None
+
+
+def unknown_id(codec: Codec, candidates: pa.Array) -> str | None:
+    """Says so if an id is not one of the vocabulary's."""
+    top = pc.max(candidates.flatten()).as_py()
+    return f"candidate {top} is beyond the vocabulary" if top >= codec.vocabulary_size else None
+
+
+def read_decoder(path: Path) -> Decoder:
+    """Reads a ``decoder.safetensors``.
+
+    Raises:
+        IntegrityError: if it is missing or damaged.
+    """
+    try:
+        tensors = load_file(path)
+        return Decoder(tensors["weight"], tensors["bias"])
+    except (OSError, SafetensorError, KeyError) as error:
+        raise IntegrityError(f"{path}: not a decoder: {error}") from error

@@ -1,0 +1,112 @@
+"""N draws from the teacher's distribution at a temperature: ids and how often each was drawn.
+
+A student trained on the shares of the draws sees the gradient of the whole distribution, in expectation (Sparse Logit
+Sampling, Anshumann et al. 2025); the K likeliest tokens do not give that. The draws are systematic: one random number
+per position, and N points at equal distances of 1/N from it. A token's count has the expectation N p, as with
+independent draws, but is never further from it than 1.
+
+Shapes: P positions, V vocabulary, N draws, G groups of W tokens, E distinct tokens drawn.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch.nn.functional import pad
+
+from pipeline.logit_set.codec import Codec, id_type
+from pipeline.logit_set.codecs.common import Columns, Decoder, Kept, Predictions, lists, unknown_id
+
+GROUP = 128
+
+
+def fields(codec: Codec) -> dict[str, pa.DataType]:
+    """``candidates``: the ids that were drawn, ascending; ``counts``: how often."""
+    return {"candidates": pa.list_(id_type(codec.vocabulary_size)), "counts": pa.list_(pa.uint8())}
+
+
+def encode(codec: Codec, said: Predictions) -> tuple[dict[str, pa.Array], torch.Tensor]:
+    """See `CodecModule`."""
+    assert codec.temperature is not None
+    assert codec.num_samples is not None
+    probability_PV = (said.logits_PV / codec.temperature).softmax(dim=1)
+    drawn_PN = draw(probability_PV, said.random_P, codec.num_samples)
+    first_PN = torch.ones_like(drawn_PN, dtype=torch.bool)
+    first_PN[:, 1:] = drawn_PN[:, 1:] != drawn_PN[:, :-1]
+    starts_E = first_PN.flatten().nonzero().squeeze(1)
+    counts_E = torch.diff(starts_E, append=starts_E.new_tensor([drawn_PN.numel()]))
+    kept_P = first_PN.sum(dim=1).cpu().numpy()
+    mass_P = (probability_PV.gather(1, drawn_PN) * first_PN).sum(dim=1)
+    columns = {
+        "candidates": lists(drawn_PN[first_PN].cpu().numpy(), kept_P, id_type(codec.vocabulary_size)),
+        "counts": lists(counts_E.cpu().numpy(), kept_P, pa.uint8()),
+    }
+    return columns, mass_P
+
+
+def draw(probability_PV: torch.Tensor, random_P: torch.Tensor, num_samples: int) -> torch.Tensor:
+    """Systematic draws: the tokens in whose part of the cumulated distribution the points (k + random) / N lie.
+
+    Cumulates groups of tokens first and then only those that a point lies in, which saves most of the work.
+
+    Returns:
+        token_PN, int64, ascending.
+    """
+    vocabulary_size = probability_PV.shape[1]
+    groups_PGW = pad(probability_PV, (0, -vocabulary_size % GROUP)).view(len(probability_PV), -1, GROUP)
+    group_PG = groups_PGW.sum(dim=2).double()
+    upto_PG = group_PG.cumsum(dim=1)
+    points_PN = (torch.arange(num_samples, device=random_P.device) + random_P[:, None]) / num_samples
+    points_PN = points_PN * upto_PG[:, -1:]
+    chosen_PN = torch.searchsorted(upto_PG, points_PN, right=True).clamp(max=upto_PG.shape[1] - 1)
+    left_PN = points_PN - (upto_PG - group_PG).gather(1, chosen_PN)
+    rows_P1 = torch.arange(len(points_PN), device=points_PN.device)[:, None]
+    upto_PNW = groups_PGW[rows_P1, chosen_PN].double().cumsum(dim=2)
+    # a point that rounding puts past its group's last likely token is that token's
+    left_PN = torch.minimum(left_PN, upto_PNW[..., -1] * (1 - 1e-12))
+    within_PN = torch.searchsorted(upto_PNW, left_PN[..., None], right=True).squeeze(2)
+    return (chosen_PN * GROUP + within_PN).clamp(max=vocabulary_size - 1)
+
+
+def decode(codec: Codec, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Kept:
+    """See `CodecModule`."""
+    candidates, counts = columns["candidates"], columns["counts"]
+    lengths_P = np.diff(candidates.offsets.to_numpy())
+    position_E = np.repeat(np.arange(len(candidates)), lengths_P)
+    token_E = candidates.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    drawn_E = counts.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+    return Kept(
+        torch.from_numpy(position_E),
+        torch.from_numpy(token_E),
+        torch.from_numpy(drawn_E / np.float32(codec.num_samples)),
+        torch.zeros(len(candidates)),
+    )
+
+
+def problem(codec: Codec, columns: Columns) -> str | None:
+    """See `CodecModule`."""
+    candidates, counts = columns["candidates"], columns["counts"]
+    lengths_P = pc.list_value_length(candidates).to_numpy()
+    if not np.array_equal(lengths_P, pc.list_value_length(counts).to_numpy()) or not lengths_P.all():
+        return "candidates and counts do not go together"
+    drawn_E = counts.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    starts_P = np.cumsum(lengths_P) - lengths_P
+    if (np.add.reduceat(drawn_E, starts_P) != codec.num_samples).any():
+        return f"a position's counts are not {codec.num_samples} in all"
+    return unknown_id(codec, candidates)
+
+
+def honours(codec: Codec, temperature: float) -> bool:
+    """Only the temperature that was drawn at."""
+    return temperature == codec.temperature
+
+
+def num_bytes(codec: Codec) -> float:
+    """See `CodecModule`."""
+    assert codec.num_samples is not None
+    return float(2.5 * codec.num_samples**0.65)
+
+
+def candidates_sql(codec: Codec) -> tuple[str, str]:
+    """See `CodecModule`."""
+    return "candidates", f"list_transform(counts, lambda x: x / {codec.num_samples})"

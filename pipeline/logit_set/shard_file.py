@@ -1,0 +1,51 @@
+"""A shard's Parquet file: how it is written, and how it says in its footer which run it belongs to."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import IntegrityError
+from pipeline.logit_set.manifest import SetManifest, Shard
+
+FOOTER_KEY, STATISTICS_KEY = b"distill", b"distill_statistics"
+Footer = dict[str, Any]
+
+
+@contextmanager
+def parquet_writer(path: Path, schema: pa.Schema, footer: Footer, **encodings: Any) -> Iterator[pq.ParquetWriter]:
+    """Opens a shard to write: zstd 1, page index and checksums, and our JSON in the footer."""
+    metadata = {**(schema.metadata or {}), FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()}
+    with pq.ParquetWriter(
+        path,
+        schema.with_metadata(metadata),
+        compression="zstd",
+        compression_level=1,
+        write_page_index=True,
+        write_page_checksum=True,
+        **encodings,
+    ) as writer:
+        yield writer
+
+
+def footer_of(manifest: SetManifest, shard: Shard) -> Footer:
+    """What the footer of a shard says: the run's fingerprint and the rows it stands for."""
+    place = shard.model_dump(include={"split", "index", "count", "start", "stop"})
+    return {"format_version": manifest.format_version, "fingerprint": manifest.fingerprint, **place}
+
+
+def read_footer(path: Path, key: bytes = FOOTER_KEY) -> Footer:
+    """Reads our JSON from a shard's footer.
+
+    Raises:
+        IntegrityError: if the file is not whole or not one of ours.
+    """
+    try:
+        metadata = pq.read_metadata(path).metadata or {}
+        return dict(json.loads(metadata[key]))
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise IntegrityError(f"{path}: not a whole shard of a logit set: {error}") from error

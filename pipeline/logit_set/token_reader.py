@@ -1,0 +1,124 @@
+"""Reading a set of tokens: checked, a row group at a time."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import ConfigError, IntegrityError, did_you_mean, raise_all
+from pipeline.files import sha256
+from pipeline.logit_set.codecs import CODECS, Decoder, read_decoder
+from pipeline.logit_set.manifest import TOKENIZER_FILE, Scores, TokensManifest, TokensShard
+from pipeline.logit_set.reader import usable_manifest
+from pipeline.logit_set.tokens import DECODER_FILE, read_statistics
+from pipeline.logit_set.verify import check_bytes
+from pipeline.tokenization import read_tokenizer_json
+
+Group = tuple[TokensShard, int]  # a row group of a shard
+
+
+@dataclass(frozen=True)
+class TokenSet:
+    """An opened set of tokens."""
+
+    root: Path
+    manifest: TokensManifest
+
+    def tokenizer_json(self) -> str:
+        """The text of the tokenizer that the set's ids belong to.
+
+        Raises:
+            IntegrityError: if the file is not that tokenizer.
+        """
+        return read_tokenizer_json(self.root / TOKENIZER_FILE, self.manifest.tokenizer.sha256)
+
+    def decoder(self) -> Decoder | None:
+        """The teacher's last layer, where the codec needs it.
+
+        Raises:
+            IntegrityError: if the file is missing or was changed.
+        """
+        if self.manifest.codec.name != "hidden":
+            return None
+        path = self.root / DECODER_FILE
+        if not path.is_file() or path.is_symlink() or sha256(path) != self.manifest.decoder_sha256:
+            raise IntegrityError(f"{path}: missing, or not the decoder that belongs to this set")
+        return read_decoder(path)
+
+    def check_temperature(self, temperature: float) -> None:
+        """Raises ConfigError if the distributions at this temperature cannot be had from what is stored."""
+        codec = self.manifest.codec
+        if not CODECS[codec.name].honours(codec, temperature):
+            kept = codec.temperature or 1
+            raise ConfigError(
+                f"--temperature {temperature:g}: codec {str(codec)!r} only knows the distribution at {kept:g}; "
+                f"use --temperature {kept:g}, or a set with codec hidden or dense"
+            )
+
+    def shards(self, split: str) -> list[TokensShard]:
+        """The shards of a split, in row order.
+
+        Raises:
+            ConfigError: if there is no such split.
+        """
+        if split not in self.manifest.splits:
+            raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.manifest.splits)}")
+        return [shard for shard in self.manifest.shards if shard.split == split]
+
+    def groups(self, split: str) -> list[tuple[Group, int]]:
+        """The row groups of a split in order, each with its number of rows; reads footers alone."""
+        found = []
+        for shard in self.shards(split):
+            metadata = pq.read_metadata(self.root / shard.path)
+            found += [((shard, k), metadata.row_group(k).num_rows) for k in range(metadata.num_row_groups)]
+        return found
+
+    def check_shards(self, shards: list[TokensShard]) -> None:
+        """Raises IntegrityError unless files are byte for byte what the manifest says."""
+        problems = [problem for shard in shards for problem in check_bytes(self.root, shard)]
+        raise_all(IntegrityError, f"{self.root}: cannot be used", problems)
+
+    def read_group(self, group: Group) -> pa.Table:
+        """All columns of a row group."""
+        shard, number = group
+        with pq.ParquetFile(self.root / shard.path) as file:
+            return file.read_row_group(number)
+
+    def read(self, split: str) -> Iterator[pa.Table]:
+        """The row groups of a split, one after the other, each shard checked before it is read."""
+        for shard in self.shards(split):
+            self.check_shards([shard])
+            with pq.ParquetFile(self.root / shard.path) as file:
+                for number in range(file.num_row_groups):
+                    yield file.read_row_group(number)
+
+    def scores(self) -> Scores:
+        """Per split, from the footers: positions, what the teacher guesses right, what is kept and what it takes."""
+        scores: Scores = {}
+        for split in self.manifest.splits:
+            paths = [self.root / shard.path for shard in self.shards(split)]
+            sums = [read_statistics(path) for path in paths]
+            total = {name: sum(part[name] for part in sums) for name in sums[0]}
+            if total["positions"]:
+                scores[split] = {
+                    "positions": total["positions"],
+                    "masked_accuracy": total["right"] / total["positions"],
+                    "perplexity": math.exp(total["nats"] / total["positions"]),
+                    "kept_mass": total["kept_mass"] / total["positions"],
+                    "bytes_per_position": sum(path.stat().st_size for path in paths) / total["positions"],
+                }
+        return scores
+
+
+def open_tokens(path: Path, allow_unverified: bool = False) -> TokenSet:
+    """Opens a set of tokens for use.
+
+    Raises:
+        ConfigError: if it is of another kind.
+        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
+    """
+    advice = "it is for `distill train-student`; for this a set of a corpus is needed"
+    return TokenSet(path, usable_manifest(path, TokensManifest, advice, allow_unverified))

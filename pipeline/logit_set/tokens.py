@@ -1,0 +1,148 @@
+"""Columns of the ``tokens`` files: a row per masked copy of a sequence, with a list entry per masked position.
+
+Shapes: R rows, P masked positions of all rows.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.logit_set.codec import Codec, id_type
+from pipeline.logit_set.codecs import CODECS
+from pipeline.logit_set.shard_file import STATISTICS_KEY, Footer, parquet_writer, read_footer
+from pipeline.ragged import Ragged, ragged
+from pipeline.targets import Ints
+
+DECODER_FILE = "decoder.safetensors"
+KEYS = ("split", "source_row", "piece", "copy")
+BYTES_PER_GROUP = 2**26
+MAX_ROWS_PER_GROUP = 4096
+Statistics = dict[str, float]
+
+POSITIONS_PER_ROW = 5  # of a sentence; only the size of row groups hangs on it
+
+
+@dataclass(frozen=True)
+class MaskedRows:
+    """Masked copies of sequences without what the teacher said.
+
+    Attributes:
+        source_row_R: the document that the sequence begins in.
+        piece_R: the sequence's number among those that begin there.
+        copy_R: the number of the copy.
+        ids: what was read, without special tokens.
+        positions: the masked places, ascending.
+        targets: what stood there.
+    """
+
+    source_row_R: Ints
+    piece_R: Ints
+    copy_R: Ints
+    ids: Ragged
+    positions: Ragged
+    targets: Ragged
+
+    def __len__(self) -> int:
+        return len(self.source_row_R)
+
+
+def tokens_schema(codec: Codec) -> pa.Schema:
+    """The columns of a set with this codec."""
+    ids = pa.list_(id_type(codec.vocabulary_size))
+    fields = [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64(), nullable=False),
+        pa.field("piece", pa.int32(), nullable=False),
+        pa.field("copy", pa.int32(), nullable=False),
+        pa.field("ids", ids, nullable=False),
+        pa.field("positions", pa.list_(pa.uint16()), nullable=False),
+        pa.field("targets", ids, nullable=False),
+    ]
+    own = CODECS[codec.name].fields(codec)
+    return pa.schema([*fields, *(pa.field(name, pa.list_(kind), nullable=False) for name, kind in own.items())])
+
+
+def tokens_table(codec: Codec, split: str, rows: MaskedRows, said: Mapping[str, pa.Array]) -> pa.Table:
+    """Puts rows and what the teacher said about their positions together.
+
+    Args:
+        codec: how it is stored.
+        split: the rows' split.
+        rows: the rows.
+        said: the codec's columns, an entry per position of all rows.
+    """
+    schema = tokens_schema(codec)
+    offsets = pa.array(rows.positions.offsets, pa.int32())
+    columns = {
+        "split": pa.repeat(pa.scalar(split), len(rows)),
+        "source_row": pa.array(rows.source_row_R),
+        "piece": pa.array(rows.piece_R, pa.int32()),
+        "copy": pa.array(rows.copy_R, pa.int32()),
+        "ids": rows.ids.column(schema.field("ids").type.value_type),
+        "positions": rows.positions.column(pa.uint16()),
+        "targets": rows.targets.column(schema.field("targets").type.value_type),
+        **{name: pa.ListArray.from_arrays(offsets, column) for name, column in said.items()},
+    }
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def split_table(table: pa.Table) -> tuple[MaskedRows, dict[str, pa.Array]]:
+    """Takes a table apart again: its rows, and the codec's columns with an entry per position."""
+    first = tokens_columns(table)
+    own = table.schema.names[table.schema.get_field_index("targets") + 1 :]
+    return first, {name: table.column(name).combine_chunks().flatten() for name in own}
+
+
+def tokens_columns(table: pa.Table) -> MaskedRows:
+    """The rows of a table, without the codec's columns."""
+    numbers = (table.column(name).to_numpy().astype(np.int64) for name in ("source_row", "piece", "copy"))
+    lists = (ragged(table.column(name)) for name in ("ids", "positions", "targets"))
+    return MaskedRows(*numbers, *lists)
+
+
+def rows_per_group(codec: Codec) -> int:
+    """Rows that are encoded, written and later read together: a bounded number of bytes."""
+    bytes_per_row = POSITIONS_PER_ROW * CODECS[codec.name].num_bytes(codec)
+    return int(min(MAX_ROWS_PER_GROUP, max(16, BYTES_PER_GROUP // bytes_per_row)))
+
+
+def write_tokens(path: Path, codec: Codec, groups: Iterable[pa.Table], footer: Footer, statistics: Statistics) -> None:
+    """Writes a shard, a row group per table: never more than one of them is in memory.
+
+    Args:
+        path: the file.
+        codec: how distributions are stored.
+        groups: its rows.
+        footer: what it belongs to.
+        statistics: sums over its positions, which may still grow while ``groups`` are made; kept in the footer.
+    """
+    own = {"log_probs", "hidden", "candidates", "counts"} & set(tokens_schema(codec).names)
+    split_bytes = {f"{name}.list.element.list.element" for name in own - {"counts"}} | {"log_z.list.element"}
+    with parquet_writer(
+        path,
+        tokens_schema(codec),
+        footer,
+        use_dictionary=["split", "copy", "positions.list.element", "counts.list.element.list.element"],
+        use_byte_stream_split=sorted(split_bytes),
+        write_statistics=["split", "source_row", "copy"],
+    ) as writer:
+        for table in groups:
+            writer.write_table(table)
+        writer.add_key_value_metadata({STATISTICS_KEY: json.dumps(statistics)})
+
+
+def read_statistics(path: Path) -> Statistics:
+    """The sums in a shard's footer."""
+    return read_footer(path, STATISTICS_KEY)
+
+
+def read_groups(path: Path) -> Iterator[pa.Table]:
+    """A shard's row groups, one after the other."""
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group)

@@ -1,0 +1,124 @@
+"""The manifest of a set of tokens before its first shard."""
+
+import hashlib
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from pipeline.errors import ConfigError
+from pipeline.logit_set.codec import Codec
+from pipeline.logit_set.manifest import (
+    CorpusRecord,
+    MaskingRecord,
+    Setting,
+    SplitRecord,
+    TeacherRecord,
+    TokenizerRecord,
+    TokensManifest,
+    TokensShard,
+    fingerprint,
+)
+from pipeline.logit_set.writer import plan_shards
+from pipeline.tokenization import tokenizer_sha256, vocabulary_size
+from teacher.config import DumpConfig
+from teacher.mlm.masking import MaskingPlan
+from teacher.mlm.model import MaskedLm
+from teacher.mlm.text import SPLITS, VALIDATION, Text
+from teacher.models import weights_sha256
+from teacher.staging import LIBRARIES
+
+
+def codec_of(config: DumpConfig, vocabulary_size: int, hidden_size: int) -> Codec:
+    """The codec that the flags ask for.
+
+    Raises:
+        ConfigError: for more candidates than there are tokens.
+    """
+    if config.codec == "topk" and config.top_k > vocabulary_size:
+        raise ConfigError(f"--top-k: {config.top_k}, but the vocabulary has {vocabulary_size} tokens")
+    is_sampled = config.codec == "sampled"
+    return Codec(
+        name=config.codec,
+        vocabulary_size=vocabulary_size,
+        hidden_size=hidden_size if config.codec == "hidden" else None,
+        top_k=config.top_k if config.codec == "topk" else None,
+        num_samples=config.num_samples if is_sampled else None,
+        temperature=config.temperature if is_sampled else None,
+    )
+
+
+def all_shards(text: Text, rows_per_shard: int) -> tuple[TokensShard, ...]:
+    """Ranges of documents for both splits, validation first, so that what is wrong with a teacher shows early."""
+    shards = []
+    for split in SPLITS:
+        documents = rows_per_shard * (text.config.validation_every if split == VALIDATION else 1)
+        planned = plan_shards(split, text.documents.num_documents, documents)
+        shards += [TokensShard(**shard.model_dump()) for shard in planned]
+    return tuple(shards)
+
+
+def staged_manifest(
+    config: DumpConfig, text: Text, lm: MaskedLm, plan: MaskingPlan, codec: Codec, command: str
+) -> TokensManifest:
+    """Describes the set that these settings will give; its fingerprint covers all that decides its content."""
+    corpus = CorpusRecord(
+        name=text.corpus.name,
+        version=text.corpus.version,
+        language=text.corpus.language,
+        licence=text.corpus.licence,
+        packing=config.packing,
+        min_seq_length=config.min_seq_length,
+        validation_every=config.validation_every,
+    )
+    masking = MaskingRecord(
+        kind=config.masking,
+        probability=config.mlm_probability,
+        num_copies=config.num_copies,
+        seed=config.seed,
+        mask_id=lm.tokens.mask_id,
+    )
+    teacher = TeacherRecord(
+        name=lm.name,
+        revision=lm.revision,
+        weights_sha256=weights_sha256(lm.model),
+        num_parameters=sum(p.numel() for p in lm.model.parameters()),
+        labels=(),
+    )
+    tokenizer = TokenizerRecord(
+        sha256=tokenizer_sha256(lm.tokens.tokenizer.to_str()),
+        vocabulary_size=vocabulary_size(lm.tokens.tokenizer),
+        pad_id=lm.tokens.pad_id,
+    )
+    documents = text.documents
+    settings: dict[str, Setting] = {
+        "signal": "mlm",
+        "teacher.weights": teacher.weights_sha256,
+        "tokenizer": tokenizer.sha256,
+        "precision": config.precision,
+        "documents": documents.sha256,
+        "corpus": corpus.model_dump_json(exclude={"licence"}),
+        "max_seq_length": config.max_seq_length,
+        "cut": f"sentencex {version('sentencex')}" if config.packing == "sentences" else f"{config.rows_per_shard}",
+        "masking": masking.model_dump_json(),
+        "masking.weights": hashlib.sha256(plan.weight_V.tobytes()).hexdigest(),
+        "codec": codec.model_dump_json(),
+    }
+    record = SplitRecord(rows=documents.num_documents, expected_rows=None, rows_sha256=documents.sha256)
+    return TokensManifest(
+        name=config.name or text.corpus.name,
+        state="staged",
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        corpus=corpus,
+        masking=masking,
+        codec=codec,
+        teacher=teacher,
+        tokenizer=tokenizer,
+        max_seq_length=config.max_seq_length,
+        precision=config.precision,
+        source=documents.description,
+        splits=dict.fromkeys(SPLITS, record),
+        settings=settings,
+        fingerprint=fingerprint(settings),
+        shards=all_shards(text, config.rows_per_shard),
+        versions={name: version(name) for name in (*LIBRARIES, "sentencex")},
+    )
