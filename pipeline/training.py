@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,15 @@ def shuffled_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: 
         window = window[np.argsort(lengths_N[window], kind="stable")]
         batches += [window[k : k + batch_size].tolist() for k in range(0, len(window), batch_size)]
     return [batches[k] for k in random.permutation(len(batches))]
+
+
+@cache
+def has_fast_bf16() -> bool:
+    """Whether this machine has bf16 matrix instructions."""
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:

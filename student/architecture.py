@@ -11,7 +11,7 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.targets import Target
 from pipeline.tasks import Metric
-from student.config import HeadKind, Pairing, TableDtype, TrainConfig
+from student.config import EmbeddingFlags, HeadKind, Pairing, TableDtype, TrainConfig
 
 FORMAT_VERSION = 2
 DEFAULT_SIZES = {"hybrid": (20, 400), "cmow": (28, 0), "cbow": (0, 784)}
@@ -30,22 +30,45 @@ Facts = dict[str, Any]  # what the task and its logit set decide of a StudentCon
 SpecialIds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
-class StudentConfig(BaseModel):
-    """Architecture of a student, and what its logits mean.
+class EncoderConfig(BaseModel):
+    """What a token's and a sequence's representation are made of.
 
     Attributes:
         matrix_size: side of the matrices; 0 for none (CBOW).
         vector_size: size of the vectors; 0 for none (CMOW).
+        table_dtype: how the embedding tables are stored.
+        tokenizer_sha256: the tokenizer its ids belong to.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vocabulary_size: int = Field(ge=1)
+    pad_id: int = Field(ge=0)
+    tokenizer_sha256: str
+    max_seq_length: int = Field(ge=1)
+    matrix_size: int = Field(ge=0, le=64)
+    vector_size: int = Field(ge=0)
+    bidirectional: bool
+    initializer_range: float = Field(0.01, ge=0)
+    table_dtype: TableDtype = "float32"
+
+    @model_validator(mode="after")
+    def _embeds_something(self) -> Self:
+        if not self.matrix_size and not self.vector_size:
+            raise ValueError("matrix_size and vector_size are both 0: nothing would be embedded")
+        return self
+
+
+class StudentConfig(EncoderConfig):
+    """Architecture of a student, and what its logits mean.
+
+    Attributes:
         is_pair: whether it takes two sentences.
         pairing: how it brings two sentences together; of no meaning for one.
         special_ids: the tokens before, between and after two sentences read as one sequence (pairing ``joint``).
         hidden_size: width of the MLP or the LSTM; None for the LSTM means as wide as its input.
-        table_dtype: how the embedding tables are stored.
-        tokenizer_sha256: the tokenizer its ids belong to.
         metrics: the task's metrics.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format_version: int = FORMAT_VERSION
     task: str
@@ -54,24 +77,13 @@ class StudentConfig(BaseModel):
     is_pair: bool
     pairing: Pairing = "diffcat"
     special_ids: SpecialIds | None = None
-    vocabulary_size: int = Field(ge=1)
-    pad_id: int = Field(ge=0)
-    tokenizer_sha256: str
-    max_seq_length: int = Field(ge=1)
-    matrix_size: int = Field(ge=0, le=64)
-    vector_size: int = Field(ge=0)
-    bidirectional: bool
     head: HeadKind = "mlp"
     hidden_size: int | None = Field(DEFAULT_MLP_SIZE, ge=1)
     token_dropout: float = Field(0.0, ge=0, lt=1)
     hidden_dropout: float = Field(ge=0, lt=1)
-    initializer_range: float = Field(0.01, ge=0)
-    table_dtype: TableDtype = "float32"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not self.matrix_size and not self.vector_size:
-            raise ValueError("matrix_size and vector_size are both 0: nothing would be embedded")
         if self.head == "cnn" and self.vector_size not in (0, self.side**2):
             raise ValueError(f"the cnn head needs vectors of {self.side} x {self.side}, not of {self.vector_size}")
         if self.head == "cnn" and self.side < MIN_CNN_SIDE:
@@ -95,6 +107,17 @@ class StudentConfig(BaseModel):
 
 def summary(config: StudentConfig) -> dict[str, str]:
     """The architecture in words."""
+    width = f", {config.hidden_size} wide" if config.hidden_size else ""
+    words = {"embedding": embedding_summary(config)}
+    if config.table_dtype != "float32":
+        words["tables"] = f"{config.table_dtype} tables"
+    if config.is_pair:
+        words["pairs"] = PAIRING_WORDS[config.pairing]
+    return words | {"head": HEAD_WORDS[config.head] + width}
+
+
+def embedding_summary(config: EncoderConfig) -> str:
+    """The embeddings in words."""
     parts = []
     if config.vector_size:
         parts.append(f"sums of vectors of {config.vector_size}")
@@ -102,14 +125,7 @@ def summary(config: StudentConfig) -> dict[str, str]:
         ways = "both ways" if config.bidirectional else "left to right"
         parts.append(f"products of {config.matrix_size} x {config.matrix_size} matrices, {ways}")
     name = {(True, True): "Hybrid", (False, True): "CMOW", (True, False): "CBOW"}
-    kind = name[config.vector_size > 0, config.matrix_size > 0]
-    width = f", {config.hidden_size} wide" if config.hidden_size else ""
-    words = {"embedding": f"{kind}: {' and '.join(parts)}"}
-    if config.table_dtype != "float32":
-        words["tables"] = f"{config.table_dtype} tables"
-    if config.is_pair:
-        words["pairs"] = PAIRING_WORDS[config.pairing]
-    return words | {"head": HEAD_WORDS[config.head] + width}
+    return f"{name[config.vector_size > 0, config.matrix_size > 0]}: {' and '.join(parts)}"
 
 
 def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
@@ -139,13 +155,19 @@ def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
     return parse_model(StudentConfig, values, "wrong flags")
 
 
-def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
+def size_problems(flags: EmbeddingFlags) -> list[str]:
+    """Which sizes were given that the embedding has not."""
     problems = []
     matrix_size, vector_size = DEFAULT_SIZES[flags.embedding]
     if flags.matrix_size is not None and not matrix_size:
         problems.append(f"--matrix-size: --embedding {flags.embedding} has none")
     if flags.vector_size is not None and not vector_size:
         problems.append(f"--vector-size: --embedding {flags.embedding} has none")
+    return problems
+
+
+def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
+    problems = size_problems(flags)
     if flags.hidden_size is not None and flags.head in ("linear", "cnn"):
         problems.append(f"--hidden-size: --head {flags.head} has none")
     if facts["is_pair"] and flags.pairing == "joint" and facts["special_ids"] is None:

@@ -15,7 +15,17 @@ SoftLoss = Literal["kl", "mse"]
 TableDtype = Literal["float32", "float16", "int8"]
 
 
-class TrainConfig(Config):
+class EmbeddingFlags(Config):
+    """What the commands that train a student have in common: its embeddings."""
+
+    embedding: EmbeddingKind = Field("hybrid", description="Ordered products of matrices, sums of vectors, or both.")
+    bidirectional: bool = Field(True, description="Multiply a second set of matrices from the end to the start.")
+    matrix_size: int | None = Field(None, ge=1, le=64, description="Side of a matrix. (default: 20 hybrid, 28 cmow)")
+    vector_size: int | None = Field(None, ge=1, description="Size of a vector. (default: 400 hybrid, 784 cbow)")
+    initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the tables' initial noise.")
+
+
+class TrainConfig(EmbeddingFlags):
     """``distill train-student``. The defaults are the paper's recipe for its best student."""
 
     task: str | None = Field(None, description="Train from the logit set of this name in the store.")
@@ -25,11 +35,6 @@ class TrainConfig(Config):
     where: str | None = Field(None, description="SQL condition that selects training rows, like 'margin(logits) < 0.9'")
     recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
     init_from: Path | None = Field(None, description="Start from the embeddings of this run.")
-    embedding: EmbeddingKind = Field("hybrid", description="Ordered products of matrices, sums of vectors, or both.")
-    bidirectional: bool = Field(True, description="Multiply a second set of matrices from the end to the start.")
-    matrix_size: int | None = Field(None, ge=1, le=64, description="Side of a matrix. (default: 20 hybrid, 28 cmow)")
-    vector_size: int | None = Field(None, ge=1, description="Size of a vector. (default: 400 hybrid, 784 cbow)")
-    initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the tables' initial noise.")
     pairing: Pairing = Field(
         "diffcat", description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], or as one sequence."
     )
@@ -47,6 +52,27 @@ class TrainConfig(Config):
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
     seed: int = Field(42, ge=0, description="Seed of the weights, the order of rows and dropout.")
+    allow_unverified: bool = Field(False, description="Train on a set that is complete but not verified.")
+    json_output: bool = Field(False, description="Print the result as JSON.")
+
+
+class PretrainConfig(EmbeddingFlags):
+    """``distill pretrain-student``. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
+
+    logits: str = Field(description="Train from this set of a corpus: a path, or a name in the store.")
+    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
+    output_dir: Path | None = Field(None, description="Folder of the run. (default: runs/NAME-OF-SET)")
+    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the masked tokens; 1 - alpha is the teacher's.")
+    temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
+    num_train_epochs: int = Field(1, ge=1, description="Passes over the training rows.")
+    max_steps: int | None = Field(None, ge=1, description="Stop after so many steps. (default: all of the passes)")
+    learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW; decays linearly to 0.")
+    warmup_ratio: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay of the prediction head.")
+    per_device_train_batch_size: int = Field(256, ge=1, description="Masked sequences per step and process.")
+    max_grad_norm: float = Field(5.0, gt=0, description="Gradients are clipped to this norm.")
+    save_steps: int = Field(1000, ge=1, description="Steps between two checkpoints to resume from.")
+    seed: int = Field(42, ge=0, description="Seed of the weights and the order of rows.")
     allow_unverified: bool = Field(False, description="Train on a set that is complete but not verified.")
     json_output: bool = Field(False, description="Print the result as JSON.")
 

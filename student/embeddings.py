@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from student.architecture import EncoderConfig
 from student.config import TableDtype
 from student.products import ordered_product, prefix_products
 from student.tables import SmallTable, TokenTable, trained_table
@@ -97,6 +98,19 @@ class Encoder(nn.Module):
         self.backward_matrices = product() if two_ways else None
         self.size = vector_size + matrix_size**2 * (1 + two_ways)
         self.token_size = self.size + (vector_size if two_ways else 0)
+
+    @classmethod
+    def of(cls, config: EncoderConfig) -> "Encoder":
+        """The encoder that a configuration describes; a padding id past the vocabulary gets a row of its own."""
+        return cls(
+            max(config.vocabulary_size, config.pad_id + 1),
+            config.matrix_size,
+            config.vector_size,
+            config.bidirectional,
+            config.pad_id,
+            config.initializer_range,
+            config.table_dtype,
+        )
 
     def forward(self, ids_BL: torch.Tensor, product: Product = ordered_product) -> torch.Tensor:
         """Returns features_BF, float32, F = `size`, for ids padded at the end; ``product`` multiplies the matrices."""

@@ -1,15 +1,19 @@
-"""Starting from the embeddings of another student, such as a pretrained one."""
+"""Starting from the embeddings of another student: a pretrained one, or one of another task."""
 
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 
-from pipeline.errors import ConfigError, raise_all
+from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
-from student.architecture import StudentConfig, read_config
-from student.model import CONFIG_FILE, WEIGHTS_FILE, Student
+from student.architecture import StudentConfig
+from student.embeddings import Encoder
+from student.mlm.model import read_encoder_config
+from student.model import CONFIG_FILE, WEIGHTS_FILE
 
 SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "table_dtype")
+PREFIX = "encoder."
 
 
 def source_sha256(run: Path | None, config: StudentConfig) -> str | None:
@@ -23,7 +27,7 @@ def source_sha256(run: Path | None, config: StudentConfig) -> str | None:
         return None
     if not (run / WEIGHTS_FILE).is_file():
         raise ConfigError(f"--init-from {run}: not the folder of a student: it has no {WEIGHTS_FILE}")
-    there = read_config(run / CONFIG_FILE)
+    there = read_encoder_config(run / CONFIG_FILE)
     problems = [
         f"{name} is {getattr(there, name)!r} there and {getattr(config, name)!r} here"
         for name in SAME
@@ -33,9 +37,18 @@ def source_sha256(run: Path | None, config: StudentConfig) -> str | None:
     return sha256(run / WEIGHTS_FILE)
 
 
-def copy_embeddings(run: Path, student: Student) -> None:
-    """Copies the tables of the student in ``run`` into another of the same embeddings; the head stays as it is."""
-    source = Student.load(run)
-    with torch.no_grad():
-        for table, own in zip(source.encoder.tables(), student.encoder.tables(), strict=True):
-            own.weight.copy_(table.weight)
+def copy_embeddings(run: Path, encoder: Encoder) -> None:
+    """Copies the tables of the student in ``run`` into an encoder of the same embeddings.
+
+    Raises:
+        IntegrityError: if the file is damaged or holds other tables.
+    """
+    path = run / WEIGHTS_FILE
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = [name for name in file.keys() if name.startswith(PREFIX)]  # noqa: SIM118
+            tables = {name.removeprefix(PREFIX): file.get_tensor(name) for name in names}
+        with torch.no_grad():
+            encoder.load_state_dict(tables)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise IntegrityError(f"{path}: not the weights of a student: {error}") from error

@@ -41,15 +41,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
         super().__init__()
         self.config = config
         self.companions: dict[str, bytes] = {}
-        self.encoder = Encoder(
-            max(config.vocabulary_size, config.pad_id + 1),
-            config.matrix_size,
-            config.vector_size,
-            config.bidirectional,
-            config.pad_id,
-            config.initializer_range,
-            config.table_dtype,
-        )
+        self.encoder = Encoder.of(config)
         self.dropout = nn.Dropout(config.hidden_dropout)
         size = self.encoder.token_size if config.head == "bilstm" else self.encoder.size
         self.num_features = size * (WIDTHS[config.pairing] if config.is_pair else 1)

@@ -12,6 +12,7 @@ Shapes: V rows, F features, R rows of a batch, S steps.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -23,11 +24,24 @@ class RowAdam(torch.optim.Adam):
         tables: with a row for each id; all are used with the same ids. Those with dense gradients are treated as usual.
         others: the other parameters.
         lr: the learning rate; may be changed from step to step.
+        weight_decay: of the other parameters, decoupled as in AdamW.
+        settings: ``betas`` and ``eps``.
     """
 
-    def __init__(self, tables: Iterable[torch.Tensor], others: Iterable[torch.Tensor], lr: float) -> None:
+    def __init__(
+        self,
+        tables: Iterable[torch.Tensor],
+        others: Iterable[torch.Tensor],
+        lr: float,
+        weight_decay: float = 0.0,
+        **settings: Any,
+    ) -> None:
         self._tables = list(tables)
-        super().__init__([*self._tables, *others], lr=lr, fused=True)
+        groups: list[dict[str, Any]] = [
+            {"params": self._tables},
+            {"params": list(others), "weight_decay": weight_decay},
+        ]
+        super().__init__(groups, lr=lr, fused=True, decoupled_weight_decay=True, **settings)
         self._missed: MissedMoves | None = None  # None: every row is where dense Adam has it
 
     @torch.no_grad()

@@ -163,7 +163,7 @@ def _fit(
     seed_step(config.seed, 0)
     student = Student(student_config)
     if config.init_from is not None:
-        copy_embeddings(config.init_from, student)
+        copy_embeddings(config.init_from, student.encoder)
     active = active_ids(splits.values(), student_config.pad_id)
     small = shrunk(student, active).to(default_device())
     splits = {split: renumber(examples, active) for split, examples in splits.items()}

@@ -23,6 +23,7 @@ from pipeline.targets import NO_LABEL, Floats, Ints, gold_arrays, gold_classes, 
 from pipeline.tasks import Task, load_task
 from pipeline.tokenization import Tokenized, tokenize
 from pipeline.training import (
+    has_fast_bf16,
     last_is_best,
     linear_decay,
     load_checkpoint,
@@ -35,7 +36,7 @@ from pipeline.training import (
 from teacher.config import CorpusConfig, FinetuneConfig
 from teacher.inference import collate, default_tokens_per_batch, teacher_logits
 from teacher.models import FINETUNE_RECORD, Teacher, new_classifier, weights_sha256
-from teacher.training import CHECKPOINT, adamw, has_fast_bf16, save_teacher
+from teacher.training import CHECKPOINT, adamw, save_teacher
 
 
 @dataclass(frozen=True)

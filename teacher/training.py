@@ -1,6 +1,5 @@
 """What fine-tuning for a task and for masked language modelling share."""
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +7,6 @@ import torch
 from transformers import AutoTokenizer
 
 CHECKPOINT = "checkpoint.safetensors"
-
-
-@cache
-def has_fast_bf16() -> bool:
-    """Whether this machine has bf16 matrix instructions."""
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
 
 def adamw(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:

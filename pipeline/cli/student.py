@@ -5,7 +5,15 @@ from typing import Any
 from pipeline import console
 from pipeline.cli.options import command_line, takes
 from pipeline.errors import ConfigError
-from student.config import DescribeConfig, EvaluateConfig, ExportConfig, PredictConfig, SweepConfig, TrainConfig
+from student.config import (
+    DescribeConfig,
+    EvaluateConfig,
+    ExportConfig,
+    PredictConfig,
+    PretrainConfig,
+    SweepConfig,
+    TrainConfig,
+)
 
 
 @takes(TrainConfig)
@@ -21,6 +29,24 @@ def train_student(config: TrainConfig) -> None:
     result = record["result"]
     best = f"best of {len(result['history'])} epochs is epoch {result['best']['epoch']}"
     _print_evaluation(f"{record['logit_set']}: {best}", result["evaluation"])
+
+
+@takes(PretrainConfig)
+def pretrain_student(config: PretrainConfig) -> None:
+    """Pretrain a student on a masked language model's stored predictions; see train-student --init-from."""
+    from student.mlm.train import pretrain
+
+    record = pretrain(config, command_line())
+    if not record:
+        return
+    if config.json_output:
+        console.print_json(record)
+        return
+    history = record["result"]["history"]
+    metrics = list(history[-1]["validation"])
+    rows = [[entry["step"], entry["loss"], *(entry["validation"][name] for name in metrics)] for entry in history]
+    heads = ["step", "loss", *(f"validation {name.replace('_', ' ')}" for name in metrics)]
+    console.print_table(heads, rows, title=record["logit_set"])
 
 
 @takes(SweepConfig)

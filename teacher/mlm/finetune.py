@@ -16,6 +16,7 @@ from pipeline.errors import DataError, TeacherError
 from pipeline.files import make_folder
 from pipeline.run_record import Record, finish_run, start_run
 from pipeline.training import (
+    has_fast_bf16,
     linear_decay,
     load_checkpoint,
     save_checkpoint,
@@ -30,7 +31,7 @@ from teacher.mlm.masking import Masked, MaskingPlan, mask
 from teacher.mlm.model import MaskedLm, ask, load_masked_lm
 from teacher.mlm.text import TRAIN, VALIDATION, Text, masking_plan, open_text
 from teacher.models import FINETUNE_RECORD, weights_sha256
-from teacher.training import CHECKPOINT, adamw, has_fast_bf16, save_teacher
+from teacher.training import CHECKPOINT, adamw, save_teacher
 
 BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32
 VALIDATION_DOCUMENTS = 1000

@@ -22,7 +22,7 @@ def test_tables_are_copied_exactly_and_the_head_is_not(tmp_path: Path) -> None:
     torch.manual_seed(1)
     other = Student(student_config())
     head = {name: tensor.clone() for name, tensor in other.head.state_dict().items()}
-    copy_embeddings(tmp_path, other)
+    copy_embeddings(tmp_path, other.encoder)
     for name, tensor in weights(tmp_path).items():
         assert name.startswith("head.") or torch.equal(other.state_dict()[name], tensor)
     assert len(other.encoder.tables()) == 3
@@ -32,7 +32,7 @@ def test_tables_are_copied_exactly_and_the_head_is_not(tmp_path: Path) -> None:
 def test_the_copy_can_be_trained_and_the_source_stays(tmp_path: Path) -> None:
     student().save(tmp_path)
     before, other = weights(tmp_path), Student(student_config())
-    copy_embeddings(tmp_path, other)
+    copy_embeddings(tmp_path, other.encoder)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(1)

@@ -1,0 +1,1 @@
+"""Pretraining a student on a masked LM's predictions."""

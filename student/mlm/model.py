@@ -1,0 +1,120 @@
+"""The student that is pretrained: an encoder, and a prediction head over the vocabulary.
+
+Shapes: B batch, L tokens, P masked positions of the batch, F features of a token, V vocabulary.
+"""
+
+import json
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from pipeline.config import parse_model
+from pipeline.errors import ConfigError, IntegrityError, raise_all
+from pipeline.files import write_text
+from pipeline.logit_set.manifest import TokensManifest
+from pipeline.training import write_tensors
+from student.architecture import DEFAULT_SIZES, EncoderConfig, read_config, size_problems
+from student.config import PretrainConfig
+from student.embeddings import Encoder
+from student.model import CONFIG_FILE, WEIGHTS_FILE
+
+
+class MlmConfig(EncoderConfig):
+    """Architecture of a pretrained student.
+
+    Attributes:
+        corpus: what it was pretrained on.
+        num_outputs: V, of its head.
+    """
+
+    kind: Literal["mlm"] = "mlm"
+    format_version: Literal[1] = 1
+    corpus: str
+    num_outputs: int
+
+
+class MlmStudent(nn.Module):
+    """An encoder and the paper's head: one linear layer, not tied to anything."""
+
+    def __init__(self, config: MlmConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder.of(config)
+        self.head = nn.Linear(self.encoder.token_size, config.num_outputs)
+
+    def forward(self, ids_BL: torch.Tensor, row_P: torch.Tensor, place_P: torch.Tensor) -> torch.Tensor:
+        """Returns features_PF of positions ``place_P`` of the sequences ``row_P``: the input of `head`.
+
+        A position's features are made of the prefix that ends at it and the suffix that begins at it, both of the
+        masked sequence.
+        """
+        return self.encoder.per_token(ids_BL)[row_P, place_P]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.head.weight.device
+
+    def save(self, folder: Path) -> None:
+        """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
+        write_text(folder / CONFIG_FILE, self.config.model_dump_json(indent=2) + "\n")
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        write_tensors(folder / WEIGHTS_FILE, weights)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads a pretrained student.
+
+        Raises:
+            IntegrityError: if a file is missing or damaged, or it is a student of a task.
+        """
+        config = read_encoder_config(folder / CONFIG_FILE)
+        if not isinstance(config, MlmConfig):
+            raise IntegrityError(f"{folder}: a student of a task, not a pretrained one")
+        student = cls(config)
+        try:
+            student.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise IntegrityError(f"{folder / WEIGHTS_FILE}: not the weights of this student: {error}") from error
+        return student
+
+
+def design_mlm(flags: PretrainConfig, manifest: TokensManifest) -> MlmConfig:
+    """The architecture that the flags ask for, for a set of tokens.
+
+    Raises:
+        ConfigError: naming every flag that does not fit.
+    """
+    raise_all(ConfigError, "wrong flags", size_problems(flags))
+    matrix_size, vector_size = DEFAULT_SIZES[flags.embedding]
+    return MlmConfig(
+        corpus=manifest.corpus.name,
+        num_outputs=manifest.codec.vocabulary_size,
+        vocabulary_size=manifest.tokenizer.vocabulary_size,
+        pad_id=manifest.tokenizer.pad_id,
+        tokenizer_sha256=manifest.tokenizer.sha256,
+        max_seq_length=manifest.max_seq_length,
+        matrix_size=flags.matrix_size or matrix_size,
+        vector_size=flags.vector_size or vector_size,
+        bidirectional=flags.bidirectional and flags.embedding != "cbow",
+        initializer_range=flags.initializer_range,
+    )
+
+
+def read_encoder_config(path: Path) -> EncoderConfig:
+    """Reads the ``config.json`` of a pretrained student or of a student of a task.
+
+    Raises:
+        IntegrityError: if it is neither.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(values, dict) and values.get("kind") == "mlm":
+            return parse_model(MlmConfig, values, str(path))
+    except (OSError, ValueError, ConfigError) as error:
+        raise IntegrityError(f"{path}: not a student's config: {error}") from error
+    return read_config(path)

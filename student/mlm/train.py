@@ -1,0 +1,198 @@
+"""``distill pretrain-student``: a student from a masked LM's stored predictions.
+
+Shapes: P masked positions, V vocabulary.
+"""
+
+import json
+import math
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import reduce
+
+from pipeline import console
+from pipeline.errors import ConfigError, DataError
+from pipeline.files import make_folder, remove_temporaries, write_text
+from pipeline.logit_set.codecs import CODECS, Decoder
+from pipeline.logit_set.manifest import TOKENIZER_FILE
+from pipeline.logit_set.reader import find_set
+from pipeline.logit_set.token_reader import TokenSet, open_tokens
+from pipeline.run_record import RUN_RECORD, Record, finish_run, start_run
+from pipeline.training import (
+    has_fast_bf16,
+    linear_decay,
+    load_checkpoint,
+    save_checkpoint,
+    seed_step,
+    set_learning_rate,
+)
+from student.config import PretrainConfig
+from student.mlm.data import Batch, Stream
+from student.mlm.evaluate import evaluate_mlm
+from student.mlm.loss import PositionLoss, chunked_loss, position_loss
+from student.mlm.model import MlmStudent, design_mlm
+from student.optimizer import RowAdam, clip_gradients
+
+CHECKPOINT = "checkpoint.safetensors"
+BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
+LIBRARIES = ("distill-offline", "torch", "accelerate", "pyarrow", "tokenizers")
+
+
+@dataclass
+class Progress:
+    """How far a run has come."""
+
+    step: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def pretrain(config: PretrainConfig, command: str) -> Record:
+    """Pretrains the student that ``config`` describes, or goes on with it.
+
+    The run folder holds ``run.json`` (settings, hashes, losses), the student and its tokenizer; `distill train-student
+    --init-from` starts from it.
+
+    Returns:
+        The content of ``run.json``; empty on other ranks than the first.
+
+    Raises:
+        ConfigError: naming every flag that does not fit, the temperature included if the set's codec has not kept it.
+        DataError: if there is no such set, or it has no row.
+        FingerprintMismatchError: if the folder holds a run with other settings.
+    """
+    token_set = open_tokens(find_set(config.logits, config.store), config.allow_unverified)
+    token_set.check_temperature(config.temperature)
+    student_config = design_mlm(config, token_set.manifest)
+    state = PartialState()
+    stream = Stream(token_set, "train", config.per_device_train_batch_size, config.seed, state.num_processes)
+    if not stream.num_rows:
+        raise DataError(f"{token_set.root}: its train split has no row")
+    total_steps = stream.num_steps(config.num_train_epochs)
+    total_steps = min(config.max_steps or total_steps, total_steps)
+    folder = config.output_dir or Path("runs") / token_set.root.name
+    make_folder(folder)
+    settings = _settings(config, token_set) | {"steps": total_steps, "processes": state.num_processes}
+    places = {"logit_set": str(token_set.root.resolve())}
+    with state.main_process_first():
+        finished = start_run(folder / RUN_RECORD, settings, command, folder / CHECKPOINT, places)
+    if finished is not None:
+        return finished if state.is_main_process else {}
+    seed_step(config.seed, 0)
+    student = MlmStudent(student_config).to(state.device)
+    history = _train(config, student, token_set, stream, total_steps, folder, state)
+    if not state.is_main_process:
+        return {}
+    remove_temporaries(folder)
+    student.save(folder)
+    write_text(folder / TOKENIZER_FILE, token_set.tokenizer_json())
+    result = {"history": history, "versions": {name: version(name) for name in LIBRARIES}}
+    record = finish_run(folder / RUN_RECORD, result)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+    return record
+
+
+def _settings(config: PretrainConfig, token_set: TokenSet) -> dict[str, Any]:
+    """What decides the weights; where the set and the run lie does not."""
+    places = {"logits", "store", "output_dir", "save_steps", "allow_unverified", "json_output"}
+    return config.model_dump(mode="json", exclude={*places, "max_steps"}) | {
+        "logit_set_fingerprint": token_set.manifest.fingerprint,
+        "codec": json.loads(token_set.manifest.codec.model_dump_json()),
+        "precision": "bf16" if has_fast_bf16() else "fp32",
+    }
+
+
+def _train(
+    config: PretrainConfig,
+    student: MlmStudent,
+    token_set: TokenSet,
+    stream: Stream,
+    total_steps: int,
+    folder: Path,
+    state: PartialState,
+) -> list[dict[str, Any]]:
+    optimizer = _optimizer(config, student, state)
+    saved = load_checkpoint(folder / CHECKPOINT, student, optimizer)
+    progress = Progress(**saved) if saved else Progress()
+    decoder = token_set.decoder()
+    pad_id, warmup_steps = student.config.pad_id, int(config.warmup_ratio * total_steps)
+    with console.progress(total_steps, "pretraining") as bar:
+        bar.advance(progress.step)
+        while progress.step < total_steps:
+            rate = linear_decay(progress.step, total_steps, warmup_steps)
+            set_learning_rate(optimizer, config.learning_rate * rate)
+            batch = stream.batch(progress.step, state.process_index, pad_id)
+            loss = _step(config, student, optimizer, token_set, decoder, batch, state)
+            progress.step += 1
+            bar.advance()
+            if progress.step % config.save_steps == 0 or progress.step == total_steps:
+                if not math.isfinite(float(loss)):
+                    raise ConfigError(f"the loss at step {progress.step} is {float(loss)}; lower --learning-rate")
+                optimizer.catch_up()
+                metrics = evaluate_mlm(student, token_set, "validation")
+                spoken = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+                console.note(f"step {progress.step}: loss {float(loss):.4f}, validation {spoken}")
+                progress.history.append({"step": progress.step, "loss": float(loss), "validation": metrics})
+                if state.is_main_process:
+                    save_checkpoint(folder / CHECKPOINT, student, optimizer, vars(progress))
+    return progress.history
+
+
+def _optimizer(config: PretrainConfig, student: MlmStudent, state: PartialState) -> RowAdam:
+    """AdamW. Embeddings do not decay: a matrix near the identity would decay to nothing, not to doing nothing."""
+    tables = student.encoder.tables()
+    for table in tables:
+        # a GPU passes over a whole table in no time, and processes add up gradients of the same shape
+        table.sparse = state.device.type == "cpu" and state.num_processes == 1
+    weights = (table.weight for table in tables)
+    return RowAdam(weights, student.head.parameters(), config.learning_rate, config.weight_decay, betas=BETAS, eps=EPS)
+
+
+def _step(
+    config: PretrainConfig,
+    student: MlmStudent,
+    optimizer: RowAdam,
+    token_set: TokenSet,
+    decoder: Decoder | None,
+    batch: Batch,
+    state: PartialState,
+) -> torch.Tensor:
+    """One step; returns the mean loss of a position over all processes."""
+    device = state.device
+    optimizer.catch_up(batch.ids_BL)
+    student.train()
+    features_PF = student(batch.ids_BL.to(device), batch.row_P.to(device), batch.place_P.to(device))
+    loss_of = stored_loss(token_set, decoder, batch, config.alpha, config.temperature, device)
+    dtype = torch.bfloat16 if has_fast_bf16() else torch.float32
+    loss = chunked_loss(features_PF, student.head.weight, student.head.bias, loss_of, dtype)
+    counts = torch.tensor(float(len(batch.row_P)), device=device)
+    if state.num_processes > 1:
+        counts = reduce(counts, reduction="sum")
+    (loss / counts).backward()  # type: ignore[no-untyped-call]
+    mean = loss.detach() / counts
+    if state.num_processes > 1:
+        for parameter in student.parameters():
+            parameter.grad = reduce(parameter.grad, reduction="sum")
+        mean = reduce(mean, reduction="sum")
+    clip_gradients(student.parameters(), config.max_grad_norm)
+    optimizer.step()
+    optimizer.zero_grad()
+    return mean
+
+
+def stored_loss(
+    token_set: TokenSet, decoder: Decoder | None, batch: Batch, alpha: float, temperature: float, device: torch.device
+) -> PositionLoss:
+    """The loss of a slice of a batch's positions, from what the set's codec has kept of the teacher."""
+    codec = token_set.manifest.codec
+    target_P = batch.target_P.to(device)
+
+    def loss_of(logits_PV: torch.Tensor, part: slice) -> torch.Tensor:
+        columns = {name: column[part.start : part.stop] for name, column in batch.said.items()}
+        teacher = CODECS[codec.name].decode(codec, columns, temperature, decoder)
+        return position_loss(logits_PV, target_P[part], teacher, alpha, temperature)
+
+    return loss_of
