@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.targets import Floats64
+
 Hashes = npt.NDArray[np.uint64]
 
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -26,6 +28,6 @@ def hashed(*key: Any) -> Hashes:
     return state
 
 
-def uniform(hashes: Hashes) -> npt.NDArray[np.float64]:
+def uniform(hashes: Hashes) -> Floats64:
     """Hashes as numbers between 0 and 1, both excluded, 2^-53 apart."""
     return ((hashes >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.tasks import Bins, Objective, Task
 
 Floats = npt.NDArray[np.float32]
+Floats64 = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 NO_LABEL = -1

@@ -8,13 +8,13 @@ from pydantic import Field
 from pipeline.config import Config, flag_name
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, raise_all
+from pipeline.logit_set.config import SET_NAME, CodecFlags
 from pipeline.tasks import Objective
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Packing = Literal["sentences", "blocks"]
 MaskingKind = Literal["uniform", "frequency"]
 Signal = Literal["logits", "mlm"]
-CodecName = Literal["dense", "topk", "sampled", "hidden"]
 
 
 class CorpusConfig(Config):
@@ -77,9 +77,7 @@ class _TaskDumpConfig(Config):
     )
     splits: str | None = Field(None, description="Splits to dump, with commas. (default: all of the task's)")
     store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
-    name: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Name of the set. (default: the task's)"
-    )
+    name: str | None = Field(None, pattern=SET_NAME, description="Name of the set. (default: the task's)")
     precision: Precision = Field("fp32", description="Arithmetic of the forward pass; logits are stored in fp32.")
     max_seq_length: int = Field(128, ge=4, description="Longest input in tokens.")
     max_tokens_per_batch: int | None = Field(
@@ -102,14 +100,10 @@ class _TaskDumpConfig(Config):
         return _names(self.teacher_labels)
 
 
-class DumpConfig(CorpusConfig, _TaskDumpConfig):
+class DumpConfig(CodecFlags, CorpusConfig, _TaskDumpConfig):
     """``distill teacher-dump``."""
 
     signal: Signal | None = Field(None, description="What to write: logits for a task, mlm for a corpus.")
-    codec: CodecName = Field("sampled", description="How distributions over the vocabulary are stored.")
-    num_samples: int = Field(50, ge=1, le=255, description="Draws a position (--codec sampled).")
-    temperature: float = Field(1.0, gt=0, description="Temperature of the draws (--codec sampled).")
-    top_k: int = Field(50, ge=1, description="Candidates a position (--codec topk).")
     num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; 7 at 15 % mask every token once.")
     seed: int = Field(42, ge=0, description="Seed of masking and draws.")
 
@@ -117,11 +111,32 @@ class DumpConfig(CorpusConfig, _TaskDumpConfig):
         """Raises ConfigError for flags of a task given with a corpus, or the other way round."""
         if self.signal is not None and (self.signal == "mlm") != (self.corpus is not None):
             raise ConfigError("--signal mlm and --corpus go together; --signal logits is for a task")
-        own = {*CorpusConfig.model_fields, "codec", "num_samples", "temperature", "top_k", "num_copies", "seed"}
+        own = {*CorpusConfig.model_fields, *CodecFlags.model_fields, "num_copies", "seed"}
         if self.corpus is not None:
             _refuse(self, {"task", "teacher_labels", "splits"}, "is for a task, not for a corpus")
         else:
             _refuse(self, own, "is for a corpus, not for a task")
+
+
+class BudgetConfig(CorpusConfig):
+    """``distill budget``."""
+
+    logits: str | None = Field(
+        None,
+        description="Set of tokens with codec hidden or dense: a path, or a name in the store.",
+        json_schema_extra={"argument": True},
+    )
+    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
+    positions: int = Field(2000, ge=1, description="Masked positions to try the codecs on.")
+    manifest: Path | None = Field(None, description="YAML file with a corpus of your own.")
+    data: Path | None = Field(None, description="Folder or file with the corpus (default: DISTILL_DATA, then the hub)")
+    model_name_or_path: str | None = Field(None, description="Teacher: a hub id or a folder. (default: the corpus's)")
+    model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
+    precision: Precision = Field("fp32", description="Arithmetic of the teacher's forward pass.")
+    max_seq_length: int = Field(128, ge=4, description="Longest input in tokens.")
+    num_copies: int = Field(1, ge=1, description="Masked copies of each sequence.")
+    seed: int = Field(42, ge=0, description="Seed of masking and draws.")
+    json_output: bool = Field(False, description="Print the result as JSON.")
 
 
 def _refuse(config: Config, fields: set[str], reason: str) -> None:

@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.cli import demo, sql, student, tasks, teacher
+from pipeline.cli import demo, sql, student, tasks, teacher, tokens
 
 app = typer.Typer(
     name="distill",
@@ -14,6 +14,8 @@ app = typer.Typer(
 app.add_typer(tasks.app, name="tasks")
 app.command("finetune-teacher")(teacher.finetune_teacher)
 app.command("teacher-dump")(teacher.teacher_dump)
+app.command("recode")(tokens.recode)
+app.command("budget")(tokens.budget)
 app.command("index")(sql.index)
 app.command("sql")(sql.sql)
 app.command("pretrain-student")(student.pretrain_student)

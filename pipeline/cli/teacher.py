@@ -5,6 +5,7 @@ from typing import Any
 
 from pipeline import console
 from pipeline.cli.options import command_line, takes
+from pipeline.cli.tokens import print_tokens
 from pipeline.errors import MissingDependencyError
 from teacher.config import DumpConfig, FinetuneConfig
 
@@ -77,15 +78,8 @@ def _dump_corpus(config: DumpConfig) -> None:
     from teacher.mlm.dump import dump_mlm
 
     manifest = dump_mlm(config, command_line())
-    if manifest is None:
-        return
-    if config.json_output:
-        console.print_json(manifest.model_dump(mode="json"))
-        return
-    metrics = list(next(iter(manifest.scores.values()), {}))
-    rows = [[split, *(scores[name] for name in metrics)] for split, scores in manifest.scores.items()]
-    title = f"{config.store / manifest.name}: {manifest.state}, {manifest.codec}, {console.size(manifest.num_bytes)}"
-    console.print_table(["split", *(name.replace("_", " ") for name in metrics)], rows, title=title)
+    if manifest is not None:
+        print_tokens(manifest, config.json_output)
 
 
 def _print_plan(config: DumpConfig, plan: Any) -> None:

@@ -30,9 +30,9 @@ class Codec(BaseModel):
     temperature: float | None = Field(None, gt=0)
 
     def __str__(self) -> str:
-        details = {"top_k": "top", "num_samples": "draws", "temperature": "at temperature"}
-        parts = [f"{word} {getattr(self, name)}" for name, word in details.items() if getattr(self, name) is not None]
-        return " ".join([self.name, *parts])
+        number = self.top_k or self.num_samples
+        heated = f" at T={self.temperature:g}" if self.temperature not in (None, 1) else ""
+        return self.name + (f"-{number}" if number else "") + heated
 
 
 def id_type(vocabulary_size: int) -> pa.DataType:

@@ -13,7 +13,7 @@ from pipeline.files import sha256
 from pipeline.logit_set.codecs import CODECS, Decoder, read_decoder
 from pipeline.logit_set.manifest import TOKENIZER_FILE, Scores, TokensManifest, TokensShard
 from pipeline.logit_set.reader import usable_manifest
-from pipeline.logit_set.tokens import DECODER_FILE, read_statistics
+from pipeline.logit_set.tokens import DECODER_FILE, read_groups, read_statistics
 from pipeline.logit_set.verify import check_bytes
 from pipeline.tokenization import read_tokenizer_json
 
@@ -87,13 +87,10 @@ class TokenSet:
         with pq.ParquetFile(self.root / shard.path) as file:
             return file.read_row_group(number)
 
-    def read(self, split: str) -> Iterator[pa.Table]:
-        """The row groups of a split, one after the other, each shard checked before it is read."""
-        for shard in self.shards(split):
-            self.check_shards([shard])
-            with pq.ParquetFile(self.root / shard.path) as file:
-                for number in range(file.num_row_groups):
-                    yield file.read_row_group(number)
+    def read_shard(self, shard: TokensShard) -> Iterator[pa.Table]:
+        """The row groups of a shard, one after the other, once it has been checked."""
+        self.check_shards([shard])
+        yield from read_groups(self.root / shard.path)
 
     def scores(self) -> Scores:
         """Per split, from the footers: positions, what the teacher guesses right, what is kept and what it takes."""

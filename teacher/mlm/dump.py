@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 from accelerate import PartialState
-from torch.nn import functional
 
 from pipeline import console
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
-from pipeline.hashing import hashed, uniform
 from pipeline.logit_set.codec import Codec
-from pipeline.logit_set.codecs import CODECS, Predictions
+from pipeline.logit_set.codecs import Predictions
+from pipeline.logit_set.encode import draws, encode, no_statistics
 from pipeline.logit_set.manifest import TokensManifest, TokensShard
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import MaskedRows, Statistics, rows_per_group, tokens_table
@@ -26,9 +25,9 @@ from teacher.config import DumpConfig
 from teacher.dump import finish, my_shards
 from teacher.inference import default_tokens_per_batch, inference_mode, run_batches
 from teacher.mlm.estimate import estimate_size
-from teacher.mlm.masking import DRAW, MaskingPlan, mask
+from teacher.mlm.masking import MaskingPlan, mask
 from teacher.mlm.model import MaskedLm, ask, decoder_of, load_masked_lm
-from teacher.mlm.staging import codec_of, staged_manifest
+from teacher.mlm.staging import staged_manifest
 from teacher.mlm.text import Text, masked_lm_name, masking_plan, open_text
 
 PROBE_DOCUMENTS = 8
@@ -58,7 +57,7 @@ def dump_mlm(config: DumpConfig, command: str) -> TokensManifest | None:
     lm.model.to(state.device)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     plan = masking_plan(text, lm.tokens, config.seed, config.num_copies)
-    codec = codec_of(config, *lm.model.get_output_embeddings().weight.shape)
+    codec = config.codec_for(*lm.model.get_output_embeddings().weight.shape)
     there = sum(file.stat().st_size for file in root.glob("tokens/*.parquet"))
     require_space(config.store, int(estimate_size(text, lm.tokens, plan).num_bytes(codec)) - there)
     with inference_mode(state.device, config.precision):
@@ -107,7 +106,7 @@ def _write_shards(
     with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
         for shard in shards:
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}{done}")
-            statistics: Statistics = dict.fromkeys(("positions", "right", "nats", "kept_mass"), 0.0)
+            statistics = no_statistics()
             groups = _groups(manifest, shard, text, lm, plan, max_tokens, statistics, steps)
             write_tokens_shard(root, manifest, shard, groups, statistics)
             if statistics["positions"]:
@@ -156,7 +155,7 @@ def said_about(
     Raises:
         TeacherError: if a logit is not finite.
     """
-    random_P = _draws(rows, seed)
+    random_P = draws(rows, seed)
     place_R = rows.positions.offsets
     pieces: list[dict[str, pa.Array]] = []
     order: list[np.ndarray] = []
@@ -170,25 +169,12 @@ def said_about(
                 f"teacher {lm.name}: gives NaN or Inf near document {row}; fp16 overflows with some models, "
                 "try --precision bf16 or fp32"
             )
-        device = logits_PV.device
-        said = Predictions(logits_PV, hidden_PH, torch.from_numpy(random_P[place_P]).to(device))
-        with torch.autocast(device.type, enabled=False):
-            columns, mass_P = CODECS[codec.name].encode(codec, said)
-            target_P = torch.from_numpy(rows.targets.flat[place_P]).to(device)
-            statistics["nats"] += float(functional.cross_entropy(logits_PV, target_P, reduction="sum"))
-        statistics["right"] += int((logits_PV.argmax(dim=1) == target_P).sum())
-        statistics["kept_mass"] += float(mass_P.double().sum())
-        statistics["positions"] += len(place_P)
+        random_B = torch.from_numpy(random_P[place_P]).to(logits_PV.device)
+        target_B = torch.from_numpy(rows.targets.flat[place_P]).to(logits_PV.device)
+        columns = encode(codec, Predictions(logits_PV, hidden_PH, random_B), target_B, statistics)
         pieces.append(columns)
         order.append(place_P)
 
     run_batches([length + lm.tokens.num_special for length in rows.ids.lengths.tolist()], max_tokens, run)
     back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
     return {name: pa.concat_arrays([piece[name] for piece in pieces]).take(back) for name in pieces[0]}
-
-
-def _draws(rows: MaskedRows, seed: int) -> np.ndarray:
-    """A random number in (0, 1) for each masked position [P]."""
-    row_P = np.repeat(np.arange(len(rows)), rows.positions.lengths)
-    key = (rows.source_row_R[row_P], rows.piece_R[row_P], rows.copy_R[row_P], rows.positions.flat)
-    return uniform(hashed(seed, DRAW, *key))

@@ -10,7 +10,7 @@ from teacher.config import DumpConfig
 from teacher.estimate import Plan, cost
 from teacher.mlm.masking import MaskingPlan, mask
 from teacher.mlm.model import MlmTokenizer, load_mlm_tokenizer
-from teacher.mlm.staging import all_shards, codec_of
+from teacher.mlm.staging import all_shards
 from teacher.mlm.text import SPLITS, Text, masked_lm_name, masking_plan, open_text
 from teacher.models import load_config
 
@@ -56,7 +56,7 @@ def estimate_mlm(config: DumpConfig) -> Plan:
     name, revision = masked_lm_name(config, text)
     tokens = load_mlm_tokenizer(name, revision, config.max_seq_length)
     model = load_config(name, revision)
-    codec = codec_of(config, model.vocab_size, model.hidden_size)
+    codec = config.codec_for(model.vocab_size, model.hidden_size)
     size = estimate_size(text, tokens, masking_plan(text, tokens, config.seed, config.num_copies))
     seconds, memory = cost(config, name, revision, size.tokens + tokens.num_special * size.rows, size.positions)
     return Plan(

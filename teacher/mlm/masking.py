@@ -16,7 +16,7 @@ from pipeline.ragged import Ragged, stacked
 from pipeline.targets import Ints
 from teacher.mlm.sequences import Sequences
 
-CHOOSE, REPLACE, RANDOM_TOKEN, DRAW = range(4)  # what a random number is for
+CHOOSE, REPLACE, RANDOM_TOKEN = range(3)  # what a random number is for
 SHARE_MASKED, SHARE_RANDOM = 0.8, 0.1  # of the chosen tokens; the others stay as they are (Devlin et al. 2019, A.1)
 FREQUENCY_POWER = -0.7  # of DistilBERT and the CMOW paper's code, after Lample and Conneau 2019
 

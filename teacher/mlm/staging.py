@@ -4,7 +4,6 @@ import hashlib
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from pipeline.errors import ConfigError
 from pipeline.logit_set.codec import Codec
 from pipeline.logit_set.manifest import (
     CorpusRecord,
@@ -25,25 +24,6 @@ from teacher.mlm.model import MaskedLm
 from teacher.mlm.text import SPLITS, VALIDATION, Text
 from teacher.models import weights_sha256
 from teacher.staging import LIBRARIES
-
-
-def codec_of(config: DumpConfig, vocabulary_size: int, hidden_size: int) -> Codec:
-    """The codec that the flags ask for.
-
-    Raises:
-        ConfigError: for more candidates than there are tokens.
-    """
-    if config.codec == "topk" and config.top_k > vocabulary_size:
-        raise ConfigError(f"--top-k: {config.top_k}, but the vocabulary has {vocabulary_size} tokens")
-    is_sampled = config.codec == "sampled"
-    return Codec(
-        name=config.codec,
-        vocabulary_size=vocabulary_size,
-        hidden_size=hidden_size if config.codec == "hidden" else None,
-        top_k=config.top_k if config.codec == "topk" else None,
-        num_samples=config.num_samples if is_sampled else None,
-        temperature=config.temperature if is_sampled else None,
-    )
 
 
 def all_shards(text: Text, rows_per_shard: int) -> tuple[TokensShard, ...]:

@@ -119,7 +119,7 @@ def half_bits(values: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def from_half_bits(bits: np.ndarray[Any, Any]) -> torch.Tensor:
     """What `half_bits` wrote, as float32."""
-    return torch.from_numpy(np.ascontiguousarray(bits).view(np.float16)).float()
+    return torch.from_numpy(np.ascontiguousarray(bits).view(np.float16).astype(np.float32))
 
 
 def wrong_width(column: pa.Array, width: int) -> str | None:

@@ -40,8 +40,12 @@ def encode(codec: Codec, said: Predictions) -> tuple[dict[str, pa.Array], torch.
 
 def decode(codec: Codec, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Dense:
     """See `CodecModule`."""
-    log_probs_PV = from_half_bits(rectangle(columns["log_probs"], np.uint16))
-    return Dense((log_probs_PV / temperature).softmax(dim=1))
+    return Dense((stored(columns) / temperature).softmax(dim=1))
+
+
+def stored(columns: Columns) -> torch.Tensor:
+    """Returns log_probs_PV, float32: the logits up to a constant per position."""
+    return from_half_bits(rectangle(columns["log_probs"], np.uint16))
 
 
 def problem(codec: Codec, columns: Columns) -> str | None:

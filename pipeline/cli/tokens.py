@@ -1,0 +1,76 @@
+"""``distill recode`` and ``distill budget``."""
+
+from typing import Any
+
+from pipeline import console
+from pipeline.cli.options import command_line, takes
+from pipeline.errors import ConfigError
+from pipeline.logit_set.config import RecodeConfig
+from pipeline.logit_set.manifest import TokensManifest
+from teacher.config import BudgetConfig
+
+
+@takes(RecodeConfig)
+def recode(config: RecodeConfig) -> None:
+    """Write a set of tokens in another codec, without the teacher."""
+    from pipeline.logit_set.recode import recode as recode_set
+
+    print_tokens(recode_set(config, command_line()), config.json_output)
+
+
+@takes(BudgetConfig)
+def budget(config: BudgetConfig) -> None:
+    """Measure what each codec would cost and lose, on a sample of a set or of a corpus."""
+    from pipeline.logit_set.budget import as_dicts
+
+    lines = as_dicts(_budget_lines(config))
+    if config.json_output:
+        console.print_json(lines)
+        return
+    temperatures = list(lines[0]["kept_mass"])
+    heads = ["codec", "bytes", "corpus", "KL", *(f"mass T={t}" for t in temperatures), "calibration", "unbiased"]
+    rows = [
+        [
+            *(line["codec"], f"{line['bytes_per_position']:,.1f}", console.size(line["corpus_bytes"])),
+            *(f"{line['kl']:.4f}", *(f"{mass:.3f}" if mass else "refused" for mass in line["kept_mass"].values())),
+            *(f"{line['calibration_error']:.4f}", "yes" if line["unbiased"] else "no"),
+        ]
+        for line in lines
+    ]
+    console.print_table(heads, rows)
+    console.note(
+        "bytes a position, all columns counted; size of the whole corpus; divergence of what is stored from the whole "
+        "distribution; share of it that is kept; calibration error of the likeliest token. Draws are far from the "
+        "distribution at any one position and right on average, which is what a student learns from."
+    )
+
+
+def _budget_lines(config: BudgetConfig) -> list[Any]:
+    if (config.logits is None) == (config.corpus is None):
+        raise ConfigError("what to measure: give a set of tokens or --corpus, one of them")
+    if config.corpus is not None:
+        from pipeline.cli.teacher import needs_teacher_libraries
+
+        needs_teacher_libraries()
+        from teacher.mlm.budget import corpus_budget
+
+        return corpus_budget(config)
+    from pipeline.logit_set.budget import budget as set_budget
+    from pipeline.logit_set.reader import find_set
+    from pipeline.logit_set.token_reader import open_tokens
+
+    assert config.logits is not None
+    control = open_tokens(find_set(config.logits, config.store))
+    positions = sum(scores["positions"] for scores in control.manifest.scores.values())
+    return set_budget(control, config.positions, positions)
+
+
+def print_tokens(manifest: TokensManifest, json_output: bool) -> None:
+    """Prints what a set of tokens has come to."""
+    if json_output:
+        console.print_json(manifest.model_dump(mode="json"))
+        return
+    metrics = list(next(iter(manifest.scores.values()), {}))
+    rows = [[split, *(scores[name] for name in metrics)] for split, scores in manifest.scores.items()]
+    title = f"{manifest.name}: {manifest.state}, {manifest.codec}, {console.size(manifest.num_bytes)}"
+    console.print_table(["split", *(name.replace("_", " ") for name in metrics)], rows, title=title)
