@@ -55,9 +55,9 @@ def load_corpus(name: str | None = None, manifest: Path | None = None, data: Pat
             raise ConfigError(f"--corpus {name!r} is not the corpus of --manifest {manifest}: it is {corpus.name!r}")
         return corpus
     if name is None:
-        raise ConfigError("no corpus given: use --corpus NAME (see `distill tasks`) or --manifest FILE")
+        raise ConfigError("no corpus given: use --corpus NAME (see `distill corpora`) or --manifest FILE")
     if name in corpus_names():
-        text = files("data_manifests").joinpath(FOLDER, f"{name}.yaml").read_text(encoding="utf-8")
+        text = files("data_manifests").joinpath(FOLDER).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
         return parse_manifest(Corpus, text, f"data_manifests/{FOLDER}/{name}.yaml")
     if data is None:
         known = did_you_mean(name, corpus_names())

@@ -20,7 +20,7 @@ Signal = Literal["logits", "mlm"]
 class CorpusConfig(Config):
     """Which text, cut and masked how: for the commands that also read a corpus."""
 
-    corpus: str | None = Field(None, description="Corpus instead of a task: a shipped one, or a name for --data.")
+    corpus: str | None = Field(None, description="A corpus instead of a task; see `distill corpora`.")
     max_documents: int | None = Field(None, ge=1, description="Use so many documents from its start. (default: all)")
     packing: Packing = Field("sentences", description="A sequence is a sentence, or a block packed full.")
     min_seq_length: int = Field(12, ge=3, description="Leave out shorter sequences; special tokens count.")

@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.cli import demo, sql, student, tasks, teacher, tokens
+from pipeline.cli import corpora, demo, sql, student, tasks, teacher, tokens
 
 app = typer.Typer(
     name="distill",
@@ -12,6 +12,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(tasks.app, name="tasks")
+app.add_typer(corpora.app, name="corpora")
 app.command("finetune-teacher")(teacher.finetune_teacher)
 app.command("teacher-dump")(teacher.teacher_dump)
 app.command("recode")(tokens.recode)

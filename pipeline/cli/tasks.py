@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 import yaml
+from pydantic import BaseModel
 
 from pipeline import console
 from pipeline.cli.options import reports_errors
@@ -48,8 +49,13 @@ def show(
     json_output: Json = False,
 ) -> None:
     """Print a task's manifest, checked."""
-    task = load_task(name, manifest).model_dump(mode="json", exclude_defaults=True)
+    print_manifest(load_task(name, manifest), json_output)
+
+
+def print_manifest(manifest: BaseModel, json_output: bool) -> None:
+    """Prints a manifest, as YAML that reads back or as JSON."""
+    values = manifest.model_dump(mode="json", exclude_defaults=True)
     if json_output:
-        console.print_json(task)
+        console.print_json(values)
     else:
-        typer.echo(yaml.safe_dump(task, sort_keys=False, allow_unicode=True).rstrip())
+        typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True).rstrip())

@@ -6,7 +6,6 @@ from pipeline import console
 from pipeline.cli.options import command_line, takes
 from pipeline.errors import ConfigError
 from pipeline.logit_set.config import RecodeConfig
-from pipeline.logit_set.manifest import TokensManifest
 from teacher.config import BudgetConfig
 
 
@@ -28,20 +27,21 @@ def budget(config: BudgetConfig) -> None:
         console.print_json(lines)
         return
     temperatures = list(lines[0]["kept_mass"])
-    heads = ["codec", "bytes", "corpus", "KL", *(f"mass T={t}" for t in temperatures), "calibration", "unbiased"]
+    heads = ["codec", "bytes", "corpus", "KL", *(f"T={t}" for t in temperatures), "ECE"]
     rows = [
         [
             *(line["codec"], f"{line['bytes_per_position']:,.1f}", console.size(line["corpus_bytes"])),
-            *(f"{line['kl']:.4f}", *(f"{mass:.3f}" if mass else "refused" for mass in line["kept_mass"].values())),
-            *(f"{line['calibration_error']:.4f}", "yes" if line["unbiased"] else "no"),
+            *(f"{line['kl']:.4f}", *(f"{mass:.3f}" if mass else "no" for mass in line["kept_mass"].values())),
+            f"{line['calibration_error']:.4f}",
         ]
         for line in lines
     ]
     console.print_table(heads, rows)
     console.note(
         "bytes a position, all columns counted; size of the whole corpus; divergence of what is stored from the whole "
-        "distribution; share of it that is kept; calibration error of the likeliest token. Draws are far from the "
-        "distribution at any one position and right on average, which is what a student learns from."
+        "distribution; share of it that is kept, by temperature; calibration error of the likeliest token. Sampled "
+        "distributions are far from the whole at any one position and right on average, which is what a student learns "
+        "from; those of top-k are not."
     )
 
 
@@ -65,7 +65,7 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
     return set_budget(control, config.positions, positions)
 
 
-def print_tokens(manifest: TokensManifest, json_output: bool) -> None:
+def print_tokens(manifest: Any, json_output: bool) -> None:
     """Prints what a set of tokens has come to."""
     if json_output:
         console.print_json(manifest.model_dump(mode="json"))

@@ -2,11 +2,9 @@
 
 from typing import Literal
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 CodecName = Literal["dense", "topk", "sampled", "hidden"]
-MAX_UINT16 = 2**16
 
 
 class Codec(BaseModel):
@@ -33,8 +31,3 @@ class Codec(BaseModel):
         number = self.top_k or self.num_samples
         heated = f" at T={self.temperature:g}" if self.temperature not in (None, 1) else ""
         return self.name + (f"-{number}" if number else "") + heated
-
-
-def id_type(vocabulary_size: int) -> pa.DataType:
-    """The type that ids are stored in."""
-    return pa.uint16() if vocabulary_size <= MAX_UINT16 else pa.uint32()

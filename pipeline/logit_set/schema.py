@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipeline.logit_set.codec import id_type
-from pipeline.logit_set.shard_file import Footer, parquet_writer
+from pipeline.logit_set.shard_file import Footer, id_type, parquet_writer
 from pipeline.targets import Floats
 
 TEXT_HASH_BYTES = 16

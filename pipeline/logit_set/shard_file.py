@@ -13,7 +13,13 @@ from pipeline.errors import IntegrityError
 from pipeline.logit_set.manifest import SetManifest, Shard
 
 FOOTER_KEY, STATISTICS_KEY = b"distill", b"distill_statistics"
+MAX_UINT16 = 2**16
 Footer = dict[str, Any]
+
+
+def id_type(vocabulary_size: int) -> pa.DataType:
+    """The type that ids are stored in."""
+    return pa.uint16() if vocabulary_size <= MAX_UINT16 else pa.uint32()
 
 
 @contextmanager

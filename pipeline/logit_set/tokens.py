@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.logit_set.codec import Codec, id_type
+from pipeline.logit_set.codec import Codec
 from pipeline.logit_set.codecs import CODECS
-from pipeline.logit_set.shard_file import STATISTICS_KEY, Footer, parquet_writer, read_footer
+from pipeline.logit_set.shard_file import STATISTICS_KEY, Footer, id_type, parquet_writer, read_footer
 from pipeline.ragged import Ragged, ragged
 from pipeline.targets import Ints
 

@@ -113,8 +113,11 @@ def read_encoder_config(path: Path) -> EncoderConfig:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(values, dict) and values.get("kind") == "mlm":
-            return parse_model(MlmConfig, values, str(path))
-    except (OSError, ValueError, ConfigError) as error:
-        raise IntegrityError(f"{path}: not a student's config: {error}") from error
-    return read_config(path)
+    except (OSError, ValueError):
+        return read_config(path)  # says what is wrong
+    if not isinstance(values, dict) or values.get("kind") != "mlm":
+        return read_config(path)
+    try:
+        return parse_model(MlmConfig, values, str(path))
+    except ConfigError as error:
+        raise IntegrityError(str(error)) from error

@@ -18,14 +18,23 @@ TRAINING = (
     "--alpha --soft-loss --temperature --num-train-epochs --early-stopping-patience --learning-rate --warmup-steps "
     "--per-device-train-batch-size --max-grad-norm --seed --allow-unverified --json"
 )
+CODEC = "--codec --num-samples --temperature --top-k"
+CORPUS = (
+    "--corpus --max-documents --packing --min-seq-length --validation-every --masking --mlm-probability --manifest "
+    "--data --model-name-or-path --model-revision --max-seq-length --seed"
+)
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
 FLAGS = {
-    "finetune-teacher": "--task --manifest --data --model-name-or-path --model-revision --output-dir --objective "
-    "--num-train-epochs --learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm "
-    "--max-seq-length --save-steps --seed --json",
-    "teacher-dump": "--task --manifest --data --model-name-or-path --model-revision --teacher-labels --splits --store "
-    "--name --precision --max-seq-length --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan "
-    "--json",
+    "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --max-steps --learning-rate "
+    "--per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps --json",
+    "teacher-dump": f"{CORPUS} {CODEC} --task --signal --teacher-labels --splits --store --name --precision "
+    "--num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
+    "recode": f"logits {CODEC} --name --store --allow-unverified --json",
+    "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json",
+    "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
+    "--vector-size --initializer-range --alpha --temperature --num-train-epochs --max-steps --learning-rate "
+    "--warmup-ratio --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed "
+    "--allow-unverified --json",
     "index": "--store --json",
     "sql": "query --store --json --csv --parquet",
     "train-student": TRAINING,
@@ -37,6 +46,8 @@ FLAGS = {
     "demo": "--output-dir --json",
     "tasks": "--json",
     "tasks show": "name --manifest --json",
+    "corpora": "--json",
+    "corpora show": "name --manifest --json",
 }
 HUGGING_FACE = {
     "num_train_epochs",

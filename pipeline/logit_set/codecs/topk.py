@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.logit_set.codec import Codec, id_type
+from pipeline.logit_set.codec import Codec
 from pipeline.logit_set.codecs.common import (
     Columns,
     Decoder,
@@ -24,6 +24,7 @@ from pipeline.logit_set.codecs.common import (
     unknown_id,
     wrong_width,
 )
+from pipeline.logit_set.shard_file import id_type
 
 
 def fields(codec: Codec) -> dict[str, pa.DataType]:
