@@ -107,8 +107,10 @@ class DumpConfig(CodecFlags, CorpusConfig, _TaskDumpConfig):
     num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; 7 at 15 % mask every token once.")
     seed: int = Field(42, ge=0, description="Seed of masking and draws.")
 
-    def check_signal(self) -> None:
-        """Raises ConfigError for flags of a task given with a corpus, or the other way round."""
+    def check(self) -> None:
+        """Raises ConfigError for flags that do not go together, such as those of a task given with a corpus."""
+        if self.shard_index >= self.num_shards:
+            raise ConfigError(f"--shard-index: {self.shard_index} is not below --num-shards {self.num_shards}")
         if self.signal is not None and (self.signal == "mlm") != (self.corpus is not None):
             raise ConfigError("--signal mlm and --corpus go together; --signal logits is for a task")
         own = {*CorpusConfig.model_fields, *CodecFlags.model_fields, "num_copies", "seed"}

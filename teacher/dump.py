@@ -52,6 +52,7 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
     Returns:
         The manifest; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
     """
+    config.check()
     task, source = read_rows(config)
     name, revision = teacher_name(config, task)
     root = config.store / (config.name or task.name)
@@ -75,8 +76,6 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
 
 def read_rows(config: DumpConfig) -> tuple[Task, Source]:
     """The task and its checked rows."""
-    if config.shard_index >= config.num_shards:
-        raise ConfigError(f"--shard-index: {config.shard_index} is not below --num-shards {config.num_shards}")
     task = load_task(config.task, config.manifest)
     return task, load_source(task, config.data, config.split_names)
 

@@ -20,6 +20,8 @@ from pipeline.targets import make_target
 from pipeline.tasks import Task, load_task
 from teacher.config import DumpConfig
 from teacher.dump import dump
+from teacher.mlm.dump import dump_mlm
+from teacher.mlm.model import load_masked_lm
 from teacher.models import new_classifier
 from teacher.tiny import create_tiny_bert
 from teacher.training import save_teacher
@@ -35,6 +37,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("work")
     sentences = write_demo_data(folder, TRAIN_ROWS, VALIDATION_ROWS)
     create_tiny_bert(folder / "bert", sentences, hidden_size=32, num_layers=1)
+    (folder / "sentences.txt").write_text("\n".join(sentences))
     return folder
 
 
@@ -92,3 +95,49 @@ def opinion_set(store: Path) -> LogitSet:
 def roles_set(store: Path) -> LogitSet:
     """The set of the pair task; read only."""
     return open_set(store / "roles")
+
+
+@pytest.fixture(scope="session")
+def corpus_file(work: Path) -> Path:
+    """A text file: a document of two sentences on each of 60 lines."""
+    sentences = (work / "sentences.txt").read_text().splitlines()
+    lines = [f"{sentences[k].capitalize()} {sentences[-k].capitalize()}" for k in range(1, 61)]
+    path = work / "corpus.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def masked_lm(work: Path) -> Path:
+    """The tiny BERT with a random prediction head, loud enough to prefer some words."""
+    torch.manual_seed(2)
+    lm = load_masked_lm(str(work / "bert"), None, 32, new_head=True)
+    with torch.no_grad():
+        lm.model.cls.predictions.transform.LayerNorm.weight.mul_(20)
+    save_teacher(lm.model, lm.name, None, work / "teachers" / "mlm")
+    return work / "teachers" / "mlm"
+
+
+def corpus_config(work: Path, store: Path, **changes: object) -> DumpConfig:
+    """Settings that dump the tiny corpus in a few shards."""
+    settings: dict[str, object] = {
+        "corpus": "tiny",
+        "data": work / "corpus.txt",
+        "model_name_or_path": str(work / "teachers" / "mlm"),
+        "store": store,
+        "max_seq_length": 32,
+        "min_seq_length": 4,
+        "validation_every": 5,
+        "rows_per_shard": 25,
+        "num_samples": 20,
+        "num_copies": 2,
+    }
+    return DumpConfig.from_flags(**settings | changes)
+
+
+@pytest.fixture(scope="session")
+def token_store(work: Path, corpus_file: Path, masked_lm: Path) -> Path:
+    """A store with verified sets of tokens: ``hidden``, ``sampled``, ``topk`` and ``dense``; read only."""
+    for codec in ("hidden", "sampled", "topk", "dense"):
+        dump_mlm(corpus_config(work, work / "tokens", name=codec, codec=codec, top_k=10), "distill teacher-dump")
+    return work / "tokens"

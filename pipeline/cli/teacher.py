@@ -40,7 +40,7 @@ def finetune_teacher(config: FinetuneConfig) -> None:
 @takes(DumpConfig)
 def teacher_dump(config: DumpConfig) -> None:
     """Write what a teacher says about a task, or a masked language model about a corpus, as a logit set."""
-    config.check_signal()
+    config.check()
     needs_teacher_libraries()
     if config.corpus is not None:
         _dump_corpus(config)

@@ -47,7 +47,7 @@ def dump_mlm(config: DumpConfig, command: str) -> TokensManifest | None:
         ConfigError: for flags that do not fit.
         TeacherError: if the teacher's last layer is not what it says, or it says NaN.
     """
-    config.check_signal()
+    config.check()
     text = open_text(config)
     name, revision = masked_lm_name(config, text)
     root = config.store / (config.name or text.corpus.name)
@@ -83,6 +83,7 @@ def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
     rows = list(range(min(8, len(sequences))))
     masked = mask(sequences, plan)
     hidden_PH, logits_PV = ask(lm, masked.ids, masked.positions, rows)
+    _check_finite(lm, logits_PV, int(sequences.source_row_N[0]))
     with torch.autocast(logits_PV.device.type, enabled=False):
         again_PV = decoder_of(lm)(hidden_PH)
     difference = float((again_PV - logits_PV).abs().max() / logits_PV.abs().max())
@@ -90,6 +91,14 @@ def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
         raise TeacherError(
             f"teacher {lm.name}: its logits are not those of its last layer (they differ by {difference:.0%}); "
             f"{type(lm.model).__name__} is built in a way that is not supported"
+        )
+
+
+def _check_finite(lm: MaskedLm, logits_PV: torch.Tensor, document: int) -> None:
+    if not logits_PV.isfinite().all():
+        raise TeacherError(
+            f"teacher {lm.name}: gives NaN or Inf near document {document}; fp16 overflows with some models, "
+            "try --precision bf16 or fp32"
         )
 
 
@@ -163,12 +172,7 @@ def said_about(
     def run(batch: list[int]) -> None:
         place_P = np.concatenate([np.arange(place_R[row], place_R[row + 1]) for row in batch])
         hidden_PH, logits_PV = ask(lm, rows.ids, rows.positions, batch)
-        if not logits_PV.isfinite().all():
-            row = rows.source_row_R[batch[int((~logits_PV.isfinite()).any(dim=1).nonzero()[0]) % len(batch)]]
-            raise TeacherError(
-                f"teacher {lm.name}: gives NaN or Inf near document {row}; fp16 overflows with some models, "
-                "try --precision bf16 or fp32"
-            )
+        _check_finite(lm, logits_PV, int(rows.source_row_R[batch[0]]))
         random_B = torch.from_numpy(random_P[place_P]).to(logits_PV.device)
         target_B = torch.from_numpy(rows.targets.flat[place_P]).to(logits_PV.device)
         columns = encode(codec, Predictions(logits_PV, hidden_PH, random_B), target_B, statistics)
