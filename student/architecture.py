@@ -189,6 +189,8 @@ def read_config(path: Path) -> StudentConfig:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
+        if values.get("kind") == "mlm":
+            raise IntegrityError(f"{path.parent}: a pretrained student, without a task; train one --init-from it")
         version = values.get("format_version")
         if version not in (1, FORMAT_VERSION):
             raise IntegrityError(f"{path}: format version {version!r}; this release reads versions 1 and 2")

@@ -66,7 +66,13 @@ def sweep(config: SweepConfig) -> None:
 
 @takes(EvaluateConfig)
 def evaluate(config: EvaluateConfig) -> None:
-    """Score a run against gold labels and against its teacher."""
+    """Score a run against gold labels, or masked tokens, and against its teacher."""
+    from student.mlm.evaluate import evaluate_pretrained
+    from student.mlm.model import is_pretrained
+
+    if is_pretrained(config.run):
+        _print_scores(str(config.run), evaluate_pretrained(config), config.json_output)
+        return
     from student.evaluate import evaluate as evaluate_run
 
     result = evaluate_run(config)
@@ -74,6 +80,14 @@ def evaluate(config: EvaluateConfig) -> None:
         console.print_json(result)
         return
     _print_evaluation(str(config.run), result)
+
+
+def _print_scores(title: str, scores: dict[str, dict[str, float]], json_output: bool) -> None:
+    if json_output:
+        console.print_json(scores)
+        return
+    rows = [[split, name, value] for split, values in scores.items() for name, value in values.items()]
+    console.print_table(["split", "metric", "student"], rows, title=title)
 
 
 def _print_evaluation(title: str, evaluation: dict[str, Any]) -> None:

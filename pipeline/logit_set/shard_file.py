@@ -44,14 +44,26 @@ def footer_of(manifest: SetManifest, shard: Shard) -> Footer:
     return {"format_version": manifest.format_version, "fingerprint": manifest.fingerprint, **place}
 
 
+def read_metadata(path: Path) -> pq.FileMetaData:
+    """Reads a shard's Parquet metadata.
+
+    Raises:
+        IntegrityError: if the file is not whole.
+    """
+    try:
+        return pq.read_metadata(path)
+    except (OSError, pa.ArrowException) as error:
+        raise IntegrityError(f"{path}: not a whole shard of a logit set: {error}") from error
+
+
 def read_footer(path: Path, key: bytes = FOOTER_KEY) -> Footer:
     """Reads our JSON from a shard's footer.
 
     Raises:
         IntegrityError: if the file is not whole or not one of ours.
     """
+    metadata = read_metadata(path).metadata or {}
     try:
-        metadata = pq.read_metadata(path).metadata or {}
         return dict(json.loads(metadata[key]))
-    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise IntegrityError(f"{path}: not a whole shard of a logit set: {error}") from error

@@ -13,6 +13,7 @@ from pipeline.files import sha256
 from pipeline.logit_set.codecs import CODECS, Decoder, read_decoder
 from pipeline.logit_set.manifest import TOKENIZER_FILE, Scores, TokensManifest, TokensShard
 from pipeline.logit_set.reader import usable_manifest
+from pipeline.logit_set.shard_file import read_metadata
 from pipeline.logit_set.tokens import DECODER_FILE, read_groups, read_statistics
 from pipeline.logit_set.verify import check_bytes
 from pipeline.tokenization import read_tokenizer_json
@@ -72,7 +73,7 @@ class TokenSet:
         """The row groups of a split in order, each with its number of rows; reads footers alone."""
         found = []
         for shard in self.shards(split):
-            metadata = pq.read_metadata(self.root / shard.path)
+            metadata = read_metadata(self.root / shard.path)
             found += [((shard, k), metadata.row_group(k).num_rows) for k in range(metadata.num_row_groups)]
         return found
 

@@ -10,7 +10,7 @@ from pipeline.errors import IntegrityError, raise_all
 from pipeline.files import sha256
 from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, Shard, TokensManifest
 from pipeline.logit_set.schema import examples_schema, logits_of
-from pipeline.logit_set.shard_file import footer_of, read_footer
+from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
 from pipeline.logit_set.tokens import tokens_schema
 from pipeline.logit_set.verify_tokens import tokens_problems
 
@@ -55,7 +55,7 @@ def _problems(root: Path, manifest: SetManifest, shard: Shard) -> list[str]:
     if schema != expected:
         wrong = [f.name for f in expected if f.name not in schema.names or schema.field(f.name) != f]
         return [f"{shard.path}: columns missing or of another type: {', '.join(wrong) or schema.names}"]
-    rows = pq.read_metadata(path).num_rows
+    rows = read_metadata(path).num_rows
     if rows != shard.rows:
         return [f"{shard.path}: {rows:,} rows, but distill.json says {shard.rows or 0:,}"]
     try:

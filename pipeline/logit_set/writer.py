@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes
 from pipeline.files import (
@@ -36,7 +35,7 @@ from pipeline.logit_set.manifest import (
     write_manifest,
 )
 from pipeline.logit_set.schema import write_examples
-from pipeline.logit_set.shard_file import footer_of, read_footer
+from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
 from pipeline.logit_set.tokens import DECODER_FILE, Statistics, write_tokens
 from pipeline.logit_set.verify import check_bytes, verify_shards
 from pipeline.training import write_tensors
@@ -163,7 +162,7 @@ def _is_done(root: Path, manifest: SetManifest, shard: Shard) -> bool:
 
 def _measured(root: Path, shard: Shard) -> Shard:
     path = root / shard.path
-    rows = pq.read_metadata(path).num_rows
+    rows = read_metadata(path).num_rows
     return shard.model_copy(update={"rows": rows, "bytes": path.stat().st_size, "sha256": sha256(path)})
 
 

@@ -111,13 +111,18 @@ def read_encoder_config(path: Path) -> EncoderConfig:
     Raises:
         IntegrityError: if it is neither.
     """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return read_config(path)  # says what is wrong
-    if not isinstance(values, dict) or values.get("kind") != "mlm":
+    if not is_pretrained(path.parent):
         return read_config(path)
     try:
-        return parse_model(MlmConfig, values, str(path))
+        return parse_model(MlmConfig, json.loads(path.read_text(encoding="utf-8")), str(path))
     except ConfigError as error:
         raise IntegrityError(str(error)) from error
+
+
+def is_pretrained(folder: Path) -> bool:
+    """Whether a folder holds a pretrained student, rather than one of a task or nothing readable."""
+    try:
+        values = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and values.get("kind") == "mlm"

@@ -191,7 +191,7 @@ def stored_loss(
     target_P = batch.target_P.to(device)
 
     def loss_of(logits_PV: torch.Tensor, part: slice) -> torch.Tensor:
-        columns = {name: column[part.start : part.stop] for name, column in batch.said.items()}
+        columns = {name: column[part] for name, column in batch.said.items()}
         teacher = CODECS[codec.name].decode(codec, columns, temperature, decoder)
         return position_loss(logits_PV, target_P[part], teacher, alpha, temperature)
 
