@@ -24,7 +24,6 @@ from pipeline.targets import Ints
 
 TRIED: tuple[tuple[CodecName, dict[str, Any]], ...] = (
     ("dense", {}),
-    ("hidden", {}),
     *(("topk", {"top_k": k}) for k in (12, 50, 100)),
     *(("sampled", {"num_samples": n, "temperature": 1.0}) for n in (8, 16, 32, 50, 100)),
 )
@@ -81,15 +80,22 @@ def budget(control: TokenSet, max_positions: int, corpus_positions: float) -> li
     if kept.name not in ("hidden", "dense"):
         raise ConfigError(f"{control.root}: codec {str(kept)!r} has not kept everything, only hidden and dense have")
     table, decoder = _sample(control, max_positions), control.decoder()
+    codecs = _codecs(kept)
     lines = []
-    with console.progress(len(TRIED), "codecs") as steps:
-        for name, values in TRIED:
-            if name != "hidden" or decoder is not None:
-                hidden_size = kept.hidden_size if name == "hidden" else None
-                codec = Codec(name=name, vocabulary_size=kept.vocabulary_size, hidden_size=hidden_size, **values)
-                lines.append(_line(codec, table, decoder, control.manifest.masking.seed, corpus_positions))
+    with console.progress(len(codecs), "codecs") as steps:
+        for codec in codecs:
+            lines.append(_line(codec, table, decoder, control.manifest.masking.seed, corpus_positions))
             steps.advance()
     return lines
+
+
+def _codecs(kept: Codec) -> list[Codec]:
+    """Those to try on what a codec has kept."""
+    common = {"vocabulary_size": kept.vocabulary_size}
+    tried = [Codec(name=name, **common, **values) for name, values in TRIED]
+    if kept.hidden_size is not None:
+        tried.insert(1, Codec(name="hidden", hidden_size=kept.hidden_size, **common))
+    return [codec for codec in tried if (codec.top_k or 0) <= kept.vocabulary_size]
 
 
 def as_dicts(lines: list[Line]) -> list[dict[str, Any]]:

@@ -127,15 +127,15 @@ def _check_and_save(
     optimizer: Any,
     progress: Progress,
     loss: float,
-    validation: Masked,
+    validation: Masked | None,
     accelerator: Accelerator,
 ) -> None:
     if not math.isfinite(loss):
         raise TeacherError(f"the loss at step {progress.step} is {loss}: it diverged; lower --learning-rate")
-    metrics = evaluate_mlm(lm, validation)
+    metrics = {} if validation is None else evaluate_mlm(lm, validation)
     spoken = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    console.note(f"step {progress.step}: loss {loss:.4f}, validation {spoken}")
-    progress.history.append({"epoch": progress.step, "loss": loss, "metrics": {VALIDATION: metrics}})
+    console.note(f"step {progress.step}: loss {loss:.4f}, validation {spoken or 'no text'}")
+    progress.history.append({"epoch": progress.step, "loss": loss, "metrics": {VALIDATION: metrics} if metrics else {}})
     if accelerator.is_main_process:
         save_checkpoint(config.output_dir / CHECKPOINT, lm.model, optimizer, vars(progress))
 
@@ -149,13 +149,12 @@ def _batches(
         masked = _pool(config, text, lm, plan, pool)
         lengths = masked.ids.lengths.tolist()
         batches = shuffled_batches(lengths, config.per_device_train_batch_size, config.seed, pool)
-        rounds = len(batches) // processes
-        if not rounds:
-            raise DataError(f"{text.documents.description}: too little text of at least --min-seq-length for a batch")
+        rounds = -(-len(batches) // processes)
         first = progress.batch if pool == progress.pool else 0
         for number in range(first, rounds):
             progress.pool, progress.batch = pool, number + 1
-            yield masked, batches[number * processes + rank]
+            # all processes take the same number of steps; a short last round starts over with the first batches
+            yield masked, batches[(number * processes + rank) % len(batches)]
 
 
 def _pool(config: FinetuneConfig, text: Text, lm: MaskedLm, plan: MaskingPlan, pool: int) -> Masked:
@@ -167,16 +166,21 @@ def _pool(config: FinetuneConfig, text: Text, lm: MaskedLm, plan: MaskingPlan, p
     chosen = order[number * BLOCKS_PER_POOL : (number + 1) * BLOCKS_PER_POOL]
     ranges = [(int(k) * BLOCK_DOCUMENTS, min(total, (int(k) + 1) * BLOCK_DOCUMENTS)) for k in chosen]
     parts = [mask(part, plan, passes) for low, high in ranges for part in text.sequences(lm.tokens, TRAIN, low, high)]
+    if not parts:
+        raise DataError(
+            f"{text.documents.description}: no text to train on that is as long as --min-seq-length "
+            f"{config.min_seq_length}, in {len(ranges) * BLOCK_DOCUMENTS:,} documents"
+        )
     return Masked.joined(parts)
 
 
-def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked:
-    """Masked sequences of held-out documents, at most so many documents, evenly spread."""
+def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked | None:
+    """Masked sequences of held-out documents, at most so many documents, evenly spread; None if there are none."""
     every, total = text.config.validation_every, text.documents.num_documents
     step = every * -(-total // (every * VALIDATION_DOCUMENTS))
     rows = range(0, total, step)
     parts = [part for row in rows for part in text.sequences(lm.tokens, VALIDATION, row, row + 1)]
-    return Masked.joined([mask(part, plan) for part in parts])
+    return Masked.joined([mask(part, plan) for part in parts]) if parts else None
 
 
 def _loss(lm: MaskedLm, model: Any, masked: Masked, rows: list[int]) -> torch.Tensor:
