@@ -114,8 +114,6 @@ def test_a_run_without_validation_text(work: Path, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("awful !\n" + 8 * "the food was superb .\n")
     settings = {"data": tmp_path / "short.txt", "max_steps": 3, "validation_every": 100, "min_seq_length": 5}
     few = config(work, tmp_path / "run", **settings)
-        work, tmp_path / "run", data=tmp_path / "short.txt", max_steps=3, validation_every=100, min_seq_length=5
-    )
     assert [entry["metrics"] for entry in finetune_mlm(few, "x")["result"]["history"]] == [{}]
 
 
