@@ -18,6 +18,7 @@ import yaml
 
 from pipeline.targets import make_target
 from pipeline.tasks import load_task
+from teacher.mlm.model import load_masked_lm
 from teacher.models import new_classifier
 from teacher.tiny import create_tiny_bert
 from teacher.training import save_teacher
@@ -58,7 +59,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for config, splits in (("mnli", mnli_splits), ("mrpc", ("train", "validation")))
     ]
     (glue / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
+    wikipedia = root / "wikimedia" / "wikipedia" / "20231101.en"
+    wikipedia.mkdir(parents=True)
+    texts = pa.table({"text": [" ".join(sentences(np.random.default_rng(k), 4)) for k in range(40)]})
+    pq.write_table(texts, wikipedia / "train-00000-of-00001.parquet")
+    files = [{"config_name": "20231101.en", "data_files": "20231101.en/train-*"}]
+    (wikipedia.parent / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': files})}---\n")
     create_tiny_bert(root / "bert-base-uncased", WORDS, hidden_size=32, num_layers=1)
+    lm = load_masked_lm(str(root / "bert-base-uncased"), None, 128, new_head=True)
+    lm.model.save_pretrained(root / "bert-base-uncased")
     mnli = load_task("mnli")
     teacher = new_classifier(mnli, make_target(mnli), str(root / "bert-base-uncased"), None, 128)
     save_teacher(teacher.model, teacher.name, teacher.revision, root / "textattack" / "bert-base-uncased-MNLI")

@@ -121,19 +121,29 @@ def write_tokens(path: Path, codec: Codec, groups: Iterable[pa.Table], footer: F
         footer: what it belongs to.
         statistics: sums over its positions, which may still grow while ``groups`` are made; kept in the footer.
     """
-    own = {"log_probs", "hidden", "candidates", "counts"} & set(tokens_schema(codec).names)
-    split_bytes = {f"{name}.list.element.list.element" for name in own - {"counts"}} | {"log_z.list.element"}
+    own = CODECS[codec.name].fields(codec).items()
+    small = [_leaf(name, kind) for name, kind in own if _innermost(kind) == pa.uint8()]
+    split_bytes = [_leaf(name, kind) for name, kind in own if _innermost(kind) != pa.uint8()]
     with parquet_writer(
         path,
         tokens_schema(codec),
         footer,
-        use_dictionary=["split", "copy", "positions.list.element", "counts.list.element.list.element"],
-        use_byte_stream_split=sorted(split_bytes),
+        use_dictionary=["split", "copy", "positions.list.element", *small],
+        use_byte_stream_split=split_bytes,
         write_statistics=["split", "source_row", "copy"],
     ) as writer:
         for table in groups:
             writer.write_table(table)
         writer.add_key_value_metadata({STATISTICS_KEY: json.dumps(statistics)})
+
+
+def _leaf(name: str, kind: pa.DataType) -> str:
+    """Parquet's name of a codec's column: an entry per position, which may be a list."""
+    return f"{name}.list.element" + (".list.element" if pa.types.is_list(kind) else "")
+
+
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_list(kind) else kind
 
 
 def read_statistics(path: Path) -> Statistics:
