@@ -26,7 +26,7 @@ from pipeline.logit_set.manifest import (
     read_manifest,
 )
 from pipeline.logit_set.shard_file import read_footer
-from pipeline.sql.gate import add_macros, create_view, open_database
+from pipeline.sql.gate import add_macros, create_view, macros, open_database
 
 CATALOG_FILE = "catalog.duckdb"
 
@@ -176,7 +176,7 @@ def _teacher_rows(sets: list[tuple[Path, SetManifest]]) -> list[list[Any]]:
 def _digest(store: Path) -> str:
     manifests = [(str(path.resolve()), path.stat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
     state = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in manifests]
-    return hashlib.sha256(json.dumps(state).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([TABLES, macros(), state]).encode()).hexdigest()
 
 
 def _is_fresh(store: Path) -> bool:

@@ -107,7 +107,7 @@ def _print_plan(config: DumpConfig, plan: Any) -> None:
 
 def needs_teacher_libraries() -> None:
     """Raises MissingDependencyError, naming the extra, unless the teacher stage's libraries are installed."""
-    missing = [name for name in ("accelerate", "datasets", "transformers") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("datasets", "sentencex", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingDependencyError(
             f"the teacher stage needs {', '.join(missing)}: pip install 'distill-offline[teacher]'"

@@ -61,8 +61,13 @@ def open_database(path: Path, readable: Sequence[Path]) -> Iterator[duckdb.DuckD
 
 
 def add_macros(connection: duckdb.DuckDBPyConnection) -> None:
-    """Creates `softmax`, `argmax`, `entropy`, `margin`, `kl` and `log_sum_exp`."""
-    connection.execute(files("pipeline.sql").joinpath("macros.sql").read_text(encoding="utf-8"))
+    """Creates `softmax`, `argmax`, `entropy`, `margin`, `kl`, `log_sum_exp` and `half`."""
+    connection.execute(macros())
+
+
+def macros() -> str:
+    """The statements that create the macros."""
+    return files("pipeline.sql").joinpath("macros.sql").read_text(encoding="utf-8")
 
 
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequence[Path]) -> None:

@@ -3,6 +3,7 @@
 Shapes: B rows of a batch, L tokens, P masked positions.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -74,26 +75,30 @@ class Stream:
         self._set, self._batch_size, self._seed, self._processes = token_set, batch_size, seed, num_processes
         self._groups = token_set.groups(split)
         self._checked: set[str] = set()
-        self._at: tuple[int, int] | None = None  # which epoch's pool is in memory
+        self._first = self._last = 0  # the steps that are in memory
         self.num_rows = sum(rows for _, rows in self._groups)
 
     def batch(self, step: int, process: int, pad_id: int) -> Batch:
         """The batch of a process at a step."""
-        epoch = number = 0
-        pools = self._pools(epoch)
-        while step >= (steps := self._steps(pools[number][1])):
-            step, number = step - steps, number + 1
-            if number == len(pools):
-                epoch, number = epoch + 1, 0
-                pools = self._pools(epoch)
-        if self._at != (epoch, number):
-            self._pool = self._read(pools[number][0])
-            lengths = self._pool.rows.ids.lengths.tolist()
-            self._batches = shuffled_batches(lengths, self._batch_size, self._seed, epoch * 2**20 + number)
-            self._at = (epoch, number)
+        if not self._first <= step < self._last:
+            self._move_to(step)
         # all processes take the same number of steps; a short last round starts over with the first batches
-        place = (step * self._processes + process) % len(self._batches)
+        place = ((step - self._first) * self._processes + process) % len(self._batches)
         return self._pool.batch(self._batches[place], pad_id)
+
+    def _move_to(self, step: int) -> None:
+        """Reads the pool that a step is in."""
+        self._first = 0
+        for epoch in itertools.count():
+            for number, (groups, rows) in enumerate(self._pools(epoch)):
+                self._last = self._first + self._steps(rows)
+                if step < self._last:
+                    self._pool = self._read(groups)
+                    lengths = self._pool.rows.ids.lengths.tolist()
+                    key = epoch * 2**20 + number
+                    self._batches = shuffled_batches(lengths, self._batch_size, self._seed, key)
+                    return
+                self._first = self._last
 
     def num_steps(self, epochs: int) -> int:
         """Steps in so many epochs."""

@@ -64,7 +64,7 @@ def dump_mlm(config: DumpConfig, command: str) -> TokensManifest | None:
         _probe(text, lm, plan)
         planned = staged_manifest(config, text, lm, plan, codec, command)
         manifest = start_set(root, planned, lm.tokens.tokenizer.to_str())
-        if codec.name == "hidden":
+        if codec.name == "hidden" and state.is_main_process:
             write_decoder(root, decoder_of(lm))
         mine = my_shards(root, manifest, config, state)
         _write_shards(root, manifest, text, lm, plan, [shard for shard in manifest.shards if shard in mine], max_tokens)

@@ -89,7 +89,7 @@ def test_interrupted_gives_advice_and_exit_code_130(task: list[object], monkeypa
 def test_missing_libraries_are_named(task: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.util import find_spec
 
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "accelerate" else find_spec(name))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sentencex" else find_spec(name))
     result = run("teacher-dump", *task, "--model-name-or-path", "x")
     assert result.exit_code == 2
-    assert "the teacher stage needs accelerate: pip install 'distill-offline[teacher]'" in result.stderr
+    assert "the teacher stage needs sentencex: pip install 'distill-offline[teacher]'" in result.stderr
