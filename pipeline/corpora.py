@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pipeline.config import parse_model
 from pipeline.errors import ConfigError, did_you_mean
 from pipeline.tasks import DefaultTeacher, Hub, Names, manifest_text, parse_manifest
 
@@ -24,7 +25,7 @@ class Corpus(BaseModel):
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
     version: int = Field(default=1, ge=1)
     description: str = ""
-    columns: Names = ("text",)
+    columns: Names = Field(("text",), min_length=1)
     language: str = Field("en", pattern=r"^[a-z]{2,3}$")
     hub: Hub | None = None
     hub_split: str = "train"
@@ -62,4 +63,4 @@ def load_corpus(name: str | None = None, manifest: Path | None = None, data: Pat
     if data is None:
         known = did_you_mean(name, corpus_names())
         raise ConfigError(f"--corpus: unknown corpus {name!r}: {known} For text of your own add --data PATH")
-    return parse_manifest(Corpus, f"name: {name}", "--corpus")
+    return parse_model(Corpus, {"name": name}, "--corpus")

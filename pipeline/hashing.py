@@ -29,5 +29,5 @@ def hashed(*key: Any) -> Hashes:
 
 
 def uniform(hashes: Hashes) -> Floats64:
-    """Hashes as numbers between 0 and 1, both excluded, 2^-53 apart."""
-    return ((hashes >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    """Hashes as numbers between 0 and 1, both excluded, 2^-52 apart."""
+    return ((hashes >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

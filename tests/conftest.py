@@ -13,6 +13,7 @@ os.environ.pop("DISTILL_STORE", None)
 
 import pytest
 import torch
+from hypothesis import settings
 
 from pipeline.demo.data import write_demo_data
 from pipeline.logit_set.reader import LogitSet, open_set
@@ -27,6 +28,8 @@ from teacher.tiny import create_tiny_bert
 from teacher.training import save_teacher
 
 torch.set_num_threads(1)
+settings.register_profile("tests", deadline=None)  # a busy machine is no failure
+settings.load_profile("tests")
 
 TRAIN_ROWS, VALIDATION_ROWS = 96, 40
 

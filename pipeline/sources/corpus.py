@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,6 +20,7 @@ from pipeline.sources.hub import load_rows, place
 
 EXTENSIONS = (".parquet", ".jsonl", ".txt")
 DOCUMENTS_PER_BATCH = 1024
+SAMPLED_ROWS = 1000
 
 
 class Part(Protocol):
@@ -64,11 +66,21 @@ class Documents:
             row = low
             for batch in part.batches(low - first, high - first) if low < high else ():
                 for number, text in enumerate(batch, start=row - first):
-                    if not isinstance(text, str):
+                    if not _is_text(text):
                         raise DataError(f"{part.place}, row {number}: {text!r} is not text")
                 yield row, list(batch)
                 row += len(batch)
             first += part.num_rows
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is a string of whole characters; JSON can hold half of one."""
+    if not isinstance(value, str):
+        return False
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def load_documents(corpus: Corpus, data: Path | None = None, max_documents: int | None = None) -> Documents:
@@ -144,6 +156,12 @@ class ParquetPart:
 
     def batches(self, start: int, stop: int) -> Iterator[list[Any]]:
         """See `Part`."""
+        try:
+            yield from self._batches(start, stop)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{self.place}: cannot be read: {str(error).splitlines()[0]}") from error
+
+    def _batches(self, start: int, stop: int) -> Iterator[list[Any]]:
         first = 0
         for group in range(self._file.num_row_groups):
             last = first + self._file.metadata.row_group(group).num_rows
@@ -205,8 +223,11 @@ class TablePart:
         self.place = f"{place(corpus.hub)}:{corpus.hub_split}"
         self._table: pa.Table = rows.data.table.select([text_column(corpus, self.place, rows.column_names)])
         self.num_rows = len(rows)
-        # the hub's own name of the content; reading all of it once more to hash it would take hours
-        self.sha256 = hashlib.sha256(f"{self.place} {self.num_rows} {rows.info.dataset_size}".encode()).hexdigest()
+        # of a sample: reading all of it once more to hash it would take hours
+        sample = self._table.take(np.unique(np.linspace(0, self.num_rows - 1, SAMPLED_ROWS).astype(int)))
+        content = [corpus.hub.id, corpus.hub.config, corpus.hub.revision, self.num_rows, rows.info.dataset_size]
+        content += sample.column(0).to_pylist()
+        self.sha256 = hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def batches(self, start: int, stop: int) -> Iterator[list[Any]]:
         """See `Part`."""

@@ -271,6 +271,16 @@ def test_hub(hub: Hub) -> None:
     assert held_out.sha256 != documents.sha256 == load_documents(Corpus(name="mine", hub=hub)).sha256
 
 
+def test_hub_that_changed_has_another_sha256(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Corpus(name="mine", hub=hub)
+    before = load_documents(corpus)
+    write(Path(hub.id) / "raw" / "train-1.parquet", [f"{text} And more." for text in TEXTS[1100:1300]])
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "other_cache")  # as on another machine
+    after = load_documents(corpus)
+    assert before.num_documents == after.num_documents == 1300
+    assert before.sha256 != after.sha256
+
+
 def test_hub_without_the_column_or_the_split(hub: Hub) -> None:
     with pytest.raises(DataError, match=r"hub/raw:train: no column 'body'; .*Known: number, text"):
         load_documents(Corpus(name="mine", hub=hub, columns=("body",)))

@@ -133,9 +133,7 @@ def recorded(token_set: TokenSet, number: int = 0, **changes: Any) -> TokensMani
     """The manifest after someone also wrote a changed shard's size and hash into ``distill.json``."""
     shards = list(token_set.manifest.shards)
     path = token_set.root / shards[number].path
-    shards[number] = shards[number].model_copy(
-        update={"bytes": path.stat().st_size, "sha256": sha256(path), **changes}
-    )
+    shards[number] = shards[number].model_copy(update={"bytes": path.stat().st_size, "sha256": sha256(path), **changes})
     return token_set.manifest.model_copy(update={"shards": tuple(shards)})
 
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.ragged import Ragged
-from pipeline.targets import Ints
 from teacher.mlm.masking import Masked, MaskingPlan, frequency_weights, mask, uniform_weights
 from teacher.mlm.sequences import Sequences
 
@@ -121,24 +120,31 @@ def test_a_masked_row_depends_on_its_key_alone(rows: Rows, plan: MaskingPlan, da
     assert len(part) == plan.num_copies * len({key[:2] for key in whole} & documents)
 
 
-def test_seed_document_piece_and_copy_all_count() -> None:
-    row = list(range(5, 15)) * 4
-    zeros, numbers = np.zeros(50, dtype=np.int64), np.arange(50)
-    ids = Ragged.repeated(row, 50)
-
-    def masked(rows: Ints, pieces: Ints, seed: int = 42) -> list[Row]:
-        return contents(mask(Sequences(rows, pieces, ids), replace(PLAN, seed=seed)))
-
-    one = Sequences(zeros[:1], zeros[:1], Ragged.of([row]))
-    families = [
-        masked(numbers, zeros),
-        masked(zeros, numbers),
-        [masked(zeros, zeros, seed)[0] for seed in range(50)],
-        contents(mask(one, replace(PLAN, num_copies=50))),
+def families(row: list[int], plan: MaskingPlan, count: int) -> list[list[Row]]:
+    """The same tokens masked with many documents, pieces, seeds or copies in the key."""
+    zeros, numbers = np.zeros(count, dtype=np.int64), np.arange(count)
+    ids = Ragged.repeated(row, count)
+    one = repeated(row, 1)
+    return [
+        contents(mask(Sequences(numbers, zeros, ids), plan)),
+        contents(mask(Sequences(zeros, numbers, ids), plan)),
+        [contents(mask(one, replace(plan, seed=seed)))[0] for seed in range(count)],
+        contents(mask(one, replace(plan, num_copies=count))),
     ]
-    for family in families:  # 6 of 40 tokens: 3.8 million choices
-        assert len({str(row) for row in family}) == 50
-        assert len({str(positions) for _, positions, _ in family}) == 50
+
+
+def test_choice_depends_on_document_piece_seed_and_copy() -> None:
+    for family in families(list(range(5, 15)) * 4, PLAN, 50):  # 6 of 40 tokens: 3.8 million choices
+        assert len({tuple(positions) for _, positions, _ in family}) == 50
+
+
+def test_replacements_depend_on_document_piece_seed_copy_and_place() -> None:
+    row = list(range(5, 15))
+    for family in families(row, replace(PLAN, probability=0.99), 1000):
+        assert all(positions == list(range(10)) for _, positions, _ in family)  # no choice here
+        assert len({tuple(ids) for ids, _, _ in family}) > 300
+        for seen in zip(*(ids for ids, _, _ in family), strict=True):
+            assert set(seen) == {MASK_ID, *row}
 
 
 def test_replacements_are_80_percent_mask_10_percent_random_10_percent_kept() -> None:
