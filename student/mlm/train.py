@@ -21,7 +21,7 @@ from pipeline.logit_set.codecs import CODECS, Decoder
 from pipeline.logit_set.manifest import TOKENIZER_FILE
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
-from pipeline.run_record import RUN_RECORD, Record, finish_run, start_run
+from pipeline.run_record import RUN_RECORD, Record, finish_run, read_record, start_run
 from pipeline.training import (
     has_fast_bf16,
     linear_decay,
@@ -30,7 +30,9 @@ from pipeline.training import (
     seed_step,
     set_learning_rate,
 )
+from student.card import CARD_FILE
 from student.config import PretrainConfig
+from student.mlm.card import card_text
 from student.mlm.data import Batch, Stream
 from student.mlm.evaluate import evaluate_mlm
 from student.mlm.loss import PositionLoss, chunked_loss, position_loss
@@ -90,6 +92,8 @@ def pretrain(config: PretrainConfig, command: str) -> Record:
     student.save(folder)
     write_text(folder / TOKENIZER_FILE, token_set.tokenizer_json())
     result = {"history": history, "versions": {name: version(name) for name in LIBRARIES}}
+    record = read_record(folder / RUN_RECORD) | {"result": result}
+    write_text(folder / CARD_FILE, card_text(student, token_set.manifest, record))
     record = finish_run(folder / RUN_RECORD, result)
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return record

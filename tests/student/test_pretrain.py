@@ -213,6 +213,7 @@ def test_it_feeds_a_student_of_a_task(token_store: Path, opinion_set: LogitSet, 
     run = tiny_config(opinion_set.root, tmp_path / "run", init_from=tmp_path / "mlm", learning_rate=1e-30, **sizes)
     train(run, "x")
     pretrained, trained = weights(tmp_path / "mlm"), weights(tmp_path / "run")
+    assert "{{" not in (tmp_path / "mlm" / "README.md").read_text()
     tables = [name for name in pretrained if name.startswith("encoder.")]
     assert len(tables) == 3
     assert all(torch.equal(pretrained[name], trained[name]) for name in tables)
