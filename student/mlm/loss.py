@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.functional import pad
 
 from pipeline.logit_set.codecs import Dense, Distribution
 
 CHUNK = 512  # positions at once: 62 MB of logits for BERT's vocabulary
+STEP = 64  # their number is rounded up to so many: oneDNN keeps compiled code for each shape it has seen
 
 PositionLoss = Callable[[torch.Tensor, slice], torch.Tensor]
 
@@ -100,15 +102,16 @@ class _ChunkedLoss(torch.autograd.Function):
         d_features_PF, d_weight_VF, d_bias_V = map(torch.zeros_like, (features_PF, weight_VF, bias_V))
         for start in range(0, len(features_PF), CHUNK):
             part = slice(start, min(start + CHUNK, len(features_PF)))
-            features = features_PF[part].to(dtype)
-            logits_PV = (features @ weight.T).float() + bias_V
+            num_positions = part.stop - part.start
+            features = pad(features_PF[part].to(dtype), (0, 0, 0, -num_positions % STEP))
+            logits_PV = (features @ weight.T)[:num_positions].float() + bias_V
             with torch.enable_grad():
                 loss = position_loss_of(logits_PV.requires_grad_(), part).sum()
                 (d_logits_PV,) = torch.autograd.grad(loss, logits_PV)
             total += loss.detach()
             d_bias_V += d_logits_PV.sum(dim=0)
-            d_logits = d_logits_PV.to(dtype)
-            d_features_PF[part] = d_logits @ weight
+            d_logits = pad(d_logits_PV.to(dtype), (0, 0, 0, len(features) - num_positions))
+            d_features_PF[part] = (d_logits @ weight)[:num_positions]
             d_weight_VF += d_logits.T @ features
         ctx.save_for_backward(d_features_PF, d_weight_VF, d_bias_V)
         return total

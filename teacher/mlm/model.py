@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from torch.nn import functional
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -20,6 +21,8 @@ from pipeline.logit_set.codecs import Decoder
 from pipeline.ragged import Ragged
 from pipeline.tokenization import frame_ids
 from teacher.models import LOADING_ERRORS, check_fit, load_config, load_tokenizer, not_loaded
+
+WIDTH_STEP, POSITIONS_STEP = 8, 32
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,8 @@ def ask(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What a masked LM predicts at chosen positions of some sequences.
 
-    Its decoder, more than half of the work of a small model, is run at those positions alone.
+    Its decoder, more than half of the work of a small model, is run at those positions alone. Widths and numbers of
+    positions are rounded up: oneDNN keeps compiled code for each shape it has seen, gigabytes of it if all differ.
 
     Args:
         lm: the model, on its device.
@@ -143,22 +147,24 @@ def ask(
         hidden_PH, the decoder's input, and logits_PV; float32, positions in the order of ``rows``.
     """
     before, after = lm.tokens.frame
-    framed = [[*before, *ids[row].tolist(), *after] for row in rows]
-    ids_BL = Ragged.of(framed).padded(range(len(rows)), lm.tokens.pad_id)
-    lengths_B = torch.tensor([len(row) for row in framed])
+    framed = Ragged.of([[*before, *ids[row].tolist(), *after] for row in rows])
+    ids_BL = framed.padded(range(len(rows)), lm.tokens.pad_id)
+    ids_BL = functional.pad(ids_BL, (0, -ids_BL.shape[1] % WIDTH_STEP), value=lm.tokens.pad_id)
+    lengths_B = torch.from_numpy(framed.lengths)
     attention_BL = torch.arange(ids_BL.shape[1]) < lengths_B[:, None]
     row_P = np.repeat(np.arange(len(rows)), positions.lengths[np.asarray(rows)])
     place_P = positions.take(rows).flat + len(before)
-    device = lm.model.device
-    chosen = (torch.from_numpy(row_P).to(device), torch.from_numpy(place_P).to(device))
-    with _decoding_only(lm.model, chosen) as hidden:
+    device, num_positions = lm.model.device, len(row_P)
+    fill = (0, -num_positions % POSITIONS_STEP)
+    chosen = (torch.from_numpy(np.pad(part, fill, mode="edge")).to(device) for part in (row_P, place_P))
+    with _decoding_only(lm.model, tuple(chosen)) as hidden:
         call = lm.model if model is None else model
         logits_PV = call(input_ids=ids_BL.to(device), attention_mask=attention_BL.long().to(device)).logits
-    return hidden[0].float(), logits_PV.float()
+    return hidden[0][:num_positions].float(), logits_PV[:num_positions].float()
 
 
 @contextmanager
-def _decoding_only(model: Any, chosen: tuple[torch.Tensor, torch.Tensor]) -> Any:
+def _decoding_only(model: Any, chosen: tuple[torch.Tensor, ...]) -> Any:
     """Within the block the model decodes only chosen positions; yields a list that receives what it decodes."""
     hidden: list[torch.Tensor] = []
 

@@ -13,7 +13,7 @@ PROGRAM = """
 import json, sys
 from importlib.machinery import PathFinder
 
-ABSENT = {"transformers", "datasets", "accelerate", "teacher"}
+ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
 ALLOWED = {"teacher", "teacher.config"}  # the settings, which the command line turns into flags
 
 
@@ -67,6 +67,21 @@ def test_student_commands_need_no_teacher(store: Path, tmp_path: Path) -> None:
     process, result = run(commands, tmp_path)
     assert result == {"codes": [0, 0, 0], "present": [], "torch": True}, process.stderr
     assert "agreement with the teacher" in process.stdout
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_pretraining_needs_no_teacher(token_store: Path, tmp_path: Path) -> None:
+    shutil.copytree(token_store, tmp_path / "tokens")
+    sizes = ["--matrix-size", "3", "--vector-size", "5", "--per-device-train-batch-size", "9", "--max-steps", "2"]
+    commands = [
+        ["recode", "hidden", "--store", "tokens", "--name", "new", "--num-samples", "9"],
+        ["budget", "hidden", "--store", "tokens", "--positions", "20"],
+        ["pretrain-student", "--logits", "new", "--store", "tokens", "--output-dir", "run", *sizes],
+        ["sql", "select candidate, sum(probability) from new_words group by all", "--store", "tokens"],
+    ]
+    process, result = run(commands, tmp_path)
+    assert result == {"codes": [0, 0, 0, 0], "present": [], "torch": True}, process.stderr
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
