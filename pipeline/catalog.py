@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline import console
 from pipeline.errors import DataError, IntegrityError
@@ -109,7 +110,20 @@ def _readable_set(root: Path) -> SetManifest:
         raise IntegrityError(f"{root}: has no files")
     if manifest.state != "staged":
         read_footer(root / manifest.shards[0].path)
+    if manifest.state != "staged" and isinstance(manifest, TokensManifest):
+        _check_words(root, manifest)
     return manifest
+
+
+def _check_words(root: Path, manifest: TokensManifest) -> None:
+    """Makes sure that a set of tokens can be shown in words."""
+    from pipeline.logit_set.tokens import tokens_schema  # codecs need torch, which other sets do without
+    from pipeline.tokenization import load_tokenizer
+
+    load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
+    for shard in manifest.shards:
+        if not pq.read_schema(root / shard.path).remove_metadata().equals(tokens_schema(manifest.codec)):
+            raise IntegrityError(f"{root / shard.path}: its columns are not those of codec {str(manifest.codec)!r}")
 
 
 def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> None:
@@ -132,7 +146,7 @@ def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> Non
 
 def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, manifest: TokensManifest, files: list[Path]) -> None:
     """The vocabulary of a set of tokens, unless another set has brought it, and the view in words."""
-    from pipeline.sql.token_view import token_view_sql  # codecs need torch, which other sets do without
+    from pipeline.sql.token_view import token_view_sql
     from pipeline.tokenization import load_tokenizer
 
     key = manifest.tokenizer.sha256

@@ -47,7 +47,9 @@ class TokenSet:
         path = self.root / DECODER_FILE
         if not path.is_file() or path.is_symlink() or sha256(path) != self.manifest.decoder_sha256:
             raise IntegrityError(f"{path}: missing, or not the decoder that belongs to this set")
-        return read_decoder(path)
+        codec = self.manifest.codec
+        assert codec.hidden_size is not None, "this codec has one"
+        return read_decoder(path, codec.vocabulary_size, codec.hidden_size)
 
     def check_temperature(self, temperature: float) -> None:
         """Raises ConfigError if the distributions at this temperature cannot be had from what is stored."""

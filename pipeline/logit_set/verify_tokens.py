@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.logit_set.codecs import CODECS
 from pipeline.logit_set.manifest import Shard, TokensManifest
@@ -17,23 +18,43 @@ def tokens_problems(manifest: TokensManifest, shard: Shard, path: Path) -> list[
     """Says what is wrong inside a shard; reads a row group at a time and stops at the first that is wrong."""
     last: Key = (-1, 0, 0)
     for number, table in enumerate(read_groups(path)):
-        rows, columns = split_table(table)
-        keys = list(zip(rows.source_row_R.tolist(), rows.piece_R.tolist(), rows.copy_R.tolist(), strict=True))
-        problem = (
-            _split_problem(shard, table)
-            or _key_problem(shard, [last, *keys])
-            or _masking_problem(manifest, rows)
-            or _column_problem(manifest, rows, columns)
-        )
+        if not table.num_rows:
+            continue
+        problem = _split_problem(shard, table) or _list_problem(table)
+        if not problem:
+            rows, columns = split_table(table)
+            keys = list(zip(rows.source_row_R.tolist(), rows.piece_R.tolist(), rows.copy_R.tolist(), strict=True))
+            problem = (
+                _key_problem(shard, [last, *keys])
+                or _masking_problem(manifest, rows)
+                or CODECS[manifest.codec.name].problem(manifest.codec, columns)
+            )
+            last = keys[-1]
         if problem:
             return [f"{shard.path}, row group {number}: {problem}"]
-        last = keys[-1]
     return []
 
 
 def _split_problem(shard: Shard, table: pa.Table) -> str | None:
     others = set(table.column("split").unique().to_pylist()) - {shard.split}
     return f"holds rows of another split than {shard.split!r}" if others else None
+
+
+def _list_problem(table: pa.Table) -> str | None:
+    """Nulls at any depth, or a column that has not one entry for each masked position of each row."""
+    for name in table.column_names[table.column_names.index("ids") :]:
+        column = table.column(name).combine_chunks()
+        if name != "ids" and not pc.list_value_length(column).equals(pc.list_value_length(_positions(table))):
+            return f"{name} has no entry for some masked position of its row, or one too many"
+        while pa.types.is_list(column.type) and not column.null_count:
+            column = column.flatten()
+        if column.null_count:
+            return f"{name} is null somewhere"
+    return None
+
+
+def _positions(table: pa.Table) -> pa.Array:
+    return table.column("positions").combine_chunks()
 
 
 def _key_problem(shard: Shard, keys: list[Key]) -> str | None:
@@ -45,8 +66,6 @@ def _key_problem(shard: Shard, keys: list[Key]) -> str | None:
 
 
 def _masking_problem(manifest: TokensManifest, rows: MaskedRows) -> str | None:
-    if not np.array_equal(rows.positions.offsets, rows.targets.offsets):
-        return "positions and targets do not go together"
     if not rows.positions.lengths.all():
         return "a row has no masked position"
     if (np.maximum.reduceat(rows.positions.flat, rows.positions.offsets[:-1]) >= rows.ids.lengths).any():
@@ -54,10 +73,3 @@ def _masking_problem(manifest: TokensManifest, rows: MaskedRows) -> str | None:
     if max(rows.ids.flat.max(), rows.targets.flat.max()) >= manifest.tokenizer.vocabulary_size:
         return "an id is beyond the tokenizer's vocabulary"
     return None
-
-
-def _column_problem(manifest: TokensManifest, rows: MaskedRows, columns: dict[str, pa.Array]) -> str | None:
-    wrong = [name for name, column in columns.items() if len(column) != len(rows.positions.flat) or column.null_count]
-    if wrong:
-        return f"{wrong[0]} has no entry for some masked position, or one too many"
-    return CODECS[manifest.codec.name].problem(manifest.codec, columns)

@@ -243,7 +243,7 @@ def test_sound_columns(name: CodecName) -> None:
         ("topk", "log_probs", column([[ONE, NAN], [ONE, ONE]], pa.uint16()), "log_probs is NaN or Inf"),
         ("topk", "log_z", pa.array([np.inf, 0], pa.float32()), "log_z is NaN or Inf"),
         ("sampled", "counts", column([[3, 5], [7, 2]], pa.uint8()), "counts are not 8 in all"),
-        ("sampled", "counts", column([[3, 4], [8, 1]], pa.uint8()), "counts are not 8 in all"),
+        ("sampled", "counts", column([[3, 4], [7, 1]], pa.uint8()), "counts are not 8 in all"),
         ("sampled", "counts", column([[3, 5], [8]], pa.uint8()), "do not go together"),
         ("sampled", "candidates", column([[0, 3, 1], [1]], pa.uint16()), "do not go together"),
         ("sampled", "candidates", column([[0, 3], [1, 4]], pa.uint16()), "candidate 4 is beyond the vocabulary"),
@@ -275,10 +275,13 @@ def test_settings_that_no_codec_can_have(wrong: dict[str, Any]) -> None:
 def test_a_file_that_is_no_decoder(tmp_path: Path) -> None:
     path = tmp_path / "decoder.safetensors"
     with pytest.raises(IntegrityError, match=r"decoder\.safetensors: not a decoder"):
-        read_decoder(path)
+        read_decoder(path, 4, 2)
     path.write_bytes(b"nonsense" * 9)
     with pytest.raises(IntegrityError, match=r"decoder\.safetensors: not a decoder"):
-        read_decoder(path)
+        read_decoder(path, 4, 2)
     save_file({"weight": torch.zeros(4, 2)}, path)
     with pytest.raises(IntegrityError, match=r"not a decoder: 'bias'"):
-        read_decoder(path)
+        read_decoder(path, 4, 2)
+    save_file({"weight": torch.zeros(4, 3), "bias": torch.zeros(4)}, path)
+    with pytest.raises(IntegrityError, match="not a decoder from 2 numbers to 4 tokens"):
+        read_decoder(path, 4, 2)

@@ -142,8 +142,9 @@ def one_more(groups: Groups) -> Groups:
 
 
 def without_positions(groups: Groups) -> Groups:
-    none: list[list[int]] = [[], [1, 2], [1]]
-    table = with_column(with_column(groups[0], "positions", none), "targets", none)
+    table = groups[0]
+    for name in ("positions", "targets", "candidates", "counts"):
+        table = with_column(table, name, [[], *table.column(name).to_pylist()[1:]])
     return [table, *groups[1:]]
 
 
@@ -160,12 +161,18 @@ def without_positions(groups: Groups) -> Groups:
         (column("positions", [[0], [1, 3], [1]]), "a masked position lies beyond its row's tokens"),
         (column("positions", [[0], [1, 2], [2]]), "a masked position lies beyond its row's tokens"),
         (without_positions, "a row has no masked position"),
-        (column("positions", [[0, 1], [1], [1]]), "positions and targets do not go together"),
-        (column("targets", [[RED], [GREEN, BLUE], [RED, RED]]), "positions and targets do not go together"),
+        (column("positions", [[0, 1], [1], [1]]), "targets has no entry for some masked position of its row"),
+        (
+            column("targets", [[RED], [GREEN, BLUE], [RED, RED]]),
+            "targets has no entry for some masked position of its row",
+        ),
         (column("targets", [[RED], [GREEN, 4], [RED]]), "an id is beyond the tokenizer's vocabulary"),
         (column("ids", [[MASK, GREEN, 4], [RED, MASK, MASK], [GREEN, MASK]]), "an id is beyond the tokenizer's"),
-        (column("counts", [[[8]], [[8], [8]], []]), "counts has no entry for some masked position, or one too many"),
-        (column("counts", [[[8]], [[8], None], [[8]]]), "counts has no entry for some masked position"),
+        (
+            column("counts", [[[8]], [[8], [8]], []]),
+            "counts has no entry for some masked position of its row, or one too many",
+        ),
+        (column("counts", [[[8]], [[8], None], [[8]]]), "counts is null somewhere"),
         (one_more, "a position's counts are not 8 in all"),
     ],
 )
@@ -188,7 +195,7 @@ def test_entries_of_a_neighbouring_row_are_found(sampled: TokenSet) -> None:
         table = with_column(groups[0], "candidates", [[[0], [0]], [[0]], [[0]]])
         return [with_column(table, "counts", [[[8], [8]], [[8]], [[8]]]), *groups[1:]]
 
-    with pytest.raises(IntegrityError, match="has no entry for some masked position, or one too many"):
+    with pytest.raises(IntegrityError, match="has no entry for some masked position of its row, or one too many"):
         verify_shards(sampled.root, rewrite(sampled, moved))
 
 
@@ -295,6 +302,18 @@ def test_the_footer_says_what_the_file_is(sampled: TokenSet) -> None:
 def test_ids_are_as_wide_as_the_vocabulary_needs(size: int, kind: pa.DataType) -> None:
     assert id_type(size) == kind
     assert pa.array([size - 1], id_type(size)).to_pylist() == [size - 1]
+
+
+def test_numbers_lie_on_disk_as_they_compress_best(token_set: TokenSet) -> None:
+    """Floats and their bits byte by byte, what repeats in dictionaries; keys can be looked up by page."""
+    group = pq.read_metadata(token_set.root / token_set.manifest.shards[0].path).row_group(0)
+    columns = {column.path_in_schema.split(".")[0]: column for column in map(group.column, range(group.num_columns))}
+    split = {name for name, column in columns.items() if "BYTE_STREAM_SPLIT" in column.encodings}
+    assert split == {"log_probs", "log_z", "hidden", "candidates"} & columns.keys()
+    in_dictionary = {name for name, column in columns.items() if column.has_dictionary_page}
+    assert in_dictionary == {"split", "copy", "positions", "counts"} & columns.keys()
+    assert {name for name, column in columns.items() if column.has_column_index} == {"split", "source_row", "copy"}
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
 
 
 def test_which_temperatures_a_set_can_be_read_at(token_set: TokenSet) -> None:

@@ -145,14 +145,18 @@ def unknown_id(codec: Codec, candidates: pa.Array) -> str | None:
     return f"candidate {top} is beyond the vocabulary" if top >= codec.vocabulary_size else None
 
 
-def read_decoder(path: Path) -> Decoder:
+def read_decoder(path: Path, vocabulary_size: int, hidden_size: int) -> Decoder:
     """Reads a ``decoder.safetensors``.
 
     Raises:
-        IntegrityError: if it is missing or damaged.
+        IntegrityError: if it is missing or damaged, or of another size.
     """
     try:
         tensors = load_file(path)
-        return Decoder(tensors["weight"], tensors["bias"])
+        decoder = Decoder(tensors["weight"], tensors["bias"])
     except (OSError, SafetensorError, KeyError) as error:
         raise IntegrityError(f"{path}: not a decoder: {error}") from error
+    shapes = (tuple(decoder.weight_VH.shape), tuple(decoder.bias_V.shape))
+    if shapes != ((vocabulary_size, hidden_size), (vocabulary_size,)) or decoder.weight_VH.dtype != torch.float32:
+        raise IntegrityError(f"{path}: not a decoder from {hidden_size} numbers to {vocabulary_size} tokens: {shapes}")
+    return decoder

@@ -58,7 +58,7 @@ def draw(probability_PV: torch.Tensor, random_P: torch.Tensor, num_samples: int)
     group_PG = groups_PGW.sum(dim=2).double()
     upto_PG = group_PG.cumsum(dim=1)
     points_PN = (torch.arange(num_samples, device=random_P.device) + random_P[:, None]) / num_samples
-    points_PN = points_PN * upto_PG[:, -1:]
+    points_PN = points_PN.clamp(max=1 - 1e-12) * upto_PG[:, -1:]  # rounding must not put one past the end
     chosen_PN = torch.searchsorted(upto_PG, points_PN, right=True).clamp(max=upto_PG.shape[1] - 1)
     left_PN = points_PN - (upto_PG - group_PG).gather(1, chosen_PN)
     rows_P1 = torch.arange(len(points_PN), device=points_PN.device)[:, None]
