@@ -60,7 +60,7 @@ def honours(codec: Codec, temperature: float) -> bool:
 
 def num_bytes(codec: Codec) -> float:
     """See `CodecModule`."""
-    return 2.0 * codec.vocabulary_size
+    return 1.3 * codec.vocabulary_size
 
 
 def candidates_sql(codec: Codec) -> tuple[str, str]:

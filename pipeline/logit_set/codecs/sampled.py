@@ -105,7 +105,7 @@ def honours(codec: Codec, temperature: float) -> bool:
 def num_bytes(codec: Codec) -> float:
     """See `CodecModule`."""
     assert codec.num_samples is not None
-    return float(2.5 * codec.num_samples**0.65)
+    return float(3 * codec.num_samples**0.73)
 
 
 def candidates_sql(codec: Codec) -> tuple[str, str]:

@@ -76,7 +76,7 @@ def honours(codec: Codec, temperature: float) -> bool:
 def num_bytes(codec: Codec) -> float:
     """See `CodecModule`."""
     assert codec.top_k is not None
-    return 3.4 * codec.top_k + 8
+    return 2.85 * codec.top_k + 8
 
 
 def candidates_sql(codec: Codec) -> tuple[str, str]:
