@@ -6,7 +6,6 @@ Shapes: P positions.
 import numpy as np
 import pyarrow as pa
 import torch
-from torch.nn import functional
 
 from pipeline.hashing import hashed, uniform
 from pipeline.logit_set.codec import Codec
@@ -35,11 +34,11 @@ def encode(codec: Codec, said: Predictions, target_P: torch.Tensor, statistics: 
     """
     with torch.autocast(target_P.device.type, enabled=False):
         columns, mass_P = CODECS[codec.name].encode(codec, said)
-        nats = functional.cross_entropy(said.logits_PV, target_P, reduction="sum")
+    nats_P = said.log_z_P - said.logits_PV.gather(1, target_P[:, None]).squeeze(1)
     sums = {
         "positions": len(target_P),
         "right": int((said.logits_PV.argmax(dim=1) == target_P).sum()),
-        "nats": float(nats),
+        "nats": float(nats_P.double().sum()),
         "kept_mass": float(mass_P.double().sum()),
     }
     for name, value in sums.items():

@@ -5,6 +5,7 @@ Shapes: P positions, V vocabulary, H hidden size, E kept entries of all position
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +35,11 @@ class Predictions:
     logits_PV: torch.Tensor
     hidden_PH: torch.Tensor
     random_P: torch.Tensor
+
+    @cached_property
+    def log_z_P(self) -> torch.Tensor:
+        """Log of the sum of exp(logit), float32; every pass over all logits counts."""
+        return self.logits_PV.logsumexp(dim=1)
 
 
 @dataclass(frozen=True)

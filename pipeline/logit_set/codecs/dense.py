@@ -29,7 +29,7 @@ def fields(codec: Codec) -> dict[str, pa.DataType]:
 
 def encode(codec: Codec, said: Predictions) -> tuple[dict[str, pa.Array], torch.Tensor]:
     """See `CodecModule`."""
-    log_z_P = said.logits_PV.logsumexp(dim=1)
+    log_z_P = said.log_z_P
     bits_PV = half_bits(said.logits_PV - log_z_P[:, None])
     columns = {
         "log_probs": lists(bits_PV.ravel(), np.full(len(bits_PV), bits_PV.shape[1]), pa.uint16()),

@@ -30,7 +30,7 @@ def encode(codec: Codec, said: Predictions) -> tuple[dict[str, pa.Array], torch.
     """See `CodecModule`."""
     assert codec.temperature is not None
     assert codec.num_samples is not None
-    probability_PV = (said.logits_PV / codec.temperature).softmax(dim=1)
+    probability_PV = _probabilities(said, codec.temperature)
     drawn_PN = draw(probability_PV, said.random_P, codec.num_samples)
     first_PN = torch.ones_like(drawn_PN, dtype=torch.bool)
     first_PN[:, 1:] = drawn_PN[:, 1:] != drawn_PN[:, :-1]
@@ -45,6 +45,18 @@ def encode(codec: Codec, said: Predictions) -> tuple[dict[str, pa.Array], torch.
     return columns, mass_P
 
 
+def _probabilities(said: Predictions, temperature: float) -> torch.Tensor:
+    """The distributions, with zeros after the vocabulary that fill up the last group."""
+    num_positions, vocabulary_size = said.logits_PV.shape
+    whole = said.logits_PV.new_zeros(num_positions, vocabulary_size + -vocabulary_size % GROUP)
+    probability_PV = whole[:, :vocabulary_size]
+    if temperature == 1:
+        torch.sub(said.logits_PV, said.log_z_P[:, None], out=probability_PV).exp_()
+    else:
+        probability_PV.copy_((said.logits_PV / temperature).softmax(dim=1))
+    return whole
+
+
 def draw(probability_PV: torch.Tensor, random_P: torch.Tensor, num_samples: int) -> torch.Tensor:
     """Systematic draws: the tokens in whose part of the cumulated distribution the points (k + random) / N lie.
 
@@ -54,7 +66,9 @@ def draw(probability_PV: torch.Tensor, random_P: torch.Tensor, num_samples: int)
         token_PN, int64, ascending.
     """
     vocabulary_size = probability_PV.shape[1]
-    groups_PGW = pad(probability_PV, (0, -vocabulary_size % GROUP)).view(len(probability_PV), -1, GROUP)
+    if vocabulary_size % GROUP:
+        probability_PV = pad(probability_PV, (0, -vocabulary_size % GROUP))
+    groups_PGW = probability_PV.view(len(probability_PV), -1, GROUP)
     group_PG = groups_PGW.sum(dim=2).double()
     upto_PG = group_PG.cumsum(dim=1)
     points_PN = (torch.arange(num_samples, device=random_P.device) + random_P[:, None]) / num_samples

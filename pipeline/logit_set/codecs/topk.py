@@ -36,7 +36,7 @@ def fields(codec: Codec) -> dict[str, pa.DataType]:
 def encode(codec: Codec, said: Predictions) -> tuple[dict[str, pa.Array], torch.Tensor]:
     """See `CodecModule`."""
     assert codec.top_k is not None
-    log_z_P = said.logits_PV.logsumexp(dim=1)
+    log_z_P = said.log_z_P
     best_PK, token_PK = said.logits_PV.topk(codec.top_k, dim=1)
     log_probs_PK = best_PK - log_z_P[:, None]
     counts_P = np.full(len(log_z_P), codec.top_k)
