@@ -104,7 +104,7 @@ class DumpConfig(CodecFlags, CorpusConfig, _TaskDumpConfig):
     """``distill teacher-dump``."""
 
     signal: Signal | None = Field(None, description="What to write: logits for a task, mlm for a corpus.")
-    num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; 7 at 15 % mask every token once.")
+    num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; about 1 / probability mask all.")
     seed: int = Field(42, ge=0, description="Seed of masking and draws.")
 
     def check(self) -> None:
