@@ -52,7 +52,6 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
     Returns:
         The manifest; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
     """
-    config.check()
     task, source = read_rows(config)
     name, revision = teacher_name(config, task)
     root = config.store / (config.name or task.name)
@@ -76,6 +75,7 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
 
 def read_rows(config: DumpConfig) -> tuple[Task, Source]:
     """The task and its checked rows."""
+    config.check()
     task = load_task(config.task, config.manifest)
     return task, load_source(task, config.data, config.split_names)
 
