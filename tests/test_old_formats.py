@@ -43,11 +43,7 @@ def test_a_student_still_says_the_same(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "current"),
-    [
-        ("opinion/distill.json", EXAMPLES_VERSION),
-        ("run/config.json", FORMAT_VERSION),
-    ],
+    ("file", "current"), [("opinion/distill.json", EXAMPLES_VERSION), ("run/config.json", FORMAT_VERSION)]
 )
 def test_there_is_a_fixture_of_every_version(file: str, current: int) -> None:
     versions = {json.loads((folder / file).read_text())["format_version"] for folder in FORMATS}
