@@ -91,7 +91,7 @@ def predictions(columns: Columns, decoder: Decoder | None, random_P: torch.Tenso
 
 def _staged(config: RecodeConfig, source: TokenSet, codec: Codec, command: str) -> TokensManifest:
     manifest = source.manifest
-    settings = manifest.settings | {"codec": codec.model_dump_json(), "recoded_from": manifest.fingerprint}
+    settings = manifest.settings | {"codec": str(codec), "recoded_from": manifest.fingerprint}
     blank = {"rows": None, "bytes": None, "sha256": None}
     changes = {
         "name": config.name,

@@ -75,12 +75,12 @@ def staged_manifest(
         "tokenizer": tokenizer.sha256,
         "precision": config.precision,
         "documents": documents.sha256,
-        "corpus": corpus.model_dump_json(exclude={"licence"}),
+        **{f"corpus.{name}": value for name, value in corpus.model_dump(exclude={"licence"}).items()},
         "max_seq_length": config.max_seq_length,
         "cut": f"sentencex {version('sentencex')}" if config.packing == "sentences" else f"{config.rows_per_shard}",
-        "masking": masking.model_dump_json(),
+        **{f"masking.{name}": value for name, value in masking.model_dump().items()},
         "masking.weights": hashlib.sha256(plan.weight_V.tobytes()).hexdigest(),
-        "codec": codec.model_dump_json(),
+        "codec": str(codec),
     }
     record = SplitRecord(rows=documents.num_documents, expected_rows=None, rows_sha256=documents.sha256)
     return TokensManifest(
