@@ -13,7 +13,6 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline import console
 from pipeline.errors import DataError, IntegrityError
@@ -26,7 +25,7 @@ from pipeline.logit_set.manifest import (
     TokensManifest,
     read_manifest,
 )
-from pipeline.logit_set.shard_file import read_footer
+from pipeline.logit_set.shard_file import read_footer, read_metadata
 from pipeline.sql.gate import add_macros, create_view, macros, open_database
 
 CATALOG_FILE = "catalog.duckdb"
@@ -122,7 +121,8 @@ def _check_words(root: Path, manifest: TokensManifest) -> None:
 
     load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
     for shard in manifest.shards:
-        if not pq.read_schema(root / shard.path).remove_metadata().equals(tokens_schema(manifest.codec)):
+        schema = read_metadata(root / shard.path).schema.to_arrow_schema().remove_metadata()
+        if not schema.equals(tokens_schema(manifest.codec)):
             raise IntegrityError(f"{root / shard.path}: its columns are not those of codec {str(manifest.codec)!r}")
 
 

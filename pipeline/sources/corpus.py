@@ -224,9 +224,10 @@ class TablePart:
         self._table: pa.Table = rows.data.table.select([text_column(corpus, self.place, rows.column_names)])
         self.num_rows = len(rows)
         # of a sample: reading all of it once more to hash it would take hours
-        sample = self._table.take(np.unique(np.linspace(0, self.num_rows - 1, SAMPLED_ROWS).astype(int)))
+        column = self._table.column(0)  # row by row: `take` would join all of its chunks, which may be too long
+        sampled = np.unique(np.linspace(0, self.num_rows - 1, SAMPLED_ROWS).astype(int))
         content = [corpus.hub.id, corpus.hub.config, corpus.hub.revision, self.num_rows, rows.info.dataset_size]
-        content += sample.column(0).to_pylist()
+        content += [column[row].as_py() for row in sampled.tolist()]
         self.sha256 = hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def batches(self, start: int, stop: int) -> Iterator[list[Any]]:

@@ -80,8 +80,10 @@ def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
     sequences = next(iter(text.sequences(lm.tokens, "validation", 0, stop)), None)
     if sequences is None:
         return
-    rows = list(range(min(8, len(sequences))))
     masked = mask(sequences, plan)
+    rows = list(range(min(8, len(masked.sequence_R))))
+    if not rows:
+        return
     hidden_PH, logits_PV = ask(lm, masked.ids, masked.positions, rows)
     _check_finite(lm, logits_PV, int(sequences.source_row_N[0]))
     with torch.autocast(logits_PV.device.type, enabled=False):

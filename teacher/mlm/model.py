@@ -124,7 +124,7 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
 def decoder_of(lm: MaskedLm) -> Decoder:
     """The model's last layer."""
     layer = lm.model.get_output_embeddings()
-    bias_V = layer.bias if layer.bias is not None else torch.zeros(len(layer.weight))
+    bias_V = layer.bias if layer.bias is not None else layer.weight.new_zeros(len(layer.weight))
     return Decoder(layer.weight.detach().float(), bias_V.detach().float())
 
 

@@ -17,7 +17,7 @@ from pipeline.logit_set.manifest import (
     fingerprint,
 )
 from pipeline.logit_set.writer import plan_shards
-from pipeline.tokenization import tokenizer_sha256, vocabulary_size
+from pipeline.tokenization import pad_id, tokenizer_sha256, vocabulary_size
 from teacher.config import DumpConfig
 from teacher.mlm.masking import MaskingPlan
 from teacher.mlm.model import MaskedLm
@@ -66,7 +66,7 @@ def staged_manifest(
     tokenizer = TokenizerRecord(
         sha256=tokenizer_sha256(lm.tokens.tokenizer.to_str()),
         vocabulary_size=vocabulary_size(lm.tokens.tokenizer),
-        pad_id=lm.tokens.pad_id,
+        pad_id=pad_id(lm.tokens.tokenizer),
     )
     documents = text.documents
     settings: dict[str, Setting] = {
