@@ -20,6 +20,7 @@ from pipeline.files import write_atomically
 from pipeline.logit_set.manifest import (
     FILE_NAME,
     TOKENIZER_FILE,
+    AugmentedManifest,
     ExamplesManifest,
     SetManifest,
     TokensManifest,
@@ -41,6 +42,14 @@ create table teachers (weights_sha256 varchar, teacher varchar, revision varchar
     labels varchar[], sets varchar[]);
 create table vocabulary (tokenizer varchar, id bigint, token varchar);
 create table catalog_state (digest varchar);
+"""
+VARIANTS = """
+create view "{name}" as
+select v.* exclude (label, score), struct_pack(
+    sentence1 := o.sentence1, sentence2 := o.sentence2, label := o.label, score := o.score, logits := o.logits
+) as parent
+from "{rows}" v join "{rows}" o using (split, source_row)
+where v.variant > 0 and o.variant = 0
 """
 
 
@@ -81,6 +90,11 @@ def words_view_name(set_name: str) -> str:
     return f"{view_name(set_name)}_words"
 
 
+def variants_view_name(set_name: str) -> str:
+    """The SQL name of the view of a set's augmented rows, each beside the row it was made from."""
+    return f"{view_name(set_name)}_variants"
+
+
 def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
     sets = []
     for path in sorted(store.glob(f"*/{FILE_NAME}")):
@@ -93,6 +107,8 @@ def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
         names = [view_name(root.name)]
         if isinstance(manifest, TokensManifest):
             names.append(words_view_name(root.name))
+        if isinstance(manifest, AugmentedManifest):
+            names.append(variants_view_name(root.name))
         for name in names:
             if name in TABLE_NAMES:
                 raise DataError(f"{root}: its view would be the table {name!r} of the catalog; rename the folder")
@@ -140,6 +156,8 @@ def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> Non
                 create_view(connection, view_name(root.name), files)
                 if isinstance(manifest, TokensManifest):
                     _add_words(connection, root, manifest, files)
+                if isinstance(manifest, AugmentedManifest):
+                    connection.execute(VARIANTS.format(name=variants_view_name(root.name), rows=view_name(root.name)))
         for row in _teacher_rows(sets):
             connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?)", row)
 
@@ -190,7 +208,7 @@ def _teacher_rows(sets: list[tuple[Path, SetManifest]]) -> list[list[Any]]:
 def _digest(store: Path) -> str:
     manifests = [(str(path.resolve()), path.stat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
     state = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in manifests]
-    return hashlib.sha256(json.dumps([TABLES, macros(), state]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([TABLES, VARIANTS, macros(), state]).encode()).hexdigest()
 
 
 def _is_fresh(store: Path) -> bool:

@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError, did_you_mean
 Metric = Literal["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"]
 SPLIT_PATTERN = r"^[a-z][a-z0-9_]*$"
 Objective = Literal["classification", "regression"]
+Method = Literal["tinybert", "mask-pos"]  # of augmentation
 M = TypeVar("M", bound=BaseModel)
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 
@@ -80,6 +81,7 @@ class Task(_Part):
     licence: str = "unknown"
     teacher: DefaultTeacher | None = None
     headerless_tsv_columns: tuple[str, ...] = ()
+    num_variants: dict[Method, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

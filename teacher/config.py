@@ -9,12 +9,14 @@ from pipeline.config import Config, flag_name
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, raise_all
 from pipeline.logit_set.config import SET_NAME, CodecFlags
-from pipeline.tasks import Objective
+from pipeline.tasks import Method, Objective, Task
+from teacher.augment.config import AugmentFlags
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Packing = Literal["sentences", "blocks"]
 MaskingKind = Literal["uniform", "frequency"]
 Signal = Literal["logits", "mlm"]
+USUAL_VARIANTS: dict[Method, int] = {"tinybert": 20, "mask-pos": 10}
 
 
 class CorpusConfig(Config):
@@ -100,12 +102,38 @@ class _TaskDumpConfig(Config):
         return _names(self.teacher_labels)
 
 
-class DumpConfig(CodecFlags, CorpusConfig, _TaskDumpConfig):
+class AugmentConfig(AugmentFlags):
+    """``distill augment``."""
+
+    task: str | None = Field(None, description="Task to augment; see `distill tasks`.")
+    method: Method = Field(description="tinybert: words a masked LM proposes; mask-pos: masks and words of a kind.")
+    manifest: Path | None = Field(None, description="YAML file with a task of your own.")
+    data: Path | None = Field(None, description="Folder or file with the task's rows (default: DISTILL_DATA, then hub)")
+    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
+    name: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
+    precision: Precision = Field("fp32", description="tinybert: arithmetic of the masked LM.")
+    max_seq_length: int = Field(128, ge=8, description="tinybert: longest input of the masked LM in tokens.")
+    seed: int = Field(42, ge=0, description="Seed of all choices.")
+    json_output: bool = Field(False, description="Print the result as JSON.")
+
+    def check(self) -> None:
+        """Raises ConfigError for flags of the other method."""
+        self.check_method(self.method)
+
+    def variants_of(self, task: Task) -> int:
+        """How many variants are wanted: as the flag says, or the task, or as usual."""
+        return self.num_variants or task.num_variants.get(self.method, USUAL_VARIANTS[self.method])
+
+
+class DumpConfig(AugmentFlags, CodecFlags, CorpusConfig, _TaskDumpConfig):
     """``distill teacher-dump``."""
 
+    augment: Method | None = Field(
+        None, description="Add variants of the training rows, made as `distill augment` does."
+    )
     signal: Signal | None = Field(None, description="What to write: logits for a task, mlm for a corpus.")
     num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; about 1 / probability mask all.")
-    seed: int = Field(42, ge=0, description="Seed of masking and draws.")
+    seed: int = Field(42, ge=0, description="Seed of masking, draws and variants.")
 
     def check(self) -> None:
         """Raises ConfigError for flags that do not go together, such as those of a task given with a corpus."""
@@ -113,11 +141,23 @@ class DumpConfig(CodecFlags, CorpusConfig, _TaskDumpConfig):
             raise ConfigError(f"--shard-index: {self.shard_index} is not below --num-shards {self.num_shards}")
         if self.signal is not None and (self.signal == "mlm") != (self.corpus is not None):
             raise ConfigError("--signal mlm and --corpus go together; --signal logits is for a task")
-        own = {*CorpusConfig.model_fields, *CodecFlags.model_fields, "num_copies", "seed"}
+        own = {*CorpusConfig.model_fields, *CodecFlags.model_fields, "num_copies"}
         if self.corpus is not None:
-            _refuse(self, {"task", "teacher_labels", "splits"}, "is for a task, not for a corpus")
+            _refuse(self, {"task", "teacher_labels", "splits", "augment"}, "is for a task, not for a corpus")
         else:
-            _refuse(self, own, "is for a corpus, not for a task")
+            _refuse(self, own if self.augment else own | {"seed"}, "is for a corpus, not for a task")
+        self.check_method(self.augment)
+
+    def augmentation(self) -> AugmentConfig | None:
+        """The settings of the variants to add, if any: those that `distill augment` takes, too."""
+        if self.augment is None:
+            return None
+        shared = AugmentConfig.model_fields.keys() & self.model_fields_set
+        return AugmentConfig(method=self.augment, **self.model_dump(include=set(shared)))
+
+    def set_name(self, subject: str) -> str:
+        """The name of the set: as given, or that of its task or corpus, and of the method of augmentation."""
+        return self.name or (f"{subject}-{self.augment}" if self.augment else subject)
 
 
 class BudgetConfig(CorpusConfig):

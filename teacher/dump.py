@@ -32,12 +32,15 @@ from pipeline.sources import Source, load_source, sentences
 from pipeline.targets import gold_arrays
 from pipeline.tasks import Task, load_task
 from pipeline.tokenization import tokenize
+from teacher.augment.mask_pos import MASK
+from teacher.augment.run import Variants, make_or_open, sides_for
 from teacher.config import DumpConfig
 from teacher.inference import default_tokens_per_batch, inference_mode, teacher_logits
 from teacher.label_order import check_label_order
 from teacher.models import Teacher, load_teacher
+from teacher.rows import Rows
 from teacher.shard_table import shard_table
-from teacher.staging import expected_bytes, staged_manifest
+from teacher.staging import amount, staged_manifest
 
 PROBE_ROWS = 256
 
@@ -54,19 +57,21 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
     """
     task, source = read_rows(config)
     name, revision = teacher_name(config, task)
-    root = config.store / (config.name or task.name)
+    root = config.store / config.set_name(task.name)
     make_folder(config.store)
-    require_space(config.store, expected_bytes(source) - sum(f.stat().st_size for f in root.glob("examples/*.parquet")))
+    there = sum(file.stat().st_size for file in root.glob("examples/*.parquet"))
+    require_space(config.store, amount(source, most_variants(config, task)).expected_bytes - there)
     state = PartialState()
     teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length)
     teacher.model.to(state.device)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     with inference_mode(state.device, config.precision):
         _probe(config, task, source, teacher, max_tokens)
-        planned = staged_manifest(config, task, source, teacher, command)
+        variants = _variants(config, task, source, teacher, state, command)
+        planned = staged_manifest(config, task, source, teacher, variants, command)
         manifest = start_set(root, planned, teacher.tokenizer.to_str())
         mine = my_shards(root, manifest, config, state)
-        _write_shards(root, manifest, source, teacher, mine, max_tokens)
+        _write_shards(root, manifest, Rows(source, variants), teacher, mine, max_tokens)
     state.wait_for_everyone()
     if not state.is_main_process:
         return None
@@ -78,6 +83,24 @@ def read_rows(config: DumpConfig) -> tuple[Task, Source]:
     config.check()
     task = load_task(config.task, config.manifest)
     return task, load_source(task, config.data, config.split_names)
+
+
+def _variants(
+    config: DumpConfig, task: Task, source: Source, teacher: Teacher, state: PartialState, command: str
+) -> Variants | None:
+    """The variants to add, made first if they are not there yet."""
+    wanted = config.augmentation()
+    if wanted is None:
+        return None
+    if config.augment == "mask-pos" and teacher.tokenizer.token_to_id(MASK) is None:
+        raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {MASK}; use --augment tinybert")
+    return make_or_open(wanted, task, source, state, command, only_open=config.num_shards > 1)
+
+
+def most_variants(config: DumpConfig, task: Task) -> int:
+    """How many variants of a row of ``train`` there may be."""
+    wanted = config.augmentation()
+    return len(sides_for(wanted, task)) if wanted else 0
 
 
 def teacher_name(config: DumpConfig, task: Task) -> tuple[str, str | None]:
@@ -129,13 +152,13 @@ def my_shards(root: Path, manifest: SetManifest, config: DumpConfig, state: Part
 
 
 def _write_shards(
-    root: Path, manifest: ExamplesManifest, source: Source, teacher: Teacher, shards: list[Shard], max_tokens: int
+    root: Path, manifest: ExamplesManifest, source: Rows, teacher: Teacher, shards: list[Shard], max_tokens: int
 ) -> None:
-    total = sum(shard.stop - shard.start for shard in shards)
+    total = sum(source.count(shard) for shard in shards)
     with console.progress(total, "teacher") as steps:
         for shard in shards:
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
-            rows = source.splits[shard.split].slice(shard.start, shard.stop - shard.start)
+            rows = source.read(shard)
             inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
             logits_NC = teacher_logits(teacher, inputs, max_tokens, steps.advance)
             write_shard(root, manifest, shard, shard_table(manifest, shard, rows, inputs, logits_NC))
@@ -166,7 +189,7 @@ def _teacher_scores(
     """The teacher's metrics per split, from what was stored; its label order is checked on every gold label."""
     scores = {}
     for split in manifest.splits:
-        rows = LogitSet(root, manifest).read(split, ("label", "score", "logits"))
+        rows = LogitSet(root, manifest).read(split, ("label", "score", "logits"), "variant = 0")
         logits_NC = logits_of(rows, manifest.target.num_logits)
         gold = gold_arrays(rows)
         _check_labels(config, manifest.target, manifest.teacher.name, manifest.teacher.labels, logits_NC, *gold)

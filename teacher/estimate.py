@@ -12,10 +12,10 @@ from pipeline.errors import DistillError
 from pipeline.sources import Source
 from pipeline.tasks import Task
 from teacher.config import DumpConfig
-from teacher.dump import teacher_name
+from teacher.dump import most_variants, teacher_name
 from teacher.inference import DTYPES, default_tokens_per_batch
 from teacher.models import load_config
-from teacher.staging import all_shards, expected_bytes, num_characters
+from teacher.staging import all_shards, amount
 
 CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary
 # Share of the speed of a big matrix product that a transformer's forward pass reaches.
@@ -42,21 +42,21 @@ class Plan:
 
 def estimate(config: DumpConfig, task: Task, source: Source) -> Plan:
     """Estimates a dump from the rows' lengths, the teacher's config and a quick measurement of this machine."""
-    rows = {split: table.num_rows for split, table in source.splits.items()}
-    characters = num_characters(source)
-    num_rows = sum(rows.values())
+    variants = most_variants(config, task)
+    asked = amount(source, variants)
+    num_rows = sum(asked.rows.values())
     specials = 3 if task.is_pair else 2
-    tokens = int(min(characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
+    tokens = int(min(asked.characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
     try:
         seconds, memory = cost(config, *teacher_name(config, task), tokens)
     except DistillError as error:
         console.warn(f"no estimate of time and memory: {error}")
         seconds, memory = None, None
     return Plan(
-        rows=rows,
-        shards=len(all_shards(source, config.rows_per_shard)),
+        rows=asked.rows,
+        shards=len(all_shards(source, config.rows_per_shard, 1 + variants)),
         tokens=tokens,
-        disk_bytes=expected_bytes(source),
+        disk_bytes=asked.expected_bytes,
         seconds=seconds,
         memory_bytes=memory,
     )

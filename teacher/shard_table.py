@@ -19,20 +19,20 @@ def shard_table(
     Args:
         manifest: the set's manifest.
         shard: which rows of which split.
-        rows: the source rows, with gold.
+        rows: its rows, variants and all.
         inputs: the same rows in tokens.
         logits_NC: float32, the same rows' logits in the task's label order.
 
     Returns:
-        The table, in the order of the source rows.
+        The table, in the order of the rows.
     """
     schema = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size)
     is_pair = manifest.task.is_pair
     columns = {
         "split": pa.repeat(pa.scalar(shard.split), rows.num_rows),
         "source_row": rows.column("source_row"),
-        "variant": pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows),
-        "origin": pa.repeat(pa.scalar("original"), rows.num_rows),
+        "variant": rows.column("variant"),
+        "origin": rows.column("origin"),
         "sentence1": rows.column("sentence1"),
         "sentence2": rows.column("sentence2"),
         "ids1": pa.array([row.ids1 for row in inputs], schema.field("ids1").type),
@@ -46,7 +46,7 @@ def shard_table(
 
 
 def text_hashes(rows: pa.Table, tokenizer_sha256: str) -> list[bytes]:
-    """The text hash of each source row."""
+    """The text hash of each row."""
     first, second = sentences(rows)
     seconds: Sequence[str | None] = second or [None] * len(first)
     return [text_hash(tokenizer_sha256, a, b) for a, b in zip(first, seconds, strict=True)]

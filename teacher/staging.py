@@ -1,11 +1,13 @@
 """The manifest of a set before its first shard: who speaks about what, under which settings, in which shards."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 
 import pyarrow.compute as pc
 
 from pipeline.logit_set.manifest import (
+    AugmentedManifest,
     ExamplesManifest,
     Setting,
     Shard,
@@ -19,6 +21,7 @@ from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks import Task
 from pipeline.tokenization import pad_id, tokenizer_sha256, vocabulary_size
+from teacher.augment.run import TRAIN, Variants
 from teacher.config import DumpConfig
 from teacher.models import Teacher, weights_sha256
 
@@ -28,25 +31,45 @@ BYTES_PER_CHARACTER = 0.88
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers", "pyarrow")
 
 
-def num_characters(source: Source) -> int:
-    """Characters of text in all splits."""
-    texts = [table.column(name) for table in source.splits.values() for name in ("sentence1", "sentence2")]
-    return sum(pc.sum(pc.utf8_length(text)).as_py() or 0 for text in texts)
+@dataclass(frozen=True)
+class Amount:
+    """How much there is to ask about: inputs by split, and characters in all."""
+
+    rows: dict[str, int]
+    characters: int
+
+    @property
+    def expected_bytes(self) -> int:
+        """About how large the set's files will be."""
+        return int(sum(self.rows.values()) * BYTES_PER_ROW + self.characters * BYTES_PER_CHARACTER)
 
 
-def expected_bytes(source: Source) -> int:
-    """About how large the set's files will be."""
-    num_rows = sum(rows.num_rows for rows in source.splits.values())
-    return int(num_rows * BYTES_PER_ROW + num_characters(source) * BYTES_PER_CHARACTER)
+def amount(source: Source, num_variants: int = 0) -> Amount:
+    """Counts rows and characters, with at most so many variants of each row of ``train``."""
+    times = {split: 1 + num_variants if split == TRAIN else 1 for split in source.splits}
+    rows = {split: table.num_rows * times[split] for split, table in source.splits.items()}
+    texts = [
+        (split, table.column(name)) for split, table in source.splits.items() for name in ("sentence1", "sentence2")
+    ]
+    return Amount(rows, sum((pc.sum(pc.utf8_length(text)).as_py() or 0) * times[split] for split, text in texts))
 
 
-def all_shards(source: Source, rows_per_shard: int) -> tuple[Shard, ...]:
-    """The shards of every split, smallest split first, so that what is wrong with a teacher shows early."""
+def all_shards(source: Source, rows_per_shard: int, multiplier: float = 1) -> tuple[Shard, ...]:
+    """The shards of every split, smallest split first, so that what is wrong with a teacher shows early.
+
+    Args:
+        source: the rows.
+        rows_per_shard: about how many rows a file is to hold.
+        multiplier: how many times as many ``train`` has with its variants.
+    """
     splits = sorted(source.splits.items(), key=lambda item: item[1].num_rows)
-    return tuple(shard for split, rows in splits for shard in plan_shards(split, rows.num_rows, rows_per_shard))
+    sizes = {split: max(1, int(rows_per_shard / (multiplier if split == TRAIN else 1))) for split, _ in splits}
+    return tuple(shard for split, rows in splits for shard in plan_shards(split, rows.num_rows, sizes[split]))
 
 
-def staged_manifest(config: DumpConfig, task: Task, source: Source, teacher: Teacher, command: str) -> ExamplesManifest:
+def staged_manifest(
+    config: DumpConfig, task: Task, source: Source, teacher: Teacher, variants: Variants | None, command: str
+) -> ExamplesManifest:
     """Describes the set that these settings will give; its fingerprint covers all that decides rows and logits."""
     tokenizer = TokenizerRecord(
         sha256=tokenizer_sha256(teacher.tokenizer.to_str()),
@@ -75,8 +98,8 @@ def staged_manifest(config: DumpConfig, task: Task, source: Source, teacher: Tea
         "precision": config.precision,
         **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
     }
-    return ExamplesManifest(
-        name=config.name or task.name,
+    plain = ExamplesManifest(
+        name=config.set_name(task.name),
         state="staged",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
@@ -92,7 +115,13 @@ def staged_manifest(config: DumpConfig, task: Task, source: Source, teacher: Tea
         splits=splits,
         settings=settings,
         fingerprint=fingerprint(settings),
-        shards=all_shards(source, config.rows_per_shard),
+        shards=all_shards(source, config.rows_per_shard, variants.record.multiplier if variants else 1),
         notes=tuple(source.warnings),
         versions={name: version(name) for name in LIBRARIES},
     )
+    if variants is None:
+        return plain
+    settings |= {f"augment.{name}": value for name, value in variants.record.settings.items()}
+    settings["augment.rows"] = variants.record.rows_sha256
+    values = plain.model_dump(exclude={"format_version"}) | {"settings": settings, "fingerprint": fingerprint(settings)}
+    return AugmentedManifest(**values, augmentation=variants.record)

@@ -14,6 +14,7 @@ app = typer.Typer(
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(corpora.app, name="corpora")
 app.command("finetune-teacher")(teacher.finetune_teacher)
+app.command("augment")(teacher.augment)
 app.command("teacher-dump")(teacher.teacher_dump)
 app.command("recode")(tokens.recode)
 app.command("budget")(tokens.budget)

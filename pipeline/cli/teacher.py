@@ -7,7 +7,8 @@ from pipeline import console
 from pipeline.cli.options import command_line, takes
 from pipeline.cli.tokens import print_tokens
 from pipeline.errors import MissingDependencyError
-from teacher.config import DumpConfig, FinetuneConfig
+from pipeline.logit_set.augmentation import AugmentationRecord
+from teacher.config import AugmentConfig, DumpConfig, FinetuneConfig
 
 
 @takes(FinetuneConfig)
@@ -37,6 +38,22 @@ def finetune_teacher(config: FinetuneConfig) -> None:
     console.print_table([unit, "split", "metric", "value", ""], rows, title=f"teacher {config.output_dir}")
 
 
+@takes(AugmentConfig)
+def augment(config: AugmentConfig) -> None:
+    """Make variants of a task's training rows, for a teacher to label; `teacher-dump --augment` does both."""
+    config.check()
+    needs_teacher_libraries()
+    from teacher.augment.run import augment as make_variants
+
+    record = make_variants(config, command_line())
+    if record is None:
+        return
+    if config.json_output:
+        console.print_json(record.model_dump(mode="json"))
+    else:
+        _print_augmentation(record)
+
+
 @takes(DumpConfig)
 def teacher_dump(config: DumpConfig) -> None:
     """Write what a teacher says about a task, or a masked language model about a corpus, as a logit set."""
@@ -51,6 +68,7 @@ def teacher_dump(config: DumpConfig) -> None:
 
         _print_plan(config, estimate(config, *read_rows(config)))
         return
+    from pipeline.logit_set.manifest import AugmentedManifest
     from teacher.dump import dump
 
     manifest = dump(config, command_line())
@@ -59,11 +77,12 @@ def teacher_dump(config: DumpConfig) -> None:
     if config.json_output:
         console.print_json(manifest.model_dump(mode="json"))
         return
-    rows = [
-        [split, record.rows, len(manifest.shards_of(split)), ", ".join(f"{k} {v:.4f}" for k, v in scores.items())]
-        for split, record in manifest.splits.items()
-        for scores in [manifest.scores.get(split, {})]
-    ]
+    rows = []
+    for split in manifest.splits:
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in manifest.scores.get(split, {}).items())
+        rows.append([split, manifest.rows_of(split), len(manifest.shards_of(split)), scores])
+    if isinstance(manifest, AugmentedManifest):
+        _print_augmentation(manifest.augmentation)
     root = config.store / manifest.name
     title = f"{root}: {manifest.state}, {console.size(manifest.num_bytes)}"
     console.print_table(["split", "rows", "files", "teacher against gold"], rows, title=title)
@@ -80,6 +99,15 @@ def _dump_corpus(config: DumpConfig) -> None:
     manifest = dump_mlm(config, command_line())
     if manifest is not None:
         print_tokens(manifest, config.json_output)
+
+
+def _print_augmentation(record: AugmentationRecord) -> None:
+    console.print_pairs("variants", record.lines())
+    rows = [
+        [f"{row.source_row}:{row.variant}", row.origin, " | ".join(row.original), " | ".join(row.text)]
+        for row in record.sample
+    ]
+    console.print_table(["row", "origin", "original", "variant"], rows)
 
 
 def _print_plan(config: DumpConfig, plan: Any) -> None:

@@ -4,7 +4,8 @@ from importlib.resources import files
 
 import yaml
 
-from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, TokensManifest
+from pipeline.logit_set.augmentation import AugmentationRecord
+from pipeline.logit_set.manifest import AugmentedManifest, ExamplesManifest, SetManifest, TokensManifest
 
 CODEC_COLUMNS = {
     "dense": "| `log_probs`, `log_z` | bits of float16: every log-probability; the logit is log_prob + log_z |",
@@ -62,7 +63,40 @@ def _own_values(manifest: SetManifest) -> dict[str, str]:
         "task": manifest.task.name,
         "num_logits": str(manifest.target.num_logits),
         "names": ", ".join(f"`{name}`" for name in manifest.target.names),
+        "augmentation": _augmentation(manifest.augmentation) if isinstance(manifest, AugmentedManifest) else "",
     }
+
+
+def _augmentation(record: AugmentationRecord) -> str:
+    """What was added to the training rows, and some of it."""
+    counts = "\n".join(
+        f"| {name} | {value:,} |" if isinstance(value, int) else f"| {name} | {value} |"
+        for name, value in record.lines().items()
+    )
+    settings = ", ".join(f"{name} {value}" for name, value in record.settings.items())
+    rows = [
+        f"| {row.source_row}:{row.variant} | {row.origin} | {_cell(row.original)} | {_cell(row.text)} |"
+        for row in record.sample
+    ]
+    sample = "\n".join(["| row | origin | original | variant |", "|---|---|---|---|", *rows])
+    return f"""
+## Variants of training rows
+
+Their gold is null: changed words may have changed it. The key of the row that a variant was made from is its own with
+variant 0.
+
+| | |
+|---|---|
+{counts}
+
+Settings: {settings}
+
+{sample}
+"""
+
+
+def _cell(sentences: tuple[str, ...]) -> str:
+    return " ‖ ".join(sentences).replace("|", "\\|").replace("\n", " ")
 
 
 def _front_matter(manifest: SetManifest) -> dict[str, object]:
@@ -83,9 +117,9 @@ def _front_matter(manifest: SetManifest) -> dict[str, object]:
 
 def _splits_table(manifest: SetManifest) -> str:
     lines = ["| split | rows | files | bytes | teacher against gold |", "|---|---|---|---|---|"]
-    for split, record in manifest.splits.items():
+    for split in manifest.splits:
         shards = manifest.shards_of(split)
         scores = ", ".join(f"{k} {v:.4f}" for k, v in manifest.scores.get(split, {}).items()) or "no gold"
         total = sum(shard.bytes or 0 for shard in shards)
-        lines.append(f"| {split} | {record.rows:,} | {len(shards)} | {total:,} | {scores} |")
+        lines.append(f"| {split} | {manifest.rows_of(split):,} | {len(shards)} | {total:,} | {scores} |")
     return "\n".join(lines)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import write_text
+from pipeline.logit_set.augmentation import AugmentationRecord
 from pipeline.logit_set.codec import Codec
 from pipeline.targets import Target
 from pipeline.tasks import SPLIT_PATTERN, Metric
@@ -157,6 +158,12 @@ class SetManifest(_Record):
         """The shards of a split, in row order."""
         return [shard for shard in self.shards if shard.split == split]
 
+    def rows_of(self, split: str) -> int:
+        """Rows of a split; before they are counted, as many as its source has."""
+        return sum(
+            shard.rows if shard.rows is not None else shard.stop - shard.start for shard in self.shards_of(split)
+        )
+
     @property
     @abstractmethod
     def licence(self) -> str:
@@ -165,7 +172,7 @@ class SetManifest(_Record):
     @property
     def num_rows(self) -> int:
         """Rows in all splits."""
-        return sum(shard.rows if shard.rows is not None else shard.stop - shard.start for shard in self.shards)
+        return sum(self.rows_of(split) for split in {shard.split for shard in self.shards})
 
     @property
     def num_bytes(self) -> int:
@@ -207,7 +214,14 @@ class TokensManifest(SetManifest):
         return self.corpus.licence
 
 
-KINDS: dict[str, type[SetManifest]] = {"logits": ExamplesManifest, "mlm": TokensManifest}
+class AugmentedManifest(ExamplesManifest):
+    """The record of a task's logits with those of variants of its training rows."""
+
+    format_version: int = 3
+    augmentation: AugmentationRecord
+
+
+KINDS: dict[int, type[SetManifest]] = {1: ExamplesManifest, 2: TokensManifest, 3: AugmentedManifest}
 M = TypeVar("M", bound=SetManifest)
 
 
@@ -231,15 +245,14 @@ def read_manifest(root: Path) -> SetManifest:
         raise IntegrityError(f"{root}: not a logit set: it has no {FILE_NAME}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
-    kind = _kind(values)
-    version, known = values.get("format_version") if isinstance(values, dict) else None, kind.model_fields
-    if version != known["format_version"].default:
+    version = values.get("format_version") if isinstance(values, dict) else None
+    if type(version) is not int or version not in KINDS:
         raise IntegrityError(
-            f"{path}: format version {version!r}, but this release reads version {known['format_version'].default}; "
+            f"{path}: format version {version!r}, but this release reads {', '.join(map(str, KINDS))}; "
             "install the release of distill that wrote it"
         )
     try:
-        return parse_model(kind, values, str(path))
+        return parse_model(KINDS[version], values, str(path))
     except ConfigError as error:
         raise IntegrityError(str(error)) from error
 
@@ -258,14 +271,8 @@ def read_kind(root: Path, kind: type[M], advice: str) -> M:
     """
     manifest = read_manifest(root)
     if not isinstance(manifest, kind):
-        raise ConfigError(f"{root}: holds {manifest.settings['signal']} signals; {advice}")
+        raise ConfigError(f"{root}: holds {manifest.settings.get('signal')} signals; {advice}")
     return manifest
-
-
-def _kind(values: Any) -> type[SetManifest]:
-    settings = values.get("settings") if isinstance(values, dict) else None
-    signal = settings.get("signal") if isinstance(settings, dict) else None
-    return KINDS.get(signal, ExamplesManifest) if isinstance(signal, str) else ExamplesManifest
 
 
 def write_manifest(root: Path, manifest: SetManifest) -> None:

@@ -8,11 +8,13 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError, raise_all
 from pipeline.files import sha256
-from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, Shard, TokensManifest
+from pipeline.logit_set.manifest import AugmentedManifest, ExamplesManifest, SetManifest, Shard, TokensManifest
 from pipeline.logit_set.schema import examples_schema, logits_of
 from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
 from pipeline.logit_set.tokens import tokens_schema
 from pipeline.logit_set.verify_tokens import tokens_problems
+
+EXAMINED = ["split", "source_row", "variant", "label", "score", "logits"]
 
 
 def verify_shards(root: Path, manifest: SetManifest) -> None:
@@ -28,6 +30,10 @@ def verify_shards(root: Path, manifest: SetManifest) -> None:
         ranges = [(shard.start, shard.stop) for shard in manifest.shards_of(split)]
         if not ranges or ranges != _chain(ranges, record.rows):
             problems.append(f"split {split!r}: its shards do not cover the rows 0 to {record.rows:,} once")
+    if isinstance(manifest, AugmentedManifest):
+        variants = sum(shard.rows or 0 for shard in manifest.shards) - sum(s.rows for s in manifest.splits.values())
+        if variants != manifest.augmentation.rows:
+            problems.append(f"{variants:,} variants, but distill.json says {manifest.augmentation.rows:,}")
     raise_all(IntegrityError, f"{root}: not a sound logit set", problems)
 
 
@@ -62,7 +68,7 @@ def _problems(root: Path, manifest: SetManifest, shard: Shard) -> list[str]:
         if isinstance(manifest, TokensManifest):
             return tokens_problems(manifest, shard, path)
         assert isinstance(manifest, ExamplesManifest)
-        table = pq.read_table(path, columns=["split", "source_row", "variant", "logits"], partitioning=None)
+        table = pq.read_table(path, columns=EXAMINED, partitioning=None)
         return _examples_problems(manifest, shard, table)
     except (OSError, pa.ArrowException) as error:
         return [f"{shard.path}: cannot be read: {error}"]
@@ -86,6 +92,11 @@ def _examples_problems(manifest: ExamplesManifest, shard: Shard, table: pa.Table
         problems.append(f"{shard.path}: the source rows {shard.start:,} to {shard.stop:,} are not there exactly once")
     if len(np.unique(np.stack([rows, variants]), axis=1).T) != len(rows):
         problems.append(f"{shard.path}: a (source_row, variant) occurs twice")
+    if manifest.format_version == 1 and len(originals) < len(rows):
+        problems.append(f"{shard.path}: holds variants, but distill.json tells of none")
+    augmented = table.filter(pa.array(variants > 0))
+    if (variants < 0).any() or any(augmented.column(name).null_count < len(augmented) for name in ("label", "score")):
+        problems.append(f"{shard.path}: a variant has gold, or a number below 0")
     finite = np.isfinite(logits_of(table, manifest.target.num_logits)).all(axis=1)
     if not finite.all():
         problems.append(f"{shard.path}: logits of source row {rows[~finite][0]} are not finite")

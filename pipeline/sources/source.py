@@ -13,6 +13,8 @@ from pipeline.sources import hub, local
 from pipeline.sources.checks import check_split
 from pipeline.tasks import Task
 
+ROWS_AT_ONCE = 8192
+
 
 @dataclass(frozen=True)
 class Source:
@@ -102,9 +104,10 @@ def sentences(rows: pa.Table) -> tuple[list[str], list[str] | None]:
 def rows_sha256(rows: pa.Table) -> str:
     """Hash of a split's texts and gold, in row order."""
     digest = hashlib.sha256()
-    names = ("sentence1", "sentence2", "label", "score")
-    for row in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
-        digest.update(repr(row).encode("utf-8", "surrogatepass"))
+    names = ["sentence1", "sentence2", "label", "score"]
+    for batch in rows.select(names).to_batches(max_chunksize=ROWS_AT_ONCE):
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            digest.update(repr(row).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 

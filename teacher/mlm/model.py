@@ -19,6 +19,7 @@ from pipeline import console
 from pipeline.errors import TeacherError
 from pipeline.logit_set.codecs import Decoder
 from pipeline.ragged import Ragged
+from pipeline.targets import Ints
 from pipeline.tokenization import frame_ids
 from teacher.models import LOADING_ERRORS, check_fit, load_config, load_tokenizer, not_loaded
 
@@ -33,6 +34,7 @@ class MlmTokenizer:
         tokenizer: the `tokenizers` tokenizer behind its transformers one.
         pad_id: id that fills up batches.
         mask_id: id of the mask token.
+        reads_token_types: whether its model takes ``token_type_ids``.
         special_ids: ids that are never masked.
         frame: special ids before and after a sequence.
     """
@@ -40,6 +42,7 @@ class MlmTokenizer:
     tokenizer: Tokenizer
     pad_id: int
     mask_id: int
+    reads_token_types: bool
     special_ids: tuple[int, ...]
     frame: tuple[list[int], list[int]]
 
@@ -78,13 +81,13 @@ def load_mlm_tokenizer(name: str, revision: str | None, max_seq_length: int) -> 
         DataError: if it cannot be found or read.
         TeacherError: if it has no mask token, or does not fit its model.
     """
-    tokenizer, pad_id, _ = load_tokenizer(name, revision)
+    tokenizer, pad_id, type_ids = load_tokenizer(name, revision)
     check_fit(name, load_config(name, revision), tokenizer, max_seq_length)
     wrapped = AutoTokenizer.from_pretrained(name, revision=revision)
     if wrapped.mask_token_id is None:
         raise TeacherError(f"teacher {name}: its tokenizer has no mask token, so it is not a masked language model")
     special = tuple(sorted(set(wrapped.all_special_ids)))
-    return MlmTokenizer(tokenizer, pad_id, wrapped.mask_token_id, special, frame_ids(tokenizer))
+    return MlmTokenizer(tokenizer, pad_id, wrapped.mask_token_id, type_ids, special, frame_ids(tokenizer))
 
 
 def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_head: bool = False) -> MaskedLm:
@@ -129,7 +132,12 @@ def decoder_of(lm: MaskedLm) -> Decoder:
 
 
 def ask(
-    lm: MaskedLm, ids: Ragged, positions: Ragged, rows: Sequence[int], model: Any = None
+    lm: MaskedLm,
+    ids: Ragged,
+    positions: Ragged,
+    rows: Sequence[int],
+    model: Any = None,
+    second_starts: Ints | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What a masked LM predicts at chosen positions of some sequences.
 
@@ -142,6 +150,7 @@ def ask(
         positions: places in them.
         rows: numbers of the sequences to ask about.
         model: what to call instead of the model itself: its wrapper for several processes.
+        second_starts: of pairs, the place in each sequence where the second part starts.
 
     Returns:
         hidden_PH, the decoder's input, and logits_PV; float32, positions in the order of ``rows``.
@@ -157,9 +166,13 @@ def ask(
     device, num_positions = lm.model.device, len(row_P)
     fill = (0, -num_positions % POSITIONS_STEP)
     chosen = (torch.from_numpy(np.pad(part, fill, mode="edge")).to(device) for part in (row_P, place_P))
+    inputs = {"input_ids": ids_BL, "attention_mask": attention_BL}
+    if second_starts is not None and lm.tokens.reads_token_types:
+        start_B = torch.from_numpy(second_starts[np.asarray(rows)]) + len(before)
+        inputs["token_type_ids"] = (torch.arange(ids_BL.shape[1]) >= start_B[:, None]) & attention_BL
     with _decoding_only(lm.model, tuple(chosen)) as hidden:
         call = lm.model if model is None else model
-        logits_PV = call(input_ids=ids_BL.to(device), attention_mask=attention_BL.long().to(device)).logits
+        logits_PV = call(**{name: value.long().to(device) for name, value in inputs.items()}).logits
     return hidden[0][:num_positions].float(), logits_PV[:num_positions].float()
 
 

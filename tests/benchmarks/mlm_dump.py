@@ -34,7 +34,8 @@ def alternatives() -> dict[str, Callable[[], object]]:
         vocab_size=VOCABULARY, hidden_size=HIDDEN, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
     )
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))  # noqa: S106
-    lm = MaskedLm("random", None, BertForMaskedLM(config).eval(), MlmTokenizer(tokenizer, 0, 103, (0,), ([101], [102])))
+    tokens = MlmTokenizer(tokenizer, 0, 103, True, (0,), ([101], [102]))
+    lm = MaskedLm("random", None, BertForMaskedLM(config).eval(), tokens)
     random = np.random.default_rng(0)
     lengths = np.clip(random.lognormal(np.log(26), 0.5, ROWS).astype(int), 10, 126)
     ids = Ragged.of([random.integers(1000, VOCABULARY, n).tolist() for n in lengths])

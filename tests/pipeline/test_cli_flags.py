@@ -23,12 +23,17 @@ CORPUS = (
     "--corpus --max-documents --packing --min-seq-length --validation-every --masking --mlm-probability --manifest "
     "--data --model-name-or-path --model-revision --max-seq-length --seed"
 )
+AUGMENT = (
+    "--num-variants --pairs --masked-lm --word-vectors --num-candidates --replace-probability --mask-probability "
+    "--pos-probability --ngram-probability"
+)
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
 FLAGS = {
     "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --max-steps --learning-rate "
     "--per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps --json",
-    "teacher-dump": f"{CORPUS} {CODEC} --task --signal --teacher-labels --splits --store --name --precision "
-    "--num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
+    "augment": f"{AUGMENT} --task --method --manifest --data --store --name --precision --max-seq-length --seed --json",
+    "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} --augment --task --signal --teacher-labels --splits --store "
+    "--name --precision --num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
     "recode": f"logits {CODEC} --name --store --allow-unverified --json",
     "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json",
     "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "

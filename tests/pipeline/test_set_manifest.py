@@ -51,8 +51,8 @@ def test_counts(opinion_set: LogitSet) -> None:
 
 
 def test_newer_format_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
-    changed(opinion_set, tmp_path, format_version=2, something_new=True)
-    with pytest.raises(IntegrityError, match="format version 2, but this release reads version 1; install the release"):
+    changed(opinion_set, tmp_path, format_version=4, something_new=True)
+    with pytest.raises(IntegrityError, match="format version 4, but this release reads 1, 2, 3; install the release"):
         read_manifest(tmp_path)
 
 

@@ -1,0 +1,113 @@
+"""Candidates of every distinct sentence of a task, computed once and kept in the store."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from accelerate import PartialState
+
+from pipeline import console
+from pipeline.files import make_folder, remove_temporaries, sha256, write_atomically
+from pipeline.logit_set.manifest import Setting, fingerprint
+from pipeline.targets import Ints
+from pipeline.tokenization import tokenizer_sha256
+from teacher.augment.parts import Parts
+from teacher.augment.proposals import propose, whole_words
+from teacher.augment.sites import Sites, read_sites, write_sites
+from teacher.augment.vectors import WordVectors, read_vectors
+from teacher.config import AugmentConfig
+from teacher.inference import inference_mode
+from teacher.mlm.model import MaskedLm, load_masked_lm
+from teacher.models import weights_sha256
+
+FOLDER = "candidates"
+RULES = 1  # to be raised when the same settings give other candidates
+SENTENCES_PER_PART = 2048
+SENTENCES_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A masked LM that can be asked for candidates, and the settings that decide them."""
+
+    lm: MaskedLm
+    words: list[str | None]
+    settings: dict[str, Setting]
+
+
+def prepare_masked_lm(config: AugmentConfig, source_sha256: str) -> Asked:
+    """Loads the masked LM and makes sure that it can be used, before anything expensive.
+
+    Raises:
+        DataError: if it, or the word vectors, cannot be read.
+        TeacherError: if it is no masked LM, or not of WordPieces.
+    """
+    if config.word_vectors is None:
+        console.warn("no --word-vectors: words of several pieces are kept as they are")
+    lm = load_masked_lm(config.masked_lm, None, config.max_seq_length)
+    settings: dict[str, Setting] = {
+        "masked_lm": weights_sha256(lm.model),
+        "tokenizer": tokenizer_sha256(lm.tokens.tokenizer.to_str()),
+        "word_vectors": sha256(config.word_vectors) if config.word_vectors else "none",
+        "num_candidates": config.num_candidates,
+        "max_seq_length": config.max_seq_length,
+        "precision": config.precision,
+        "source": source_sha256,
+        "rules": RULES,
+    }
+    return Asked(lm, whole_words(lm), settings)
+
+
+def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
+    """Every sentence of the rows once, and numbers_NS: which of them is each row's first and second sentence."""
+    columns = [rows.column(name).combine_chunks() for name in ("sentence1", "sentence2")]
+    both = pa.chunked_array([column for column in columns if column.null_count < len(column)])
+    encoded = both.dictionary_encode().unify_dictionaries()
+    numbers = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks]).astype(np.int64)
+    return encoded.chunk(0).dictionary, numbers.reshape(-1, rows.num_rows).T
+
+
+def find_sites(config: AugmentConfig, asked: Asked, sentences: pa.Array, state: PartialState) -> Sites:
+    """Computes the candidates that are not in the store yet, each process its share, and reads all.
+
+    Args:
+        config: the settings.
+        asked: the masked LM.
+        sentences: every sentence once.
+        state: of the processes.
+    """
+    run = fingerprint(asked.settings)
+    parts = Parts(config.store / FOLDER / run[:16], run, len(sentences), SENTENCES_PER_PART, "sentences")
+    make_folder(parts.folder)
+    mine = parts.mine(state)
+    if mine:
+        asked.lm.model.to(state.device)
+        vectors = read_vectors(config.word_vectors) if config.word_vectors else None
+        total = sum(stop - start for start, stop in map(parts.bounds, mine))
+        with inference_mode(state.device, config.precision), console.progress(total, "candidates") as steps:
+            for part in mine:
+                _write_part(config, asked, vectors, sentences, parts, part, steps)
+    state.wait_for_everyone()
+    if state.is_main_process:
+        remove_temporaries(parts.folder)
+    return read_sites(parts.paths)
+
+
+def _write_part(
+    config: AugmentConfig,
+    asked: Asked,
+    vectors: WordVectors | None,
+    sentences: pa.Array,
+    parts: Parts,
+    part: int,
+    steps: console.Steps,
+) -> None:
+    start, stop = parts.bounds(part)
+    texts = sentences[start:stop].to_pylist()
+    found = []
+    for first in range(0, len(texts), SENTENCES_AT_ONCE):
+        some = texts[first : first + SENTENCES_AT_ONCE]
+        found += propose(asked.lm, asked.words, vectors, some, config.num_candidates, config.max_seq_length)
+        steps.advance(len(some))
+    footer = parts.footer(part)
+    write_atomically(parts.paths[part], lambda path: write_sites(path, texts, found, footer))

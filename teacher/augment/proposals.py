@@ -1,0 +1,159 @@
+"""Candidates for the words of a sentence: from a masked LM for words of one piece, from word vectors for others.
+
+The input of the masked LM is that of TinyBERT's code (not of its paper, which leaves the second part out): the sentence
+with one piece masked, and then the sentence as it was. Shapes: P queries, V vocabulary.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from tokenizers import Encoding
+
+from pipeline.errors import TeacherError
+from pipeline.ragged import Ragged
+from pipeline.targets import Ints
+from pipeline.tokenization import special_ids
+from teacher.augment.sites import Site
+from teacher.augment.vectors import WordVectors
+from teacher.augment.words import Span, is_replaceable
+from teacher.inference import default_tokens_per_batch, run_batches
+from teacher.mlm.model import MaskedLm, ask
+
+
+class Query(NamedTuple):
+    """A piece to mask: its sentence's number, its number among the sentence's pieces, and the word it is."""
+
+    sentence: int
+    piece: int
+    span: Span
+
+
+def whole_words(lm: MaskedLm) -> list[str | None]:
+    """The vocabulary, with None for what is no word by itself: pieces of words and special tokens.
+
+    Raises:
+        TeacherError: if its pieces do not say whether they begin a word.
+    """
+    tokenizer = lm.tokens.tokenizer
+    model = json.loads(tokenizer.to_str())["model"]
+    if model["type"] != "WordPiece":
+        raise TeacherError(f"--masked-lm {lm.name}: its tokenizer is {model['type']}; augmentation needs WordPiece")
+    prefix = model["continuing_subword_prefix"]
+    words = [tokenizer.id_to_token(token) for token in range(lm.vocabulary_size)]
+    special = set(lm.tokens.special_ids)
+    return [
+        word if word is not None and not word.startswith(prefix) and number not in special else None
+        for number, word in enumerate(words)
+    ]
+
+
+def propose(
+    lm: MaskedLm,
+    words: Sequence[str | None],
+    vectors: WordVectors | None,
+    sentences: Sequence[str],
+    k: int,
+    max_seq_length: int,
+) -> list[list[Site]]:
+    """Finds the sites of sentences and their candidates (TinyBERT, algorithm 1). Call it inside `inference_mode`.
+
+    Args:
+        lm: the masked LM, on its device.
+        words: its `whole_words`.
+        vectors: word vectors; without them, words of several pieces are kept.
+        sentences: texts.
+        k: candidates per site before pieces of words are left out.
+        max_seq_length: longest input of the masked LM; of longer sentences it sees the part around the word.
+
+    Returns:
+        The sites of each sentence, in order.
+    """
+    tokenizer = lm.tokens.tokenizer
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    encodings = tokenizer.encode_batch(list(sentences), add_special_tokens=False)
+    queries: list[Query] = []
+    others: list[tuple[int, Span]] = []
+    for number, (text, encoding) in enumerate(zip(sentences, encodings, strict=True)):
+        for span, pieces in _words(encoding):
+            if is_replaceable(text, span):
+                if len(pieces) == 1:
+                    queries.append(Query(number, pieces[0], span))
+                else:
+                    others.append((number, span))
+    found: list[list[Site]] = [[] for _ in sentences]
+    for query, top in zip(queries, _top_k(lm, encodings, queries, k, max_seq_length), strict=True):
+        # in the order of their ids, as that of nearly equal scores may depend on what else is in a batch
+        candidates = [word for token in sorted(top) if (word := words[token]) is not None]
+        if candidates:
+            found[query.sentence].append(Site(query.span, candidates))
+    for number, site in _from_vectors(vectors, sentences, others, k):
+        found[number].append(site)
+    return [sorted(sites) for sites in found]
+
+
+def _words(encoding: Encoding) -> Iterable[tuple[Span, list[int]]]:
+    """The words of a text: where they are, and the numbers of their pieces."""
+    pieces: dict[int, list[int]] = {}
+    for place, word in enumerate(encoding.word_ids):
+        assert word is not None  # there are no special tokens
+        pieces.setdefault(word, []).append(place)
+    for places in pieces.values():
+        yield (encoding.offsets[places[0]][0], encoding.offsets[places[-1]][1]), places
+
+
+def _top_k(
+    lm: MaskedLm,
+    encodings: Sequence[Encoding],
+    queries: Sequence[Query],
+    k: int,
+    max_seq_length: int,
+) -> list[list[int]]:
+    """The k likeliest ids for each query; batches depend on the queries alone."""
+    ids, second_P, place_P = _inputs(lm, encodings, queries, max_seq_length)
+    top: list[list[int]] = [[] for _ in queries]
+
+    def run(batch: list[int]) -> None:
+        logits_PV = ask(lm, ids, place_P, batch, second_starts=second_P)[1]
+        if not logits_PV.isfinite().all():
+            raise TeacherError(f"--masked-lm {lm.name}: gives NaN or Inf; try --precision bf16 or fp32")
+        best = torch.topk(logits_PV, min(k, logits_PV.shape[1])).indices.tolist()
+        for query, tokens in zip(batch, best, strict=True):
+            top[query] = tokens
+
+    run_batches(ids.lengths.tolist(), default_tokens_per_batch(lm.model.device), run)
+    return top
+
+
+def _inputs(
+    lm: MaskedLm, encodings: Sequence[Encoding], queries: Sequence[Query], max_seq_length: int
+) -> tuple[Ragged, Ints, Ragged]:
+    """Per query: ids without the outer special tokens, where the second part begins, and the place of the mask."""
+    before, after = lm.tokens.frame
+    parts = special_ids(lm.tokens.tokenizer)
+    between = list(parts[1]) if parts else list(after)
+    longest = max(1, (max_seq_length - len(before) - len(between) - len(after)) // 2)
+    rows, seconds, places = [], [], []
+    for sentence, piece, _ in queries:
+        ids = encodings[sentence].ids
+        start = max(0, min(piece - longest // 2, len(ids) - longest))
+        window, place = ids[start : start + longest], piece - start
+        rows.append([*window[:place], lm.tokens.mask_id, *window[place + 1 :], *between, *window])
+        seconds.append(len(window) + len(between))
+        places.append([place])
+    return Ragged.of(rows), np.array(seconds, dtype=np.int64), Ragged.of(places)
+
+
+def _from_vectors(
+    vectors: WordVectors | None, sentences: Sequence[str], places: Sequence[tuple[int, Span]], k: int
+) -> Iterable[tuple[int, Site]]:
+    if vectors is None:
+        return
+    nearest = vectors.neighbours([sentences[number][slice(*span)] for number, span in places], k)
+    for number, span in places:
+        candidates = nearest.get(sentences[number][slice(*span)])
+        if candidates:
+            yield number, Site(span, candidates)

@@ -1,0 +1,90 @@
+"""What may stand at each replaceable word of some sentences: found once, kept in files, small in memory.
+
+Shapes: S replaceable words ("sites") of all sentences.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.logit_set.shard_file import Footer, parquet_writer
+from pipeline.ragged import Ragged
+from teacher.augment.words import Span
+
+SCHEMA = pa.schema(
+    [
+        pa.field("sentence", pa.string(), nullable=False),
+        pa.field("start", pa.list_(pa.int32()), nullable=False),
+        pa.field("stop", pa.list_(pa.int32()), nullable=False),
+        pa.field("candidates", pa.list_(pa.list_(pa.string())), nullable=False),
+    ]
+)
+
+
+class Site(NamedTuple):
+    """A replaceable word of a sentence, and the words to choose from; never none."""
+
+    span: Span
+    candidates: list[str]
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The sites of sentences, by the sentences' numbers.
+
+    Attributes:
+        start: per sentence, where its sites start, in characters.
+        stop: per sentence, where they stop.
+        choices: per site, the numbers of its candidates in ``words``.
+        words: every candidate once.
+    """
+
+    start: Ragged
+    stop: Ragged
+    choices: Ragged
+    words: list[str]
+
+
+def write_sites(path: Path, sentences: Sequence[str], sites: Sequence[Sequence[Site]], footer: Footer) -> None:
+    """Writes the sites of some sentences as a Parquet file."""
+    columns = {
+        "sentence": list(sentences),
+        "start": [[site.span[0] for site in row] for row in sites],
+        "stop": [[site.span[1] for site in row] for row in sites],
+        "candidates": [[site.candidates for site in row] for row in sites],
+    }
+    with parquet_writer(path, SCHEMA, footer) as writer:
+        writer.write_table(pa.table(columns, schema=SCHEMA))
+
+
+def read_sites(paths: Iterable[Path]) -> Sites:
+    """Reads the files of `write_sites`, one after the other; candidates become small numbers at once."""
+    parts: dict[str, list[np.ndarray]] = {"start": [], "stop": [], "per_sentence": [], "per_site": []}
+    chosen: list[pa.DictionaryArray] = []
+    for path in paths:
+        table = pq.read_table(path, columns=["start", "stop", "candidates"], partitioning=None)
+        candidates = table.column("candidates").combine_chunks()
+        per_site = candidates.flatten()
+        for name in ("start", "stop"):
+            parts[name].append(table.column(name).combine_chunks().flatten().to_numpy())
+        parts["per_sentence"].append(pc.list_value_length(candidates).to_numpy())
+        parts["per_site"].append(pc.list_value_length(per_site).to_numpy())
+        chosen.append(per_site.flatten().dictionary_encode())
+    whole = pa.chunked_array(chosen, pa.dictionary(pa.int32(), pa.string())).unify_dictionaries().combine_chunks()
+    offsets = _offsets(parts["per_sentence"])
+    return Sites(
+        start=Ragged(np.concatenate(parts["start"]), offsets),
+        stop=Ragged(np.concatenate(parts["stop"]), offsets),
+        choices=Ragged(whole.indices.to_numpy(), _offsets(parts["per_site"])),
+        words=whole.dictionary.to_pylist(),
+    )
+
+
+def _offsets(lengths: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(np.concatenate(lengths), dtype=np.int64)])

@@ -1,0 +1,87 @@
+"""Word vectors in text files, and the words nearest to a word. Shapes: W words, D numbers a vector, Q queries."""
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from pipeline.errors import DataError
+from pipeline.targets import Floats
+
+MAX_WORDS = 100_000  # the commonest words come first in these files; TinyBERT reads so many, too
+QUERIES_AT_ONCE = 128
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """Words with vectors of length 1.
+
+    Attributes:
+        words: the words, by falling frequency.
+        vectors_WD: float32; all zero where the file's vector is.
+    """
+
+    words: list[str]
+    vectors_WD: Floats
+
+    def neighbours(self, words: Sequence[str], k: int) -> dict[str, list[str]]:
+        """The k nearest other words by cosine, nearest first, of each word that has a vector.
+
+        A word is looked up as it is written, then in small letters.
+        """
+        number = {word: n for n, word in reversed(list(enumerate(self.words)))}
+        found = {word: number.get(word, number.get(word.lower(), -1)) for word in dict.fromkeys(words)}
+        queries = [(word, n) for word, n in found.items() if n >= 0]
+        nearest: dict[str, list[str]] = {}
+        for start in range(0, len(queries), QUERIES_AT_ONCE):
+            batch = queries[start : start + QUERIES_AT_ONCE]
+            own_Q = np.array([n for _, n in batch])
+            cosine_QW = self.vectors_WD[own_Q] @ self.vectors_WD.T
+            cosine_QW[np.arange(len(batch)), own_Q] = -np.inf
+            count = min(k, len(self.words) - 1)
+            top_QK = np.argsort(-cosine_QW, axis=1, kind="stable")[:, :count]
+            nearest |= {word: [self.words[n] for n in row] for (word, _), row in zip(batch, top_QK, strict=True)}
+        return nearest
+
+
+def read_vectors(path: Path) -> WordVectors:
+    """Reads the first 100,000 vectors of a GloVe or word2vec text file, gzipped or not.
+
+    Raises:
+        DataError: if it cannot be read, naming the line that is wrong.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            words, rows = _parse(path, file)
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise DataError(f"--word-vectors {path}: cannot be read: {error}") from error
+    if not words:
+        raise DataError(f"--word-vectors {path}: holds no vectors")
+    vectors_WD = np.array(rows, dtype=np.float32)
+    norm_W1 = np.linalg.norm(vectors_WD, axis=1, keepdims=True)
+    return WordVectors(words, (vectors_WD / np.where(norm_W1 == 0, 1, norm_W1)).astype(np.float32))
+
+
+def _parse(path: Path, file: TextIO) -> tuple[list[str], list[Floats]]:
+    words: list[str] = []
+    rows: list[Floats] = []
+    width = 0
+    for number, line in enumerate(file, start=1):
+        fields = line.rstrip().split(" ")
+        if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
+            continue  # word2vec's header
+        width = width or len(fields) - 1
+        try:
+            values = np.array([float(value) for value in fields[-width:]], dtype=np.float32)
+        except ValueError as error:
+            raise DataError(f"--word-vectors {path}: line {number}: {error}") from error
+        if len(fields) <= width or not width or not np.isfinite(values).all():
+            raise DataError(f"--word-vectors {path}: line {number}: not a word and {width} finite numbers")
+        words.append(" ".join(fields[:-width]))  # some words of GloVe's hold spaces
+        rows.append(values)
+        if len(words) == MAX_WORDS:
+            break
+    return words, rows
