@@ -101,6 +101,15 @@ def roles_set(store: Path) -> LogitSet:
 
 
 @pytest.fixture(scope="session")
+def augmented_set(work: Path, teachers: Path) -> LogitSet:
+    """The single-sentence task with at most three masked variants of each row; read only."""
+    flags = {"augment": "mask-pos", "pos_probability": 0, "mask_probability": 0.3, "num_variants": 3, "seed": 1}
+    store = work / "augmented-store"
+    dump(dump_config(work, "opinion", store, **flags), "distill teacher-dump --augment mask-pos")
+    return open_set(store / "opinion-mask-pos")
+
+
+@pytest.fixture(scope="session")
 def corpus_file(work: Path) -> Path:
     """A text file: a document of two sentences on each of 60 lines."""
     sentences = (work / "sentences.txt").read_text().splitlines()

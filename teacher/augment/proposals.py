@@ -69,7 +69,8 @@ def propose(
         max_seq_length: longest input of the masked LM; of longer sentences it sees the part around the word.
 
     Returns:
-        The sites of each sentence, in order.
+        The sites of each sentence, in order; candidates by the alphabet, as the order of nearly equal scores may
+        depend on what else is in a batch.
     """
     tokenizer = lm.tokens.tokenizer
     tokenizer.no_padding()
@@ -86,10 +87,9 @@ def propose(
                     others.append((number, span))
     found: list[list[Site]] = [[] for _ in sentences]
     for query, top in zip(queries, _top_k(lm, encodings, queries, k, max_seq_length), strict=True):
-        # in the order of their ids, as that of nearly equal scores may depend on what else is in a batch
-        candidates = [word for token in sorted(top) if (word := words[token]) is not None]
+        candidates = [word for token in top if (word := words[token]) is not None]
         if candidates:
-            found[query.sentence].append(Site(query.span, candidates))
+            found[query.sentence].append(Site(query.span, sorted(candidates)))
     for number, site in _from_vectors(vectors, sentences, others, k):
         found[number].append(site)
     return [sorted(sites) for sites in found]
@@ -118,10 +118,10 @@ def _top_k(
 
     def run(batch: list[int]) -> None:
         logits_PV = ask(lm, ids, place_P, batch, second_starts=second_P)[1]
-        if not logits_PV.isfinite().all():
+        best = torch.topk(logits_PV, min(k, logits_PV.shape[1]))
+        if not best.values.isfinite().all():  # NaN counts as the largest
             raise TeacherError(f"--masked-lm {lm.name}: gives NaN or Inf; try --precision bf16 or fp32")
-        best = torch.topk(logits_PV, min(k, logits_PV.shape[1])).indices.tolist()
-        for query, tokens in zip(batch, best, strict=True):
+        for query, tokens in zip(batch, best.indices.tolist(), strict=True):
             top[query] = tokens
 
     run_batches(ids.lengths.tolist(), default_tokens_per_batch(lm.model.device), run)
@@ -156,4 +156,4 @@ def _from_vectors(
     for number, span in places:
         candidates = nearest.get(sentences[number][slice(*span)])
         if candidates:
-            yield number, Site(span, candidates)
+            yield number, Site(span, sorted(candidates))

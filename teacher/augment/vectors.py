@@ -3,10 +3,12 @@
 import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
+import torch
 
 from pipeline.errors import DataError
 from pipeline.targets import Floats
@@ -32,7 +34,7 @@ class WordVectors:
 
         A word is looked up as it is written, then in small letters.
         """
-        number = {word: n for n, word in reversed(list(enumerate(self.words)))}
+        number = self._number
         found = {word: number.get(word, number.get(word.lower(), -1)) for word in dict.fromkeys(words)}
         queries = [(word, n) for word, n in found.items() if n >= 0]
         nearest: dict[str, list[str]] = {}
@@ -41,10 +43,13 @@ class WordVectors:
             own_Q = np.array([n for _, n in batch])
             cosine_QW = self.vectors_WD[own_Q] @ self.vectors_WD.T
             cosine_QW[np.arange(len(batch)), own_Q] = -np.inf
-            count = min(k, len(self.words) - 1)
-            top_QK = np.argsort(-cosine_QW, axis=1, kind="stable")[:, :count]
+            top_QK = torch.topk(torch.from_numpy(cosine_QW), min(k, len(self.words) - 1)).indices.tolist()
             nearest |= {word: [self.words[n] for n in row] for (word, _), row in zip(batch, top_QK, strict=True)}
         return nearest
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        return {word: n for n, word in reversed(list(enumerate(self.words)))}  # of a word twice, the first one
 
 
 def read_vectors(path: Path) -> WordVectors:
