@@ -3,16 +3,16 @@
 from importlib.resources import files
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, did_you_mean
-from pipeline.tasks import DefaultTeacher, Hub, Names, manifest_text, parse_manifest
+from pipeline.tasks import DefaultTeacher, Hub, Manifest, Names, own_manifest, parse_manifest
 
 FOLDER = "corpora"
 
 
-class Corpus(BaseModel):
+class Corpus(Manifest):
     """One corpus, as its manifest in ``data_manifests/corpora/`` describes it.
 
     Attributes:
@@ -20,11 +20,6 @@ class Corpus(BaseModel):
         language: ISO 639-1 code, for cutting into sentences.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
-    version: int = Field(default=1, ge=1)
-    description: str = ""
     columns: Names = Field(("text",), min_length=1)
     language: str = Field("en", pattern=r"^[a-z]{2,3}$")
     hub: Hub | None = None
@@ -51,10 +46,7 @@ def load_corpus(name: str | None = None, manifest: Path | None = None, data: Pat
         ConfigError: for an unknown name or a manifest that does not parse, listing every problem.
     """
     if manifest is not None:
-        corpus = parse_manifest(Corpus, manifest_text(manifest), str(manifest))
-        if name is not None and name != corpus.name:
-            raise ConfigError(f"--corpus {name!r} is not the corpus of --manifest {manifest}: it is {corpus.name!r}")
-        return corpus
+        return own_manifest(Corpus, manifest, name, "--corpus")
     if name is None:
         raise ConfigError("no corpus given: use --corpus NAME (see `distill corpora`) or --manifest FILE")
     if name in corpus_names():

@@ -15,11 +15,20 @@ SPLIT_PATTERN = r"^[a-z][a-z0-9_]*$"
 Objective = Literal["classification", "regression"]
 Method = Literal["tinybert", "mask-pos"]  # of augmentation
 M = TypeVar("M", bound=BaseModel)
+N = TypeVar("N", bound="Manifest")
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Manifest(_Part):
+    """What the manifests of tasks and corpora have in common."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
+    version: int = Field(default=1, ge=1)
+    description: str = ""
 
 
 class Columns(_Part):
@@ -64,12 +73,13 @@ class DefaultTeacher(_Part):
     labels: tuple[str, ...] = ()
 
 
-class Task(_Part):
-    """One supervised task, as its manifest in ``data_manifests/`` describes it."""
+class Task(Manifest):
+    """One supervised task, as its manifest in ``data_manifests/`` describes it.
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
-    version: int = Field(default=1, ge=1)
-    description: str = ""
+    Attributes:
+        num_variants: how many variants of a row a method of augmentation makes, where it is not the usual number.
+    """
+
     type: Objective
     columns: Columns
     labels: tuple[str, ...] = ()
@@ -131,10 +141,7 @@ def load_task(name: str | None = None, manifest: Path | None = None) -> Task:
         ConfigError: for an unknown name or a manifest that does not parse, listing every problem.
     """
     if manifest is not None:
-        task = parse_manifest(Task, manifest_text(manifest), str(manifest))
-        if name is not None and name != task.name:
-            raise ConfigError(f"--task {name!r} is not the task of --manifest {manifest}: it is {task.name!r}")
-        return task
+        return own_manifest(Task, manifest, name, "--task")
     if name is None:
         raise ConfigError("no task given: use --task NAME (see `distill tasks`) or --manifest FILE")
     if name not in task_names():
@@ -143,16 +150,26 @@ def load_task(name: str | None = None, manifest: Path | None = None) -> Task:
     return parse_manifest(Task, text, f"data_manifests/{name}.yaml")
 
 
-def manifest_text(path: Path) -> str:
+def own_manifest(model: type[N], path: Path, name: str | None, flag: str) -> N:
     """Reads a user's manifest.
 
+    Args:
+        model: of a task or a corpus.
+        path: the YAML file.
+        name: what ``flag`` says that it describes, if anything.
+        flag: for the message.
+
     Raises:
-        ConfigError: if it cannot be read.
+        ConfigError: if it cannot be read, or describes something else.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--manifest {path}: cannot be read: {error}") from error
+    found = parse_manifest(model, text, str(path))
+    if name is not None and name != found.name:
+        raise ConfigError(f"{flag} {name!r} is not what --manifest {path} describes: that is {found.name!r}")
+    return found
 
 
 def parse_manifest(model: type[M], text: str, subject: str) -> M:

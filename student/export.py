@@ -15,9 +15,10 @@ from student.card import CARD_FILE, card_text
 from student.config import ExportConfig
 from student.data import Examples
 from student.evaluate import dev_examples, evaluate_split
-from student.model import WEIGHTS_FILE, Student, num_bytes, num_parameters
+from student.model import Student, num_bytes, num_parameters
 from student.onnx_file import check_exportable, write_onnx
 from student.tables import SmallDtype, SmallTable
+from student.weights import WEIGHTS_FILE
 
 
 def export(config: ExportConfig) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pipeline.files import sha256
 from student.architecture import StudentConfig
 from student.embeddings import Encoder
 from student.mlm.model import read_encoder_config
-from student.model import CONFIG_FILE, WEIGHTS_FILE
+from student.weights import CONFIG_FILE, WEIGHTS_FILE
 
 SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "table_dtype")
 PREFIX = "encoder."

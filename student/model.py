@@ -9,24 +9,18 @@ from typing import Any, Self
 
 import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from pipeline.errors import IntegrityError
-from pipeline.files import write_atomically, write_text
+from pipeline.files import write_atomically
 from pipeline.logit_set.manifest import TOKENIZER_FILE
-from pipeline.training import write_tensors
 from student.architecture import StudentConfig, read_config
 from student.card import CARD_FILE, card_text
 from student.embeddings import Encoder
 from student.heads import BiLstmHead, cnn_head, linear_head, mlp_head
 from student.pairing import COMPARE, WIDTHS
 from student.tables import SmallTable
-
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
+from student.weights import CONFIG_FILE, load_weights, save_weights
 
 
 class Student(nn.Module, PyTorchModelHubMixin):
@@ -91,9 +85,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
 
     def save(self, folder: Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-        write_text(folder / CONFIG_FILE, self.config.model_dump_json(indent=2) + "\n")
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        write_tensors(folder / WEIGHTS_FILE, weights)
+        save_weights(folder, self.config, self)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -103,10 +95,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
             IntegrityError: if a file is missing or damaged, or of a newer format.
         """
         student = cls(read_config(folder / CONFIG_FILE))
-        try:
-            student.load_state_dict(load_file(folder / WEIGHTS_FILE))
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise IntegrityError(f"{folder / WEIGHTS_FILE}: not the weights of this student: {error}") from error
+        load_weights(folder, student)
         for name in (TOKENIZER_FILE, CARD_FILE):
             if (folder / name).is_file():
                 student.companions[name] = (folder / name).read_bytes()

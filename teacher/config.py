@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from pipeline.config import Config, flag_name
+from pipeline.corpora import Corpus
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, raise_all
 from pipeline.logit_set.config import SET_NAME, CodecFlags
@@ -154,6 +155,19 @@ class DumpConfig(AugmentFlags, CodecFlags, CorpusConfig, _TaskDumpConfig):
             return None
         shared = AugmentConfig.model_fields.keys() & self.model_fields_set
         return AugmentConfig(method=self.augment, **self.model_dump(include=set(shared)))
+
+    def teacher_for(self, subject: Task | Corpus) -> tuple[str, str | None]:
+        """The teacher to load and its revision: those named, or those of the task or corpus.
+
+        Raises:
+            ConfigError: if there is neither.
+        """
+        if self.model_name_or_path:
+            return self.model_name_or_path, self.model_revision
+        if subject.teacher is None:
+            kind = "task" if isinstance(subject, Task) else "corpus"
+            raise ConfigError(f"--model-name-or-path: {kind} {subject.name!r} has no default teacher; name one")
+        return subject.teacher.model, self.model_revision or subject.teacher.revision
 
     def set_name(self, subject: str) -> str:
         """The name of the set: as given, or that of its task or corpus, and of the method of augmentation."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from accelerate import PartialState
 
 from pipeline import console
-from pipeline.errors import ConfigError, TeacherError
+from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.manifest import ExamplesManifest, M, Scores, SetManifest, Shard, read_kind
 from pipeline.logit_set.reader import LogitSet
@@ -56,7 +56,7 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
         The manifest; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
     """
     task, source = read_rows(config)
-    name, revision = teacher_name(config, task)
+    name, revision = config.teacher_for(task)
     root = config.store / config.set_name(task.name)
     make_folder(config.store)
     there = sum(file.stat().st_size for file in root.glob("examples/*.parquet"))
@@ -101,19 +101,6 @@ def most_variants(config: DumpConfig, task: Task) -> int:
     """How many variants of a row of ``train`` there may be."""
     wanted = config.augmentation()
     return len(sides_for(wanted, task)) if wanted else 0
-
-
-def teacher_name(config: DumpConfig, task: Task) -> tuple[str, str | None]:
-    """The teacher to load and its revision: those named, or the task's own.
-
-    Raises:
-        ConfigError: if there is neither.
-    """
-    if config.model_name_or_path:
-        return config.model_name_or_path, config.model_revision
-    if task.teacher is None:
-        raise ConfigError(f"--model-name-or-path: task {task.name!r} has no default teacher; name one")
-    return task.teacher.model, config.model_revision or task.teacher.revision
 
 
 def _probe(config: DumpConfig, task: Task, source: Source, teacher: Teacher, max_tokens: int) -> None:

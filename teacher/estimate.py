@@ -12,7 +12,7 @@ from pipeline.errors import DistillError
 from pipeline.sources import Source
 from pipeline.tasks import Task
 from teacher.config import DumpConfig
-from teacher.dump import most_variants, teacher_name
+from teacher.dump import most_variants
 from teacher.inference import DTYPES, default_tokens_per_batch
 from teacher.models import load_config
 from teacher.staging import all_shards, amount
@@ -48,7 +48,7 @@ def estimate(config: DumpConfig, task: Task, source: Source) -> Plan:
     specials = 3 if task.is_pair else 2
     tokens = int(min(asked.characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
     try:
-        seconds, memory = cost(config, *teacher_name(config, task), tokens)
+        seconds, memory = cost(config, *config.teacher_for(task), tokens)
     except DistillError as error:
         console.warn(f"no estimate of time and memory: {error}")
         seconds, memory = None, None

@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Literal, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError, raise_all
-from pipeline.files import write_text
 from pipeline.logit_set.manifest import TokensManifest
-from pipeline.training import write_tensors
 from student.architecture import DEFAULT_SIZES, EncoderConfig, read_config, size_problems
 from student.config import PretrainConfig
 from student.embeddings import Encoder
-from student.model import CONFIG_FILE, WEIGHTS_FILE
+from student.weights import CONFIG_FILE, load_weights, save_weights
 
 
 class MlmConfig(EncoderConfig):
@@ -61,9 +57,7 @@ class MlmStudent(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-        write_text(folder / CONFIG_FILE, self.config.model_dump_json(indent=2) + "\n")
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        write_tensors(folder / WEIGHTS_FILE, weights)
+        save_weights(folder, self.config, self)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -76,10 +70,7 @@ class MlmStudent(nn.Module):
         if not isinstance(config, MlmConfig):
             raise IntegrityError(f"{folder}: a student of a task, not a pretrained one")
         student = cls(config)
-        try:
-            student.load_state_dict(load_file(folder / WEIGHTS_FILE))
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise IntegrityError(f"{folder / WEIGHTS_FILE}: not the weights of this student: {error}") from error
+        load_weights(folder, student)
         return student
 
 

@@ -12,12 +12,12 @@ from pipeline.files import make_folder, sha256
 from pipeline.run_record import RUN_RECORD, Record, read_record, write_record
 from pipeline.training import quality
 from student.config import SweepConfig
-from student.model import WEIGHTS_FILE
 from student.recipe import with_recipe
 from student.sweep.grid import Trial, make_trials
 from student.sweep.study import Study, open_study
 from student.sweep.workers import train_all
 from student.train import open_training_set, task_facts
+from student.weights import WEIGHTS_FILE
 
 SWEEP_RECORD = "sweep.json"
 STORAGE = "optuna.db"

@@ -10,7 +10,7 @@ from teacher.config import BudgetConfig, DumpConfig
 from teacher.mlm.dump import dump_mlm
 from teacher.mlm.estimate import estimate_size
 from teacher.mlm.model import load_mlm_tokenizer
-from teacher.mlm.text import masked_lm_name, masking_plan, open_text
+from teacher.mlm.text import masking_plan, open_text
 
 SPARE = 1.2  # the sample is drawn a little larger than it need be
 
@@ -24,7 +24,7 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
     flags = {name: getattr(config, name) for name in config.model_fields_set & DumpConfig.model_fields.keys()}
     whole = DumpConfig(**flags)
     text = open_text(whole)
-    tokens = load_mlm_tokenizer(*masked_lm_name(whole, text), whole.max_seq_length)
+    tokens = load_mlm_tokenizer(*whole.teacher_for(text.corpus), whole.max_seq_length)
     size = estimate_size(text, tokens, masking_plan(text, tokens, whole.seed, whole.num_copies))
     if not size.positions:
         raise DataError(f"{text.documents.description}: no text of at least --min-seq-length")

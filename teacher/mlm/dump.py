@@ -28,7 +28,7 @@ from teacher.mlm.estimate import estimate_size
 from teacher.mlm.masking import MaskingPlan, mask
 from teacher.mlm.model import MaskedLm, ask, decoder_of, load_masked_lm
 from teacher.mlm.staging import staged_manifest
-from teacher.mlm.text import Text, masked_lm_name, masking_plan, open_text
+from teacher.mlm.text import Text, masking_plan, open_text
 
 PROBE_DOCUMENTS = 8
 
@@ -49,7 +49,7 @@ def dump_mlm(config: DumpConfig, command: str) -> TokensManifest | None:
     """
     config.check()
     text = open_text(config)
-    name, revision = masked_lm_name(config, text)
+    name, revision = config.teacher_for(text.corpus)
     root = config.store / (config.name or text.corpus.name)
     make_folder(config.store)
     state = PartialState()

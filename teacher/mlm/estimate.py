@@ -11,7 +11,7 @@ from teacher.estimate import Plan, cost
 from teacher.mlm.masking import MaskingPlan, mask
 from teacher.mlm.model import MlmTokenizer, load_mlm_tokenizer
 from teacher.mlm.staging import all_shards
-from teacher.mlm.text import SPLITS, Text, masked_lm_name, masking_plan, open_text
+from teacher.mlm.text import SPLITS, Text, masking_plan, open_text
 from teacher.models import load_config
 
 SAMPLED_DOCUMENTS = 512
@@ -53,7 +53,7 @@ def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
 def estimate_mlm(config: DumpConfig) -> Plan:
     """Estimates a dump from a sample of the corpus and the teacher's config; loads no weights."""
     text = open_text(config)
-    name, revision = masked_lm_name(config, text)
+    name, revision = config.teacher_for(text.corpus)
     tokens = load_mlm_tokenizer(name, revision, config.max_seq_length)
     model = load_config(name, revision)
     codec = config.codec_for(model.vocab_size, model.hidden_size)

@@ -61,19 +61,6 @@ def open_text(config: FinetuneConfig | DumpConfig) -> Text:
     return Text(corpus, load_documents(corpus, config.data, config.max_documents), config, config.max_seq_length)
 
 
-def masked_lm_name(config: DumpConfig, text: Text) -> tuple[str, str | None]:
-    """The teacher to load and its revision: those named, or the corpus's own.
-
-    Raises:
-        ConfigError: if there is neither.
-    """
-    if config.model_name_or_path:
-        return config.model_name_or_path, config.model_revision
-    if text.corpus.teacher is None:
-        raise ConfigError(f"--model-name-or-path: corpus {text.corpus.name!r} has no default teacher; name one")
-    return text.corpus.teacher.model, config.model_revision or text.corpus.teacher.revision
-
-
 def in_split(row: int, split: str, config: CorpusConfig) -> bool:
     """Whether a document belongs to a split: every so many is held out for validation."""
     return (row % config.validation_every == 0) == (split == VALIDATION)

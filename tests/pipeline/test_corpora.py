@@ -76,7 +76,7 @@ def test_own_manifest(tmp_path: Path) -> None:
     assert corpus.hub == Hub(id="me/mine")
     assert load_corpus("mine", own(tmp_path, GOOD)) == corpus
     assert load_corpus(manifest=own(tmp_path, "name: mine\ncolumns: body")).columns == ("body",)
-    with pytest.raises(ConfigError, match=r"--corpus 'yours' is not the corpus of --manifest .*it is 'mine'"):
+    with pytest.raises(ConfigError, match=r"--corpus 'yours' is not what --manifest .* describes: that is 'mine'"):
         load_corpus("yours", own(tmp_path, GOOD))
 
 

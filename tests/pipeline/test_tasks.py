@@ -151,7 +151,7 @@ def test_manifest_that_cannot_be_read(tmp_path: Path) -> None:
 def test_task_name_must_be_the_manifests(tmp_path: Path) -> None:
     path = user_task(tmp_path, GOOD)
     assert load_task("mine", path).name == "mine"
-    with pytest.raises(ConfigError, match=r"'yours' is not the task of --manifest .*'mine'"):
+    with pytest.raises(ConfigError, match=r"'yours' is not what --manifest .* describes: that is 'mine'"):
         load_task("yours", path)
     with pytest.raises(ConfigError, match="no task given"):
         load_task()

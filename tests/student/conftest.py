@@ -12,8 +12,8 @@ from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.targets import make_target
 from pipeline.tasks import Objective, load_task
 from student.config import TrainConfig
-from student.model import WEIGHTS_FILE
 from student.train import train
+from student.weights import WEIGHTS_FILE
 from teacher.dump import dump
 from teacher.models import new_classifier
 from teacher.training import save_teacher

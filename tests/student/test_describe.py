@@ -6,7 +6,8 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.targets import Target
 from student.describe import describe, describe_config
-from student.model import CONFIG_FILE, Student
+from student.model import Student
+from student.weights import CONFIG_FILE
 from tests.student.conftest import weights
 from tests.student.test_student_model import student, student_config
 

@@ -9,8 +9,9 @@ import torch
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from student.initialize import copy_embeddings, source_sha256
-from student.model import CONFIG_FILE, WEIGHTS_FILE, Student
+from student.model import Student
 from student.train import train
+from student.weights import CONFIG_FILE, WEIGHTS_FILE
 from tests.student.conftest import tiny_config, weights
 from tests.student.test_student_model import student, student_config
 

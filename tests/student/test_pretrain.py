@@ -25,8 +25,8 @@ from student.mlm.data import Stream, read_pool
 from student.mlm.loss import chunked_loss, position_loss, teacher_cross_entropy
 from student.mlm.model import MlmConfig, MlmStudent, read_encoder_config
 from student.mlm.train import pretrain
-from student.model import CONFIG_FILE, WEIGHTS_FILE
 from student.train import train
+from student.weights import CONFIG_FILE, WEIGHTS_FILE
 from tests.student.conftest import tiny_config, weights
 from tests.teacher.conftest import distill, kill_when
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from pipeline.errors import IntegrityError
 from pipeline.targets import Target
 from student.architecture import StudentConfig
-from student.model import CONFIG_FILE, WEIGHTS_FILE, Student
+from student.model import Student
 from student.pairing import diff_cat
+from student.weights import CONFIG_FILE, WEIGHTS_FILE
 
 
 def student_config(**changes: object) -> StudentConfig:

@@ -9,7 +9,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from teacher.mlm.masking import MaskingPlan
 from teacher.mlm.model import MlmTokenizer, load_mlm_tokenizer
-from teacher.mlm.text import SPLITS, Text, in_split, masked_lm_name, masking_plan, open_text
+from teacher.mlm.text import SPLITS, Text, in_split, masking_plan, open_text
 from teacher.tiny import create_tiny_bert
 from tests.conftest import corpus_config
 
@@ -126,7 +126,7 @@ def test_documents_beyond_the_maximum_are_not_counted(tmp_path: Path, tokens: Ml
 def test_teacher_is_the_one_named_or_the_corpus_own(work: Path, corpus_file: Path, tmp_path: Path) -> None:
     def name(**changes: Any) -> tuple[str, str | None]:
         config = corpus_config(work, tmp_path, data=corpus_file, **changes)
-        return masked_lm_name(config, open_text(config))
+        return config.teacher_for(open_text(config).corpus)
 
     assert name(model_name_or_path="me/mine", model_revision="v2") == ("me/mine", "v2")
     assert name(corpus="wikitext", model_name_or_path=None) == ("bert-base-uncased", None)
