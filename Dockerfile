@@ -21,7 +21,7 @@ ENTRYPOINT ["distill"]
 CMD ["--help"]
 
 FROM base AS gpu
-RUN pip install -c constraints.txt ".[teacher]"
+RUN pip install -c constraints.txt ".[teacher,pos]"
 USER 1000
 WORKDIR /work
 ENV HF_HOME=/work/.cache/huggingface

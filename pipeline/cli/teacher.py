@@ -111,6 +111,8 @@ def _print_augmentation(record: AugmentationRecord) -> None:
 
 
 def _print_plan(config: DumpConfig, plan: Any) -> None:
+    if config.augment:
+        console.note("every variant that is tried counts as a row; the time to make them is not counted")
     values: dict[str, Any] = {
         "rows": plan.rows,
         "shards": plan.shards,

@@ -25,6 +25,8 @@ def pattern_tagger() -> tuple[str, Tagger]:
     tagger = PatternTagger()
 
     def tags(words: Sequence[str]) -> list[str]:
+        if not words:
+            return []
         # text and not words, as its own splitting needs data that must be downloaded
         text = " ".join(words).translate(STRAIGHT_QUOTES)
         found = [tag for _, tag in tagger.tag(text, tokenize=False)]
