@@ -75,7 +75,8 @@ def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Opens the store's catalog for reading, rebuilding it first if a set has come, gone or changed."""
     if not _is_fresh(store):
         build_catalog(store)
-    readable = [path for path in sorted(store.glob("*/*/*.parquet")) if not path.is_symlink()]
+    files = (path for manifest in store.glob(f"*/{FILE_NAME}") for path in manifest.parent.glob("*/*.parquet"))
+    readable = sorted(path for path in files if not path.is_symlink())
     with open_database(store / CATALOG_FILE, readable) as connection:
         yield connection
 

@@ -99,11 +99,11 @@ def test_the_masked_sentence_is_followed_by_the_sentence_as_it_was() -> None:
 
 
 def test_the_best_k_without_pieces_of_words_the_word_itself_among_them() -> None:
-    # dog is in the sentence, so best; then come two outputs without a token, not, fox, and, ##s, ",", bird, ...
-    for k, expected in [(1, ["dog"]), (4, ["dog", "not"]), (6, ["and", "dog", "fox", "not"])]:
+    # by falling score: dog and [SEP], which are in the second part; two outputs without a token; not, fox, and, ##s, ","
+    for k, expected in [(1, ["dog"]), (4, ["dog"]), (5, ["dog", "not"]), (7, ["and", "dog", "fox", "not"])]:
         assert ask_ramp("dog", k=k)[0] == [[Site((0, 3), expected)]]
-    assert ask_ramp("dog", k=7)[0] == ask_ramp("dog", k=6)[0]  # the seventh is "##s"
-    assert ask_ramp("dog", k=8)[0] == [[Site((0, 3), [",", "and", "dog", "fox", "not"])]]  # punctuation stays
+    assert ask_ramp("dog", k=8)[0] == ask_ramp("dog", k=7)[0]  # the eighth is "##s"
+    assert ask_ramp("dog", k=9)[0] == [[Site((0, 3), [",", "and", "dog", "fox", "not"])]]  # punctuation stays
     whole = sorted({*WORDS} - {"##s", "##happy"})
     assert ask_ramp("dog", k=1000)[0] == [[Site((0, 3), whole)]]
 
@@ -121,8 +121,8 @@ def test_spans_are_those_of_the_text_as_it_is_written() -> None:
 
 
 def test_no_question_for_sentences_without_words_to_replace() -> None:
-    sites, asked = ask_ramp("the not 's", "", "un-42 !")
-    assert sites == [[], [], [Site((0, 2), ["not", "un"])]]
+    sites, asked = ask_ramp("the not 's", "", "un 42 !", k=6)
+    assert sites == [[], [], [Site((0, 2), ["not", "un"])]]  # 42 is one piece, but not of letters
     assert len(asked) == 1
 
 
