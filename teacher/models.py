@@ -111,8 +111,8 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
 
 def load_config(name: str, revision: str | None) -> Any:
     """Reads a model's ``config.json``, from a folder or the hub."""
-    if ("/" not in name or name.startswith((".", "/"))) and not Path(name).exists():
-        raise DataError(f"--model-name-or-path {name}: no such folder, and hub ids have the form owner/name")
+    if name.startswith((".", "/")) and not Path(name).exists():
+        raise DataError(f"model {name}: no such folder")
     if (Path(name) / FINETUNE_RECORD).exists() and read_record(Path(name) / FINETUNE_RECORD)["state"] != "finished":
         raise TeacherError(f"teacher {name}: its fine-tuning is not finished; repeat `distill finetune-teacher` first")
     try:
@@ -214,4 +214,4 @@ def _widths(task: Task) -> str:
 def not_loaded(name: str, part: str, error: Exception) -> DataError:
     """Says that a part of a model cannot be loaded, and why."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return DataError(f"--model-name-or-path {name}: its {part} cannot be loaded: {reason}")
+    return DataError(f"model {name}: its {part} cannot be loaded: {reason}")

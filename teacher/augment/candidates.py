@@ -7,14 +7,14 @@ import pyarrow as pa
 from accelerate import PartialState
 
 from pipeline import console
-from pipeline.files import make_folder, remove_temporaries, sha256, write_atomically
+from pipeline.files import make_folder, remove_temporaries, write_atomically
 from pipeline.logit_set.manifest import Setting, fingerprint
 from pipeline.targets import Ints
 from pipeline.tokenization import tokenizer_sha256
 from teacher.augment.parts import Parts
 from teacher.augment.proposals import propose, whole_words
 from teacher.augment.sites import Sites, read_sites, write_sites
-from teacher.augment.vectors import WordVectors, read_vectors
+from teacher.augment.vectors import WordVectors, file_sha256, read_vectors
 from teacher.config import AugmentConfig
 from teacher.inference import inference_mode
 from teacher.mlm.model import MaskedLm, load_masked_lm
@@ -42,13 +42,16 @@ def prepare_masked_lm(config: AugmentConfig, source_sha256: str) -> Asked:
         DataError: if it, or the word vectors, cannot be read.
         TeacherError: if it is no masked LM, or not of WordPieces.
     """
+    vectors = "none"
     if config.word_vectors is None:
         console.warn("no --word-vectors: words of several pieces are kept as they are")
+    else:
+        vectors = file_sha256(config.word_vectors)
     lm = load_masked_lm(config.masked_lm, None, config.max_seq_length)
     settings: dict[str, Setting] = {
         "masked_lm": weights_sha256(lm.model),
         "tokenizer": tokenizer_sha256(lm.tokens.tokenizer.to_str()),
-        "word_vectors": sha256(config.word_vectors) if config.word_vectors else "none",
+        "word_vectors": vectors,
         "num_candidates": config.num_candidates,
         "max_seq_length": config.max_seq_length,
         "precision": config.precision,

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pipeline.errors import DataError
+from pipeline.files import sha256
 from pipeline.targets import Floats
 
 MAX_WORDS = 100_000  # the commonest words come first in these files; TinyBERT reads so many, too
@@ -52,6 +53,18 @@ class WordVectors:
         return {word: n for n, word in reversed(list(enumerate(self.words)))}  # of a word twice, the first one
 
 
+def file_sha256(path: Path) -> str:
+    """Hash of a file of vectors.
+
+    Raises:
+        DataError: if it cannot be read.
+    """
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise _not_read(path, error) from error
+
+
 def read_vectors(path: Path) -> WordVectors:
     """Reads the first 100,000 vectors of a GloVe or word2vec text file, gzipped or not.
 
@@ -62,7 +75,7 @@ def read_vectors(path: Path) -> WordVectors:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
             words, rows = _parse(path, file)
     except (OSError, UnicodeDecodeError, EOFError) as error:
-        raise DataError(f"--word-vectors {path}: cannot be read: {error}") from error
+        raise _not_read(path, error) from error
     if not words:
         raise DataError(f"--word-vectors {path}: holds no vectors")
     vectors_WD = np.array(rows, dtype=np.float32)
@@ -90,3 +103,7 @@ def _parse(path: Path, file: TextIO) -> tuple[list[str], list[Floats]]:
         if len(words) == MAX_WORDS:
             break
     return words, rows
+
+
+def _not_read(path: Path, error: Exception) -> DataError:
+    return DataError(f"--word-vectors {path}: cannot be read: {error}")

@@ -119,9 +119,15 @@ def test_an_encoder_without_a_head_is_not_a_teacher(opinion: Task, work: Path) -
         load(opinion, work / "bert")
 
 
-@pytest.mark.parametrize("name", ["/nowhere/bert", "./bert", "bert-of-nobody"])
+@pytest.mark.parametrize("name", ["/nowhere/bert", "./bert"])
 def test_a_folder_that_is_not_there_is_named(opinion: Task, name: str) -> None:
-    with pytest.raises(DataError, match=f"--model-name-or-path {name}: no such folder.*owner/name"):
+    with pytest.raises(DataError, match=f"model {name}: no such folder"):
+        load(opinion, name)
+
+
+@pytest.mark.parametrize("name", ["bert-of-nobody", "nobody/bert"])  # the oldest models of the hub have no owner
+def test_a_model_that_the_hub_does_not_have_is_named(opinion: Task, name: str) -> None:
+    with pytest.raises(DataError, match=f"model {name}: its config cannot be loaded"):
         load(opinion, name)
 
 
@@ -129,7 +135,7 @@ def test_a_folder_that_is_not_there_is_named(opinion: Task, name: str) -> None:
 def test_a_folder_with_a_part_missing_is_named(task: Task, word_teacher: MakeTeacher, removed: str, part: str) -> None:
     folder = word_teacher((0, 1, 2))
     (folder / removed).unlink()
-    with pytest.raises(DataError, match=f"--model-name-or-path {folder}: its {part} cannot be loaded: "):
+    with pytest.raises(DataError, match=f"model {folder}: its {part} cannot be loaded: "):
         load(task, folder)
 
 
@@ -140,7 +146,7 @@ def test_a_folder_with_a_part_missing_is_named(task: Task, word_teacher: MakeTea
 def test_a_torn_file_is_named(task: Task, word_teacher: MakeTeacher, file: str, part: str) -> None:
     path = word_teacher((0, 1, 2)) / file
     path.write_bytes(path.read_bytes()[:400])
-    with pytest.raises(DataError, match=f"--model-name-or-path {path.parent}: its {part} cannot be loaded"):
+    with pytest.raises(DataError, match=f"model {path.parent}: its {part} cannot be loaded"):
         load(task, path.parent)
 
 
