@@ -66,7 +66,7 @@ def test_a_users_mistake_is_one_message_and_exit_code_2(task: list[object], tmp_
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 2
     assert result.stdout == ""
-    assert "error: --model-name-or-path ./nowhere: no such folder" in result.stderr
+    assert "error: model ./nowhere: no such folder" in result.stderr
     assert "Traceback" not in result.stderr
 
 
