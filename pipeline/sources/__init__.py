@@ -1,4 +1,4 @@
-"""Rows of a task and documents of a corpus, from the hub or local files, checked before anything expensive starts."""
+"""Rows of a task, checked before anything expensive starts, and documents of a corpus, checked as they are read."""
 
 from pipeline.sources.corpus import Documents, load_documents
 from pipeline.sources.source import Source, load_source, read_texts, rows_sha256, sentences

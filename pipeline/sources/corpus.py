@@ -57,6 +57,8 @@ class Documents:
     def read(self, start: int, stop: int) -> Iterator[tuple[int, list[str]]]:
         """The documents ``start`` to ``stop`` (exclusive), as batches with the number of their first row.
 
+        Where a row has no text, the document is empty.
+
         Raises:
             DataError: if a row is not text, with its place.
         """
@@ -65,10 +67,11 @@ class Documents:
             low, high = max(start, first), min(stop, first + part.num_rows)
             row = low
             for batch in part.batches(low - first, high - first) if low < high else ():
-                for number, text in enumerate(batch, start=row - first):
+                texts = ["" if text is None else text for text in batch]
+                for number, text in enumerate(texts, start=row - first):
                     if not _is_text(text):
                         raise DataError(f"{part.place}, row {number}: {text!r} is not text")
-                yield row, list(batch)
+                yield row, texts
                 row += len(batch)
             first += part.num_rows
 
@@ -205,7 +208,7 @@ class LinePart:
     def _text(self, line: bytes, row: int) -> Any:
         try:
             text = line.decode("utf-8-sig" if row == 0 else "utf-8").rstrip("\r\n")
-            if self._path.suffix == ".txt":
+            if self._path.suffix == ".txt" or not text.strip():  # JSON lines may be empty, too
                 return text
             values = json.loads(text)
             return values[text_column(self._corpus, f"{self.place}, row {row}", list(values))]

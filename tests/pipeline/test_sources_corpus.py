@@ -140,10 +140,9 @@ def test_sha256_is_of_the_content_and_its_order_not_of_the_folder(tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "texts", "place", "value"),
     [
-        ("x.parquet", [*TEXTS[:1300], None, "a"], r"x\.parquet, row 1300: ", "None is not text"),
+        ("x.jsonl", [*TEXTS[:1300], 7, "a"], r"x\.jsonl, row 1300: ", "7 is not text"),
         ("x.parquet", [7], r"x\.parquet, row 0: ", "7 is not text"),
         ("x.parquet", ["a", b"\xff"], r"x\.parquet, row 0: ", "b'a' is not text"),
-        ("x.jsonl", [*TEXTS[:1300], None, "a"], r"x\.jsonl, row 1300: ", "None is not text"),
         ("x.jsonl", ["a", ["b"]], r"x\.jsonl, row 1: ", r"\['b'\] is not text"),
     ],
 )
@@ -157,13 +156,24 @@ def test_row_that_is_not_text_is_named(tmp_path: Path, name: str, texts: list[An
         read(documents)
 
 
+@pytest.mark.parametrize("name", ["x.parquet", "x.jsonl"])
+def test_a_row_without_text_is_an_empty_document(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, ["a", None, "b"])
+    assert read(load_documents(MINE, tmp_path / name)) == ["a", "", "b"]
+
+
+def test_an_empty_line_is_an_empty_document(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n\n  \n{"text": "b"}\n')
+    texts = read(load_documents(MINE, tmp_path / "x.jsonl"))
+    assert [text.strip() for text in texts] == ["a", "", "", "b"]
+
+
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
         ("x.txt", b"caf\xe9", "cannot be read: .*utf-8"),
         ("x.jsonl", b'{"text": "caf\xe9"}', "cannot be read: .*utf-8"),
         ("x.jsonl", b'{"text": ', "cannot be read: Expecting value"),
-        ("x.jsonl", b"", "cannot be read: Expecting value"),
         ("x.jsonl", b'["text"]', "cannot be read: "),
         ("x.jsonl", b"7", "cannot be read: "),
     ],
