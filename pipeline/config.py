@@ -1,5 +1,6 @@
 """Base of all command configurations: frozen, strict, and reporting every problem at once."""
 
+from collections.abc import Iterable
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -32,6 +33,18 @@ class Config(BaseModel):
 def flag_name(field: str) -> str:
     """The command line's spelling of a field: ``max_seq_length`` -> ``--max-seq-length``."""
     return SPELLINGS.get(field, "--" + field.replace("_", "-"))
+
+
+def refuse_flags(config: Config, fields: Iterable[str], reason: str) -> None:
+    """Raises ConfigError for flags that were given and are not for this use of a command.
+
+    Args:
+        config: the configuration.
+        fields: the flags' fields.
+        reason: why not.
+    """
+    wrong = sorted(name for name in config.model_fields_set.intersection(fields) if getattr(config, name) is not None)
+    raise_all(ConfigError, "wrong flags", [f"{flag_name(name)}: {reason}" for name in wrong])
 
 
 def as_flags(config: Config) -> list[str]:

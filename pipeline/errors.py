@@ -48,6 +48,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"{suggestion}Known: {', '.join(names) or 'none'}."
 
 
+def short(value: object) -> str:
+    """A setting's value for people; of hashes the beginning."""
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 40 else text[:12] + "…"
+
+
 def setting_changes(
     there: Mapping[str, object], now: Mapping[str, object], show: Callable[[object], str] = repr
 ) -> str:

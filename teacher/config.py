@@ -5,10 +5,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.config import Config, flag_name
+from pipeline.config import Config, refuse_flags
 from pipeline.corpora import Corpus
 from pipeline.environment import store_folder
-from pipeline.errors import ConfigError, raise_all
+from pipeline.errors import ConfigError
 from pipeline.logit_set.config import SET_NAME, CodecFlags
 from pipeline.tasks import Method, Objective, Task
 from teacher.augment.config import AugmentFlags
@@ -17,6 +17,8 @@ Precision = Literal["fp32", "bf16", "fp16"]
 Packing = Literal["sentences", "blocks"]
 MaskingKind = Literal["uniform", "frequency"]
 Signal = Literal["logits", "mlm"]
+TRAIN = "train"  # the split whose rows are augmented
+MASKED_LM_FLAGS = {"precision", "max_seq_length"}
 USUAL_VARIANTS: dict[Method, int] = {"tinybert": 20, "mask-pos": 10}
 
 
@@ -64,9 +66,9 @@ class FinetuneConfig(CorpusConfig, _TaskFinetuneConfig):
         if (self.objective == "mlm") != (self.corpus is not None):
             raise ConfigError("--objective mlm and --corpus go together: masked language modelling is for a corpus")
         if self.corpus is not None:
-            _refuse(self, {"task", "num_train_epochs"}, "is for a task, not for a corpus")
+            refuse_flags(self, {"task", "num_train_epochs"}, "is for a task, not for a corpus")
         else:
-            _refuse(self, {*CorpusConfig.model_fields, "max_steps"}, "is for a corpus, not for a task")
+            refuse_flags(self, {*CorpusConfig.model_fields, "max_steps"}, "is for a corpus, not for a task")
 
 
 class _TaskDumpConfig(Config):
@@ -113,13 +115,15 @@ class AugmentConfig(AugmentFlags):
     store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
     name: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
     precision: Precision = Field("fp32", description="tinybert: arithmetic of the masked LM.")
-    max_seq_length: int = Field(128, ge=8, description="tinybert: longest input of the masked LM in tokens.")
+    max_seq_length: int = Field(128, ge=4, description="tinybert: longest input of the masked LM in tokens.")
     seed: int = Field(42, ge=0, description="Seed of all choices.")
     json_output: bool = Field(False, description="Print the result as JSON.")
 
     def check(self) -> None:
         """Raises ConfigError for flags of the other method."""
         self.check_method(self.method)
+        if self.method == "mask-pos":
+            refuse_flags(self, MASKED_LM_FLAGS, "is not for method mask-pos")
 
     def variants_of(self, task: Task) -> int:
         """How many variants are wanted: as the flag says, or the task, or as usual."""
@@ -130,8 +134,9 @@ class DumpConfig(AugmentFlags, CodecFlags, CorpusConfig, _TaskDumpConfig):
     """``distill teacher-dump``."""
 
     augment: Method | None = Field(
-        None, description="Add variants of the training rows, made as `distill augment` does."
+        None, description="Add variants of the training rows: those of `distill augment`, made if they are missing."
     )
+    variants: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
     signal: Signal | None = Field(None, description="What to write: logits for a task, mlm for a corpus.")
     num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; about 1 / probability mask all.")
     seed: int = Field(42, ge=0, description="Seed of masking, draws and variants.")
@@ -144,17 +149,24 @@ class DumpConfig(AugmentFlags, CodecFlags, CorpusConfig, _TaskDumpConfig):
             raise ConfigError("--signal mlm and --corpus go together; --signal logits is for a task")
         own = {*CorpusConfig.model_fields, *CodecFlags.model_fields, "num_copies"}
         if self.corpus is not None:
-            _refuse(self, {"task", "teacher_labels", "splits", "augment"}, "is for a task, not for a corpus")
+            refuse_flags(self, {"task", "teacher_labels", "splits", "augment"}, "is for a task, not for a corpus")
         else:
-            _refuse(self, own if self.augment else own | {"seed"}, "is for a corpus, not for a task")
+            refuse_flags(self, own if self.augment else own | {"seed"}, "is for a corpus, not for a task")
         self.check_method(self.augment)
+        if self.augment is None:
+            refuse_flags(self, {"variants"}, "is for augmentation; give --augment METHOD, too")
+        elif self.split_names and TRAIN not in self.split_names:
+            raise ConfigError(f"--splits: --augment needs the split {TRAIN!r}, whose rows are augmented")
 
     def augmentation(self) -> AugmentConfig | None:
-        """The settings of the variants to add, if any: those that `distill augment` takes, too."""
+        """The settings of the variants to add, if any: those flags that `distill augment` takes, too."""
         if self.augment is None:
             return None
-        shared = AugmentConfig.model_fields.keys() & self.model_fields_set
-        return AugmentConfig(method=self.augment, **self.model_dump(include=set(shared)))
+        shared = AugmentConfig.model_fields.keys() & self.model_fields_set - {"name", "json_output"}
+        if self.augment == "mask-pos":
+            shared -= MASKED_LM_FLAGS
+        values = {name: getattr(self, name) for name in shared}
+        return AugmentConfig(**values | {"method": self.augment, "name": self.variants})
 
     def teacher_for(self, subject: Task | Corpus) -> tuple[str, str | None]:
         """The teacher to load and its revision: those named, or those of the task or corpus.
@@ -170,8 +182,8 @@ class DumpConfig(AugmentFlags, CodecFlags, CorpusConfig, _TaskDumpConfig):
         return subject.teacher.model, self.model_revision or subject.teacher.revision
 
     def set_name(self, subject: str) -> str:
-        """The name of the set: as given, or that of its task or corpus, and of the method of augmentation."""
-        return self.name or (f"{subject}-{self.augment}" if self.augment else subject)
+        """The name of the set: as given, or that of its variants, its task or its corpus."""
+        return self.name or self.variants or (f"{subject}-{self.augment}" if self.augment else subject)
 
 
 class BudgetConfig(CorpusConfig):
@@ -193,11 +205,6 @@ class BudgetConfig(CorpusConfig):
     num_copies: int = Field(1, ge=1, description="Masked copies of each sequence.")
     seed: int = Field(42, ge=0, description="Seed of masking and draws.")
     json_output: bool = Field(False, description="Print the result as JSON.")
-
-
-def _refuse(config: Config, fields: set[str], reason: str) -> None:
-    wrong = sorted(fields & config.model_fields_set - {name for name in fields if getattr(config, name) is None})
-    raise_all(ConfigError, "wrong flags", [f"{flag_name(name)}: {reason}" for name in wrong])
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -32,8 +32,9 @@ from pipeline.sources import Source, load_source, sentences
 from pipeline.targets import gold_arrays
 from pipeline.tasks import Task, load_task
 from pipeline.tokenization import tokenize
+from teacher.augment.folder import Variants
 from teacher.augment.mask_pos import MASK
-from teacher.augment.run import Variants, make_or_open, sides_for
+from teacher.augment.run import sides_for, training_rows, variants_for
 from teacher.config import DumpConfig
 from teacher.inference import default_tokens_per_batch, inference_mode, teacher_logits
 from teacher.label_order import check_label_order
@@ -82,7 +83,10 @@ def read_rows(config: DumpConfig) -> tuple[Task, Source]:
     """The task and its checked rows."""
     config.check()
     task = load_task(config.task, config.manifest)
-    return task, load_source(task, config.data, config.split_names)
+    source = load_source(task, config.data, config.split_names)
+    if config.augment:
+        training_rows(source)
+    return task, source
 
 
 def _variants(
@@ -92,9 +96,10 @@ def _variants(
     wanted = config.augmentation()
     if wanted is None:
         return None
-    if config.augment == "mask-pos" and teacher.tokenizer.token_to_id(MASK) is None:
+    masks = wanted.method == "mask-pos" and wanted.mask_probability > 0
+    if masks and teacher.tokenizer.token_to_id(MASK) is None:
         raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {MASK}; use --augment tinybert")
-    return make_or_open(wanted, task, source, state, command, only_open=config.num_shards > 1)
+    return variants_for(wanted, task, training_rows(source), state, command, is_job=config.num_shards > 1)
 
 
 def most_variants(config: DumpConfig, task: Task) -> int:

@@ -6,7 +6,8 @@ import pyarrow as pa
 
 from pipeline.logit_set.manifest import Shard
 from pipeline.sources import Source
-from teacher.augment.run import TRAIN, Variants
+from teacher.augment.folder import Variants
+from teacher.config import TRAIN
 
 COLUMNS = ["source_row", "variant", "origin", "sentence1", "sentence2", "label", "score"]
 
@@ -25,7 +26,7 @@ class Rows:
         rows = rows.append_column("origin", pa.repeat("original", rows.num_rows)).select(COLUMNS)
         if self.variants is None or shard.split != TRAIN:
             return rows
-        added = self.variants.folder.read(shard.start, shard.stop)
+        added = self.variants.read(shard.start, shard.stop)
         for name in ("label", "score"):
             added = added.append_column(name, pa.nulls(added.num_rows, rows.schema.field(name).type))
         both = pa.concat_tables([rows, added.select(COLUMNS).cast(rows.schema)])

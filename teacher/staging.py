@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 import pyarrow.compute as pc
 
+from pipeline.logit_set.augmentation import AugmentationRecord
 from pipeline.logit_set.manifest import (
     AugmentedManifest,
     ExamplesManifest,
@@ -21,8 +22,8 @@ from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks import Task
 from pipeline.tokenization import pad_id, tokenizer_sha256, vocabulary_size
-from teacher.augment.run import TRAIN, Variants
-from teacher.config import DumpConfig
+from teacher.augment.folder import Variants
+from teacher.config import TRAIN, DumpConfig
 from teacher.models import Teacher, weights_sha256
 
 # Fitted to the files of SST-2 (short sentences) and MRPC (long pairs); both are within 3 %.
@@ -97,8 +98,10 @@ def staged_manifest(
         "max_seq_length": config.max_seq_length,
         "precision": config.precision,
         **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
+        **(_augment_settings(variants.record) if variants else {}),
     }
-    plain = ExamplesManifest(
+    kind, own = (AugmentedManifest, {"augmentation": variants.record}) if variants else (ExamplesManifest, {})
+    return kind(
         name=config.set_name(task.name),
         state="staged",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -118,10 +121,9 @@ def staged_manifest(
         shards=all_shards(source, config.rows_per_shard, variants.record.multiplier if variants else 1),
         notes=tuple(source.warnings),
         versions={name: version(name) for name in LIBRARIES},
+        **own,
     )
-    if variants is None:
-        return plain
-    settings |= {f"augment.{name}": value for name, value in variants.record.settings.items()}
-    settings["augment.rows"] = variants.record.rows_sha256
-    values = plain.model_dump(exclude={"format_version"}) | {"settings": settings, "fingerprint": fingerprint(settings)}
-    return AugmentedManifest(**values, augmentation=variants.record)
+
+
+def _augment_settings(record: AugmentationRecord) -> dict[str, Setting]:
+    return {f"augment.{name}": value for name, value in record.settings.items()} | {"augment.rows": record.rows_sha256}

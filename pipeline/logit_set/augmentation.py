@@ -66,7 +66,7 @@ class AugmentationRecord(BaseModel):
             "method": self.method,
             "source rows": self.source_rows,
             "variants tried": self.tried,
-            "given up, every word hit": self.tried - self.generated,
+            "given up, no word left as it was": self.tried - self.generated,
             "dropped, as an original reads the same": self.unchanged,
             "dropped, as another variant reads the same": self.repeated,
             "variants kept": self.rows,

@@ -1,6 +1,8 @@
 """The set's README.md: a dataset card that people read and `datasets.load_dataset` understands."""
 
+import html
 from importlib.resources import files
+from textwrap import shorten
 
 import yaml
 
@@ -96,7 +98,9 @@ Settings: {settings}
 
 
 def _cell(sentences: tuple[str, ...]) -> str:
-    return " ‖ ".join(sentences).replace("|", "\\|").replace("\n", " ")
+    """Sentences fit for a table of Markdown: on one line, without marks of its own, and not too long."""
+    text = " ".join(" ‖ ".join(sentences).split())
+    return html.escape(shorten(text, 300, placeholder=" …"), quote=False).replace("|", "\\|")
 
 
 def _front_matter(manifest: SetManifest) -> dict[str, object]:

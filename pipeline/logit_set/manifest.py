@@ -128,6 +128,8 @@ class SetManifest(_Record):
         notes: what is unusual, such as a partial split.
     """
 
+    holds: ClassVar[str]
+
     format_version: int
     name: str
     state: State
@@ -183,6 +185,8 @@ class SetManifest(_Record):
 class ExamplesManifest(SetManifest):
     """The record of a task's logits."""
 
+    holds: ClassVar[str] = "logits of a task"
+
     format_version: int = 1
     task: TaskRecord
     target: Target
@@ -201,6 +205,8 @@ class TokensManifest(SetManifest):
         decoder_sha256: hash of the file ``decoder.safetensors``, for the codec that needs one.
     """
 
+    holds: ClassVar[str] = "predictions of a masked language model"
+
     format_version: int = 2
     corpus: CorpusRecord
     masking: MaskingRecord
@@ -216,6 +222,8 @@ class TokensManifest(SetManifest):
 
 class AugmentedManifest(ExamplesManifest):
     """The record of a task's logits with those of variants of its training rows."""
+
+    holds: ClassVar[str] = "logits of a task with variants"
 
     format_version: int = 3
     augmentation: AugmentationRecord
@@ -271,7 +279,7 @@ def read_kind(root: Path, kind: type[M], advice: str) -> M:
     """
     manifest = read_manifest(root)
     if not isinstance(manifest, kind):
-        raise ConfigError(f"{root}: holds {manifest.settings.get('signal')} signals; {advice}")
+        raise ConfigError(f"{root}: holds {manifest.holds}; {advice}")
     return manifest
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError, raise_all
@@ -14,7 +15,7 @@ from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
 from pipeline.logit_set.tokens import tokens_schema
 from pipeline.logit_set.verify_tokens import tokens_problems
 
-EXAMINED = ["split", "source_row", "variant", "label", "score", "logits"]
+EXAMINED = ["split", "source_row", "variant", "origin", "label", "score", "logits"]
 
 
 def verify_shards(root: Path, manifest: SetManifest) -> None:
@@ -92,11 +93,16 @@ def _examples_problems(manifest: ExamplesManifest, shard: Shard, table: pa.Table
         problems.append(f"{shard.path}: the source rows {shard.start:,} to {shard.stop:,} are not there exactly once")
     if len(np.unique(np.stack([rows, variants]), axis=1).T) != len(rows):
         problems.append(f"{shard.path}: a (source_row, variant) occurs twice")
-    if manifest.format_version == 1 and len(originals) < len(rows):
-        problems.append(f"{shard.path}: holds variants, but distill.json tells of none")
-    augmented = table.filter(pa.array(variants > 0))
-    if (variants < 0).any() or any(augmented.column(name).null_count < len(augmented) for name in ("label", "score")):
+    is_variant = variants != 0
+    if is_variant.any() and (shard.split != "train" or not isinstance(manifest, AugmentedManifest)):
+        problems.append(f"{shard.path}: holds variants, but distill.json tells of none there")
+    if ((rows < shard.start) | (rows >= shard.stop)).any():
+        problems.append(f"{shard.path}: holds variants of other rows than {shard.start:,} to {shard.stop:,}")
+    gold = pc.or_(*(pc.is_valid(table.column(name)) for name in ("label", "score"))).to_numpy()
+    if (variants < 0).any() or (gold & is_variant).any():
         problems.append(f"{shard.path}: a variant has gold, or a number below 0")
+    if ((pc.equal(table.column("origin"), "original").to_numpy()) == is_variant).any():
+        problems.append(f"{shard.path}: the origin of a row is wrong: it is 'original' for variant 0, and for no other")
     finite = np.isfinite(logits_of(table, manifest.target.num_logits)).all(axis=1)
     if not finite.all():
         problems.append(f"{shard.path}: logits of source row {rows[~finite][0]} are not finite")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes
+from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
 from pipeline.files import (
     make_folder,
     remove_temporaries,
@@ -73,7 +73,7 @@ def start_set(root: Path, planned: M, tokenizer_json: str) -> M:
 
 def _check_same(root: Path, there: SetManifest, planned: SetManifest) -> None:
     if there.fingerprint != planned.fingerprint:
-        changes = setting_changes(there.settings, planned.settings, _short)
+        changes = setting_changes(there.settings, planned.settings, short)
         raise FingerprintMismatchError(
             f"{root} holds a logit set made with other settings:\n{changes}\n"
             "Give the new set another --name, or remove the folder if the old one is not needed"
@@ -164,8 +164,3 @@ def _measured(root: Path, shard: Shard) -> Shard:
     path = root / shard.path
     rows = read_metadata(path).num_rows
     return shard.model_copy(update={"rows": rows, "bytes": path.stat().st_size, "sha256": sha256(path)})
-
-
-def _short(value: object) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 40 else text[:12] + "…"

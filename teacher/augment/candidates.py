@@ -1,5 +1,6 @@
 """Candidates of every distinct sentence of a task, computed once and kept in the store."""
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,8 +8,9 @@ import pyarrow as pa
 from accelerate import PartialState
 
 from pipeline import console
-from pipeline.files import make_folder, remove_temporaries, write_atomically
+from pipeline.files import make_folder, write_atomically
 from pipeline.logit_set.manifest import Setting, fingerprint
+from pipeline.sources import ROWS_AT_ONCE
 from pipeline.targets import Ints
 from pipeline.tokenization import tokenizer_sha256
 from teacher.augment.parts import Parts
@@ -35,7 +37,7 @@ class Asked:
     settings: dict[str, Setting]
 
 
-def prepare_masked_lm(config: AugmentConfig, source_sha256: str) -> Asked:
+def prepare_masked_lm(config: AugmentConfig) -> Asked:
     """Loads the masked LM and makes sure that it can be used, before anything expensive.
 
     Raises:
@@ -55,8 +57,6 @@ def prepare_masked_lm(config: AugmentConfig, source_sha256: str) -> Asked:
         "num_candidates": config.num_candidates,
         "max_seq_length": config.max_seq_length,
         "precision": config.precision,
-        "source": source_sha256,
-        "rules": RULES,
     }
     return Asked(lm, whole_words(lm), settings)
 
@@ -79,7 +79,7 @@ def find_sites(config: AugmentConfig, asked: Asked, sentences: pa.Array, state: 
         sentences: every sentence once.
         state: of the processes.
     """
-    run = fingerprint(asked.settings)
+    run = fingerprint({**asked.settings, "rules": RULES, "sentences": _texts_sha256(sentences)})
     parts = Parts(config.store / FOLDER / run[:16], run, len(sentences), SENTENCES_PER_PART, "sentences")
     make_folder(parts.folder)
     mine = parts.mine(state)
@@ -91,9 +91,16 @@ def find_sites(config: AugmentConfig, asked: Asked, sentences: pa.Array, state: 
             for part in mine:
                 _write_part(config, asked, vectors, sentences, parts, part, steps)
     state.wait_for_everyone()
-    if state.is_main_process:
-        remove_temporaries(parts.folder)
     return read_sites(parts.paths)
+
+
+def _texts_sha256(sentences: pa.Array) -> str:
+    digest = hashlib.sha256()
+    for start in range(0, len(sentences), ROWS_AT_ONCE):
+        for text in sentences[start : start + ROWS_AT_ONCE].to_pylist():
+            data = text.encode()
+            digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
 
 
 def _write_part(
@@ -113,4 +120,4 @@ def _write_part(
         found += propose(asked.lm, asked.words, vectors, some, config.num_candidates, config.max_seq_length)
         steps.advance(len(some))
     footer = parts.footer(part)
-    write_atomically(parts.paths[part], lambda path: write_sites(path, texts, found, footer))
+    write_atomically(parts.paths[part], lambda path: write_sites(path, found, footer))

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.config import Config, flag_name
-from pipeline.errors import ConfigError, raise_all
+from pipeline.config import Config, refuse_flags
+from pipeline.errors import ConfigError
 from pipeline.tasks import Method
 
 Pairs = Literal["each", "both"]
@@ -40,8 +40,7 @@ class AugmentFlags(Config):
     def check_method(self, method: Method | None) -> None:
         """Raises ConfigError for flags of another method, or of any if there is none."""
         own = OWN_FLAGS[method] | {"num_variants"} if method else set()
-        wrong = sorted((self.model_fields_set & AugmentFlags.model_fields.keys()) - own)
         reason = f"is not for method {method}" if method else "is for augmentation; give --augment METHOD, too"
-        raise_all(ConfigError, "wrong flags", [f"{flag_name(name)}: {reason}" for name in wrong])
+        refuse_flags(self, AugmentFlags.model_fields.keys() - own, reason)
         if method == "mask-pos" and not 0 < self.mask_probability + self.pos_probability <= 1:
             raise ConfigError("--mask-probability and --pos-probability: their sum must be above 0 and at most 1")

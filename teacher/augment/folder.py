@@ -3,21 +3,22 @@
 While they are made, ``generated/`` holds them with all repetitions.
 """
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes
-from pipeline.files import make_folder, sha256, write_atomically, write_text_once
+from pipeline.config import parse_model
+from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, setting_changes, short
+from pipeline.files import make_folder, sha256, write_atomically
 from pipeline.logit_set.augmentation import AugmentationRecord
 from pipeline.logit_set.manifest import Setting, fingerprint
 from pipeline.logit_set.shard_file import parquet_writer
-from pipeline.run_record import finish_run, read_record
+from pipeline.run_record import Record, finish_run, read_record, write_record
 from teacher.augment.parts import Parts
 from teacher.augment.variants import SCHEMA
 
@@ -39,19 +40,11 @@ class Folder:
     generated: Parts
     rows: Parts
 
-    def read(self, start: int, stop: int) -> pa.Table:
-        """The variants of the source rows ``start`` to ``stop`` (exclusive).
-
-        Raises:
-            IntegrityError: if a file is damaged or gone.
-        """
-        parts = [part for part in range(self.rows.count) if _overlap(self.rows.bounds(part), (start, stop))]
-        condition = (pc.field("source_row") >= start) & (pc.field("source_row") < stop)
-        try:
-            tables = [pq.read_table(self.rows.paths[part], partitioning=None, filters=condition) for part in parts]
-        except (OSError, pa.ArrowException) as error:
-            raise IntegrityError(f"{self.root}: cannot be read: {error}; repeat the command") from error
-        return pa.concat_tables([SCHEMA.empty_table(), *(table.cast(SCHEMA) for table in tables)])
+    @classmethod
+    def of(cls, root: Path, settings: dict[str, Setting], num_rows: int, num_variants: int) -> "Folder":
+        """The folder for so many variants of each of so many rows."""
+        run, size = fingerprint(settings), max(1, VARIANTS_PER_PART // num_variants)
+        return cls(root, Parts(root / "generated", run, num_rows, size), Parts(root / "rows", run, num_rows, size))
 
     def finish(self, record: AugmentationRecord) -> None:
         """Says that all rows are written, and forgets what they were made from."""
@@ -59,48 +52,82 @@ class Folder:
         finish_run(self.root / AUGMENT_FILE, {"augmentation": record.model_dump(mode="json"), "sha256": files})
         shutil.rmtree(self.generated.folder)
 
-    def finished(self) -> AugmentationRecord | None:
-        """What the folder holds if it is finished, and its files are those that were written.
+
+@dataclass(frozen=True)
+class Variants:
+    """Finished variants: where they are, and what came of making them."""
+
+    folder: Folder
+    record: AugmentationRecord
+
+    def read(self, start: int, stop: int) -> pa.Table:
+        """The variants of the source rows ``start`` to ``stop`` (exclusive).
 
         Raises:
-            IntegrityError: if its record is damaged.
+            IntegrityError: if a file is damaged or gone.
         """
-        record = read_record(self.root / AUGMENT_FILE)
-        if record["state"] != "finished":
-            return None
-        files = record["result"]["sha256"]
-        if any(not path.is_file() or sha256(path) != files.get(path.name) for path in self.rows.paths):
-            return None
-        return AugmentationRecord.model_validate(record["result"]["augmentation"])
+        rows = self.folder.rows
+        parts = [part for part in range(rows.count) if _overlap(rows.bounds(part), (start, stop))]
+        condition = (pc.field("source_row") >= start) & (pc.field("source_row") < stop)
+        try:
+            tables = [pq.read_table(rows.paths[part], partitioning=None, filters=condition) for part in parts]
+        except (OSError, pa.ArrowException) as error:
+            raise IntegrityError(f"{self.folder.root}: cannot be read: {error}; repeat the command") from error
+        return pa.concat_tables([SCHEMA.empty_table(), *(table.cast(SCHEMA) for table in tables)])
 
 
-def open_folder(root: Path, settings: dict[str, Setting], num_rows: int, num_variants: int, command: str) -> Folder:
-    """Creates a folder for variants, or opens the one that is there if it was made with the same settings.
+def start_folder(folder: Folder, settings: dict[str, Setting], command: str) -> None:
+    """Creates a folder for variants, or goes on with the one that was begun with the same settings.
 
     Args:
-        root: the folder.
+        folder: the folder.
         settings: all that decides the rows.
-        num_rows: source rows.
-        num_variants: variants of each.
         command: the command line, for the record.
 
     Raises:
-        FingerprintMismatchError: if its settings are others, naming each that differs.
-        IntegrityError: if it is damaged.
+        FingerprintMismatchError: if variants made with other settings would be lost.
+        IntegrityError: if its record is damaged.
     """
-    size = max(1, VARIANTS_PER_PART // num_variants)
-    run = fingerprint(settings)
-    folder = Folder(root, Parts(root / "generated", run, num_rows, size), Parts(root / "rows", run, num_rows, size))
+    make_folder(folder.generated.folder)
     make_folder(folder.rows.folder)
+    path = folder.root / AUGMENT_FILE
+    if path.exists() and any(folder.root.glob("*/*.parquet")):
+        check_settings(folder.root, read_record(path)["settings"], settings)
+    else:
+        write_record(path, {"state": "running", "command": command, "settings": settings})
+
+
+def open_variants(root: Path) -> Variants | None:
+    """Opens variants if they are finished, and their files are those that were written.
+
+    Raises:
+        IntegrityError: if their record is damaged.
+    """
     path = root / AUGMENT_FILE
-    write_text_once(path, json.dumps({"state": "running", "command": command, "settings": settings}, indent=2) + "\n")
-    changes = setting_changes(read_record(path)["settings"], settings)
+    if not path.exists():
+        return None
+    record = read_record(path)
+    if record["state"] != "finished":
+        return None
+    files, augmentation = _result(path, record)
+    folder = Folder.of(
+        root, augmentation.settings, augmentation.source_rows, augmentation.tried // augmentation.source_rows
+    )
+    if any(not path.is_file() or sha256(path) != files.get(path.name) for path in folder.rows.paths):
+        return None
+    shutil.rmtree(folder.generated.folder, ignore_errors=True)  # left by a kill in the last moment
+    return Variants(folder, augmentation)
+
+
+def check_settings(root: Path, there: dict[str, Setting], wanted: dict[str, Setting]) -> None:
+    """Raises FingerprintMismatchError if variants were made with other settings, naming each that differs."""
+    changes = setting_changes(there, wanted, short)
     if changes:
         raise FingerprintMismatchError(
             f"{root} holds variants made with other settings:\n{changes}\n"
-            "Give the new ones another --name, or remove the folder if the old ones are not needed"
+            "Give the new ones another name (augment --name, teacher-dump --variants), "
+            "or remove the folder if the old ones are not needed"
         )
-    return folder
 
 
 def write_part(parts: Parts, part: int, variants: pa.Table) -> None:
@@ -111,6 +138,14 @@ def write_part(parts: Parts, part: int, variants: pa.Table) -> None:
             writer.write_table(variants)
 
     write_atomically(parts.paths[part], write)
+
+
+def _result(path: Path, record: Record) -> tuple[dict[str, Any], AugmentationRecord]:
+    try:
+        result = record["result"]
+        return dict(result["sha256"]), parse_model(AugmentationRecord, result["augmentation"], str(path))
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(f"{path}: damaged: {error}; remove the folder and repeat the command") from error
 
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:

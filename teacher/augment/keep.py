@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import console
+from pipeline.errors import IntegrityError
 from pipeline.files import remove_temporaries
 from pipeline.logit_set.augmentation import AugmentationRecord, Sample
 from pipeline.logit_set.manifest import Setting
@@ -46,7 +48,7 @@ def keep_distinct(
         settings: all that decides the rows.
     """
     repeated = _repeated(folder, originals)
-    dropped = _keys(repeated)
+    dropped = np.sort(_keys(repeated))
     unchanged = int(np.count_nonzero(repeated.column("is_original").to_numpy()))
     generated = sum(pq.read_metadata(path).num_rows for path in folder.generated.paths)
     total = generated - len(dropped)
@@ -54,17 +56,18 @@ def keep_distinct(
     digest = hashlib.sha256()
     changed_words = words = seen = 0
     sample = []
-    for part, path in enumerate(folder.generated.paths):
-        table = pq.read_table(path, partitioning=None)
-        table = table.filter(pa.array(~np.isin(_keys(table), dropped)))
-        write_part(folder.rows, part, table)
-        changed_words += int(table.column("changed").to_numpy().sum())
-        words += int(table.column("words").to_numpy().sum())
-        for number, row in enumerate(table.to_pylist(), start=seen):
-            digest.update(repr([row[name] for name in ("source_row", "variant", *TEXT)]).encode())
-            if number in sampled:
-                sample.append(_sample(originals, row))
-        seen += table.num_rows
+    with console.progress(total, "distinct variants") as steps:
+        for part, path in enumerate(folder.generated.paths):
+            table = _without(pq.read_table(path, partitioning=None), dropped)
+            write_part(folder.rows, part, table)
+            changed_words += int(table.column("changed").to_numpy().sum())
+            words += int(table.column("words").to_numpy().sum())
+            for number, row in enumerate(table.to_pylist(), start=seen):
+                digest.update(repr([row[name] for name in ("source_row", "variant", *TEXT)]).encode())
+                if number in sampled:
+                    sample.append(_sample(originals, row))
+            seen += table.num_rows
+            steps.advance(table.num_rows)
     remove_temporaries(folder.rows.folder)
     record = AugmentationRecord(
         method=method,
@@ -86,10 +89,23 @@ def keep_distinct(
 
 def _repeated(folder: Folder, originals: pa.Table) -> pa.Table:
     """The keys of the variants that read as an original or an earlier variant does."""
-    with duckdb.connect(config={"temp_directory": str(folder.generated.folder / "spilled")}) as connection:
+    spilled = folder.generated.folder / "spilled"
+    with duckdb.connect(config={"temp_directory": str(spilled)}) as connection:
         connection.register("originals", originals.select(["source_row", *TEXT]))
         files = [str(path) for path in folder.generated.paths]
-        return connection.sql(REPEATED, params={"files": files}).to_arrow_table()
+        try:
+            return connection.sql(REPEATED, params={"files": files}).to_arrow_table()
+        except duckdb.Error as error:
+            raise IntegrityError(f"{folder.root}: {error}; remove the folder and repeat the command") from error
+
+
+def _without(table: pa.Table, dropped: Ints) -> pa.Table:
+    """The rows whose keys are not among those dropped, which are sorted."""
+    keys = _keys(table)
+    if not len(keys):
+        return table
+    here = slice(np.searchsorted(dropped, keys[0]), np.searchsorted(dropped, keys[-1], side="right"))
+    return table.filter(pa.array(~np.isin(keys, dropped[here])))
 
 
 def _keys(rows: pa.Table) -> Ints:

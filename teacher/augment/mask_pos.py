@@ -84,25 +84,34 @@ class MaskPos:
     def _edited(
         self, text: str, spans: list[Span], tags: list[str], change_S: Floats64, choose_S: Floats64, cut_3: Floats64
     ) -> Edited | None:
-        replacements: list[tuple[Span, str]] = []
-        num_hit = 0
-        for place in np.flatnonzero(change_S < self.mask_probability + self.pos_probability).tolist():
-            new = MASK
-            if change_S[place] >= self.mask_probability:
-                pool = self.pools.numbers.get(tags[place])
-                if pool is None:
-                    continue
-                new = self.pools.words[pool[int(choose_S[place] * len(pool))]]
-            num_hit += 1
-            if new != text[slice(*spans[place])]:  # the word itself is in its pool
-                replacements.append((spans[place], new))
-        if num_hit == len(spans):
-            return None
-        is_cut = cut_3[0] < self.ngram_probability
+        first, stop = 0, len(spans)
+        is_cut = len(spans) > 0 and cut_3[0] < self.ngram_probability
         if is_cut:
-            text, replacements = _cut(text, spans, replacements, cut_3)
+            first, stop = _ngram(len(spans), cut_3)
+        hits: dict[Span, str] = {}
+        for place in range(first, stop):
+            word = self._instead(tags[place] if tags else None, change_S[place], choose_S[place])
+            if word is not None:
+                hits[spans[place]] = word
+        if len(hits) == stop - first:
+            return None
+        # a word may be drawn for itself, for it is in its pool
+        replacements = [(span, word) for span, word in hits.items() if word != text[slice(*span)]]
         kinds = {"mask" if word == MASK else "pos" for _, word in replacements} or ({"ngram"} if is_cut else set())
-        return Edited(spliced(text, _spaced(text, replacements)), frozenset(kinds), len(replacements), len(spans))
+        start, end = (spans[first][0], spans[stop - 1][1]) if is_cut else (0, len(text))
+        moved = [((a - start, b - start), word) for (a, b), word in replacements]
+        edited = spliced(text[start:end], _spaced(text[start:end], moved))
+        return Edited(edited, frozenset(kinds), len(replacements), stop - first)
+
+    def _instead(self, tag: str | None, change: float, choose: float) -> str | None:
+        """What stands in a word's place; None if it stays."""
+        if change < self.mask_probability:
+            return MASK
+        if change >= self.mask_probability + self.pos_probability or tag not in self.pools.numbers:
+            return None
+        pool = self.pools.numbers[tag]
+        word: str = self.pools.words[pool[int(choose * len(pool))]]
+        return word
 
 
 def words_in(text: str) -> list[Span]:
@@ -126,20 +135,19 @@ def make_pools(texts: Iterable[str], tagger: Tagger) -> Pools:
     return Pools(list(number), kept)
 
 
-def _cut(
-    text: str, spans: list[Span], replacements: list[tuple[Span, str]], cut_3: Floats64
-) -> tuple[str, list[tuple[Span, str]]]:
-    """A text cut to 1 to 5 words in a row, and the replacements that are left."""
-    length = min(1 + int(cut_3[1] * LONGEST_NGRAM), len(spans))
-    first = int(cut_3[2] * (len(spans) - length + 1))
-    start, stop = spans[first][0], spans[first + length - 1][1]
-    kept = [((a - start, b - start), word) for (a, b), word in replacements if start <= a and b <= stop]
-    return text[start:stop], kept
+def _ngram(num_words: int, cut_3: Floats64) -> tuple[int, int]:
+    """Of so many words 1 to 5 in a row: the first, and the one behind the last."""
+    length = min(1 + int(cut_3[1] * LONGEST_NGRAM), num_words)
+    first = int(cut_3[2] * (num_words - length + 1))
+    return first, first + length
 
 
 def _spaced(text: str, replacements: list[tuple[Span, str]]) -> Iterable[tuple[Span, str]]:
     """Replacements with a space where they would grow together with a part of a contraction."""
+    end = 0
     for (start, stop), word in replacements:
-        before = " " if text[start - 1 : start].isalnum() else ""
+        follows = start == end > 0  # another replacement, which sees to the space before letters
+        before = " " if (not text[start].isalnum() if follows else text[start - 1 : start].isalnum()) else ""
         after = " " if text[stop : stop + 1].isalnum() else ""
         yield (start, stop), f"{before}{word}{after}"
+        end = stop

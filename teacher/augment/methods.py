@@ -7,7 +7,7 @@ import pyarrow as pa
 from accelerate import PartialState
 
 from pipeline.logit_set.manifest import Setting
-from pipeline.sources import rows_sha256
+from pipeline.sources import ROWS_AT_ONCE, rows_sha256
 from pipeline.tasks import Task
 from teacher.augment.candidates import distinct_sentences, find_sites, prepare_masked_lm
 from teacher.augment.mask_pos import MaskPos, make_pools
@@ -15,7 +15,7 @@ from teacher.augment.tagging import pattern_tagger
 from teacher.augment.tinybert import TinyBert
 from teacher.config import AugmentConfig
 
-ROWS_AT_ONCE = 8192
+RULES = 1  # to be raised when the same settings give other variants
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,23 @@ def plan_method(config: AugmentConfig, task: Task, rows: pa.Table) -> Plan:
     Raises:
         DistillError: if a model, a file or a package that it needs cannot be used.
     """
-    source = rows_sha256(rows)
-    common: dict[str, Setting] = {
+    plan = _tinybert(config, rows) if config.method == "tinybert" else _mask_pos(config, rows)
+    own: dict[str, Setting] = {"num_variants": config.variants_of(task), "seed": config.seed}
+    return Plan(common_settings(config, task, rows) | own | plan.settings, plan.prepare)
+
+
+def common_settings(config: AugmentConfig, task: Task, rows: pa.Table) -> dict[str, Setting]:
+    """What is being augmented, and by which rules."""
+    return {
         "method": config.method,
+        "rules": RULES,
         "task": f"{task.name} version {task.version}",
-        "source": source,
-        "num_variants": config.variants_of(task),
-        "seed": config.seed,
+        "source": rows_sha256(rows),
     }
-    plan = _tinybert(config, rows, source) if config.method == "tinybert" else _mask_pos(config, rows)
-    return Plan(common | plan.settings, plan.prepare)
 
 
-def _tinybert(config: AugmentConfig, rows: pa.Table, source: str) -> Plan:
-    asked = prepare_masked_lm(config, source)
+def _tinybert(config: AugmentConfig, rows: pa.Table) -> Plan:
+    asked = prepare_masked_lm(config)
 
     def prepare(state: PartialState) -> TinyBert:
         distinct, numbers_NS = distinct_sentences(rows)

@@ -18,7 +18,7 @@ from pipeline.targets import Ints
 from pipeline.tokenization import special_ids
 from teacher.augment.sites import Site
 from teacher.augment.vectors import WordVectors
-from teacher.augment.words import Span, is_replaceable
+from teacher.augment.words import Span, replaceable
 from teacher.inference import default_tokens_per_batch, run_batches
 from teacher.mlm.model import MaskedLm, ask
 
@@ -79,12 +79,13 @@ def propose(
     queries: list[Query] = []
     others: list[tuple[int, Span]] = []
     for number, (text, encoding) in enumerate(zip(sentences, encodings, strict=True)):
-        for span, pieces in _words(encoding):
-            if is_replaceable(text, span):
-                if len(pieces) == 1:
-                    queries.append(Query(number, pieces[0], span))
-                else:
-                    others.append((number, span))
+        words_here = _words(encoding)
+        for span in sorted(replaceable(text, words_here)):
+            pieces = words_here[span]
+            if len(pieces) == 1:
+                queries.append(Query(number, pieces[0], span))
+            else:
+                others.append((number, span))
     found: list[list[Site]] = [[] for _ in sentences]
     for query, top in zip(queries, _top_k(lm, encodings, queries, k, max_seq_length), strict=True):
         candidates = [word for token in top if (word := words[token]) is not None]
@@ -95,14 +96,14 @@ def propose(
     return [sorted(sites) for sites in found]
 
 
-def _words(encoding: Encoding) -> Iterable[tuple[Span, list[int]]]:
-    """The words of a text: where they are, and the numbers of their pieces."""
+def _words(encoding: Encoding) -> dict[Span, list[int]]:
+    """The words of a text by where they are, and the numbers of their pieces."""
     pieces: dict[int, list[int]] = {}
     for place, word in enumerate(encoding.word_ids):
         assert word is not None  # there are no special tokens
         pieces.setdefault(word, []).append(place)
-    for places in pieces.values():
-        yield (encoding.offsets[places[0]][0], encoding.offsets[places[-1]][1]), places
+    offsets = encoding.offsets
+    return {(offsets[places[0]][0], offsets[places[-1]][1]): places for places in pieces.values()}
 
 
 def _top_k(

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.errors import IntegrityError
 from pipeline.logit_set.shard_file import Footer, parquet_writer
 from pipeline.ragged import Ragged
 from teacher.augment.words import Span
 
 SCHEMA = pa.schema(
     [
-        pa.field("sentence", pa.string(), nullable=False),
         pa.field("start", pa.list_(pa.int32()), nullable=False),
         pa.field("stop", pa.list_(pa.int32()), nullable=False),
         pa.field("candidates", pa.list_(pa.list_(pa.string())), nullable=False),
@@ -51,10 +51,9 @@ class Sites:
     words: list[str]
 
 
-def write_sites(path: Path, sentences: Sequence[str], sites: Sequence[Sequence[Site]], footer: Footer) -> None:
+def write_sites(path: Path, sites: Sequence[Sequence[Site]], footer: Footer) -> None:
     """Writes the sites of some sentences as a Parquet file."""
     columns = {
-        "sentence": list(sentences),
         "start": [[site.span[0] for site in row] for row in sites],
         "stop": [[site.span[1] for site in row] for row in sites],
         "candidates": [[site.candidates for site in row] for row in sites],
@@ -64,11 +63,15 @@ def write_sites(path: Path, sentences: Sequence[str], sites: Sequence[Sequence[S
 
 
 def read_sites(paths: Iterable[Path]) -> Sites:
-    """Reads the files of `write_sites`, one after the other; candidates become small numbers at once."""
+    """Reads the files of `write_sites`, one after the other; candidates become small numbers at once.
+
+    Raises:
+        IntegrityError: if a file is damaged.
+    """
     parts: dict[str, list[np.ndarray]] = {"start": [], "stop": [], "per_sentence": [], "per_site": []}
     chosen: list[pa.DictionaryArray] = []
     for path in paths:
-        table = pq.read_table(path, columns=["start", "stop", "candidates"], partitioning=None)
+        table = _read(path)
         candidates = table.column("candidates").combine_chunks()
         per_site = candidates.flatten()
         for name in ("start", "stop"):
@@ -84,6 +87,13 @@ def read_sites(paths: Iterable[Path]) -> Sites:
         choices=Ragged(whole.indices.to_numpy(), _offsets(parts["per_site"])),
         words=whole.dictionary.to_pylist(),
     )
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path, schema=SCHEMA, partitioning=None, page_checksum_verification=True)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise IntegrityError(f"{path}: damaged: {error}; remove it and repeat the command") from error
 
 
 def _offsets(lengths: Sequence[np.ndarray]) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Word vectors in text files, and the words nearest to a word. Shapes: W words, D numbers a vector, Q queries."""
 
 import gzip
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +25,7 @@ class WordVectors:
 
     Attributes:
         words: the words, by falling frequency.
-        vectors_WD: float32; all zero where the file's vector is.
+        vectors_WD: float32.
     """
 
     words: list[str]
@@ -66,21 +67,20 @@ def file_sha256(path: Path) -> str:
 
 
 def read_vectors(path: Path) -> WordVectors:
-    """Reads the first 100,000 vectors of a GloVe or word2vec text file, gzipped or not.
+    """Reads the first 100,000 vectors of a GloVe or word2vec text file, gzipped or not; those that are 0 are left out.
 
     Raises:
         DataError: if it cannot be read, naming the line that is wrong.
     """
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        with _open(path) as file:
             words, rows = _parse(path, file)
-    except (OSError, UnicodeDecodeError, EOFError) as error:
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
         raise _not_read(path, error) from error
     if not words:
         raise DataError(f"--word-vectors {path}: holds no vectors")
-    vectors_WD = np.array(rows, dtype=np.float32)
-    norm_W1 = np.linalg.norm(vectors_WD, axis=1, keepdims=True)
-    return WordVectors(words, (vectors_WD / np.where(norm_W1 == 0, 1, norm_W1)).astype(np.float32))
+    lengths = (np.linalg.norm(row.astype(np.float64)) for row in rows)  # float32 could overflow
+    return WordVectors(words, np.array([row / n for row, n in zip(rows, lengths, strict=True)], dtype=np.float32))
 
 
 def _parse(path: Path, file: TextIO) -> tuple[list[str], list[Floats]]:
@@ -97,12 +97,19 @@ def _parse(path: Path, file: TextIO) -> tuple[list[str], list[Floats]]:
         except ValueError as error:
             raise DataError(f"--word-vectors {path}: line {number}: {error}") from error
         if len(fields) <= width or not width or not np.isfinite(values).all():
-            raise DataError(f"--word-vectors {path}: line {number}: not a word and {width} finite numbers")
-        words.append(" ".join(fields[:-width]))  # some words of GloVe's hold spaces
-        rows.append(values)
+            expected = f"a word and {width or 'some'} finite numbers, separated by single spaces"
+            raise DataError(f"--word-vectors {path}: line {number}: not {expected}")
+        if values.any():
+            words.append(" ".join(fields[:-width]))  # some words of GloVe's hold spaces
+            rows.append(values)
         if len(words) == MAX_WORDS:
             break
     return words, rows
+
+
+def _open(path: Path) -> TextIO:
+    encoding = "utf-8-sig"
+    return gzip.open(path, "rt", encoding=encoding) if path.suffix == ".gz" else path.open(encoding=encoding)
 
 
 def _not_read(path: Path, error: Exception) -> DataError:

@@ -6,9 +6,12 @@ from typing import NamedTuple
 
 Span = tuple[int, int]  # start and stop (exclusive) in characters
 
-LETTERS = re.compile(r"[a-z]+", re.IGNORECASE)
-# Whole contractions, also those of tokenised text ("do n't", "it 's"): their parts are not words.
-CONTRACTION = re.compile(r"\w*(?: ?n)?['\u2019]\w+")
+LETTERS = re.compile(r"[A-Za-z]+")
+# Contractions whose parts are no words, also in tokenised text ("don't", "do n't", "doesn 't", "o'clock"), and the ends
+# of others ("it's", "we 'll", "dog's"), whose first parts are stop words or, of a possessive, words like any other.
+CONTRACTION = re.compile(
+    r"(?<!\w)\w*(?: ?n)? ?['\u2019]t\b|(?<!\w)\w+['\u2019](?!s\b)\w+|['\u2019](?:s|re|ve|ll|d|m)\b", re.IGNORECASE
+)
 # The usual English stop words: articles, pronouns, prepositions, auxiliaries and, above all, negations.
 _STOP_WORDS = """
 a about above after again against all am an and any are as at be because been before being below between both but by
@@ -37,14 +40,11 @@ class Edited(NamedTuple):
     words: int
 
 
-def is_replaceable(text: str, span: Span) -> bool:
-    """Whether a word is of letters a to z only and neither a stop word nor part of a contraction."""
-    word = text[slice(*span)]
-    return (
-        LETTERS.fullmatch(word) is not None
-        and word.lower() not in STOP_WORDS
-        and not any(m.start() <= span[0] < m.end() for m in CONTRACTION.finditer(text))
-    )
+def replaceable(text: str, spans: Iterable[Span]) -> set[Span]:
+    """Those words of a text that are of letters a to z only, and neither stop words nor parts of contractions."""
+    kept = {place for match in CONTRACTION.finditer(text) for place in range(*match.span())}
+    words = ((span, text[slice(*span)]) for span in spans if span[0] not in kept)
+    return {span for span, word in words if LETTERS.fullmatch(word) and word.lower() not in STOP_WORDS}
 
 
 def spliced(text: str, replacements: Iterable[tuple[Span, str]]) -> str:

@@ -81,8 +81,9 @@ def load_mlm_tokenizer(name: str, revision: str | None, max_seq_length: int) -> 
         DataError: if it cannot be found or read.
         TeacherError: if it has no mask token, or does not fit its model.
     """
+    config = load_config(name, revision)
     tokenizer, pad_id, type_ids = load_tokenizer(name, revision)
-    check_fit(name, load_config(name, revision), tokenizer, max_seq_length)
+    check_fit(name, config, tokenizer, max_seq_length)
     wrapped = AutoTokenizer.from_pretrained(name, revision=revision)
     if wrapped.mask_token_id is None:
         raise TeacherError(f"teacher {name}: its tokenizer has no mask token, so it is not a masked language model")
@@ -103,7 +104,7 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
         DataError: if the model cannot be found or read.
         TeacherError: if it has no trained head and needs one, no mask token, or does not fit its tokenizer.
     """
-    console.note(f"loading teacher {name}")
+    console.note(f"loading masked LM {name}")
     tokens = load_mlm_tokenizer(name, revision, max_seq_length)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # it reports a new head as missing weights

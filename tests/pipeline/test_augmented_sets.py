@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -141,10 +142,22 @@ def with_gold(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("label"), "label", pa.array([1] * table.num_rows, pa.int32()))
 
 
+def of_no_parent(table: pa.Table) -> pa.Table:
+    moved = pc.if_else(pc.greater(table.column("variant"), 0), 10**6, 0)
+    rows = pc.add(table.column("source_row"), moved)
+    return table.set_column(1, table.schema.field("source_row"), rows)
+
+
+def all_original(table: pa.Table) -> pa.Table:
+    return table.set_column(3, table.schema.field("origin"), pa.array(["original"] * table.num_rows))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (with_gold, "a variant has gold, or a number below 0"),
+        (of_no_parent, "holds variants of other rows than 0 to"),
+        (all_original, "the origin of a row is wrong"),
         (lambda t: pa.concat_tables([t.slice(0, 1), t.slice(2)]), "variants, but distill.json says"),
     ],
 )
@@ -157,7 +170,7 @@ def test_wrong_variants_are_found(own: LogitSet, change: Callable[[pa.Table], pa
 
 def test_variants_that_the_manifest_keeps_quiet_about_are_found(own: LogitSet) -> None:
     values = manifest_of(own).model_dump(exclude={"augmentation"}) | {"format_version": 1}
-    with pytest.raises(IntegrityError, match=r"holds variants, but distill\.json tells of none"):
+    with pytest.raises(IntegrityError, match=r"holds variants, but distill\.json tells of none there"):
         verify_shards(own.root, rewritten(own.root, ExamplesManifest(**values)))
 
 

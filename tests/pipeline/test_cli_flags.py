@@ -32,8 +32,9 @@ FLAGS = {
     "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --max-steps --learning-rate "
     "--per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps --json",
     "augment": f"{AUGMENT} --task --method --manifest --data --store --name --precision --max-seq-length --seed --json",
-    "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} --augment --task --signal --teacher-labels --splits --store "
-    "--name --precision --num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
+    "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} --augment --variants --task --signal --teacher-labels "
+    "--splits --store --name --precision --num-copies --max-tokens-per-batch --rows-per-shard --shard-index "
+    "--num-shards --plan --json",
     "recode": f"logits {CODEC} --name --store --allow-unverified --json",
     "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json",
     "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "

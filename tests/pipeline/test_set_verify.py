@@ -92,14 +92,6 @@ def test_wrong_rows_are_found(own_set: LogitSet, change: Callable[[pa.Table], pa
         verify_shards(own_set.root, rewrite(own_set, change))
 
 
-def test_further_variants_of_a_row_are_sound(own_set: LogitSet) -> None:
-    def augmented(table: pa.Table) -> pa.Table:
-        return pa.concat_tables([table, with_column(table, "variant", pa.array([1] * table.num_rows, pa.int32()))])
-
-    verify_shards(own_set.root, rewrite(own_set, augmented))
-    assert len(own_set.manifest.shards) == 6
-
-
 def test_wrong_row_count_is_found(own_set: LogitSet) -> None:
     with pytest.raises(IntegrityError, match=r"24 rows, but distill\.json says 23"):
         verify_shards(own_set.root, recorded(own_set, 3, rows=23))

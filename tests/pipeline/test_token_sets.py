@@ -335,9 +335,12 @@ def test_draws_at_another_temperature_are_for_that_alone(tmp_path: Path) -> None
 
 
 def test_a_set_of_the_other_kind_is_refused_with_advice(sampled: TokenSet, opinion_set: LogitSet) -> None:
-    with pytest.raises(ConfigError, match=r"opinion: holds logits signals; it is for `distill train-student`"):
+    with pytest.raises(ConfigError, match=r"opinion: holds logits of a task; it is for `distill train-student`"):
         open_tokens(opinion_set.root)
-    with pytest.raises(ConfigError, match=r"colours: holds mlm signals; it is for `distill pretrain-student`"):
+    with pytest.raises(
+        ConfigError,
+        match=r"colours: holds predictions of a masked language model; it is for `distill pretrain-student`",
+    ):
         open_set(sampled.root)
 
 
