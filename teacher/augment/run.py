@@ -15,6 +15,7 @@ from pipeline.logit_set.augmentation import AugmentationRecord
 from pipeline.logit_set.manifest import Setting
 from pipeline.sources import Source, load_source
 from pipeline.tasks import Task, load_task
+from teacher.augment.config import AugmentFlags
 from teacher.augment.folder import Folder, Variants, check_settings, open_variants, start_folder, write_part
 from teacher.augment.keep import keep_distinct
 from teacher.augment.methods import Plan, common_settings, plan_method
@@ -81,7 +82,7 @@ def variants_for(
         return _make(config, task, rows, state, command)
     there = found.record.settings
     wanted: dict[str, Setting] = common_settings(config, task, rows)
-    given = config.model_fields_set & there.keys()
+    given = config.model_fields_set & {*AugmentFlags.model_fields, "seed"}
     wanted |= {name: getattr(config, name) for name in given - FILES}
     if given & FILES:
         settings = plan_method(config, task, rows).settings

@@ -92,11 +92,8 @@ def _parse(path: Path, file: TextIO) -> tuple[list[str], list[Floats]]:
         if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
             continue  # word2vec's header
         width = width or len(fields) - 1
-        try:
-            values = np.array([float(value) for value in fields[-width:]], dtype=np.float32)
-        except ValueError as error:
-            raise DataError(f"--word-vectors {path}: line {number}: {error}") from error
-        if len(fields) <= width or not width or not np.isfinite(values).all():
+        values = _numbers(fields[-width:]) if 0 < width < len(fields) else None
+        if values is None:
             expected = f"a word and {width or 'some'} finite numbers, separated by single spaces"
             raise DataError(f"--word-vectors {path}: line {number}: not {expected}")
         if values.any():
@@ -105,6 +102,14 @@ def _parse(path: Path, file: TextIO) -> tuple[list[str], list[Floats]]:
         if len(words) == MAX_WORDS:
             break
     return words, rows
+
+
+def _numbers(fields: Sequence[str]) -> Floats | None:
+    try:
+        values = np.array([float(field) for field in fields], dtype=np.float32)
+    except ValueError:
+        return None
+    return values if np.isfinite(values).all() else None
 
 
 def _open(path: Path) -> TextIO:

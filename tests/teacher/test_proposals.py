@@ -24,7 +24,7 @@ EXTRA = 2  # outputs that no token has, as models padded to a round number have
 
 
 class Ramp(torch.nn.Module):
-    """Gives token v the logit v everywhere, and 100 more if it is in the input's second part; notes what it is asked."""
+    """Gives token v the logit v everywhere, 100 more if it is in the second part; notes what it is asked."""
 
     def __init__(self, logit: float | None = None) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def test_the_masked_sentence_is_followed_by_the_sentence_as_it_was() -> None:
 
 
 def test_the_best_k_without_pieces_of_words_the_word_itself_among_them() -> None:
-    # by falling score: dog and [SEP], which are in the second part; two outputs without a token; not, fox, and, ##s, ","
+    # by falling score: dog and [SEP] of the second part; two outputs without a token; not, fox, and, ##s, ","
     for k, expected in [(1, ["dog"]), (4, ["dog"]), (5, ["dog", "not"]), (7, ["and", "dog", "fox", "not"])]:
         assert ask_ramp("dog", k=k)[0] == [[Site((0, 3), expected)]]
     assert ask_ramp("dog", k=8)[0] == ask_ramp("dog", k=7)[0]  # the eighth is "##s"

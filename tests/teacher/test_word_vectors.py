@@ -10,7 +10,7 @@ from pipeline.errors import DataError
 from teacher.augment import vectors
 from teacher.augment.vectors import read_vectors
 
-# directions in degrees, and lengths that a cosine must not care about; "so so" is a word with a space, as GloVe has them
+# directions in degrees, and lengths that a cosine must not care about; GloVe has words with spaces, too
 PLACES = {"north": (90, 3), "east": (0, 1), "so so": (12, 5), "The": (75, 0.5), "the": (50, 2), "west": (160, 9)}
 LINES = [
     f"{word} {length * np.cos(np.radians(angle)):.6f} {length * np.sin(np.radians(angle)):.6f}"
@@ -26,12 +26,12 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_vectors_are_read_with_length_one_and_zero_stays_zero(file: Path) -> None:
+def test_vectors_are_read_with_length_one_and_those_without_a_direction_left_out(file: Path) -> None:
     found = read_vectors(file)
-    assert found.words == [*PLACES, "nowhere"]
+    assert found.words == [*PLACES]
     assert found.vectors_WD.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(found.vectors_WD, axis=1), [1, 1, 1, 1, 1, 1, 0], atol=1e-6)
-    angles = np.degrees(np.arctan2(found.vectors_WD[:6, 1], found.vectors_WD[:6, 0]))
+    np.testing.assert_allclose(np.linalg.norm(found.vectors_WD, axis=1), 1, atol=1e-6)
+    angles = np.degrees(np.arctan2(found.vectors_WD[:, 1], found.vectors_WD[:, 0]))
     np.testing.assert_allclose(angles, [90, 0, 12, 75, 50, 160], atol=1e-3)
 
 
@@ -52,11 +52,21 @@ def test_a_word_is_looked_up_as_written_then_in_small_letters(file: Path) -> Non
 
 def test_no_more_neighbours_than_there_are_other_words(file: Path) -> None:
     found = read_vectors(file).neighbours(["east"], 50)["east"]
-    assert sorted(found) == sorted({*PLACES, "nowhere"} - {"east"})
+    assert sorted(found) == sorted({*PLACES} - {"east"})
 
 
 def test_a_word_without_a_direction_has_no_neighbours(file: Path) -> None:
-    assert not read_vectors(file).neighbours(["nowhere"], 2).get("nowhere")
+    assert read_vectors(file).neighbours(["nowhere"], 2) == {}
+    file.write_text("nowhere 0 0\n")
+    with pytest.raises(DataError, match="holds no vectors"):
+        read_vectors(file)
+
+
+def test_large_numbers_keep_their_direction(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("\ufeffbig 3e38 3e38\nsmall 1e-30 1e-30\nup 0 1\n", encoding="utf-8")
+    found = read_vectors(tmp_path / "v.txt")
+    assert found.words == ["big", "small", "up"]  # without the byte order mark
+    np.testing.assert_allclose(found.vectors_WD[:2], [[0.5**0.5] * 2] * 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
