@@ -14,7 +14,8 @@ import json, sys
 from importlib.machinery import PathFinder
 
 ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
-ALLOWED = {"teacher", "teacher.config"}  # the settings, which the command line turns into flags
+# the settings, which the command line turns into flags
+ALLOWED = {"teacher", "teacher.config", "teacher.augment", "teacher.augment.config"}
 
 
 def absent(name):
