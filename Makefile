@@ -9,7 +9,7 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[teacher,pos,sweep,onnx,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[teacher,pos,sweep,onnx,s3,report,dev]'
 	touch $@
 
 demo: install

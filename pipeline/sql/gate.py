@@ -61,13 +61,14 @@ def open_database(path: Path, readable: Sequence[Path]) -> Iterator[duckdb.DuckD
 
 
 def add_macros(connection: duckdb.DuckDBPyConnection) -> None:
-    """Creates `softmax`, `argmax`, `entropy`, `margin`, `kl`, `log_sum_exp` and `half`."""
+    """Creates the macros over logits (macros.sql) and over the rows of a set (analyses.sql)."""
     connection.execute(macros())
 
 
 def macros() -> str:
     """The statements that create the macros."""
-    return files("pipeline.sql").joinpath("macros.sql").read_text(encoding="utf-8")
+    folder = files("pipeline.sql")
+    return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("macros.sql", "analyses.sql"))
 
 
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequence[Path]) -> None:

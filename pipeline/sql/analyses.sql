@@ -1,0 +1,64 @@
+-- Questions to the rows of a set, t, or of two sets, a and b: from calibration(mnli). Classes are numbers, from 0.
+
+-- how often the teacher is right, by tenths of its confidence
+create or replace macro calibration(t) as table
+    select split, bin / 10 as confidence_from, (bin + 1) / 10 as confidence_to, count(*) as n,
+        avg(confidence) as confidence, avg(is_right) as accuracy
+    from (
+        select split, list_max(softmax(logits)) as confidence, (argmax(logits) = label)::int as is_right,
+            least(floor(10 * confidence), 9)::int as bin
+        from query_table(t) where label is not null
+    )
+    group by split, bin order by split, bin;
+
+-- expected calibration error: how far confidence and accuracy lie apart in the mean (Guo et al. 2017, ten bins)
+create or replace macro calibration_error(t) as table
+    select split, sum(n)::bigint as n, sum(n * accuracy) / sum(n) as accuracy, sum(n * confidence) / sum(n) as confidence,
+        sum(n * abs(accuracy - confidence)) / sum(n) as calibration_error
+    from calibration(t) group by split order by split;
+
+-- what the teacher takes the rows of each class for
+create or replace macro confusion(t) as table
+    select split, label, argmax(logits) as teacher, count(*) as n, n / sum(n) over (partition by split, label) as share
+    from query_table(t) where label is not null group by split, label, teacher order by all;
+
+-- how much two teachers say the same: share of equal answers, mean divergence of b from a (nats)
+create or replace macro agreement(a, b) as table
+    select split, count(*) as n, avg((argmax(x.logits) = argmax(y.logits))::int) as agreement,
+        avg(kl(x.logits, y.logits)) as kl
+    from query_table(a) x join query_table(b) y using (split, source_row, variant) group by split order by split;
+
+-- the rows on which two teachers differ in their answer, the most different first
+create or replace macro disagreement(a, b) as table
+    select split, source_row, variant, x.label, argmax(x.logits) as a, argmax(y.logits) as b,
+        kl(x.logits, y.logits) as kl, x.sentence1, x.sentence2
+    from query_table(a) x join query_table(b) y using (split, source_row, variant)
+    where argmax(x.logits) <> argmax(y.logits) order by kl desc, split, source_row, variant;
+
+-- how much a teacher says the same of an augmented row and of the row it was made from
+create or replace macro variant_agreement(t) as table
+    select v.origin, count(*) as n, avg((argmax(o.logits) = argmax(v.logits))::int) as agreement,
+        avg(kl(o.logits, v.logits)) as kl
+    from query_table(t) v join query_table(t) o using (split, source_row)
+    where v.variant > 0 and o.variant = 0 group by v.origin order by v.origin;
+
+-- the rows of which the teacher is least sure, the least sure first
+create or replace macro hardest(t) as table
+    select split, source_row, variant, label, argmax(logits) as teacher, margin(logits) as margin, sentence1, sentence2
+    from query_table(t) order by margin, split, source_row, variant;
+
+-- rows with gold whose class is likely wrong, the likeliest first: another class is likelier than it is on average
+-- for rows that belong to it (confident learning, Northcutt et al. 2021)
+create or replace macro label_errors(t) as table
+    with probabilities as (
+        select *, softmax(logits) as p from query_table(t) where label is not null
+    ), usual as (
+        select split, label as class, avg(p[label + 1]) as p_usual from probabilities group by split, label
+    ), confident as (
+        select split, source_row, variant, any_value(label) as label, arg_max(class, p[class + 1]) as class,
+            max(p[class + 1]) as p_class, any_value(p[label + 1]) as p_label,
+            any_value(sentence1) as sentence1, any_value(sentence2) as sentence2
+        from probabilities join usual using (split) where p[class + 1] >= p_usual group by split, source_row, variant
+    )
+    select split, source_row, variant, label, class as likely, p_label, p_class, sentence1, sentence2
+    from confident where class <> label order by p_class - p_label desc, split, source_row, variant;
