@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, IntegrityError
 
 TEMPORARY_SUFFIX = ".distill-tmp"
 
@@ -89,6 +89,26 @@ def remove_temporaries(folder: Path) -> None:
     """Removes what killed processes left in a folder; call it only when no process writes to it."""
     for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
         path.unlink(missing_ok=True)
+
+
+def read_small_file(path: Path, max_bytes: int) -> bytes:
+    """Reads a plain file that may come from somebody else.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        IntegrityError: if it is a link, a device, too large, or cannot be read.
+    """
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise IntegrityError(f"{path}: not a plain file")
+        if status.st_size > max_bytes:
+            raise IntegrityError(f"{path}: {status.st_size:,} bytes, which is more than the {max_bytes:,} it may have")
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(path) from error
+    except OSError as error:
+        raise IntegrityError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def sha256(path: Path) -> str:

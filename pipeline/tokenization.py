@@ -9,7 +9,9 @@ from pathlib import Path
 from tokenizers import Encoding, Tokenizer
 
 from pipeline.errors import IntegrityError
+from pipeline.files import read_small_file
 
+MAX_TOKENIZER_BYTES = 64 * 2**20
 PAD_TOKENS = ("[PAD]", "<pad>")
 
 
@@ -37,9 +39,9 @@ def read_tokenizer_json(path: Path, sha256: str) -> str:
         IntegrityError: if it is missing, damaged, or another.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small_file(path, MAX_TOKENIZER_BYTES).decode("utf-8")
         actual = tokenizer_sha256(text)
-    except (OSError, ValueError, AttributeError) as error:
+    except (FileNotFoundError, ValueError, AttributeError, RecursionError) as error:
         raise IntegrityError(f"{path}: not a readable tokenizer.json: {error}") from error
     if actual != sha256:
         raise IntegrityError(f"{path}: not the tokenizer that the ids come from; the file was changed")

@@ -6,6 +6,7 @@ Two kinds: examples of a task with logits, and tokens of a corpus with distribut
 import hashlib
 import json
 from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -13,16 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.files import write_text
+from pipeline.files import read_small_file, write_text
 from pipeline.logit_set.augmentation import AugmentationRecord
 from pipeline.logit_set.codec import Codec
+from pipeline.logit_set.config import SET_NAME
 from pipeline.targets import Target
 from pipeline.tasks import SPLIT_PATTERN, Metric
 
 FILE_NAME = "distill.json"
 TOKENIZER_FILE = "tokenizer.json"
 MAX_MANIFEST_BYTES = 64 * 2**20
+SHA256_PATTERN = r"^[0-9a-f]{64}$"
 
+MAX_ROWS, MAX_SEQ_LENGTH = 2**40, 2**20
 State = Literal["staged", "complete", "verified"]
 Setting = str | int | float | bool
 Scores = dict[str, dict[str, float]]  # by split and metric
@@ -41,18 +45,24 @@ class Shard(_Record):
     folder: ClassVar[str] = "examples"
 
     split: str = Field(pattern=SPLIT_PATTERN)
-    index: int = Field(ge=0)
-    count: int = Field(ge=1)
-    start: int = Field(ge=0)
-    stop: int = Field(ge=0)
-    rows: int | None = None
-    bytes: int | None = None
-    sha256: str | None = None
+    index: int = Field(ge=0, le=MAX_ROWS)
+    count: int = Field(ge=1, le=MAX_ROWS)
+    start: int = Field(ge=0, le=MAX_ROWS)
+    stop: int = Field(ge=0, le=MAX_ROWS)
+    rows: int | None = Field(None, ge=0, le=MAX_ROWS)
+    bytes: int | None = Field(None, ge=0, le=MAX_ROWS)
+    sha256: str | None = Field(None, pattern=SHA256_PATTERN)
 
     @property
     def path(self) -> str:
         """Path inside the set, by the hub's naming of split files."""
         return f"{self.folder}/{self.split}-{self.index:05d}-of-{self.count:05d}.parquet"
+
+
+class SharedShard(Shard):
+    """A shard that another version of the set may have written: ``version`` is that version's fingerprint."""
+
+    version: str | None = None
 
 
 class TokensShard(Shard):
@@ -64,9 +74,22 @@ class TokensShard(Shard):
 class SplitRecord(_Record):
     """The source rows of a split; ``expected_rows`` is what the task's manifest says of the whole split."""
 
-    rows: int
+    rows: int = Field(ge=0, le=MAX_ROWS)
     expected_rows: int | None
     rows_sha256: str
+
+
+class PartialSplit(SplitRecord):
+    """A split of which ``absent`` source rows have no logits in the set."""
+
+    absent: int = Field(0, ge=0, le=MAX_ROWS)
+
+
+class Version(_Record):
+    """An earlier version of a set, of which it still has shards."""
+
+    format_version: int
+    settings: dict[str, Setting]
 
 
 class TaskRecord(_Record):
@@ -131,16 +154,16 @@ class SetManifest(_Record):
     holds: ClassVar[str]
 
     format_version: int
-    name: str
+    name: str = Field(pattern=SET_NAME)
     state: State
     created: str
     command: str
     teacher: TeacherRecord
     tokenizer: TokenizerRecord
-    max_seq_length: int
+    max_seq_length: int = Field(ge=1, le=MAX_SEQ_LENGTH)
     precision: str
     source: str
-    splits: dict[str, SplitRecord]
+    splits: Mapping[str, SplitRecord]
     settings: dict[str, Setting]
     fingerprint: str
     shards: tuple[Shard, ...]
@@ -229,8 +252,57 @@ class AugmentedManifest(ExamplesManifest):
     augmentation: AugmentationRecord
 
 
-KINDS: dict[int, type[SetManifest]] = {1: ExamplesManifest, 2: TokensManifest, 3: AugmentedManifest}
+class DerivedManifest(ExamplesManifest):
+    """The record of a set made from another: without its texts, joined with one's own, or extended by new rows.
+
+    Attributes:
+        has_text: whether the rows hold texts and their token ids.
+        versions_before: the earlier versions that wrote some of its shards: of other rows, but of the same settings.
+        augmentation: as in the set it was made from.
+    """
+
+    holds: ClassVar[str] = "logits of a task"
+
+    format_version: int = 4
+    has_text: bool = True
+    versions_before: tuple[Version, ...] = ()
+    augmentation: AugmentationRecord | None = None
+    splits: Mapping[str, PartialSplit]
+    shards: tuple[SharedShard, ...]
+
+    @model_validator(mode="after")
+    def _same_teacher(self) -> "DerivedManifest":
+        known = {fingerprint(version.settings) for version in self.versions_before}
+        if not {shard.version for shard in self.shards if shard.version is not None} <= known:
+            raise ValueError("a shard is of a version that is not among those before")
+        for version in self.versions_before:
+            if lasting(version.settings) != lasting(self.settings):
+                raise ValueError("a version before was made with other settings than this one")
+        return self
+
+
+KINDS: dict[int, type[SetManifest]] = {
+    1: ExamplesManifest,
+    2: TokensManifest,
+    3: AugmentedManifest,
+    4: DerivedManifest,
+}
 M = TypeVar("M", bound=SetManifest)
+
+
+def augmentation_of(manifest: SetManifest) -> AugmentationRecord | None:
+    """What a set says of its variants; None if it has none."""
+    return manifest.augmentation if isinstance(manifest, AugmentedManifest | DerivedManifest) else None
+
+
+def has_text(manifest: SetManifest) -> bool:
+    """Whether the rows of a set hold what the teacher was asked, or only a hash of it."""
+    return not isinstance(manifest, DerivedManifest) or manifest.has_text
+
+
+def lasting(settings: dict[str, Setting]) -> dict[str, Setting]:
+    """The settings apart from those that name rows: the same for all versions of a set."""
+    return {key: value for key, value in settings.items() if not key.startswith("source.")}
 
 
 def fingerprint(settings: dict[str, Setting]) -> str:
@@ -246,12 +318,21 @@ def read_manifest(root: Path) -> SetManifest:
     """
     path = root / FILE_NAME
     try:
-        if path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise IntegrityError(f"{path}: larger than {MAX_MANIFEST_BYTES:,} bytes, not a distill.json")
-        values: Any = json.loads(path.read_text(encoding="utf-8"))
+        text = read_small_file(path, MAX_MANIFEST_BYTES)
     except FileNotFoundError as error:
         raise IntegrityError(f"{root}: not a logit set: it has no {FILE_NAME}") from error
-    except (OSError, ValueError, RecursionError) as error:
+    return parse_manifest(text, str(path))
+
+
+def parse_manifest(text: bytes, path: str) -> SetManifest:
+    """Reads the content of a ``distill.json``; ``path`` is for the message.
+
+    Raises:
+        IntegrityError: if it is damaged, or of a newer format.
+    """
+    try:
+        values: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
     version = values.get("format_version") if isinstance(values, dict) else None
     if type(version) is not int or version not in KINDS:
@@ -260,7 +341,7 @@ def read_manifest(root: Path) -> SetManifest:
             "install the release of distill that wrote it"
         )
     try:
-        return parse_model(KINDS[version], values, str(path))
+        return parse_model(KINDS[version], values, path)
     except ConfigError as error:
         raise IntegrityError(str(error)) from error
 

@@ -10,27 +10,31 @@ from pipeline.logit_set.shard_file import Footer, id_type, parquet_writer
 from pipeline.targets import Floats
 
 TEXT_HASH_BYTES = 16
+DICTIONARY_COLUMNS = ("split", "origin", "ids1.list.element", "ids2.list.element", "label", "score", "variant")
+TEXT_COLUMNS = ("sentence1", "sentence2", "ids1", "ids2")
 
 
-def examples_schema(num_logits: int, vocabulary_size: int) -> pa.Schema:
-    """The columns of a set with ``num_logits`` logits a row; ids are uint16 where the vocabulary fits."""
+def examples_schema(num_logits: int, vocabulary_size: int, has_text: bool = True) -> pa.Schema:
+    """The columns of a set with ``num_logits`` logits a row; ids are uint16 where the vocabulary fits.
+
+    Without text there are no ids either: a tokenizer turns them back into the text.
+    """
     ids = pa.list_(id_type(vocabulary_size))
-    return pa.schema(
-        [
-            pa.field("split", pa.string(), nullable=False),
-            pa.field("source_row", pa.int64(), nullable=False),
-            pa.field("variant", pa.int32(), nullable=False),
-            pa.field("origin", pa.string(), nullable=False),
-            pa.field("sentence1", pa.string()),
-            pa.field("sentence2", pa.string()),
-            pa.field("ids1", ids, nullable=False),
-            pa.field("ids2", ids),
-            pa.field("text_hash", pa.binary(TEXT_HASH_BYTES), nullable=False),
-            pa.field("label", pa.int32()),
-            pa.field("score", pa.float32()),
-            pa.field("logits", pa.list_(pa.float32(), num_logits), nullable=False),
-        ]
-    )
+    fields = [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64(), nullable=False),
+        pa.field("variant", pa.int32(), nullable=False),
+        pa.field("origin", pa.string(), nullable=False),
+        pa.field("sentence1", pa.string()),
+        pa.field("sentence2", pa.string()),
+        pa.field("ids1", ids, nullable=False),
+        pa.field("ids2", ids),
+        pa.field("text_hash", pa.binary(TEXT_HASH_BYTES), nullable=False),
+        pa.field("label", pa.int32()),
+        pa.field("score", pa.float32()),
+        pa.field("logits", pa.list_(pa.float32(), num_logits), nullable=False),
+    ]
+    return pa.schema([field for field in fields if has_text or field.name not in TEXT_COLUMNS])
 
 
 def text_hash(tokenizer_sha256: str, sentence1: str, sentence2: str | None) -> bytes:
@@ -52,7 +56,7 @@ def write_examples(path: Path, table: pa.Table, footer: Footer) -> None:
         path,
         table.schema,
         footer,
-        use_dictionary=["split", "origin", "ids1.list.element", "ids2.list.element", "label", "score", "variant"],
+        use_dictionary=[name for name in DICTIONARY_COLUMNS if name.partition(".")[0] in table.column_names],
         use_byte_stream_split=["logits.list.element"],
         write_statistics=["split", "source_row", "variant", "origin", "label"],
     ) as writer:

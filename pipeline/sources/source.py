@@ -14,6 +14,7 @@ from pipeline.sources.checks import check_split
 from pipeline.tasks import Task
 
 ROWS_AT_ONCE = 8192
+HASHED_COLUMNS = ["sentence1", "sentence2", "label", "score"]
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,15 @@ def sentences(rows: pa.Table) -> tuple[list[str], list[str] | None]:
 def rows_sha256(rows: pa.Table) -> str:
     """Hash of a split's texts and gold, in row order."""
     digest = hashlib.sha256()
-    names = ["sentence1", "sentence2", "label", "score"]
-    for batch in rows.select(names).to_batches(max_chunksize=ROWS_AT_ONCE):
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            digest.update(repr(row).encode("utf-8", "surrogatepass"))
+    for batch in rows.select(HASHED_COLUMNS).to_batches(max_chunksize=ROWS_AT_ONCE):
+        hash_rows(digest, batch)
     return digest.hexdigest()
+
+
+def hash_rows(digest: "hashlib._Hash", rows: pa.RecordBatch) -> None:
+    """Adds rows of the `HASHED_COLUMNS` to the hash that `rows_sha256` takes of all of them."""
+    for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        digest.update(repr(row).encode("utf-8", "surrogatepass"))
 
 
 def read_texts(path: Path, is_pair: bool) -> tuple[list[str], list[str] | None]:

@@ -156,7 +156,7 @@ def all_original(table: pa.Table) -> pa.Table:
     ("change", "message"),
     [
         (with_gold, "a variant has gold, or a number below 0"),
-        (of_no_parent, "holds variants of other rows than 0 to"),
+        (of_no_parent, "holds source rows outside 0 to"),
         (all_original, "the origin of a row is wrong"),
         (lambda t: pa.concat_tables([t.slice(0, 1), t.slice(2)]), "variants, but distill.json says"),
     ],

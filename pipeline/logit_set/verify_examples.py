@@ -1,0 +1,130 @@
+"""Is a shard of examples what it should be? Read in small batches, as it may come from anywhere."""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.logit_set.manifest import ExamplesManifest, PartialSplit, Shard, augmentation_of, has_text
+from pipeline.logit_set.schema import logits_of, text_hash
+from pipeline.sources.source import HASHED_COLUMNS, hash_rows
+
+ROWS_AT_ONCE = 4096
+MAX_TEXT_BYTES = 2**28  # of the rows read at once
+Key = tuple[int, int]
+
+
+@dataclass
+class Tally:
+    """What is counted over all shards of a split: source rows, variants, and the hash of texts and gold."""
+
+    originals: int = 0
+    variants: int = 0
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+    @property
+    def rows_sha256(self) -> str:
+        """What `pipeline.sources.rows_sha256` gives for the source rows."""
+        return self.digest.hexdigest()
+
+
+def examples_problem(manifest: ExamplesManifest, shard: Shard, path: Path, tally: Tally) -> str | None:
+    """Says what is wrong inside a shard; stops at the first batch that is wrong, and adds the others to the tally."""
+    last: Key = (-1, 0)
+    before = tally.originals
+    # texts are read as a dictionary: one long text that a small file repeats a million times stays one
+    with pq.ParquetFile(path, read_dictionary=["sentence1", "sentence2"]) as file:
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+            rows = pa.Table.from_batches([batch])
+            problem = (
+                _key_problem(manifest, shard, rows, last)
+                or _gold_problem(manifest, rows)
+                or _logits_problem(manifest, rows)
+                or (_text_problem(manifest, rows) if has_text(manifest) else None)
+            )
+            if problem:
+                return problem
+            last = (rows.column("source_row")[-1].as_py(), rows.column("variant")[-1].as_py())
+            _add(tally, manifest, rows)
+    is_partial = isinstance(manifest.splits.get(shard.split), PartialSplit)
+    if not is_partial and tally.originals - before != shard.stop - shard.start:
+        return f"the source rows {shard.start:,} to {shard.stop:,} are not there exactly once"
+    return None
+
+
+def _add(tally: Tally, manifest: ExamplesManifest, rows: pa.Table) -> None:
+    originals = rows.filter(pc.equal(rows.column("variant"), 0))
+    tally.originals += originals.num_rows
+    tally.variants += rows.num_rows - originals.num_rows
+    if has_text(manifest):
+        for batch in originals.select(HASHED_COLUMNS).to_batches():
+            hash_rows(tally.digest, batch)
+
+
+def _key_problem(manifest: ExamplesManifest, shard: Shard, rows: pa.Table, last: Key) -> str | None:
+    if set(rows.column("split").unique().to_pylist()) != {shard.split}:
+        return f"holds rows of another split than {shard.split!r}"
+    source_R, variant_R = rows.column("source_row").to_numpy(), rows.column("variant").to_numpy()
+    if ((source_R < shard.start) | (source_R >= shard.stop)).any():
+        return f"holds source rows outside {shard.start:,} to {shard.stop:,}"
+    before_R = np.concatenate([[last[0]], source_R[:-1]]), np.concatenate([[last[1]], variant_R[:-1]])
+    ascends_R = (source_R > before_R[0]) | ((source_R == before_R[0]) & (variant_R > before_R[1]))
+    if not ascends_R.all():
+        row = int(np.flatnonzero(~ascends_R)[0])
+        return f"its keys do not ascend at source row {source_R[row]}, so that one may be there twice"
+    is_variant_R = variant_R != 0
+    if is_variant_R.any() and (shard.split != "train" or augmentation_of(manifest) is None):
+        return "holds variants, but distill.json tells of none there"
+    gold_R = pc.or_(*(pc.is_valid(rows.column(name)) for name in ("label", "score"))).to_numpy()
+    if (variant_R < 0).any() or (gold_R & is_variant_R).any():
+        return "a variant has gold, or a number below 0"
+    if ((pc.equal(rows.column("origin"), "original").to_numpy()) == is_variant_R).any():
+        return "the origin of a row is wrong: it is 'original' for variant 0, and for no other"
+    return None
+
+
+def _gold_problem(manifest: ExamplesManifest, rows: pa.Table) -> str | None:
+    num_labels = manifest.target.num_logits if manifest.target.kind == "classes" else 0
+    labels = pc.min_max(rows.column("label")).as_py()
+    if labels["max"] is not None and not 0 <= labels["min"] <= labels["max"] < num_labels:
+        return f"has labels from {labels['min']} to {labels['max']}, but the task has {num_labels} labels"
+    if pc.any(pc.invert(pc.is_finite(rows.column("score")))).as_py():
+        return "a gold score is not finite"
+    return None
+
+
+def _logits_problem(manifest: ExamplesManifest, rows: pa.Table) -> str | None:
+    if rows.column("logits").null_count or rows.column("logits").combine_chunks().flatten().null_count:
+        return "a logit is null"
+    finite_R = np.isfinite(logits_of(rows, manifest.target.num_logits)).all(axis=1)
+    if not finite_R.all():
+        return f"logits of source row {rows.column('source_row')[int(np.flatnonzero(~finite_R)[0])]} are not finite"
+    return None
+
+
+def _text_problem(manifest: ExamplesManifest, rows: pa.Table) -> str | None:
+    for name in ("ids1", "ids2"):
+        ids = rows.column(name).combine_chunks()
+        if (pc.max(pc.list_value_length(ids)).as_py() or 0) > manifest.max_seq_length:
+            return f"{name} is longer than {manifest.max_seq_length} tokens somewhere"
+        if (pc.max(ids.flatten()).as_py() or 0) >= manifest.tokenizer.vocabulary_size:
+            return f"{name} holds an id beyond the tokenizer's vocabulary of {manifest.tokenizer.vocabulary_size:,}"
+    texts = [rows.column(name).combine_chunks() for name in ("sentence1", "sentence2")]
+    if sum(_decoded_bytes(text) for text in texts) > MAX_TEXT_BYTES:
+        return f"the texts of {rows.num_rows:,} rows have more than {MAX_TEXT_BYTES:,} bytes"
+    if texts[0].null_count or texts[1].null_count not in ({0} if manifest.task.is_pair else {len(rows)}):
+        return "a sentence is missing, or one too many"
+    hashes = rows.column("text_hash").to_pylist()
+    for row, (first, second, expected) in enumerate(zip(*(text.to_pylist() for text in texts), hashes, strict=True)):
+        if text_hash(manifest.tokenizer.sha256, first, second) != expected:
+            return f"text_hash of source row {rows.column('source_row')[row]} does not belong to its text"
+    return None
+
+
+def _decoded_bytes(text: pa.DictionaryArray) -> int:
+    lengths = pc.binary_length(text.dictionary)
+    return pc.sum(lengths.take(text.indices)).as_py() or 0
