@@ -42,6 +42,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
+def print_text(text: str) -> None:
+    """Prints a text as it is."""
+    sys.stdout.write(text)
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
     """Prints a result for people."""
     table = Table(title=title, title_justify="left")

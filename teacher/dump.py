@@ -18,7 +18,7 @@ from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.manifest import ExamplesManifest, M, Scores, SetManifest, Shard, read_kind
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.schema import logits_of
+from pipeline.logit_set.shard_table import shard_table
 from pipeline.logit_set.writer import (
     complete_set,
     finish_set,
@@ -40,7 +40,6 @@ from teacher.inference import default_tokens_per_batch, inference_mode, teacher_
 from teacher.label_order import check_label_order
 from teacher.models import Teacher, load_teacher
 from teacher.rows import Rows
-from teacher.shard_table import shard_table
 from teacher.staging import amount, staged_manifest
 
 PROBE_ROWS = 256
@@ -181,9 +180,9 @@ def _teacher_scores(
     """The teacher's metrics per split, from what was stored; its label order is checked on every gold label."""
     scores = {}
     for split in manifest.splits:
-        rows = LogitSet(root, manifest).read(split, ("label", "score", "logits"), "variant = 0")
-        logits_NC = logits_of(rows, manifest.target.num_logits)
-        gold = gold_arrays(rows)
-        _check_labels(config, manifest.target, manifest.teacher.name, manifest.teacher.labels, logits_NC, *gold)
-        scores[split] = score_logits(task.metrics, manifest.target, logits_NC, *gold)
+        logits_NC, label_N, score_N = LogitSet(root, manifest).gold(split)
+        _check_labels(
+            config, manifest.target, manifest.teacher.name, manifest.teacher.labels, logits_NC, label_N, score_N
+        )
+        scores[split] = score_logits(task.metrics, manifest.target, logits_NC, label_N, score_N)
     return scores

@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.cli import corpora, demo, sql, student, tasks, teacher, tokens
+from pipeline.cli import corpora, demo, sharing, sql, student, tasks, teacher, tokens
 
 app = typer.Typer(
     name="distill",
@@ -18,6 +18,11 @@ app.command("augment")(teacher.augment)
 app.command("teacher-dump")(teacher.teacher_dump)
 app.command("recode")(tokens.recode)
 app.command("budget")(tokens.budget)
+app.command("verify")(sharing.verify)
+app.command("card")(sharing.card)
+app.command("push")(sharing.push)
+app.command("pull")(sharing.pull)
+app.command("join")(sharing.join)
 app.command("index")(sql.index)
 app.command("sql")(sql.sql)
 app.command("pretrain-student")(student.pretrain_student)

@@ -9,9 +9,11 @@ import pyarrow as pa
 
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
-from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, read_kind
+from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, has_text, read_kind
+from pipeline.logit_set.schema import logits_of
 from pipeline.logit_set.verify import check_bytes
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
+from pipeline.targets import Floats, Ints, gold_arrays
 from pipeline.tokenization import read_tokenizer_json
 
 KEYS = ("split", "source_row", "variant")
@@ -31,6 +33,11 @@ class LogitSet:
             IntegrityError: if the file is not that tokenizer.
         """
         return read_tokenizer_json(self.root / TOKENIZER_FILE, self.manifest.tokenizer.sha256)
+
+    def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
+        """What the teacher says of a split's source rows, and their gold: logits [N, C], labels [N], scores [N]."""
+        rows = self.read(split, ("label", "score", "logits"), "variant = 0")
+        return logits_of(rows, self.manifest.target.num_logits), *gold_arrays(rows)
 
     def query(self, split: str, where: str | None = None) -> str:
         """The SQL text that `read` runs, apart from its columns."""
@@ -70,7 +77,10 @@ def open_set(path: Path, allow_unverified: bool = False) -> LogitSet:
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
     advice = "it is for `distill pretrain-student`; for this a set of a task is needed"
-    return LogitSet(path, usable_manifest(path, ExamplesManifest, advice, allow_unverified))
+    manifest = usable_manifest(path, ExamplesManifest, advice, allow_unverified)
+    if not has_text(manifest):
+        raise ConfigError(f"{path}: holds logits without texts; put yours beside them first, with `distill join`")
+    return LogitSet(path, manifest)
 
 
 def usable_manifest(path: Path, kind: type[M], advice: str, allow_unverified: bool = False) -> M:

@@ -52,7 +52,9 @@ def test_counts(opinion_set: LogitSet) -> None:
 
 def test_newer_format_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
     changed(opinion_set, tmp_path, format_version=5, something_new=True)
-    with pytest.raises(IntegrityError, match="format version 5, but this release reads 1, 2, 3, 4; install the release"):
+    with pytest.raises(
+        IntegrityError, match="format version 5, but this release reads 1, 2, 3, 4; install the release"
+    ):
         read_manifest(tmp_path)
 
 

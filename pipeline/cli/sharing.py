@@ -1,0 +1,105 @@
+"""``distill push``, ``pull``, ``verify``, ``card`` and ``join``."""
+
+from pipeline import console
+from pipeline.cli.options import command_line, takes
+from pipeline.sharing.config import CardConfig, JoinConfig, PullConfig, PushConfig, VerifyConfig
+
+SHOWN_ROWS = 10
+
+
+@takes(PushConfig)
+def push(config: PushConfig) -> None:
+    """Send a verified set to a folder, an object store or the hub; only what is not there yet travels."""
+    from pipeline.sharing.push import push as push_set
+
+    pushed = push_set(config)
+    if config.json_output:
+        console.print_json({"url": pushed.url, "name": pushed.name, "sent": pushed.sent, "kept": pushed.kept})
+        return
+    console.print_pairs(
+        pushed.url, {"set": pushed.name, "files sent": len(pushed.sent), "there already": len(pushed.kept)}
+    )
+
+
+@takes(PullConfig)
+def pull(config: PullConfig) -> None:
+    """Fetch a set from where it was pushed, verify it, and put it into the store."""
+    from pipeline.sharing.pull import pull as pull_set
+
+    pulled = pull_set(config)
+    if config.json_output:
+        console.print_json({"root": str(pulled.root), "state": pulled.manifest.state, "fetched": pulled.fetched})
+        return
+    manifest = pulled.manifest
+    pairs = {
+        "state": manifest.state,
+        "holds": manifest.holds,
+        "teacher": manifest.teacher.name,
+        "rows": manifest.num_rows,
+        "bytes": console.size(manifest.num_bytes),
+        "licence of the texts": manifest.licence,
+        "files fetched": len(pulled.fetched),
+    }
+    console.print_pairs(str(pulled.root), pairs)
+
+
+@takes(VerifyConfig)
+def verify(config: VerifyConfig) -> None:
+    """Check a set's every file and row against what it says of itself; a complete set becomes verified."""
+    from pipeline.sharing.verify import verify as verify_set
+
+    manifest = verify_set(config)
+    if config.json_output:
+        console.print_json({"name": manifest.name, "state": manifest.state, "fingerprint": manifest.fingerprint})
+        return
+    rows = [[split, manifest.rows_of(split), len(manifest.shards_of(split)), "sound"] for split in manifest.splits]
+    console.print_table(["split", "rows", "files", ""], rows, title=f"{manifest.name}: {manifest.state}")
+
+
+@takes(CardConfig)
+def card(config: CardConfig) -> None:
+    """Print a set's card, or write it anew."""
+    from pipeline.files import write_text
+    from pipeline.logit_set.card import card_text
+    from pipeline.logit_set.manifest import read_manifest
+    from pipeline.logit_set.reader import find_set
+    from pipeline.sharing.files import CARD_FILE
+
+    root = find_set(config.logits, config.store)
+    text = card_text(read_manifest(root))
+    if config.write:
+        write_text(root / CARD_FILE, text)
+        console.note(f"wrote {root / CARD_FILE}")
+    else:
+        console.print_text(text)
+
+
+@takes(JoinConfig)
+def join(config: JoinConfig) -> None:
+    """Put your own texts beside the logits of a set that was pushed without text."""
+    from pipeline.sharing.join import join as join_set
+
+    joined = join_set(config, command_line())
+    if config.json_output:
+        values = {name: getattr(joined, name) for name in ("matched", "extra", "missing", "other_gold")}
+        console.print_json({"root": str(joined.root), "state": joined.manifest.state, **values})
+        return
+    rows = [
+        [
+            split,
+            joined.matched.get(split),
+            *(_rows(part.get(split)) for part in (joined.extra, joined.missing)),
+            _rows(joined.other_gold.get(split)),
+        ]
+        for split in joined.missing
+    ]
+    heads = ["split", "matched", "yours alone", "the set's alone", "other gold"]
+    console.print_table(heads, rows, title=f"{joined.root}: {joined.manifest.state}")
+
+
+def _rows(rows: list[int] | list[tuple[int, int]] | None) -> str:
+    """How many rows, and the first of them."""
+    if not rows:
+        return "0"
+    shown = ", ".join(str(row) if isinstance(row, int) else "{}:{}".format(*row) for row in rows[:SHOWN_ROWS])
+    return f"{len(rows):,}: {shown}{', …' if len(rows) > SHOWN_ROWS else ''}"

@@ -1,0 +1,60 @@
+"""What a set consists of when it travels, and doing several transfers at once."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import console
+from pipeline.errors import IntegrityError, raise_all
+from pipeline.files import sha256
+from pipeline.logit_set.manifest import TOKENIZER_FILE, SetManifest, TokensManifest
+from pipeline.logit_set.tokens import DECODER_FILE
+from pipeline.logit_set.verify import check_bytes
+
+CARD_FILE = "README.md"
+TRANSFERS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class SetFile:
+    """A file of a set: where it lies here, and what it holds."""
+
+    path: Path
+    sha256: str
+    num_bytes: int
+
+
+def files_of(root: Path, manifest: SetManifest) -> dict[str, SetFile]:
+    """Every file of a set but its ``distill.json``, by its path inside the set.
+
+    Raises:
+        IntegrityError: if a shard is not what the manifest says.
+    """
+    problems = [problem for shard in manifest.shards for problem in check_bytes(root, shard)]
+    raise_all(IntegrityError, f"{root}: cannot be sent", problems)
+    names = [TOKENIZER_FILE, CARD_FILE]
+    if isinstance(manifest, TokensManifest) and manifest.decoder_sha256:
+        names.append(DECODER_FILE)
+    files = {name: _measured(root / name) for name in names}
+    shards = {s.path: SetFile(root / s.path, s.sha256 or "", s.bytes or 0) for s in manifest.shards}
+    return files | shards
+
+
+def all_at_once(description: str, transfers: Sequence[Callable[[], object]]) -> None:
+    """Runs transfers side by side; the first error stops those that have not begun."""
+    with console.progress(len(transfers), description) as bar, ThreadPoolExecutor(TRANSFERS_AT_ONCE) as pool:
+        futures = [pool.submit(transfer) for transfer in transfers]
+        try:
+            for future in as_completed(futures):
+                future.result()
+                bar.advance()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _measured(path: Path) -> SetFile:
+    if not path.is_file() or path.is_symlink():
+        raise IntegrityError(f"{path}: missing, or not a plain file; `distill card SET --write` writes a lost card")
+    return SetFile(path, sha256(path), path.stat().st_size)

@@ -1,0 +1,109 @@
+"""Sets on the Hugging Face hub: a data set repository, one commit a push, so that nobody sees half of one.
+
+The hub keeps large files by their hash: what it has already does not travel again, nor does what an interrupted push
+has brought.
+"""
+
+import re
+from typing import TYPE_CHECKING
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, HfFileSystem
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.hf_api import RepoFile
+
+from pipeline.errors import ConfigError
+from pipeline.logit_set.manifest import FILE_NAME, SetManifest, parse_manifest, to_json
+from pipeline.sharing.config import PushConfig
+from pipeline.sharing.place import Place, transport_errors, unreachable
+
+if TYPE_CHECKING:
+    from pipeline.sharing.files import SetFile
+
+ADDRESS = re.compile(r"^hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@]+))?/?$")
+SCHEME = "hf://"
+BRANCH = "main"
+
+
+def is_hub(url: str) -> bool:
+    """Whether a URL is on the hub."""
+    return url.startswith(SCHEME)
+
+
+def open_hub(url: str) -> Place:
+    """Opens a data set of the hub for reading, at the commit that its revision stands for now.
+
+    Raises:
+        ConfigError: if the URL is not that of a data set.
+        DataError: if the hub cannot be reached, or has no such data set.
+    """
+    repo, revision = _address(url)
+    try:
+        commit = HfApi().dataset_info(repo, revision=revision).sha
+        return Place(url, HfFileSystem(skip_instance_cache=True), f"datasets/{repo}@{commit}")
+    except transport_errors() as error:
+        raise unreachable(url, error) from error
+
+
+def push(config: PushConfig, manifest: SetManifest, files: "dict[str, SetFile]") -> list[str]:
+    """Brings a data set of the hub to the state of a set, in one commit.
+
+    Returns:
+        The files that were not there as they are.
+
+    Raises:
+        ConfigError: if another set lies there.
+        DataError: if the hub cannot be reached or refuses.
+    """
+    repo, revision = _address(config.url)
+    branch = revision or BRANCH
+    api = HfApi()
+    try:
+        api.create_repo(repo, repo_type="dataset", private=not config.public, exist_ok=True)
+        if branch != BRANCH:
+            api.create_branch(repo, repo_type="dataset", branch=branch, exist_ok=True)
+        there = _files_there(api, repo, branch)
+        _check_other(config, manifest, there)
+        changed = [name for name, file in files.items() if there.get(name) != file.sha256]
+        stale = [name for name in there if name.startswith(f"{manifest.shards[0].folder}/") and name not in files]
+        operations = [CommitOperationAdd(name, str(files[name].path)) for name in changed]
+        operations.append(CommitOperationAdd(FILE_NAME, to_json(manifest).encode()))
+        api.create_commit(
+            repo,
+            [*operations, *(CommitOperationDelete(name) for name in stale)],
+            commit_message=f"{manifest.name}: logits of {manifest.teacher.name}",
+            repo_type="dataset",
+            revision=branch,
+        )
+    except transport_errors() as error:
+        raise unreachable(config.url, error) from error
+    return changed
+
+
+def _files_there(api: HfApi, repo: str, revision: str) -> dict[str, str | None]:
+    """SHA-256 by path, as far as the hub keeps it: for large files."""
+    try:
+        entries = list(api.list_repo_tree(repo, recursive=True, repo_type="dataset", revision=revision))
+    except (RepositoryNotFoundError, RevisionNotFoundError):
+        return {}
+    return {e.path: e.lfs.sha256 if e.lfs else None for e in entries if isinstance(e, RepoFile)}
+
+
+def _check_other(config: PushConfig, manifest: SetManifest, there: dict[str, str | None]) -> None:
+    if FILE_NAME not in there or config.replace:
+        return
+    from pipeline.logit_set.manifest import MAX_MANIFEST_BYTES
+
+    content = open_hub(config.url).read(FILE_NAME, MAX_MANIFEST_BYTES)
+    old = parse_manifest(content or b"", f"{config.url}/{FILE_NAME}")
+    if old.fingerprint != manifest.fingerprint:
+        raise ConfigError(
+            f"{config.url}: holds another set, {old.name!r} of {old.teacher.name}; "
+            "choose another repository or revision, or use --replace to put this one in its place"
+        )
+
+
+def _address(url: str) -> tuple[str, str | None]:
+    match = ADDRESS.match(url)
+    if match is None:
+        raise ConfigError(f"{url}: not a data set of the hub; write hf://datasets/OWNER/NAME or …/NAME@REVISION")
+    return match["repo"], match["revision"]

@@ -1,0 +1,250 @@
+"""``distill join``: one's own texts beside the logits of a set without text, found by the hash of the text.
+
+Every row of one's data whose text the set knows gets its logits; gold is one's own. What did not match is told row by
+row. Where every row of the data has logits, the result is the set that the teacher would have given for these data,
+fingerprint and all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from tokenizers import Tokenizer
+
+from pipeline.errors import ConfigError, DataError
+from pipeline.files import make_folder
+from pipeline.logit_set.manifest import (
+    TOKENIZER_FILE,
+    DerivedManifest,
+    ExamplesManifest,
+    PartialSplit,
+    Shard,
+    SharedShard,
+    SplitRecord,
+    fingerprint,
+)
+from pipeline.logit_set.reader import LogitSet, find_set, usable_manifest
+from pipeline.logit_set.schema import logits_of
+from pipeline.logit_set.shard_table import shard_table, text_hashes
+from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
+from pipeline.metrics import score_logits
+from pipeline.sharing.config import JoinConfig
+from pipeline.sharing.text_free import TEXT_SETTING
+from pipeline.sources import Source, load_source, rows_sha256
+from pipeline.sources.source import sentences
+from pipeline.sql.gate import open_files, select, to_arrow
+from pipeline.targets import make_target
+from pipeline.tasks import Task, load_task
+from pipeline.tokenization import load_tokenizer, tokenize
+
+# of several rows with the same text, the one that stands at the same place
+FOUND = """
+    select m.split, m.source_row, arg_min(
+        {'logits': s.logits, 'label': s.label, 'score': s.score, 'variant': s.variant},
+        [(s.split <> m.split)::bigint, (s.source_row <> m.source_row)::bigint, s.source_row, s.variant]
+    ) as found
+    from mine m join theirs s using (text_hash) group by m.split, m.source_row order by m.split, m.source_row
+"""
+MISSING = """
+    select split, source_row, variant from theirs anti join mine using (text_hash) order by split, source_row, variant
+"""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a join has come to.
+
+    Attributes:
+        root: the new set.
+        manifest: of the new set.
+        matched: number of one's rows that have logits now, by split.
+        extra: one's source rows that the set knows nothing of, by split.
+        missing: rows of the set whose text is not in one's data: source row and variant, by split.
+        other_gold: one's source rows whose gold is another than in the set, by split.
+    """
+
+    root: Path
+    manifest: ExamplesManifest
+    matched: dict[str, int]
+    extra: dict[str, list[int]]
+    missing: dict[str, list[tuple[int, int]]]
+    other_gold: dict[str, list[int]]
+
+
+def join(config: JoinConfig, command: str) -> Joined:
+    """Writes a set with one's own texts and the logits of a set without.
+
+    Raises:
+        ConfigError: if the set has its text, or is of another task.
+        DataError: if not one row matches.
+    """
+    root = find_set(config.logits, config.store)
+    advice = "it has its text; `distill join` is for sets that were pushed --without-text"
+    manifest = usable_manifest(root, DerivedManifest, advice, config.allow_unverified)
+    if manifest.has_text:
+        raise ConfigError(f"{root}: {advice}")
+    task = _task_of(root, manifest, config)
+    source = load_source(task, config.data, tuple(manifest.splits))
+    make_folder(config.store)
+    tokenizer = load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
+    mine = _keys(source, manifest)
+    found, missing = _look_up(root, manifest, mine)
+    if not found.num_rows:
+        raise DataError(
+            f"{root}: knows none of the {mine.num_rows:,} texts of {source.description}; it is of {manifest.source}. "
+            "One changed character makes another text: are these the same data?"
+        )
+    new_root, logits = config.store / config.name, LogitSet(root, manifest)
+    planned = _staged(manifest, source, found, config.name, command)
+    staged = start_set(new_root, planned, logits.tokenizer_json())
+    for shard in unfinished_shards(new_root, staged):
+        write_shard(new_root, staged, shard, _rows(staged, shard, source, tokenizer, found))
+    joined = staged
+    if staged.state != "verified":
+        complete = complete_set(new_root, staged)
+        joined = finish_set(new_root, complete, _scores(LogitSet(new_root, complete)))
+    return Joined(new_root, joined, *_report(source, found), _by_split(missing, manifest), _other_gold(source, found))
+
+
+def _task_of(root: Path, manifest: DerivedManifest, config: JoinConfig) -> Task:
+    task = load_task(None if config.manifest else manifest.task.name, config.manifest)
+    targets = [make_target(task, "classification" if manifest.target.kind == "bins" else None)]
+    if task.name != manifest.task.name or task.is_pair != manifest.task.is_pair or manifest.target not in targets:
+        raise ConfigError(
+            f"{root}: its logits are of task {manifest.task.name!r} with {', '.join(manifest.target.names)}, "
+            f"not of {task.name!r} as its manifest here describes it"
+        )
+    return task
+
+
+def _keys(source: Source, manifest: DerivedManifest) -> pa.Table:
+    """The key and the text hash of every row of one's own."""
+    parts = []
+    for split, rows in source.splits.items():
+        hashes = pa.array(text_hashes(rows, manifest.tokenizer.sha256), pa.binary(16))
+        names = pa.repeat(pa.scalar(split), rows.num_rows)
+        parts.append(pa.table({"split": names, "source_row": rows.column("source_row"), "text_hash": hashes}))
+    return pa.concat_tables(parts)
+
+
+def _look_up(root: Path, manifest: DerivedManifest, mine: pa.Table) -> tuple[pa.Table, pa.Table]:
+    files = [root / shard.path for shard in manifest.shards]
+    with open_files({"theirs": files}) as connection:
+        connection.register("mine", mine)
+        return to_arrow(select(connection, FOUND)), to_arrow(select(connection, MISSING))
+
+
+def _staged(manifest: DerivedManifest, source: Source, found: pa.Table, name: str, command: str) -> ExamplesManifest:
+    """The set as the teacher would have given it; one that has gaps says so, in its fingerprint too."""
+    absent = {
+        split: rows.num_rows - pc.sum(pc.equal(found.column("split"), split)).as_py()
+        for split, rows in source.splits.items()
+    }
+    splits = {
+        split: PartialSplit(
+            rows=rows.num_rows,
+            expected_rows=manifest.splits[split].expected_rows,
+            rows_sha256=rows_sha256(rows),
+            absent=absent[split],
+        )
+        for split, rows in source.splits.items()
+    }
+    kept = {
+        key: value
+        for key, value in manifest.settings.items()
+        if key != TEXT_SETTING and not key.startswith(("augment.", "source."))
+    }
+    settings = kept | {f"source.{split}": record.rows_sha256 for split, record in splits.items()}
+    has_gaps = any(absent.values())
+    if has_gaps:
+        settings["joined"] = manifest.fingerprint
+    order = [split for split in dict.fromkeys(shard.split for shard in manifest.shards) if split in source.splits]
+    shards = [shard for split in order for shard in _shards(manifest, split, splits[split].rows)]
+    values = {name: getattr(manifest, name) for name in ExamplesManifest.model_fields} | {
+        "name": name,
+        "state": "staged",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "source": source.description,
+        "settings": settings,
+        "fingerprint": fingerprint(settings),
+        "scores": {},
+        "notes": (
+            *source.warnings,
+            f"logits joined from a set without text, made by: {manifest.command}",
+        ),
+    }
+    if has_gaps:
+        return DerivedManifest(**values | {"format_version": 4, "splits": splits, "shards": _shared(shards)})
+    whole = {split: SplitRecord(**record.model_dump(exclude={"absent"})) for split, record in splits.items()}
+    return ExamplesManifest(**values | {"format_version": 1, "splits": whole, "shards": tuple(shards)})
+
+
+def _shards(manifest: DerivedManifest, split: str, num_rows: int) -> list[Shard]:
+    """As many shards as the set has."""
+    return plan_shards(split, num_rows, max(1, -(-num_rows // len(manifest.shards_of(split)))))
+
+
+def _shared(shards: Sequence[Shard]) -> tuple[SharedShard, ...]:
+    return tuple(SharedShard(**shard.model_dump()) for shard in shards)
+
+
+def _rows(manifest: ExamplesManifest, shard: Shard, source: Source, tokenizer: Tokenizer, found: pa.Table) -> pa.Table:
+    """The rows of a shard: texts, ids and gold of one's own, logits of the set."""
+    own = found.filter(
+        pc.and_(
+            pc.equal(found.column("split"), shard.split),
+            pc.and_(
+                pc.greater_equal(found.column("source_row"), shard.start),
+                pc.less(found.column("source_row"), shard.stop),
+            ),
+        )
+    )
+    rows = source.splits[shard.split].take(own.column("source_row"))
+    rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
+    rows = rows.append_column("origin", pa.repeat(pa.scalar("original"), rows.num_rows))
+    inputs = tokenize(tokenizer, *sentences(rows), manifest.max_seq_length)
+    logits = pa.table({"logits": pc.struct_field(own.column("found").combine_chunks(), "logits")})
+    return shard_table(manifest, shard, rows, inputs, logits_of(logits, manifest.target.num_logits))
+
+
+def _scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:
+    manifest = logit_set.manifest
+    return {
+        split: score_logits(manifest.task.metrics, manifest.target, *logit_set.gold(split)) for split in manifest.splits
+    }
+
+
+def _report(source: Source, found: pa.Table) -> tuple[dict[str, int], dict[str, list[int]]]:
+    matched, extra = {}, {}
+    for split, rows in source.splits.items():
+        own = found.filter(pc.equal(found.column("split"), split)).column("source_row").to_numpy()
+        matched[split] = len(own)
+        extra[split] = np.setdiff1d(np.arange(rows.num_rows), own).tolist()
+    return matched, extra
+
+
+def _by_split(missing: pa.Table, manifest: DerivedManifest) -> dict[str, list[tuple[int, int]]]:
+    keys: dict[str, list[tuple[int, int]]] = {split: [] for split in manifest.splits}
+    for row in missing.to_pylist():
+        keys[row["split"]].append((row["source_row"], row["variant"]))
+    return keys
+
+
+def _other_gold(source: Source, found: pa.Table) -> dict[str, list[int]]:
+    """Rows whose text has another gold in the set than here; variants have none."""
+    rows: dict[str, list[int]] = {split: [] for split in source.splits}
+    gold = {
+        split: {n: table.column(n).to_pylist() for n in ("label", "score")} for split, table in source.splits.items()
+    }
+    for row in found.to_pylist():
+        theirs: dict[str, Any] = row["found"]
+        mine = {name: values[row["source_row"]] for name, values in gold[row["split"]].items()}
+        if theirs["variant"] == 0 and any(theirs[name] != value for name, value in mine.items()):
+            rows[row["split"]].append(row["source_row"])
+    return rows

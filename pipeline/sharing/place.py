@@ -1,0 +1,158 @@
+"""Where a set lies or shall lie: a folder at a URL that `fsspec` knows, with errors in plain words."""
+
+import hashlib
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from pipeline.errors import ConfigError, DataError, IntegrityError, MissingDependencyError
+from pipeline.files import write_atomically
+
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+CHUNK_BYTES = 2**22
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder somewhere: ``root`` is its path in the file system ``fs``."""
+
+    url: str
+    fs: Any
+    root: str
+
+    def read(self, name: str, max_bytes: int) -> bytes | None:
+        """Reads a small file; None if there is none.
+
+        Raises:
+            IntegrityError: if it is larger than ``max_bytes``.
+            DataError: if the place cannot be reached.
+        """
+        with self._reported():
+            try:
+                with self.fs.open(self._path(name), "rb") as stream:
+                    content: bytes = stream.read(max_bytes + 1)
+            except FileNotFoundError:
+                return None
+        if len(content) > max_bytes:
+            raise IntegrityError(f"{self.url}/{name}: larger than the {max_bytes:,} bytes it may have")
+        return content
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The files of a folder, by their path inside the set, with their bytes; none if there is no such folder."""
+        with self._reported():
+            self.fs.invalidate_cache()
+            try:
+                entries = self.fs.ls(self._path(folder).rstrip("/"), detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return {}
+        start = f"{folder}/" if folder else ""
+        return {start + Path(e["name"]).name: int(e["size"]) for e in entries if e["type"] == "file"}
+
+    def fetch(self, name: str, target: Path, max_bytes: int) -> str:
+        """Downloads a file whole or not at all; returns its SHA-256.
+
+        Raises:
+            IntegrityError: if it is missing, or has more than ``max_bytes``.
+            DataError: if the place cannot be reached or the disk cannot be written.
+        """
+        digest = hashlib.sha256()
+
+        def write(temporary: Path) -> None:
+            with temporary.open("wb") as sink:
+                for chunk in self._chunks(name, max_bytes):
+                    digest.update(chunk)
+                    sink.write(chunk)
+
+        write_atomically(target, write)
+        return digest.hexdigest()
+
+    def send(self, source: Path, name: str) -> None:
+        """Uploads a file whole or not at all."""
+        with self._reported():
+            if isinstance(self.fs, LocalFileSystem):
+                target = Path(self._path(name))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(target, lambda temporary: shutil.copyfile(source, temporary))
+            else:  # an object appears when all of it is there
+                self.fs.put_file(str(source), self._path(name))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a small file whole or not at all."""
+        with self._reported():
+            if isinstance(self.fs, LocalFileSystem):
+                target = Path(self._path(name))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(target, lambda temporary: temporary.write_bytes(content))
+            else:
+                self.fs.pipe_file(self._path(name), content)
+
+    def remove(self, name: str) -> None:
+        """Removes a file."""
+        with self._reported():
+            self.fs.rm_file(self._path(name))
+
+    def _chunks(self, name: str, max_bytes: int) -> Iterator[bytes]:
+        total = 0
+        with self._reported():
+            try:
+                with self.fs.open(self._path(name), "rb") as stream:
+                    while chunk := stream.read(CHUNK_BYTES):
+                        total += len(chunk)
+                        if total > max_bytes:
+                            raise IntegrityError(
+                                f"{self.url}/{name}: has more than the {max_bytes:,} bytes it may have"
+                            )
+                        yield chunk
+            except FileNotFoundError as error:
+                raise IntegrityError(f"{self.url}/{name}: missing") from error
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except transport_errors() as error:
+            raise unreachable(self.url, error) from error
+
+
+def open_place(url: str) -> Place:
+    """Opens a URL; a plain path is a local folder.
+
+    Raises:
+        ConfigError: if no file system goes by that scheme.
+        MissingDependencyError: if its package is not installed, naming the extra.
+    """
+    scheme = url.partition("://")[0] if "://" in url else "file"
+    try:
+        fs, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
+    except ImportError as error:
+        extra = EXTRAS.get(scheme)
+        advice = f"pip install 'distill-offline[{extra}]'" if extra else str(error)
+        raise MissingDependencyError(f"{url}: {scheme}:// needs another package: {advice}") from error
+    except transport_errors() as error:
+        raise unreachable(url, error) from error
+    except ValueError as error:
+        raise ConfigError(f"{url}: not a place that sets can lie at: {error}") from error
+    return Place(url.rstrip("/"), fs, str(root).rstrip("/"))
+
+
+def transport_errors() -> tuple[type[Exception], ...]:
+    """What the file systems in use raise when something is wrong with the way there."""
+    botocore = sys.modules.get("botocore.exceptions")
+    return (OSError, botocore.BotoCoreError, botocore.ClientError) if botocore else (OSError,)
+
+
+def unreachable(url: str, error: Exception) -> DataError:
+    """Says that a place cannot be read or written, and why."""
+    lines = str(error).strip().splitlines()
+    reason = lines[0] if lines else type(error).__name__
+    return DataError(f"{url}: cannot be read or written: {reason}; what has arrived is kept, repeat the command")

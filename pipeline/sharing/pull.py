@@ -1,0 +1,170 @@
+"""``distill pull``: a set from another place, in the store only once it has been verified here.
+
+It is put together in a folder of its own, from files that are there already as far as they are the same, and from the
+place otherwise; repeating the command goes on where it was stopped. What is fetched is bounded by what the manifest
+says, and the manifest by what a manifest may be. The card is written anew here: nobody else's text becomes ours.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
+from pipeline.files import make_folder, remove_temporaries, require_space, sha256
+from pipeline.logit_set.manifest import (
+    FILE_NAME,
+    MAX_MANIFEST_BYTES,
+    TOKENIZER_FILE,
+    SetManifest,
+    Shard,
+    TokensManifest,
+    parse_manifest,
+    read_manifest,
+)
+from pipeline.logit_set.tokens import DECODER_FILE
+from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.writer import finish_set
+from pipeline.sharing import hub
+from pipeline.sharing.config import PullConfig
+from pipeline.sharing.files import all_at_once
+from pipeline.sharing.place import Place, open_place
+from pipeline.sharing.push import JOURNAL
+from pipeline.tokenization import MAX_TOKENIZER_BYTES, load_tokenizer
+
+FOLDER = ".pull"  # in the store; what lies in it is no set yet
+HEADER_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What a pull has come to."""
+
+    root: Path
+    manifest: SetManifest
+    fetched: tuple[str, ...]
+
+
+def pull(config: PullConfig) -> Pulled:
+    """Fetches a set, verifies it and puts it into the store.
+
+    Raises:
+        IntegrityError: if it is not what it says it is; nothing of it is usable then.
+        ConfigError: if another set has its name here.
+        DataError: if the place cannot be reached, or the disk is full.
+    """
+    place = hub.open_hub(config.url) if hub.is_hub(config.url) else open_place(config.url)
+    manifest = _manifest_there(place)
+    root = config.store / (config.name or manifest.name)
+    here = _set_here(root, manifest, config.replace)
+    if here == manifest and not any(check_bytes(root, shard) for shard in manifest.shards):
+        return Pulled(root, here, ())
+    make_folder(config.store)
+    require_space(config.store, manifest.num_bytes)
+    staging = config.store / FOLDER / root.name
+    make_folder(staging / manifest.shards[0].folder)
+    fetched = _fetch_all(place, manifest, staging, root)
+    (staging / FILE_NAME).unlink(missing_ok=True)
+    load_tokenizer(staging / TOKENIZER_FILE, manifest.tokenizer.sha256)
+    verified = finish_set(staging, manifest, manifest.scores)
+    _put_in_place(staging, root)
+    return Pulled(root, verified, tuple(sorted(fetched)))
+
+
+def _manifest_there(place: Place) -> SetManifest:
+    """The manifest at the place, once what it says can be true as far as sizes tell."""
+    content = place.read(FILE_NAME, MAX_MANIFEST_BYTES)
+    if content is None:
+        unfinished = place.read(JOURNAL, MAX_MANIFEST_BYTES) is not None
+        reason = "a push to it is under way or was stopped" if unfinished else f"not a logit set: it has no {FILE_NAME}"
+        raise DataError(f"{place.url}: {reason}")
+    manifest = parse_manifest(content, f"{place.url}/{FILE_NAME}")
+    if manifest.state == "staged" or not manifest.shards:
+        raise IntegrityError(f"{place.url}: a set that was never finished (state {manifest.state!r})")
+    sizes = place.sizes(manifest.shards[0].folder)
+    problems = [
+        f"{shard.path}: {_bytes(sizes.get(shard.path))} there, but distill.json says {_bytes(shard.bytes)}"
+        for shard in manifest.shards
+        if shard.bytes is None or sizes.get(shard.path) != shard.bytes
+    ]
+    raise_all(IntegrityError, f"{place.url}: not the set that its distill.json describes", problems[:20])
+    return manifest
+
+
+def _set_here(root: Path, manifest: SetManifest, replace: bool) -> SetManifest | None:
+    """The set that has the name already, if any."""
+    if not root.exists():
+        return None
+    try:
+        here = read_manifest(root)
+    except IntegrityError:
+        if replace:
+            return None
+        raise
+    if here.fingerprint != manifest.fingerprint and not replace:
+        raise ConfigError(
+            f"{root}: another set has this name (fingerprint {here.fingerprint[:12]}…, there "
+            f"{manifest.fingerprint[:12]}…); give the pulled one another --name, or use --replace"
+        )
+    return here
+
+
+def _fetch_all(place: Place, manifest: SetManifest, staging: Path, root: Path) -> list[str]:
+    """Brings every file into ``staging``; returns the paths of those that had to travel."""
+    remove_temporaries(staging / manifest.shards[0].folder)
+    missing = [shard for shard in manifest.shards if not _is_here(shard, staging, root)]
+    decoder = manifest.decoder_sha256 if isinstance(manifest, TokensManifest) else None
+    others = [TOKENIZER_FILE, DECODER_FILE] if decoder else [TOKENIZER_FILE]
+
+    def fetch(shard: Shard) -> None:
+        if place.fetch(shard.path, staging / shard.path, shard.bytes or 0) != shard.sha256:
+            (staging / shard.path).unlink()
+            raise IntegrityError(f"{place.url}/{shard.path}: its SHA-256 is not the one in distill.json")
+
+    transfers: list[Callable[[], object]] = [partial(fetch, shard) for shard in missing]
+    transfers += [partial(place.fetch, name, staging / name, _most_bytes(name, manifest)) for name in others]
+    all_at_once(f"from {place.url}", transfers)
+    if DECODER_FILE in others and sha256(staging / DECODER_FILE) != decoder:
+        raise IntegrityError(f"{place.url}/{DECODER_FILE}: its SHA-256 is not the one in distill.json")
+    return [*(shard.path for shard in missing), *others]
+
+
+def _is_here(shard: Shard, staging: Path, root: Path) -> bool:
+    """Whether a shard has been fetched before; one that the set here shares is linked."""
+    if not check_bytes(staging, shard):
+        return True
+    if not check_bytes(root, shard):
+        (staging / shard.path).unlink(missing_ok=True)
+        try:
+            os.link(root / shard.path, staging / shard.path)
+        except OSError:  # some file systems have no hard links
+            shutil.copyfile(root / shard.path, staging / shard.path)
+        return True
+    return False
+
+
+def _most_bytes(name: str, manifest: SetManifest) -> int:
+    """How large a file may be that the manifest gives no size of."""
+    if name == TOKENIZER_FILE:
+        return MAX_TOKENIZER_BYTES
+    assert isinstance(manifest, TokensManifest)
+    return 4 * manifest.codec.vocabulary_size * ((manifest.codec.hidden_size or 0) + 1) + HEADER_BYTES
+
+
+def _put_in_place(staging: Path, root: Path) -> None:
+    """Gives the finished set its name; one that has the name is moved away first and removed after."""
+    old = staging.with_name(f"{root.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if root.exists():
+        root.replace(old)
+    staging.replace(root)
+    shutil.rmtree(old, ignore_errors=True)
+    with suppress(OSError):  # other sets are being pulled
+        staging.parent.rmdir()
+
+
+def _bytes(number: int | None) -> str:
+    return "nothing" if number is None else f"{number:,} bytes"

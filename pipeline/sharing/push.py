@@ -1,0 +1,130 @@
+"""``distill push``: a set to another place, of which nobody there ever sees half.
+
+The manifest goes last. A journal at the destination says which files have arrived, so that a push that was stopped goes
+on where it was, and a new version sends only what is new.
+"""
+
+import hashlib
+import json
+import threading
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pipeline import console
+from pipeline.errors import ConfigError, DistillError, IntegrityError
+from pipeline.logit_set.licence import redistribution_warning
+from pipeline.logit_set.manifest import (
+    FILE_NAME,
+    MAX_MANIFEST_BYTES,
+    SetManifest,
+    has_text,
+    parse_manifest,
+    read_manifest,
+    to_json,
+)
+from pipeline.logit_set.reader import find_set
+from pipeline.sharing import hub
+from pipeline.sharing.config import PushConfig
+from pipeline.sharing.files import SetFile, all_at_once, files_of
+from pipeline.sharing.place import Place, open_place
+from pipeline.sharing.text_free import without_text
+
+JOURNAL = "distill.push.json"
+SMALL_BYTES = 2**20  # to be looked at rather than sent again
+Hashes = dict[str, str]  # by path inside the set
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push has come to: the files that travelled, and those that were there already."""
+
+    url: str
+    name: str
+    sent: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def push(config: PushConfig) -> Pushed:
+    """Sends a verified set to a URL.
+
+    Raises:
+        ConfigError: if another set lies there.
+        IntegrityError: if the set here is not verified, or a file is not what it was.
+        DataError: if the place cannot be reached.
+    """
+    root = find_set(config.logits, config.store)
+    manifest = read_manifest(root)
+    if manifest.state != "verified":
+        raise IntegrityError(f"{root}: state {manifest.state!r}; only verified sets are pushed, see `distill verify`")
+    source = without_text(root, manifest) if config.without_text else nullcontext((root, manifest))
+    with source as (folder, sent):
+        warning = redistribution_warning(sent.licence) if has_text(sent) else None
+        if warning:
+            console.warn(f"{root}: {warning}")
+        files = files_of(folder, sent)
+        if hub.is_hub(config.url):
+            travelled = hub.push(config, sent, files)
+        else:
+            travelled = _push(open_place(config.url), sent, files, config.replace)
+    return Pushed(config.url, sent.name, tuple(sorted(travelled)), tuple(sorted(files.keys() - set(travelled))))
+
+
+def _push(place: Place, manifest: SetManifest, files: dict[str, SetFile], replace: bool) -> list[str]:
+    there = place.read(FILE_NAME, MAX_MANIFEST_BYTES)
+    old = _other_set(place, there, manifest, replace) if there else None
+    known = _known(place, old, files)
+    missing = [name for name in files if name not in known]
+    if not missing and there == to_json(manifest).encode():
+        return []
+    place.write(JOURNAL, json.dumps(known).encode())
+    overwritten = {shard.path for shard in old.shards} & set(missing) if old else set()
+    if there and (overwritten or old is None):
+        place.remove(FILE_NAME)  # rather no set for a while than one that is half old, half new
+    lock = threading.Lock()
+
+    def send(name: str) -> None:
+        place.send(files[name].path, name)
+        with lock:
+            known[name] = files[name].sha256
+            place.write(JOURNAL, json.dumps(known).encode())
+
+    all_at_once(f"to {place.url}", [partial(send, name) for name in missing])
+    place.write(FILE_NAME, to_json(manifest).encode())
+    for name in place.sizes(manifest.shards[0].folder).keys() - files.keys():
+        place.remove(name)
+    place.remove(JOURNAL)
+    return missing
+
+
+def _other_set(place: Place, there: bytes, manifest: SetManifest, replace: bool) -> SetManifest | None:
+    """The set at the destination; None if it cannot be read and shall be replaced."""
+    try:
+        old = parse_manifest(there, f"{place.url}/{FILE_NAME}")
+    except DistillError:
+        if replace:
+            return None
+        raise
+    if old.fingerprint != manifest.fingerprint and not replace:
+        raise ConfigError(
+            f"{place.url}: holds another set, {old.name!r} of {old.teacher.name} ({old.fingerprint[:12]}…); "
+            "choose another URL, or use --replace to put this one in its place"
+        )
+    return old
+
+
+def _known(place: Place, old: SetManifest | None, files: dict[str, SetFile]) -> Hashes:
+    """The files that are at the destination as they should be, by what the manifest or the journal there says."""
+    hashes: Hashes = {shard.path: shard.sha256 or "" for shard in old.shards} if old else {}
+    journal = place.read(JOURNAL, MAX_MANIFEST_BYTES)
+    try:
+        hashes |= dict(json.loads(journal)) if journal else {}
+    except ValueError:
+        hashes = {}
+    sizes = place.sizes("") | place.sizes(Path(list(files)[-1]).parent.name)
+    same = {name for name, file in files.items() if sizes.get(name) == file.num_bytes}
+    for name in same - hashes.keys():
+        content = place.read(name, files[name].num_bytes) if files[name].num_bytes < SMALL_BYTES else None
+        hashes[name] = hashlib.sha256(content or b"").hexdigest()
+    return {name: files[name].sha256 for name in same if hashes[name] == files[name].sha256}

@@ -1,0 +1,26 @@
+"""``distill verify``: is a set what it says it is?"""
+
+from pipeline.errors import IntegrityError
+from pipeline.logit_set.manifest import TOKENIZER_FILE, SetManifest, read_manifest
+from pipeline.logit_set.reader import find_set
+from pipeline.logit_set.verify import verify_shards
+from pipeline.logit_set.writer import finish_set
+from pipeline.sharing.config import VerifyConfig
+from pipeline.tokenization import load_tokenizer
+
+
+def verify(config: VerifyConfig) -> SetManifest:
+    """Verifies a set; one that was complete is verified then, and says so.
+
+    Raises:
+        IntegrityError: listing everything that is wrong, or if the set was never finished.
+    """
+    root = find_set(config.logits, config.store)
+    manifest = read_manifest(root)
+    if manifest.state == "staged":
+        raise IntegrityError(f"{root}: not finished yet; repeat its command to finish it:\n  {manifest.command}")
+    load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
+    if manifest.state == "complete":
+        return finish_set(root, manifest, manifest.scores)
+    verify_shards(root, manifest)
+    return manifest
