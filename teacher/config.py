@@ -207,5 +207,24 @@ class BudgetConfig(CorpusConfig):
     json_output: bool = Field(False, description="Print the result as JSON.")
 
 
+class CheckConfig(Config):
+    """``distill check``."""
+
+    logits: str = Field(description="A set: a path, or a name in the store.", json_schema_extra={"argument": True})
+    sample: int = Field(256, ge=1, description="Rows to ask the teacher about again.")
+    tolerance: float | None = Field(
+        None,
+        gt=0,
+        description="Most that a logit may differ. (default: 4 times what two runs here differ, at least 1e-3)",
+    )
+    manifest: Path | None = Field(None, description="YAML file with the task, if it is one of your own.")
+    model_name_or_path: str | None = Field(None, description="The teacher, if it is not where it was.")
+    model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
+    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
+    seed: int = Field(42, ge=0, description="Seed of the sample.")
+    allow_unverified: bool = Field(False, description="Check a set that is complete but not verified.")
+    json_output: bool = Field(False, description="Print the result as JSON.")
+
+
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())

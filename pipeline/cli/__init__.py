@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.cli import corpora, demo, sharing, sql, student, tasks, teacher, tokens
+from pipeline.cli import corpora, demo, diff, sharing, sql, student, tasks, teacher, tokens
 
 app = typer.Typer(
     name="distill",
@@ -16,10 +16,12 @@ app.add_typer(corpora.app, name="corpora")
 app.command("finetune-teacher")(teacher.finetune_teacher)
 app.command("augment")(teacher.augment)
 app.command("teacher-dump")(teacher.teacher_dump)
+app.command("check")(teacher.check)
 app.command("recode")(tokens.recode)
 app.command("budget")(tokens.budget)
 app.command("verify")(sharing.verify)
 app.command("card")(sharing.card)
+app.command("diff")(diff.diff)
 app.command("push")(sharing.push)
 app.command("pull")(sharing.pull)
 app.command("join")(sharing.join)

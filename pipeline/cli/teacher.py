@@ -1,14 +1,17 @@
-"""``distill finetune-teacher`` and ``distill teacher-dump``."""
+"""``distill finetune-teacher``, ``augment``, ``teacher-dump`` and ``check``."""
 
 import importlib.util
+from dataclasses import asdict
 from typing import Any
+
+import typer
 
 from pipeline import console
 from pipeline.cli.options import command_line, takes
 from pipeline.cli.tokens import print_tokens
 from pipeline.errors import MissingDependencyError
 from pipeline.logit_set.augmentation import AugmentationRecord
-from teacher.config import AugmentConfig, DumpConfig, FinetuneConfig
+from teacher.config import AugmentConfig, CheckConfig, DumpConfig, FinetuneConfig
 
 
 @takes(FinetuneConfig)
@@ -142,3 +145,28 @@ def needs_teacher_libraries() -> None:
         raise MissingDependencyError(
             f"the teacher stage needs {', '.join(missing)}: pip install 'distill-offline[teacher]'"
         )
+
+
+@takes(CheckConfig)
+def check(config: CheckConfig) -> None:
+    """Ask a set's teacher again about a sample of its rows; exit code 0 if it says what is stored, 1 if not."""
+    needs_teacher_libraries()
+    from teacher.check import check as check_set
+
+    found = check_set(config)
+    if config.json_output:
+        console.print_json(asdict(found) | {"passed": found.passed})
+    else:
+        rows = [
+            [name, part.largest, part.mean, *part.fidelity.values()]
+            for name, part in (("two runs now", found.live), ("now and stored", found.stored))
+        ]
+        heads = ["", "largest difference", "mean", *(name.replace("_", " ") for name in found.live.fidelity)]
+        console.print_table(heads, rows, title=f"{config.logits}: {found.rows:,} rows")
+        if not found.same_weights:
+            console.warn("the teacher's weights are not those that the set names")
+        row = "{}:{}:{}".format(*found.worst_row)
+        verdict = "the teacher says what is stored" if found.passed else f"it does not say what is stored, see {row}"
+        console.note(f"{verdict} (differences up to {found.tolerance:.2g} are allowed)")
+    if not found.passed:
+        raise typer.Exit(1)

@@ -1,13 +1,15 @@
 """The set's README.md: a dataset card that people read and `datasets.load_dataset` understands."""
 
 import html
+import re
 from importlib.resources import files
 from textwrap import shorten
 
 import yaml
 
 from pipeline.logit_set.augmentation import AugmentationRecord
-from pipeline.logit_set.manifest import AugmentedManifest, ExamplesManifest, SetManifest, TokensManifest
+from pipeline.logit_set.licence import is_open
+from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, TokensManifest, augmentation_of, has_text
 
 CODEC_COLUMNS = {
     "dense": "| `log_probs`, `log_z` | bits of float16: every log-probability; the logit is log_prob + log_z |",
@@ -16,6 +18,13 @@ CODEC_COLUMNS = {
     "sampled": "| `candidates`, `counts` | the ids that were drawn from the teacher's distribution, and how often |",
     "hidden": "| `hidden` | bits of float16: the input of the teacher's last layer, which is `decoder.safetensors` |",
 }
+TEXT_COLUMNS = """| `sentence1`, `sentence2` | the text; `sentence2` is null for single sentences |
+| `ids1`, `ids2` | token ids of each sentence, without special tokens, as the teacher read them (`tokenizer.json`) |
+| `text_hash` | 16 bytes over text and tokenizer |"""
+TEXT_FREE_COLUMNS = (
+    "| `text_hash` | 16 bytes over text and tokenizer. The texts are not in this set: who has them puts them beside "
+    "the logits with `distill join`. The hash confirms a guess: who can guess a text sees that it is among these |"
+)
 SIZE_CATEGORIES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
 
 
@@ -26,24 +35,23 @@ def card_text(manifest: SetManifest) -> str:
     values = {
         "front_matter": yaml.safe_dump(_front_matter(manifest), sort_keys=False).strip(),
         "name": manifest.name,
-        "teacher": manifest.teacher.name,
+        "teacher": _plain(manifest.teacher.name),
         "weights": manifest.teacher.weights_sha256[:16],
         "parameters": f"{manifest.teacher.num_parameters:,}",
-        "precision": manifest.precision,
+        "precision": _plain(manifest.precision),
         "max_seq_length": str(manifest.max_seq_length),
-        "source": manifest.source,
-        "licence": manifest.licence,
+        "source": _plain(manifest.source),
+        "licence": _plain(manifest.licence),
+        "warning": "" if is_open(manifest.licence) else " (whether the texts may be passed on is unclear)",
         "splits": _splits_table(manifest),
-        "notes": "\n".join(f"- {note}" for note in manifest.notes) or "- nothing unusual",
-        "command": manifest.command,
+        "notes": "\n".join(f"- {_plain(note)}" for note in manifest.notes) or "- nothing unusual",
+        "command": _plain(manifest.command).replace("`", "'"),
         "fingerprint": manifest.fingerprint,
-        "versions": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
+        "versions": ", ".join(f"{_plain(name)} {_plain(version)}" for name, version in manifest.versions.items()),
         "first_split": next(iter(manifest.splits)),
         **_own_values(manifest),
     }
-    for key, value in values.items():
-        template = template.replace("{{" + key + "}}", value)
-    return template
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
 
 
 def _own_values(manifest: SetManifest) -> dict[str, str]:
@@ -61,11 +69,13 @@ def _own_values(manifest: SetManifest) -> dict[str, str]:
             "codec_columns": CODEC_COLUMNS[manifest.codec.name],
         }
     assert isinstance(manifest, ExamplesManifest)
+    augmentation = augmentation_of(manifest)
     return {
-        "task": manifest.task.name,
+        "task": _plain(manifest.task.name),
         "num_logits": str(manifest.target.num_logits),
-        "names": ", ".join(f"`{name}`" for name in manifest.target.names),
-        "augmentation": _augmentation(manifest.augmentation) if isinstance(manifest, AugmentedManifest) else "",
+        "names": ", ".join(f"`{_cell((name,))}`" for name in manifest.target.names),
+        "text_columns": TEXT_COLUMNS if has_text(manifest) else TEXT_FREE_COLUMNS,
+        "augmentation": _augmentation(augmentation) if augmentation else "",
     }
 
 
@@ -80,7 +90,7 @@ def _augmentation(record: AugmentationRecord) -> str:
         f"| {row.source_row}:{row.variant} | {row.origin} | {_cell(row.original)} | {_cell(row.text)} |"
         for row in record.sample
     ]
-    sample = "\n".join(["| row | origin | original | variant |", "|---|---|---|---|", *rows])
+    sample = "" if not rows else "\n".join(["| row | origin | original | variant |", "|---|---|---|---|", *rows])
     return f"""
 ## Variants of training rows
 
@@ -95,6 +105,11 @@ Settings: {settings}
 
 {sample}
 """
+
+
+def _plain(text: str) -> str:
+    """Text of a manifest fit for a line of Markdown: whoever wrote it, it is no markup and stays on the line."""
+    return html.escape(" ".join(text.split()), quote=False).replace("[", "\\[")
 
 
 def _cell(sentences: tuple[str, ...]) -> str:

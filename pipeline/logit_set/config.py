@@ -39,6 +39,17 @@ class CodecFlags(Config):
         )
 
 
+class DiffConfig(Config):
+    """``distill diff``."""
+
+    a: str = Field(description="A set: a path, or a name in the store.", json_schema_extra={"argument": True})
+    b: str = Field(description="The set to compare it with.", json_schema_extra={"argument": True})
+    tolerance: float = Field(1e-4, ge=0, description="Logits that differ by more have moved.")
+    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
+    allow_unverified: bool = Field(False, description="Compare sets that are complete but not verified.")
+    json_output: bool = Field(False, description="Print the result as JSON.")
+
+
 class RecodeConfig(CodecFlags):
     """``distill recode``."""
 

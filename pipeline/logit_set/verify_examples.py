@@ -15,6 +15,7 @@ from pipeline.sources.source import HASHED_COLUMNS, hash_rows
 
 ROWS_AT_ONCE = 4096
 MAX_TEXT_BYTES = 2**28  # of the rows read at once
+TEXTS = ["sentence1", "sentence2"]
 Key = tuple[int, int]
 
 
@@ -37,7 +38,7 @@ def examples_problem(manifest: ExamplesManifest, shard: Shard, path: Path, tally
     last: Key = (-1, 0)
     before = tally.originals
     # texts are read as a dictionary: one long text that a small file repeats a million times stays one
-    with pq.ParquetFile(path, read_dictionary=["sentence1", "sentence2"]) as file:
+    with pq.ParquetFile(path, read_dictionary=TEXTS if has_text(manifest) else None) as file:
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
             rows = pa.Table.from_batches([batch])
             problem = (
@@ -113,7 +114,7 @@ def _text_problem(manifest: ExamplesManifest, rows: pa.Table) -> str | None:
             return f"{name} is longer than {manifest.max_seq_length} tokens somewhere"
         if (pc.max(ids.flatten()).as_py() or 0) >= manifest.tokenizer.vocabulary_size:
             return f"{name} holds an id beyond the tokenizer's vocabulary of {manifest.tokenizer.vocabulary_size:,}"
-    texts = [rows.column(name).combine_chunks() for name in ("sentence1", "sentence2")]
+    texts = [rows.column(name).combine_chunks() for name in TEXTS]
     if sum(_decoded_bytes(text) for text in texts) > MAX_TEXT_BYTES:
         return f"the texts of {rows.num_rows:,} rows have more than {MAX_TEXT_BYTES:,} bytes"
     if texts[0].null_count or texts[1].null_count not in ({0} if manifest.task.is_pair else {len(rows)}):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline import console
 from pipeline.errors import ConfigError, DistillError, IntegrityError
-from pipeline.logit_set.licence import redistribution_warning
+from pipeline.logit_set.licence import is_open
 from pipeline.logit_set.manifest import (
     FILE_NAME,
     MAX_MANIFEST_BYTES,
@@ -60,9 +60,11 @@ def push(config: PushConfig) -> Pushed:
         raise IntegrityError(f"{root}: state {manifest.state!r}; only verified sets are pushed, see `distill verify`")
     source = without_text(root, manifest) if config.without_text else nullcontext((root, manifest))
     with source as (folder, sent):
-        warning = redistribution_warning(sent.licence) if has_text(sent) else None
-        if warning:
-            console.warn(f"{root}: {warning}")
+        if has_text(sent) and not is_open(sent.licence):
+            console.warn(
+                f"{root}: whether its texts may be passed on is unclear (licence: {sent.licence}); make sure that they "
+                "may, or leave them out with --without-text"
+            )
         files = files_of(folder, sent)
         if hub.is_hub(config.url):
             travelled = hub.push(config, sent, files)

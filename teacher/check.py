@@ -1,0 +1,127 @@
+"""``distill check``: does the teacher still say what a set says it said?
+
+It is asked twice about a sample, in batches of different size, so that the difference between what it says now and what
+is stored can be held against the difference between two runs of the same machine. Shapes: N rows, C logits.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from accelerate import PartialState
+
+from pipeline.errors import DataError, IntegrityError, raise_all
+from pipeline.logit_set.reader import LogitSet, find_set, open_set
+from pipeline.logit_set.schema import logits_of
+from pipeline.logit_set.verify import check_bytes
+from pipeline.metrics import fidelity
+from pipeline.sources import sentences
+from pipeline.sql.gate import open_files, select, to_arrow
+from pipeline.targets import Floats, Target
+from pipeline.tasks import load_task
+from pipeline.tokenization import tokenize
+from teacher.config import CheckConfig
+from teacher.inference import default_tokens_per_batch, inference_mode, teacher_logits
+from teacher.models import Teacher, load_teacher, weights_sha256
+
+TIMES_NOISE, LEAST_TOLERANCE = 4, 1e-3
+OTHER_BATCHES = 8  # times smaller than the usual ones
+
+SAMPLE = """
+select split, source_row, variant, sentence1, sentence2, logits from examples
+order by md5(concat_ws(':', {seed}, split, source_row, variant)) limit {sample}
+"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two lots of logits for the same rows lie apart: at most, in the mean, and what `fidelity` measures."""
+
+    largest: float
+    mean: float
+    fidelity: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a check has found.
+
+    Attributes:
+        rows: number of rows asked about.
+        same_weights: whether the teacher has the weights that the set names.
+        live: two runs now.
+        stored: the first run now against the set.
+        worst_row: split, source row and variant of the row with the largest difference from the set.
+        tolerance: what ``stored.largest`` may be.
+    """
+
+    rows: int
+    same_weights: bool
+    live: Difference
+    stored: Difference
+    worst_row: tuple[str, int, int]
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the teacher says what is stored."""
+        return self.same_weights and self.stored.largest <= self.tolerance
+
+
+def check(config: CheckConfig) -> Check:
+    """Asks a set's teacher again about some of its rows.
+
+    Raises:
+        DataError: if the teacher is not where it was.
+        IntegrityError: if a file of the set is not what its manifest says.
+    """
+    logit_set = open_set(find_set(config.logits, config.store), config.allow_unverified)
+    manifest = logit_set.manifest
+    teacher = _load(config, logit_set)
+    rows = _sample(logit_set, config)
+    device = PartialState().device
+    teacher.model.to(device)
+    inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
+    usual = default_tokens_per_batch(device)
+    with inference_mode(device, manifest.precision):
+        now_NC, again_NC = (teacher_logits(teacher, inputs, tokens) for tokens in (usual, usual // OTHER_BATCHES))
+    stored_NC = logits_of(rows, manifest.target.num_logits)
+    live = _difference(manifest.target, now_NC, again_NC)
+    worst = int(np.abs(now_NC - stored_NC).max(axis=1).argmax())
+    key = rows.select(["split", "source_row", "variant"]).slice(worst, 1).to_pylist()[0]
+    return Check(
+        rows=rows.num_rows,
+        same_weights=weights_sha256(teacher.model) == manifest.teacher.weights_sha256,
+        live=live,
+        stored=_difference(manifest.target, now_NC, stored_NC),
+        worst_row=(key["split"], key["source_row"], key["variant"]),
+        tolerance=config.tolerance or max(TIMES_NOISE * live.largest, LEAST_TOLERANCE),
+    )
+
+
+def _load(config: CheckConfig, logit_set: LogitSet) -> Teacher:
+    manifest = logit_set.manifest
+    task = load_task(None if config.manifest else manifest.task.name, config.manifest)
+    name = config.model_name_or_path or manifest.teacher.name
+    revision = config.model_revision or (None if config.model_name_or_path else manifest.teacher.revision)
+    labels = manifest.teacher.labels if manifest.target.kind == "classes" else ()
+    try:
+        teacher = load_teacher(task, name, revision, labels, manifest.max_seq_length)
+    except DataError as error:
+        raise DataError(f"{error}. If the teacher lies elsewhere now, say where with --model-name-or-path") from error
+    if teacher.target != manifest.target:
+        raise DataError(f"teacher {name}: gives {', '.join(teacher.target.names)}, not what the set holds")
+    return teacher
+
+
+def _sample(logit_set: LogitSet, config: CheckConfig) -> pa.Table:
+    shards = logit_set.manifest.shards
+    problems = [problem for shard in shards for problem in check_bytes(logit_set.root, shard)]
+    raise_all(IntegrityError, f"{logit_set.root}: cannot be used", problems)
+    with open_files({"examples": [logit_set.root / shard.path for shard in shards]}) as connection:
+        return to_arrow(select(connection, SAMPLE.format(seed=config.seed, sample=config.sample)))
+
+
+def _difference(target: Target, a_NC: Floats, b_NC: Floats) -> Difference:
+    apart_NC = np.abs(a_NC.astype(np.float64) - b_NC)
+    return Difference(float(apart_NC.max()), float(apart_NC.mean()), fidelity(target, a_NC, b_NC))
