@@ -111,6 +111,16 @@ def read_small_file(path: Path, max_bytes: int) -> bytes:
         raise IntegrityError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
+def link_or_copy(source: Path, path: Path) -> None:
+    """Gives a file another name, by a hard link where the file system has them; one that has the name stays."""
+    try:
+        os.link(source, path)
+    except FileExistsError:
+        return
+    except OSError:
+        write_atomically(path, lambda temporary: shutil.copyfile(source, temporary))
+
+
 def sha256(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     with path.open("rb") as stream:

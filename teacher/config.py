@@ -136,6 +136,9 @@ class DumpConfig(AugmentFlags, CodecFlags, CorpusConfig, _TaskDumpConfig):
     augment: Method | None = Field(
         None, description="Add variants of the training rows: those of `distill augment`, made if they are missing."
     )
+    extend: str | None = Field(
+        None, description="A set of the same teacher: take its files and answers over, ask only what is new."
+    )
     variants: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
     signal: Signal | None = Field(None, description="What to write: logits for a task, mlm for a corpus.")
     num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; about 1 / probability mask all.")
@@ -149,12 +152,16 @@ class DumpConfig(AugmentFlags, CodecFlags, CorpusConfig, _TaskDumpConfig):
             raise ConfigError("--signal mlm and --corpus go together; --signal logits is for a task")
         own = {*CorpusConfig.model_fields, *CodecFlags.model_fields, "num_copies"}
         if self.corpus is not None:
-            refuse_flags(self, {"task", "teacher_labels", "splits", "augment"}, "is for a task, not for a corpus")
+            refuse_flags(
+                self, {"task", "teacher_labels", "splits", "augment", "extend"}, "is for a task, not for a corpus"
+            )
         else:
             refuse_flags(self, own if self.augment else own | {"seed"}, "is for a corpus, not for a task")
         self.check_method(self.augment)
         if self.augment is None:
             refuse_flags(self, {"variants"}, "is for augmentation; give --augment METHOD, too")
+        elif self.extend is not None:
+            raise ConfigError("--extend: new versions of sets with variants cannot be made; leave --augment out")
         elif self.split_names and TRAIN not in self.split_names:
             raise ConfigError(f"--splits: --augment needs the split {TRAIN!r}, whose rows are augmented")
 

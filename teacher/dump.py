@@ -18,7 +18,7 @@ from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.manifest import ExamplesManifest, M, Scores, SetManifest, Shard, read_kind
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.shard_table import shard_table
+from pipeline.logit_set.shard_table import shard_table, text_hashes
 from pipeline.logit_set.writer import (
     complete_set,
     finish_set,
@@ -36,7 +36,9 @@ from teacher.augment.folder import Variants
 from teacher.augment.mask_pos import MASK
 from teacher.augment.run import sides_for, training_rows, variants_for
 from teacher.config import DumpConfig
+from teacher.extend import answers, extended, open_old, take_over
 from teacher.inference import default_tokens_per_batch, inference_mode, teacher_logits
+from teacher.known import Known, ask_ahead, ask_once, hashes_by_shard, nothing_known
 from teacher.label_order import check_label_order
 from teacher.models import Teacher, load_teacher
 from teacher.rows import Rows
@@ -59,6 +61,7 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
     name, revision = config.teacher_for(task)
     root = config.store / config.set_name(task.name)
     make_folder(config.store)
+    old = open_old(config, root)
     there = sum(file.stat().st_size for file in root.glob("examples/*.parquet"))
     require_space(config.store, amount(source, most_variants(config, task)).expected_bytes - there)
     state = PartialState()
@@ -69,9 +72,17 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
         _probe(config, task, source, teacher, max_tokens)
         variants = _variants(config, task, source, teacher, state, command)
         planned = staged_manifest(config, task, source, teacher, variants, command)
+        if old is not None:
+            planned = extended(planned, old, source, config.rows_per_shard)
         manifest = start_set(root, planned, teacher.tokenizer.to_str())
+        if old is not None:
+            take_over(root, manifest, old)
         mine = my_shards(root, manifest, config, state)
-        _write_shards(root, manifest, Rows(source, variants), teacher, mine, max_tokens)
+        if mine:
+            hashes = hashes_by_shard(source, manifest)
+            said = answers(old, hashes) if old is not None else nothing_known(teacher)
+            said = ask_ahead(teacher, source, manifest, hashes, said, max_tokens)
+            _write_shards(root, manifest, Rows(source, variants), teacher, mine, said, max_tokens)
     state.wait_for_everyone()
     if not state.is_main_process:
         return None
@@ -143,7 +154,13 @@ def my_shards(root: Path, manifest: SetManifest, config: DumpConfig, state: Part
 
 
 def _write_shards(
-    root: Path, manifest: ExamplesManifest, source: Rows, teacher: Teacher, shards: list[Shard], max_tokens: int
+    root: Path,
+    manifest: ExamplesManifest,
+    source: Rows,
+    teacher: Teacher,
+    shards: list[Shard],
+    said: Known,
+    max_tokens: int,
 ) -> None:
     total = sum(source.count(shard) for shard in shards)
     with console.progress(total, "teacher") as steps:
@@ -151,7 +168,8 @@ def _write_shards(
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
             rows = source.read(shard)
             inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
-            logits_NC = teacher_logits(teacher, inputs, max_tokens, steps.advance)
+            hashes = text_hashes(rows, manifest.tokenizer.sha256)
+            logits_NC = ask_once(teacher, inputs, hashes, said, max_tokens, steps.advance)
             write_shard(root, manifest, shard, shard_table(manifest, shard, rows, inputs, logits_NC))
 
 

@@ -12,6 +12,11 @@ from teacher.config import TRAIN
 COLUMNS = ["source_row", "variant", "origin", "sentence1", "sentence2", "label", "score"]
 
 
+def source_rows(source: Source, shard: Shard) -> pa.Table:
+    """The source rows that a shard is about."""
+    return source.splits[shard.split].slice(shard.start, shard.stop - shard.start)
+
+
 @dataclass(frozen=True)
 class Rows:
     """A task's rows, with variants or without."""
@@ -21,7 +26,7 @@ class Rows:
 
     def read(self, shard: Shard) -> pa.Table:
         """The rows of a shard by source row and variant; variants have no gold, which is wrong for them too often."""
-        rows = self.source.splits[shard.split].slice(shard.start, shard.stop - shard.start)
+        rows = source_rows(self.source, shard)
         rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
         rows = rows.append_column("origin", pa.repeat("original", rows.num_rows)).select(COLUMNS)
         if self.variants is None or shard.split != TRAIN:

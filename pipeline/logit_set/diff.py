@@ -114,7 +114,7 @@ def _same_text(roots: list[Path], a: ExamplesManifest, b: ExamplesManifest) -> s
     if has_text(a) and has_text(b):
         return "a.sentence1 = b.sentence1 and a.sentence2 is not distinct from b.sentence2"
     raise ConfigError(
-        f"{roots[0]} and {roots[1]}: one has no text, and the hashes of texts under different tokenizers differ always; "
+        f"{roots[0]} and {roots[1]}: one has no text, and hashes of texts under different tokenizers always differ; "
         "`distill join` it with your data first"
     )
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
-from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, has_text, read_kind
+from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, Shard, has_text, read_kind
 from pipeline.logit_set.schema import logits_of
 from pipeline.logit_set.verify import check_bytes
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
@@ -38,6 +39,10 @@ class LogitSet:
         """What the teacher says of a split's source rows, and their gold: logits [N, C], labels [N], scores [N]."""
         rows = self.read(split, ("label", "score", "logits"), "variant = 0")
         return logits_of(rows, self.manifest.target.num_logits), *gold_arrays(rows)
+
+    def read_shard(self, shard: Shard, columns: list[str]) -> pa.Table:
+        """Some columns of one file, whose bytes have been checked."""
+        return pq.read_table(self.root / shard.path, columns=columns, partitioning=None)
 
     def query(self, split: str, where: str | None = None) -> str:
         """The SQL text that `read` runs, apart from its columns."""

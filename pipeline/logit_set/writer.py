@@ -30,6 +30,7 @@ from pipeline.logit_set.manifest import (
     Shard,
     TokensManifest,
     TokensShard,
+    lasting,
     read_kind,
     to_json,
     write_manifest,
@@ -74,9 +75,15 @@ def start_set(root: Path, planned: M, tokenizer_json: str) -> M:
 def _check_same(root: Path, there: SetManifest, planned: SetManifest) -> None:
     if there.fingerprint != planned.fingerprint:
         changes = setting_changes(there.settings, planned.settings, short)
+        only_rows = lasting(there.settings) == lasting(planned.settings) and isinstance(there, ExamplesManifest)
         raise FingerprintMismatchError(
             f"{root} holds a logit set made with other settings:\n{changes}\n"
             "Give the new set another --name, or remove the folder if the old one is not needed"
+            + (
+                f". The teacher is the same: with --extend {root.name} it is asked only what is new"
+                if only_rows
+                else ""
+            )
         )
     if [s.path for s in there.shards] != [s.path for s in planned.shards]:
         raise FingerprintMismatchError(

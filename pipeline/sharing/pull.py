@@ -5,7 +5,6 @@ place otherwise; repeating the command goes on where it was stopped. What is fet
 says, and the manifest by what a manifest may be. The card is written anew here: nobody else's text becomes ours.
 """
 
-import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
-from pipeline.files import make_folder, remove_temporaries, require_space, sha256
+from pipeline.files import link_or_copy, make_folder, remove_temporaries, require_space, sha256
 from pipeline.logit_set.manifest import (
     FILE_NAME,
     MAX_MANIFEST_BYTES,
@@ -138,10 +137,7 @@ def _is_here(shard: Shard, staging: Path, root: Path) -> bool:
         return True
     if not check_bytes(root, shard):
         (staging / shard.path).unlink(missing_ok=True)
-        try:
-            os.link(root / shard.path, staging / shard.path)
-        except OSError:  # some file systems have no hard links
-            shutil.copyfile(root / shard.path, staging / shard.path)
+        link_or_copy(root / shard.path, staging / shard.path)
         return True
     return False
 
