@@ -72,13 +72,12 @@ def macros() -> str:
 
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequence[Path]) -> None:
     """Creates a view over Parquet files, by their absolute paths."""
-    listed = ", ".join(quoted(path) for path in paths)
-    connection.execute(f'create or replace view "{name}" as select * from read_parquet([{listed}])')  # noqa: S608
+    connection.execute(f'create or replace view "{name}" as select * from {parquet(paths)}')  # noqa: S608
 
 
 def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> None:
     """Leaves the connection able to read the given files and nothing else, for good."""
-    connection.execute(f"set allowed_paths=[{', '.join(quoted(path) for path in readable)}]")
+    connection.execute(f"set allowed_paths=[{', '.join(quoted(path.resolve()) for path in readable)}]")
     connection.execute("set enable_external_access=false")
     connection.execute("set lock_configuration=true")
 
@@ -127,6 +126,11 @@ def query_error(error: duckdb.Error) -> QueryError:
     return QueryError(f"the query failed: {str(error).strip()}")
 
 
-def quoted(path: Path) -> str:
-    """A path as a SQL string."""
-    return "'" + str(path.resolve()).replace("'", "''") + "'"
+def parquet(paths: Sequence[Path]) -> str:
+    """The rows of Parquet files, in SQL."""
+    return f"read_parquet([{', '.join(quoted(path.resolve()) for path in paths)}])"
+
+
+def quoted(value: object) -> str:
+    """A name or a path as a SQL string."""
+    return "'" + str(value).replace("'", "''") + "'"
