@@ -1,7 +1,8 @@
 """The DuckDB index over a store: a local cache that can be rebuilt from the sets at any time, and is never shared.
 
-Tables ``sets``, ``shards``, ``teachers`` and ``vocabulary``, the macros, one view per finished set, and for a set of
-tokens another in words. One process builds it in a temporary file; those who write sets never touch it.
+Tables ``sets``, ``shards``, ``teachers`` and ``vocabulary``, the macros, one view per finished set, for a set of tokens
+another in words, and ``examples`` over all sets of examples. One process builds it in a temporary file; those who write
+sets never touch it.
 """
 
 import hashlib
@@ -27,11 +28,13 @@ from pipeline.logit_set.manifest import (
     read_manifest,
 )
 from pipeline.logit_set.shard_file import read_footer, read_metadata
-from pipeline.sql.gate import add_macros, create_view, macros, open_database
+from pipeline.sql.gate import add_macros, macros, open_database
+from pipeline.sql.set_view import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql, view_columns
 
 CATALOG_FILE = "catalog.duckdb"
 
-TABLE_NAMES = {"sets", "shards", "teachers", "vocabulary", "catalog_state"}
+ALL_EXAMPLES = "examples"
+TABLE_NAMES = {"sets", "shards", "teachers", "vocabulary", "catalog_state", ALL_EXAMPLES}
 TABLES = """
 create table sets ("set" varchar, "view" varchar, task varchar, corpus varchar, codec varchar, state varchar,
     teacher varchar, labels varchar[], "rows" bigint, bytes bigint, precision varchar, max_seq_length int, scores json,
@@ -42,6 +45,10 @@ create table teachers (weights_sha256 varchar, teacher varchar, revision varchar
     labels varchar[], sets varchar[]);
 create table vocabulary (tokenizer varchar, id bigint, token varchar);
 create table catalog_state (digest varchar);
+-- the name of a class, by its number; the set by its name or its view: label_name('mnli', label)
+create macro label_name(name, class) as (
+    select any_value(labels)[class + 1] from sets where "set" = name or "view" = name
+);
 """
 VARIANTS = """
 create view "{name}" as
@@ -126,6 +133,7 @@ def _readable_set(root: Path) -> SetManifest:
         raise IntegrityError(f"{root}: has no files")
     if manifest.state != "staged":
         read_footer(root / manifest.shards[0].path)
+        view_columns(root, manifest)
     if manifest.state != "staged" and isinstance(manifest, TokensManifest):
         _check_words(root, manifest)
     return manifest
@@ -153,17 +161,23 @@ def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> Non
             rows = [_shard_row(root, manifest, k) for k in range(len(manifest.shards))]
             connection.executemany("insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
             if manifest.state != "staged":
-                files = [root / shard.path for shard in manifest.shards]
-                create_view(connection, view_name(root.name), files)
-                if isinstance(manifest, TokensManifest):
-                    _add_words(connection, root, manifest, files)
-                if isinstance(manifest, AugmentedManifest):
-                    connection.execute(VARIANTS.format(name=variants_view_name(root.name), rows=view_name(root.name)))
+                _add_views(connection, root, manifest)
+        examples = [r.name for r, m in sets if isinstance(m, ExamplesManifest) and m.state != "staged"]
+        if examples:
+            connection.execute(all_examples_sql(ALL_EXAMPLES, [(name, view_name(name)) for name in examples]))
         for row in _teacher_rows(sets):
             connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?)", row)
 
 
-def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, manifest: TokensManifest, files: list[Path]) -> None:
+def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, manifest: SetManifest) -> None:
+    connection.execute(set_view_sql(view_name(root.name), root, manifest))
+    if isinstance(manifest, TokensManifest):
+        _add_words(connection, root, manifest)
+    if isinstance(manifest, AugmentedManifest):
+        connection.execute(VARIANTS.format(name=variants_view_name(root.name), rows=view_name(root.name)))
+
+
+def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, manifest: TokensManifest) -> None:
     """The vocabulary of a set of tokens, unless another set has brought it, and the view in words."""
     from pipeline.sql.token_view import token_view_sql
     from pipeline.tokenization import load_tokenizer
@@ -175,6 +189,7 @@ def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, manifest: Toke
         connection.register("words", table)
         connection.execute("insert into vocabulary select * from words")
         connection.unregister("words")
+    files = [root / shard.path for shard in manifest.shards]
     connection.execute(token_view_sql(words_view_name(root.name), manifest, files))
 
 
@@ -209,7 +224,7 @@ def _teacher_rows(sets: list[tuple[Path, SetManifest]]) -> list[list[Any]]:
 def _digest(store: Path) -> str:
     manifests = [(str(path.resolve()), path.stat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
     state = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in manifests]
-    return hashlib.sha256(json.dumps([TABLES, VARIANTS, macros(), state]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([TABLES, VARIANTS, SPLIT_ROWS, SET_ROWS, macros(), state]).encode()).hexdigest()
 
 
 def _is_fresh(store: Path) -> bool:

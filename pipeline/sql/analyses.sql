@@ -22,18 +22,23 @@ create or replace macro confusion(t) as table
     select split, label, argmax(logits) as teacher, count(*) as n, n / sum(n) over (partition by split, label) as share
     from query_table(t) where label is not null group by split, label, teacher order by all;
 
--- how much two teachers say the same: share of equal answers, mean divergence of b from a (nats)
+-- whether two rows have the same text, as far as it is known: a set may come without
+create or replace macro same_text(x, y) as
+    coalesce(x.sentence1 = y.sentence1, true) and coalesce(x.sentence2 = y.sentence2, true);
+
+-- how much two teachers say the same of the same texts: share of equal answers, mean divergence of b from a (nats)
 create or replace macro agreement(a, b) as table
     select split, count(*) as n, avg((argmax(x.logits) = argmax(y.logits))::int) as agreement,
         avg(kl(x.logits, y.logits)) as kl
-    from query_table(a) x join query_table(b) y using (split, source_row, variant) group by split order by split;
+    from query_table(a) x join query_table(b) y using (split, source_row, variant)
+    where same_text(x, y) group by split order by split;
 
--- the rows on which two teachers differ in their answer, the most different first
+-- the texts on which two teachers differ in their answer, the most different first
 create or replace macro disagreement(a, b) as table
     select split, source_row, variant, x.label, argmax(x.logits) as a, argmax(y.logits) as b,
         kl(x.logits, y.logits) as kl, x.sentence1, x.sentence2
     from query_table(a) x join query_table(b) y using (split, source_row, variant)
-    where argmax(x.logits) <> argmax(y.logits) order by kl desc, split, source_row, variant;
+    where same_text(x, y) and argmax(x.logits) <> argmax(y.logits) order by kl desc, split, source_row, variant;
 
 -- how much a teacher says the same of an augmented row and of the row it was made from
 create or replace macro variant_agreement(t) as table

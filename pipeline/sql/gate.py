@@ -1,26 +1,24 @@
 """Read-only SQL over named files.
 
 DuckDB's own settings do not make a folder read-only: with file access limited to it, ``COPY`` and
-``EXPLAIN ANALYZE COPY`` still overwrote a shard, and so did ``WITH t AS (COPY …) SELECT 1``. So exactly one SELECT with
-nothing but SELECT inside is let through, exactly the files of the views can be read, and the settings are locked. It
+``EXPLAIN ANALYZE COPY`` still overwrote a shard, and so did ``WITH t AS (COPY …) SELECT 1``. So exactly one SELECT that
+only reads is let through (statement.py), exactly the files of the views can be read, and the settings are locked. It
 guards against accidents and curious queries; it is not a sandbox for hostile files (DuckDB's authors advise the
 operating system's for that).
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from pipeline.errors import QueryError
+from pipeline.sql.statement import check_select
 
 TIMEOUT_S = 600
-READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -28,6 +26,7 @@ LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
     "allow_persistent_secrets": False,
     "python_enable_replacements": False,
     "temp_directory": "",
+    "memory_limit": "50%",  # of the machine's: the other half is for the rows that a query hands over, and for others
     "max_execution_time": TIMEOUT_S * 1000,
 }
 
@@ -73,13 +72,12 @@ def macros() -> str:
 
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequence[Path]) -> None:
     """Creates a view over Parquet files, by their absolute paths."""
-    listed = ", ".join(quoted(path) for path in paths)
-    connection.execute(f'create or replace view "{name}" as select * from read_parquet([{listed}])')  # noqa: S608
+    connection.execute(f'create or replace view "{name}" as select * from {parquet(paths)}')  # noqa: S608
 
 
 def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> None:
     """Leaves the connection able to read the given files and nothing else, for good."""
-    connection.execute(f"set allowed_paths=[{', '.join(quoted(path) for path in readable)}]")
+    connection.execute(f"set allowed_paths=[{', '.join(quoted(path.resolve()) for path in readable)}]")
     connection.execute("set enable_external_access=false")
     connection.execute("set lock_configuration=true")
 
@@ -91,13 +89,7 @@ def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRe
         QueryError: if it is anything else, or fails.
     """
     try:
-        statements = duckdb.extract_statements(sql)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            kinds = ", ".join(str(s.type).rpartition(".")[2] for s in statements) or "nothing"
-            raise QueryError(f"only one SELECT is allowed, but this is: {kinds}")
-        foreign = sorted(_query_nodes(_syntax_tree(sql)) - READING_NODES)
-        if foreign:
-            raise QueryError(f"only SELECT is allowed inside a SELECT, but there is: {', '.join(foreign)}")
+        check_select(connection, sql)
         return connection.sql(sql)
     except duckdb.Error as error:
         raise query_error(error) from error
@@ -124,30 +116,21 @@ def check_condition(condition: str) -> None:
 
 
 def query_error(error: duckdb.Error) -> QueryError:
-    """DuckDB's message as one of ours."""
+    """DuckDB's message as one of ours; its advice on settings that are locked is left out."""
+    if isinstance(error, duckdb.InterruptException):
+        return QueryError(f"the query took too long: over {TIMEOUT_S} seconds; ask for fewer rows, or of one split")
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return QueryError(
+            "the query needs more than half of this machine's memory; ask for fewer rows or columns, or of one split"
+        )
     return QueryError(f"the query failed: {str(error).strip()}")
 
 
-def _syntax_tree(sql: str) -> Any:
-    with duckdb.connect() as connection:
-        row = connection.execute("select json_serialize_sql(?)", [sql]).fetchone()
-    tree = json.loads(row[0]) if row else {}
-    if tree.get("error") is not False:
-        raise QueryError(f"only one SELECT is allowed: {tree.get('error_message', 'it cannot be read')}")
-    return tree
+def parquet(paths: Sequence[Path]) -> str:
+    """The rows of Parquet files, in SQL."""
+    return f"read_parquet([{', '.join(quoted(path.resolve()) for path in paths)}])"
 
 
-def _query_nodes(tree: Any) -> set[str]:
-    """The kinds of statement in a syntax tree: DuckDB names them ``…_NODE``."""
-    if isinstance(tree, list):
-        return set().union(*map(_query_nodes, tree))
-    if not isinstance(tree, dict):
-        return set()
-    kind = tree.get("type")
-    own = {kind} if isinstance(kind, str) and kind.endswith("_NODE") else set()
-    return own.union(*map(_query_nodes, tree.values()))
-
-
-def quoted(path: Path) -> str:
-    """A path as a SQL string."""
-    return "'" + str(path.resolve()).replace("'", "''") + "'"
+def quoted(value: object) -> str:
+    """A name or a path as a SQL string."""
+    return "'" + str(value).replace("'", "''") + "'"

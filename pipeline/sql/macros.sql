@@ -21,8 +21,10 @@ create or replace macro margin(l) as
 
 -- KL divergence of the distribution q from the distribution p
 create or replace macro kl(p, q) as
-    list_sum(list_transform(softmax(p), lambda x, i: x * (p[i]::double - q[i]::double)))
-    - log_sum_exp(p) + log_sum_exp(q);
+    case when len(p) <> len(q) then error('kl: one list has ' || len(p) || ' logits, the other ' || len(q)) else
+        list_sum(list_transform(softmax(p), lambda x, i: x * (p[i]::double - q[i]::double)))
+        - log_sum_exp(p) + log_sum_exp(q)
+    end;
 
 -- the float16 that the bits of an integer stand for: log-probabilities and hidden states are stored so
 create or replace macro half(bits) as

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipeline.logit_set.codecs import CODECS
 from pipeline.logit_set.manifest import TokensManifest
-from pipeline.sql.gate import quoted
+from pipeline.sql.gate import parquet
 
 
 def token_view_sql(name: str, manifest: TokensManifest, paths: list[Path]) -> str:
@@ -15,12 +15,11 @@ def token_view_sql(name: str, manifest: TokensManifest, paths: list[Path]) -> st
     codec = CODECS[manifest.codec.name]
     own = "".join(f", unnest({column}) as {column}" for column in codec.fields(manifest.codec))
     candidates, probabilities = codec.candidates_sql(manifest.codec)
-    files = ", ".join(quoted(path) for path in paths)
     words = f"(select id, token from vocabulary where tokenizer = '{manifest.tokenizer.sha256}')"
     return f"""create view "{name}" as
         with by_position as (
             select split, source_row, piece, copy, unnest(positions) as position, unnest(targets) as target_id{own}
-            from read_parquet([{files}])
+            from {parquet(paths)}
         ), by_candidate as (
             select split, source_row, piece, copy, position, target_id,
                 unnest({candidates}) as candidate_id, unnest({probabilities}) as probability

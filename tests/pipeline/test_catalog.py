@@ -98,7 +98,7 @@ def test_names_that_become_one_view_are_refused(own_store: Path) -> None:
         build_catalog(own_store)
 
 
-@pytest.mark.parametrize("name", ["sets", "shards", "Teachers", "catalog_state"])
+@pytest.mark.parametrize("name", ["sets", "shards", "Teachers", "catalog_state", "Examples"])
 def test_set_named_like_a_table_is_refused(own_store: Path, name: str) -> None:
     (own_store / "roles").rename(own_store / name)
     with pytest.raises(DataError, match="rename"):

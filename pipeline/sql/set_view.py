@@ -1,0 +1,62 @@
+"""The views on the rows of one set, and on those of all sets of examples.
+
+Each split is a branch of its own, so that a condition on the split, or on the set, takes the other branches out of the
+plan: their rows are never read.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline.errors import IntegrityError
+from pipeline.logit_set.manifest import ExamplesManifest, SetManifest
+from pipeline.logit_set.schema import examples_schema
+from pipeline.logit_set.shard_file import id_type, read_metadata
+from pipeline.sql.gate import parquet, quoted
+
+SPLIT_ROWS = "select {split} as split, {columns} from {files}"
+SET_ROWS = """select {name} as "set", * replace (ids1::uinteger[] as ids1, ids2::uinteger[] as ids2,
+    logits::float[] as logits) from "{view}" """
+
+
+def set_view_sql(view: str, root: Path, manifest: SetManifest) -> str:
+    """The statement that creates the view on a set's files.
+
+    Raises:
+        IntegrityError: as `view_columns`.
+    """
+    columns = ", ".join(view_columns(root, manifest))
+    branches = []
+    for split in dict.fromkeys(shard.split for shard in manifest.shards):
+        files = parquet([root / shard.path for shard in manifest.shards_of(split)])
+        branches.append(SPLIT_ROWS.format(split=quoted(split), columns=columns, files=files))
+    return f'create view "{view}" as {" union all ".join(branches)}'
+
+
+def all_examples_sql(view: str, views: Sequence[tuple[str, str]]) -> str:
+    """The statement that creates the view on all sets of examples, given the name and the view of each.
+
+    Sets differ in the width of their ids and in the number of their logits; here all have the same types.
+    """
+    branches = [SET_ROWS.format(name=quoted(name), view=its_view) for name, its_view in views]
+    return f'create view "{view}" as {" union all ".join(branches)}'
+
+
+def view_columns(root: Path, manifest: SetManifest) -> list[str]:
+    """The columns of a set's view but for the split, in SQL; of a set without text null where that would be.
+
+    Raises:
+        IntegrityError: if the first file is not whole, or has not the columns of a set of examples.
+    """
+    path = root / manifest.shards[0].path
+    there = read_metadata(path).schema.to_arrow_schema().names
+    if not isinstance(manifest, ExamplesManifest):
+        return [name for name in there if name != "split"]
+    ids = "usmallint[]" if id_type(manifest.tokenizer.vocabulary_size) == pa.uint16() else "uinteger[]"
+    of_text = {"sentence1": "varchar", "sentence2": "varchar", "ids1": ids, "ids2": ids}
+    names = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size).names[1:]
+    missing = [name for name in names if name not in there and name not in of_text]
+    if missing:
+        raise IntegrityError(f"{path}: columns are missing: {', '.join(missing)}")
+    return [name if name in there else f"null::{of_text[name]} as {name}" for name in names]
