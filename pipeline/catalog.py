@@ -21,10 +21,10 @@ from pipeline.files import write_atomically
 from pipeline.logit_set.manifest import (
     FILE_NAME,
     TOKENIZER_FILE,
-    AugmentedManifest,
     ExamplesManifest,
     SetManifest,
     TokensManifest,
+    augmentation_of,
     read_manifest,
 )
 from pipeline.logit_set.shard_file import read_footer, read_metadata
@@ -115,7 +115,7 @@ def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
         names = [view_name(root.name)]
         if isinstance(manifest, TokensManifest):
             names.append(words_view_name(root.name))
-        if isinstance(manifest, AugmentedManifest):
+        if augmentation_of(manifest) is not None:
             names.append(variants_view_name(root.name))
         for name in names:
             if name in TABLE_NAMES:
@@ -173,7 +173,7 @@ def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, manifest: SetM
     connection.execute(set_view_sql(view_name(root.name), root, manifest))
     if isinstance(manifest, TokensManifest):
         _add_words(connection, root, manifest)
-    if isinstance(manifest, AugmentedManifest):
+    if augmentation_of(manifest) is not None:
         connection.execute(VARIANTS.format(name=variants_view_name(root.name), rows=view_name(root.name)))
 
 
