@@ -17,6 +17,12 @@ from pipeline.files import write_atomically
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 CHUNK_BYTES = 2**22
+# of the libraries below fsspec, as far as they are loaded; what else they raise are OSErrors
+TRANSPORT_ERRORS = {
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "httpx": ("HTTPError",),
+    "httpx2": ("HTTPError",),
+}
 
 
 @dataclass(frozen=True)
@@ -147,12 +153,13 @@ def open_place(url: str) -> Place:
 
 def transport_errors() -> tuple[type[Exception], ...]:
     """What the file systems in use raise when something is wrong with the way there."""
-    botocore = sys.modules.get("botocore.exceptions")
-    return (OSError, botocore.BotoCoreError, botocore.ClientError) if botocore else (OSError,)
+    loaded = [(sys.modules.get(module), names) for module, names in TRANSPORT_ERRORS.items()]
+    return OSError, *(getattr(module, name) for module, names in loaded if module for name in names)
 
 
 def unreachable(url: str, error: Exception) -> DataError:
     """Says that a place cannot be read or written, and why."""
     lines = str(error).strip().splitlines()
     reason = lines[0] if lines else type(error).__name__
-    return DataError(f"{url}: cannot be read or written: {reason}; what has arrived is kept, repeat the command")
+    advice = "once that is mended, repeat the command: what has arrived is kept"
+    return DataError(f"{url}: cannot be read or written: {reason}; {advice}")
