@@ -58,7 +58,7 @@ def sql(
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([columns, *rows])
     else:
-        console.print_table(columns, rows)
+        console.print_rows(columns, rows)
 
 
 def _plain(value: Any) -> Any:
