@@ -1,4 +1,7 @@
-"""What the user sees: progress and notes on stderr, results on stdout."""
+"""What the user sees: progress and notes on stderr, results on stdout.
+
+Names and texts may come from somebody else's set: nothing in them reaches the terminal as a command (`safe`).
+"""
 
 import json
 import sys
@@ -7,34 +10,50 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from pipeline.environment import is_main_process, progress_disabled
 
 LINE_EVERY_S = 30
+LONGEST_CELL, SHORTEST_CELL = 60, 20  # characters of a text in a table of rows
+
+# C0, DEL and C1, which move the cursor, change colours or type answers; but for tabs and ends of lines
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 stdout = Console()
 stderr = Console(stderr=True, highlight=False)
 
 
+def visible(text: str) -> str:
+    r"""The text with its control characters spelled out: ``\x1b``."""
+    return text.translate(CONTROLS)
+
+
+def safe(text: str) -> str:
+    """Text that the terminal only shows: no control characters, and nothing that rich takes for markup."""
+    return escape(visible(text))
+
+
 def note(message: str) -> None:
     """Tells what is going on (stderr, main process only)."""
     if is_main_process():
-        stderr.print(escape(message), soft_wrap=True)
+        stderr.print(safe(message), soft_wrap=True)
 
 
 def warn(message: str) -> None:
     """Tells of something the user should know (stderr, main process only)."""
     if is_main_process():
-        stderr.print(f"[yellow]warning:[/] {escape(message)}", soft_wrap=True)
+        stderr.print(f"[yellow]warning:[/] {safe(message)}", soft_wrap=True)
 
 
 def error(message: str) -> None:
     """Tells why the command stops (stderr, every process)."""
-    stderr.print(f"[red]error:[/] {escape(message)}", soft_wrap=True)
+    stderr.print(f"[red]error:[/] {safe(message)}", soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -49,21 +68,55 @@ def print_text(text: str) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
     """Prints a result for people."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title and safe(title), title_justify="left")
     for number, column in enumerate(columns):
-        numeric = all(isinstance(row[number], int | float) for row in rows)
-        table.add_column(escape(column), justify="right" if numeric and rows else "left")
+        table.add_column(safe(column), justify="right" if _is_numeric(rows, number) else "left")
     for row in rows:
-        table.add_row(*(escape(show(cell)) for cell in row))
+        table.add_row(*(safe(show(cell)) for cell in row))
+    stdout.print(table)
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Prints rows of data for people: a line each, long texts cut; on a screen too narrow for that, a line a cell."""
+    cells = [[_line(show(cell)) for cell in row] for row in rows]
+    widths = [max(map(cell_len, [name, *(row[number] for row in cells)])) for number, name in enumerate(columns)]
+    if sum(min(width, SHORTEST_CELL) + 3 for width in widths) + 1 > stdout.width:
+        table = Table(show_header=False)
+        for row in cells:
+            for name, cell in zip(columns, row, strict=True):
+                table.add_row(safe(name), _cut(cell))
+            table.add_section()
+    else:
+        table = Table()
+        for number, name in enumerate(columns):
+            numeric = _is_numeric(rows, number)
+            table.add_column(safe(name), justify="right" if numeric else "left", no_wrap=widths[number] < SHORTEST_CELL)
+        for row in cells:
+            table.add_row(*map(_cut, row))
     stdout.print(table)
 
 
 def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
     """Prints named values, one a line."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=safe(title), title_justify="left", show_header=False)
     for key, value in pairs.items():
-        table.add_row(escape(key), escape(show(value)))
+        table.add_row(safe(key), safe(show(value)))
     stdout.print(table)
+
+
+def _is_numeric(rows: Sequence[Sequence[Any]], number: int) -> bool:
+    return bool(rows) and all(isinstance(row[number], int | float) for row in rows)
+
+
+def _line(text: str) -> str:
+    """A text, or its beginning, on one line."""
+    line = " ".join(visible(text).split())
+    return line if len(line) <= LONGEST_CELL else f"{line[: LONGEST_CELL - 1]}…"
+
+
+def _cut(line: str) -> Text:
+    """A cell that ends in … where its column is too narrow."""
+    return Text(line, overflow="ellipsis", no_wrap=True)
 
 
 def show(value: Any) -> str:
@@ -93,7 +146,7 @@ class Steps:
 
     def __init__(self, bar: Progress, total: int, description: str) -> None:
         self._bar = bar
-        self._task = bar.add_task(description, total=total)
+        self._task = bar.add_task(visible(description), total=total)
         self._spoken = time.monotonic()
 
     def advance(self, steps: int = 1) -> None:
@@ -106,13 +159,13 @@ class Steps:
 
     def describe(self, description: str) -> None:
         """Changes the text beside the bar."""
-        self._bar.update(self._task, description=description)
+        self._bar.update(self._task, description=visible(description))
 
 
 @contextmanager
 def progress(total: int, description: str) -> Iterator[Steps]:
     """Shows how far the block has come, on the main process only."""
     silent = not is_main_process() or progress_disabled() or not stderr.is_terminal
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=stderr, disable=silent) as bar:
         yield Steps(bar, total, description)

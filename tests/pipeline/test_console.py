@@ -1,0 +1,116 @@
+"""What reaches the terminal: texts of strangers are shown, never obeyed; rows of data stay readable."""
+
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from pipeline import console
+
+HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x00\x7f\x9b2J\x85b [bold]x[/bold] [/]"
+SPELLED = r"a\x1b[31mred\x1b]0;title\x07\x00\x7f\x9b2J\x85b [bold]x[/bold] [/]"
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], io.StringIO]:
+    """Replaces the terminal by a text of a certain width."""
+
+    def make(width: int) -> io.StringIO:
+        text = io.StringIO()
+        terminal = Console(file=text, width=width, force_terminal=True, color_system=None)
+        monkeypatch.setattr(console, "stdout", terminal)
+        monkeypatch.setattr(console, "stderr", terminal)
+        return text
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        console.note,
+        console.warn,
+        console.error,
+        lambda text: console.print_table([text], [[1]]),
+        lambda text: console.print_table(["x"], [[text]]),
+        lambda text: console.print_table(["x"], [[[text]]]),
+        lambda text: console.print_table(["x"], [[1]], title=text + " and so on"),
+        lambda text: console.print_pairs(text, {"a": 1}),
+        lambda text: console.print_pairs("a", {text: 1}),
+        lambda text: console.print_pairs("a", {"a": text}),
+        lambda text: console.print_rows([text], [[1]]),
+        lambda text: console.print_rows(["x"], [[text[:-20]], [text[-20:]]]),
+        lambda text: console.print_rows([text, *"abcdefghij"], [[text] * 11] * 2),
+    ],
+)
+@pytest.mark.parametrize("width", [200, 1000])
+def test_nothing_of_a_text_is_a_command(
+    screen: Callable[[int], io.StringIO], say: Callable[[str], None], width: int
+) -> None:
+    shown = screen(width)
+    say(HOSTILE)
+    printed = shown.getvalue()
+    assert {c for c in printed if ord(c) < 32 or 127 <= ord(c) < 160} <= {"\n"}
+    shown_again = "".join(printed.split())  # titles are wrapped
+    for part in (r"a\x1b[31mred\x1b]0;title\x07\x00\x7f", "[bold]x[/bold][/]"):
+        assert part in shown_again or width == 200
+
+
+def test_control_characters_are_spelled_out() -> None:
+    assert console.visible(HOSTILE) == SPELLED
+    assert console.visible("tab\tand\nline, ü 漢 🙂") == "tab\tand\nline, ü 漢 🙂"
+
+
+def test_progress_shows_its_description_literally(screen: Callable[[int], io.StringIO]) -> None:
+    shown = screen(200)
+    with console.progress(1, "[red]\x9b2J") as steps:
+        steps.describe("[/]\x9b2K")
+        steps.advance()
+    assert "\x9b" not in shown.getvalue()
+    assert r"[/]\x9b2K" in shown.getvalue()
+
+
+def test_json_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_json({"text": HOSTILE})
+    assert json.loads(capsys.readouterr().out) == {"text": HOSTILE}
+
+
+def table_lines(text: io.StringIO) -> list[str]:
+    return [line for line in text.getvalue().splitlines() if "│" in line]
+
+
+LONG = " ".join(["word"] * 100)
+
+
+def test_rows_of_long_texts_stay_one_line_each(screen: Callable[[int], io.StringIO]) -> None:
+    shown = screen(160)
+    rows = [[k, 12345678, 0.5, LONG, "two\nlines\tand a tab", LONG, "short", "train"] for k in range(3)]
+    console.print_rows(["n", "rows", "share", "sentence1", "sentence2", "sentence3", "s", "split"], rows)
+    lines = table_lines(shown)
+    assert len(lines) == 3
+    for number, line in enumerate(lines):
+        cells = [cell.strip() for cell in line.split("│")[1:-1]]
+        assert [cells[k] for k in (0, 1, 2, 4, 6, 7)] == [
+            *(str(number), "12,345,678", "0.5", "two lines and a tab", "short", "train")
+        ]
+        assert cells[3].endswith("…")
+        assert len(cells[3]) >= console.SHORTEST_CELL
+        assert len(line) <= 160
+
+
+def test_a_narrow_screen_gets_a_line_for_each_cell(screen: Callable[[int], io.StringIO]) -> None:
+    shown = screen(60)
+    console.print_rows(["number", "one", "two", "three"], [[k, LONG, LONG, "x"] for k in range(2)])
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table_lines(shown)]
+    assert [name for name, _ in cells] == ["number", "one", "two", "three"] * 2
+    assert [value for _, value in cells[::4]] == ["0", "1"]
+    assert cells[1][1].startswith("word word word word")
+    assert cells[1][1].endswith("…")
+
+
+def test_no_rows_and_no_columns(screen: Callable[[int], io.StringIO]) -> None:
+    shown = screen(60)
+    console.print_rows(["number", "text"], [])
+    assert "number" in shown.getvalue()
