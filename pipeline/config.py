@@ -56,7 +56,8 @@ def as_flags(config: Config) -> list[str]:
         elif value is False and type(config).model_fields[name].default is True:
             flags.append(flag_name(name).replace("--", "--no-", 1))
         elif value is not None and value is not False:
-            flags += [flag_name(name), str(value)]
+            for one in value if isinstance(value, list) else [value]:
+                flags += [flag_name(name), str(one)]
     return flags
 
 

@@ -46,6 +46,11 @@ def start_run(
     return there if there["state"] == "finished" else None
 
 
+def recorded_sets(record: Record) -> list[str]:
+    """Where the logit sets of a run lay; runs of older releases had one."""
+    return record["logit_sets"] if "logit_sets" in record else [record["logit_set"]]
+
+
 def finish_run(path: Path, result: dict[str, Any]) -> Record:
     """Adds the result to a run's record and marks it finished."""
     record = read_record(path) | {"state": "finished", "result": result}

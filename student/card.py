@@ -58,13 +58,17 @@ def _scores(record: Record) -> str:
     return "\n".join(lines)
 
 
+def _fingerprints(settings: dict[str, Any]) -> list[str]:
+    return settings.get("logit_set_fingerprints") or [settings["logit_set_fingerprint"]]  # of an older release
+
+
 def _origin(record: Record) -> str:
     settings = record["settings"]
     lines = [
         "## Where it comes from",
         "",
         f"- command: `{record['command']}`",
-        f"- logit set: fingerprint `{settings['logit_set_fingerprint']}`",
+        *(f"- logit set: fingerprint `{fingerprint}`" for fingerprint in _fingerprints(settings)),
         f"- rows: {settings['rows']:,}, `{settings['query']}`",
         f"- written with: {', '.join(f'{name} {v}' for name, v in record['result']['versions'].items())}",
     ]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipeline.config import Config
 from pipeline.environment import store_folder
@@ -29,10 +29,18 @@ class TrainConfig(EmbeddingFlags):
     """``distill train-student``. The defaults are the paper's recipe for its best student."""
 
     task: str | None = Field(None, description="Train from the logit set of this name in the store.")
-    logits: str | None = Field(None, description="Train from this logit set: a path, or a name in the store.")
+    logits: tuple[str, ...] = Field(
+        (), description="Train from this logit set: a path, or a name in the store; repeat for several teachers."
+    )
+    mix: str | None = Field(
+        None, description="How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)"
+    )
     store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
     output_dir: Path | None = Field(None, description="Folder of the run. (default: runs/NAME-OF-SET)")
     where: str | None = Field(None, description="SQL condition that selects training rows, like 'margin(logits) < 0.9'")
+    query: str | None = Field(
+        None, description="SELECT that chooses training rows by source_row, variant, and if given weight and logits."
+    )
     recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
     init_from: Path | None = Field(None, description="Start from the embeddings of this run.")
     pairing: Pairing = Field(
@@ -54,6 +62,11 @@ class TrainConfig(EmbeddingFlags):
     seed: int = Field(42, ge=0, description="Seed of the weights, the order of rows and dropout.")
     allow_unverified: bool = Field(False, description="Train on a set that is complete but not verified.")
     json_output: bool = Field(False, description="Print the result as JSON.")
+
+    @field_validator("logits", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value  # a recipe names a single set without a list
 
 
 class PretrainConfig(EmbeddingFlags):
@@ -81,9 +94,18 @@ class EvaluateConfig(Config):
     """``distill evaluate``."""
 
     run: Path = Field(description="Folder of a run.", json_schema_extra={"argument": True})
-    logits: str | None = Field(None, description="Evaluate on this set. (default: the one it was trained on)")
+    logits: str | None = Field(None, description="Evaluate on this set. (default: what it was trained on)")
     store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
     allow_unverified: bool = Field(False, description="Evaluate on a set that is complete but not verified.")
+    json_output: bool = Field(False, description="Print the result as JSON.")
+
+
+class ReproduceConfig(Config):
+    """``distill reproduce``."""
+
+    run: Path = Field(description="Folder of a run.", json_schema_extra={"argument": True})
+    store: Path | None = Field(None, description="Look for its sets by name in this folder. (default: where they were)")
+    allow_unverified: bool = Field(False, description="Use sets that are complete but not verified.")
     json_output: bool = Field(False, description="Print the result as JSON.")
 
 
@@ -127,6 +149,6 @@ class ExportConfig(Config):
     onnx: Path | None = Field(None, description="Write the student as an ONNX file, for any batch and length.")
     output_dir: Path | None = Field(None, description="Write the student as a folder, with smaller --tables.")
     tables: TableDtype | None = Field(None, description="How the embedding tables are stored. (default: as in RUN)")
-    logits: str | None = Field(None, description="Measure the scores on this set. (default: the one it was trained on)")
+    logits: str | None = Field(None, description="Measure the scores on this set. (default: what it was trained on)")
     store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
     json_output: bool = Field(False, description="Print the result as JSON.")

@@ -1,12 +1,15 @@
 """Stored examples in memory, and batches of them. Shapes: N rows, B batch, L tokens, C logits."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from pipeline.errors import DataError, IntegrityError
+from pipeline.logit_set.chosen import read_chosen
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.logit_set.schema import logits_of
 from pipeline.ragged import Ragged, ragged, side_by_side
@@ -25,7 +28,8 @@ class Examples:
         ids2: the second sentences' tokens, or None for single sentences.
         label_N: int64 gold classes, ``NO_LABEL`` where there is none.
         score_N: float32 gold scores, NaN where there is none.
-        teacher_NC: float32 logits of the teacher.
+        teacher_NC: float32 logits of the teacher, or of the mixture of teachers.
+        weight_N: float32 weights of the rows in the loss, 1 in the mean.
         keys_sha256: hash of the rows' keys.
     """
 
@@ -34,10 +38,16 @@ class Examples:
     label_N: Ints
     score_N: Floats
     teacher_NC: Floats
+    weight_N: Floats
     keys_sha256: str
 
     def __len__(self) -> int:
         return len(self.label_N)
+
+    @property
+    def logits_sha256(self) -> str:
+        """Hash of the logits and weights, in the order of the rows."""
+        return hashlib.sha256(self.teacher_NC.tobytes() + self.weight_N.tobytes()).hexdigest()
 
     @property
     def sequences(self) -> tuple[Ragged, ...]:
@@ -63,12 +73,29 @@ def load_examples(logit_set: LogitSet, split: str, where: str | None = None) -> 
     rows = logit_set.read(split, COLUMNS, where)
     if not rows.num_rows:
         raise DataError(f"{logit_set.root}: no row of split {split!r} fulfils --where {where!r}")
+    return _examples(logit_set, split, rows, np.ones(rows.num_rows, dtype=np.float32))
+
+
+def load_chosen(logit_set: LogitSet, query: str) -> Examples:
+    """Reads the training rows that a query chooses, see `read_chosen`; their weights are scaled to the mean 1.
+
+    Raises:
+        QueryError: if the query fails or does not return what it should.
+    """
+    rows = read_chosen(logit_set, query, [name for name in COLUMNS if name != "logits"])
+    weight_N = rows.column("weight").to_numpy()
+    weight_N = weight_N / weight_N.max()  # so that the largest numbers have a mean
+    return _examples(logit_set, "train", rows, (weight_N / weight_N.mean()).astype(np.float32))
+
+
+def _examples(logit_set: LogitSet, split: str, rows: pa.Table, weight_N: Floats) -> Examples:
     is_pair = logit_set.manifest.task.is_pair
     examples = Examples(
         ragged(rows.column("ids1")),
         ragged(rows.column("ids2")) if is_pair else None,
         *gold_arrays(rows),
         logits_of(rows, logit_set.manifest.target.num_logits),
+        weight_N,
         keys_sha256(rows),
     )
     _check_ranges(logit_set, split, examples)
@@ -83,6 +110,8 @@ def _check_ranges(logit_set: LogitSet, split: str, examples: Examples) -> None:
         raise IntegrityError(f"{logit_set.root}, {split}: id {top_id} is beyond its tokenizer's vocabulary")
     if manifest.target.kind == "classes" and examples.label_N.max(initial=0) >= manifest.target.num_logits:
         raise IntegrityError(f"{logit_set.root}, {split}: label {examples.label_N.max()} is not one of its labels")
+    if not np.isfinite(examples.teacher_NC).all():
+        raise IntegrityError(f"{logit_set.root}, {split}: logits are not finite")
 
 
 def as_read(examples: Examples, config: StudentConfig) -> Examples:

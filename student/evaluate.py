@@ -1,5 +1,6 @@
 """How good a student is: against gold, and against what its teacher said."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,10 @@ import torch
 
 from pipeline.bootstrap import bootstrap_intervals
 from pipeline.errors import DataError, FingerprintMismatchError
+from pipeline.logit_set.mixture import open_sets
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.metrics import bin_scores, fidelity, glue_score, majority_scores, score_logits
-from pipeline.run_record import RUN_RECORD, read_record
+from pipeline.run_record import RUN_RECORD, Record, read_record, recorded_sets
 from pipeline.targets import Floats
 from student.architecture import StudentConfig
 from student.config import EvaluateConfig
@@ -23,7 +25,7 @@ Evaluation = dict[str, Any]
 
 
 def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
-    """Evaluates a run on the dev splits of its logit set.
+    """Evaluates a run on the dev splits of its logit set; of several sets, against the mixture of their teachers.
 
     Returns:
         Per split ``gold`` (the task's metrics), ``interval`` (95 % bootstrap intervals of them), ``teacher`` (the
@@ -35,8 +37,20 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     """
     record = read_record(config.run / RUN_RECORD)
     student = Student.load(config.run).to(default_device())
-    logit_set = open_set(find_set(config.logits or record["logit_set"], config.store), config.allow_unverified)
+    logit_set = open_measured(record, config.logits, config.store, config.allow_unverified)
     return {split: evaluate_split(student, rows) for split, rows in dev_examples(student.config, logit_set).items()}
+
+
+def open_measured(record: Record, logits: str | None, store: Path, allow_unverified: bool = False) -> LogitSet:
+    """Opens the set that a run is to be measured on: the given one, or those it was trained on, mixed as they were.
+
+    Raises:
+        DataError: if a set is not where it was.
+    """
+    if logits is not None:
+        return open_set(find_set(logits, store), allow_unverified)
+    paths = [find_set(path, store) for path in recorded_sets(record)]
+    return open_sets(paths, record["settings"].get("mix"), allow_unverified)
 
 
 def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Examples]:
@@ -53,7 +67,7 @@ def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Exampl
         raise FingerprintMismatchError(f"{path}: its logits mean something else than the student's")
     if manifest.task.is_pair != config.is_pair:
         raise FingerprintMismatchError(f"{path}: one of the set and the student is for pairs, the other is not")
-    splits = [split for split in manifest.splits if split != "train"]
+    splits = [split for split in logit_set.splits if split != "train"]
     if not splits:
         raise DataError(f"{path}: has no dev split to evaluate on")
     return {split: as_read(load_examples(logit_set, split), config) for split in splits}

@@ -9,12 +9,11 @@ from torch import nn
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, raise_all
 from pipeline.files import make_folder, sha256
-from pipeline.logit_set.reader import find_set, open_set
 from pipeline.run_record import RUN_RECORD, Record, read_record, write_record
 from student.card import CARD_FILE, card_text
 from student.config import ExportConfig
 from student.data import Examples
-from student.evaluate import dev_examples, evaluate_split
+from student.evaluate import dev_examples, evaluate_split, open_measured
 from student.model import Student, num_bytes, num_parameters
 from student.onnx_file import check_exportable, write_onnx
 from student.tables import SmallDtype, SmallTable
@@ -108,7 +107,7 @@ def _check_folder(folder: Path, record: Record) -> None:
 
 def _dev_rows(config: ExportConfig, student: Student, record: Record) -> dict[str, Examples]:
     try:
-        return dev_examples(student.config, open_set(find_set(config.logits or record["logit_set"], config.store)))
+        return dev_examples(student.config, open_measured(record, config.logits, config.store))
     except (DataError, IntegrityError, FingerprintMismatchError) as error:
         if config.logits is not None:
             raise

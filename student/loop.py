@@ -82,6 +82,7 @@ def _train_epoch(config: TrainConfig, student: Student, optimizer: RowAdam, exam
     total_steps = len(batches) * config.num_train_epochs
     target, device, pad_id = student.config.target, student.device, student.config.pad_id
     gold_N, teacher_NC = gold_tensor(target, examples), torch.from_numpy(examples.teacher_NC)
+    weight_N = torch.from_numpy(examples.weight_N)
     total = torch.zeros((), device=device)
     student.train()
     with console.progress(len(batches), f"epoch {epoch + 1}/{config.num_train_epochs}") as bar:
@@ -93,7 +94,8 @@ def _train_epoch(config: TrainConfig, student: Student, optimizer: RowAdam, exam
             batch = examples.batch(rows, pad_id)
             optimizer.catch_up(torch.cat([ids.flatten() for ids in batch]))
             logits_BC = student(*(ids.to(device) for ids in batch))
-            loss = _loss(config, target, logits_BC, teacher_NC[rows].to(device), gold_N[rows].to(device))
+            teacher_BC, gold_B, weight_B = (part[rows].to(device) for part in (teacher_NC, gold_N, weight_N))
+            loss = _loss(config, target, logits_BC, teacher_BC, gold_B, weight_B)
             loss.backward()  # type: ignore[no-untyped-call]
             clip_gradients(student.parameters(), config.max_grad_norm)
             optimizer.step()
@@ -108,11 +110,17 @@ def _train_epoch(config: TrainConfig, student: Student, optimizer: RowAdam, exam
 
 
 def _loss(
-    config: TrainConfig, target: Target, logits_BC: torch.Tensor, teacher_BC: torch.Tensor, gold_B: torch.Tensor
+    config: TrainConfig,
+    target: Target,
+    logits_BC: torch.Tensor,
+    teacher_BC: torch.Tensor,
+    gold_B: torch.Tensor,
+    weight_B: torch.Tensor,
 ) -> torch.Tensor:
     if target.kind == "score":
-        return score_loss(logits_BC, teacher_BC, gold_B, config.alpha)
-    return distillation_loss(logits_BC, teacher_BC, gold_B, config.alpha, config.temperature, config.soft_loss)
+        return score_loss(logits_BC, teacher_BC, gold_B, config.alpha, weight_B)
+    soft = (config.temperature, config.soft_loss)
+    return distillation_loss(logits_BC, teacher_BC, gold_B, config.alpha, *soft, weight_B)
 
 
 def _out_of_patience(config: TrainConfig, history: list[dict[str, Any]]) -> bool:

@@ -14,6 +14,7 @@ def distillation_loss(
     alpha: float,
     temperature: float = 1.0,
     soft_loss: SoftLoss = "kl",
+    weight_B: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Alpha * CE(gold) + (1 - alpha) * soft, averaged over rows; alpha 1 is the gold alone, alpha 0 the teacher alone.
 
@@ -26,6 +27,7 @@ def distillation_loss(
         alpha: weight of the gold.
         temperature: T, for ``kl``.
         soft_loss: ``kl`` or ``mse``, see `soft_divergence` and `logit_error`.
+        weight_B: float32, multiplies each row's loss. (default: 1)
 
     Returns:
         A scalar.
@@ -35,7 +37,7 @@ def distillation_loss(
     else:
         soft_B = soft_divergence(logits_BC, teacher_BC, temperature)
     hard_B = functional.cross_entropy(logits_BC, gold_B, ignore_index=NO_LABEL, reduction="none")
-    return _mix(hard_B, soft_B, gold_B != NO_LABEL, alpha)
+    return _mean(_mix(hard_B, soft_B, gold_B != NO_LABEL, alpha), weight_B)
 
 
 def soft_divergence(logits_BC: torch.Tensor, teacher_BC: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -54,16 +56,26 @@ def logit_error(logits_BC: torch.Tensor, teacher_BC: torch.Tensor) -> torch.Tens
     return ((logits_BC - teacher_BC) ** 2).mean(dim=1)
 
 
-def score_loss(logits_BC: torch.Tensor, teacher_BC: torch.Tensor, gold_B: torch.Tensor, alpha: float) -> torch.Tensor:
+def score_loss(
+    logits_BC: torch.Tensor,
+    teacher_BC: torch.Tensor,
+    gold_B: torch.Tensor,
+    alpha: float,
+    weight_B: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Alpha * (s - gold)² + (1 - alpha) * (s - teacher)², averaged over rows, for a score s in column 0.
 
-    A row without gold (NaN) takes the teacher's term alone.
+    A row without gold (NaN) takes the teacher's term alone; ``weight_B`` multiplies each row's loss.
     """
     score_B, known_B = logits_BC[:, 0], gold_B.isfinite()
     hard_B = (score_B - torch.where(known_B, gold_B, score_B.detach())) ** 2
-    return _mix(hard_B, (score_B - teacher_BC[:, 0]) ** 2, known_B, alpha)
+    return _mean(_mix(hard_B, (score_B - teacher_BC[:, 0]) ** 2, known_B, alpha), weight_B)
 
 
 def _mix(hard_B: torch.Tensor, soft_B: torch.Tensor, has_gold_B: torch.Tensor, alpha: float) -> torch.Tensor:
     alpha_B = alpha * has_gold_B.to(soft_B.dtype)
-    return (alpha_B * hard_B + (1 - alpha_B) * soft_B).mean()
+    return alpha_B * hard_B + (1 - alpha_B) * soft_B
+
+
+def _mean(loss_B: torch.Tensor, weight_B: torch.Tensor | None) -> torch.Tensor:
+    return (loss_B if weight_B is None else loss_B * weight_B).mean()

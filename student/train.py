@@ -1,58 +1,27 @@
 """Stage two: a student from stored logits, with no teacher in memory."""
 
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
-from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder, remove_temporaries, write_text
 from pipeline.logit_set.manifest import TOKENIZER_FILE
-from pipeline.logit_set.reader import LogitSet, find_set, open_set
+from pipeline.logit_set.mixture import mix_of
 from pipeline.run_record import RUN_RECORD, Record, finish_run, read_record, start_run
-from pipeline.tokenization import special_ids
 from pipeline.training import quality, seed_step
-from student.architecture import Facts, StudentConfig, design
+from student.architecture import StudentConfig, design
 from student.card import CARD_FILE, card_text
 from student.config import TrainConfig
-from student.data import Examples, as_read, load_examples
+from student.data import as_read
 from student.evaluate import evaluate_split
 from student.initialize import copy_embeddings, source_sha256
 from student.loop import train_epochs
 from student.model import Student, default_device, num_bytes, num_parameters
+from student.training_data import TrainingData, default_name, load_data, training_query
 from student.vocabulary import active_ids, renumber, restore, shrunk
 
 CHECKPOINT = "checkpoint.safetensors"
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """The rows of a logit set, read once for any number of students."""
-
-    logit_set: LogitSet
-    where: str | None
-    splits: dict[str, Examples]
-    facts: Facts
-
-
-def load_data(config: TrainConfig) -> TrainingData:
-    """Reads the set that a configuration names, once its flags are known to fit.
-
-    Raises:
-        ConfigError: naming every flag that does not fit.
-        DataError: if there is no such set, or it has no rows to train on.
-    """
-    logit_set = open_training_set(config)
-    facts = task_facts(logit_set)
-    design(config, facts)
-    splits = {
-        split: load_examples(logit_set, split, config.where if split == "train" else None)
-        for split in logit_set.manifest.splits
-    }
-    return TrainingData(logit_set, config.where, splits, facts)
 
 
 def train(config: TrainConfig, command: str, data: TrainingData | None = None) -> Record:
@@ -76,10 +45,10 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     """
     data = data or load_data(config)
     logit_set, student_config = data.logit_set, design(config, data.facts)
-    folder = config.output_dir or Path("runs") / logit_set.root.name
+    folder = config.output_dir or Path("runs") / default_name(logit_set)
     settings = _settings(config, student_config, data)
     make_folder(folder)
-    places = {"logit_set": str(logit_set.root.resolve())}
+    places = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
     finished = start_run(folder / RUN_RECORD, settings, command, folder / CHECKPOINT, places)
     if finished is not None:
         return finished
@@ -96,6 +65,8 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
         },
         "versions": {name: version(name) for name in LIBRARIES},
     }
+    if data.teachers:
+        result["teachers"] = data.teachers
     sizes = (num_parameters(student), num_bytes(student))
     record = read_record(folder / RUN_RECORD) | {"result": result}
     write_text(folder / CARD_FILE, card_text(student_config, *sizes, record))
@@ -104,54 +75,23 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     return record
 
 
-def open_training_set(config: TrainConfig) -> LogitSet:
-    """Opens the set that a configuration names.
-
-    Raises:
-        ConfigError: if it names none, or two.
-        DataError: if there is no such set, or it has no train split.
-    """
-    name = config.logits or config.task
-    if name is None or (config.logits and config.task):
-        raise ConfigError("what to train from: give --task NAME or --logits SET, one of them")
-    logit_set = open_set(find_set(name, config.store), config.allow_unverified)
-    if "train" not in logit_set.manifest.splits:
-        raise DataError(f"{logit_set.root}: has no train split; its splits are {', '.join(logit_set.manifest.splits)}")
-    return logit_set
-
-
-def task_facts(logit_set: LogitSet) -> Facts:
-    """What a set decides of the students that can be trained from it."""
-    manifest = logit_set.manifest
-    tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
-    return {
-        "task": manifest.task.name,
-        "target": manifest.target,
-        "metrics": manifest.task.metrics,
-        "is_pair": manifest.task.is_pair,
-        "special_ids": special_ids(tokenizer) if manifest.task.is_pair else None,
-        "vocabulary_size": manifest.tokenizer.vocabulary_size,
-        "pad_id": manifest.tokenizer.pad_id,
-        "tokenizer_sha256": manifest.tokenizer.sha256,
-        "max_seq_length": manifest.max_seq_length,
-    }
-
-
 def _settings(config: TrainConfig, student_config: StudentConfig, data: TrainingData) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
     places = {"task", "logits", "store", "output_dir", "recipe", "init_from", "allow_unverified", "json_output"}
     logit_set, rows = data.logit_set, data.splits["train"]
-    assert data.where == config.where, "the rows were read for another condition"
+    assert data.query == training_query(config, logit_set), "the rows were read for another query"
     return config.model_dump(mode="json", exclude=places) | {
         "matrix_size": student_config.matrix_size,
         "vector_size": student_config.vector_size,
         "bidirectional": student_config.bidirectional,
         "hidden_size": student_config.hidden_size,
         "init_from_sha256": source_sha256(config.init_from, student_config),
-        "logit_set_fingerprint": logit_set.manifest.fingerprint,
-        "query": f"select * {logit_set.query('train', config.where)}",
+        "logit_set_fingerprints": [one.manifest.fingerprint for one in logit_set.sets],
+        "mix": mix_of(logit_set),
+        "query": data.query,
         "rows": len(rows),
         "rows_sha256": rows.keys_sha256,
+        "logits_sha256": rows.logits_sha256,
     }
 
 

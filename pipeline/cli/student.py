@@ -1,16 +1,19 @@
-"""``distill train-student``, ``sweep``, ``evaluate``, ``describe``, ``export`` and ``predict``."""
+"""``distill train-student``, ``sweep``, ``evaluate``, ``reproduce``, ``describe``, ``export`` and ``predict``."""
 
 from typing import Any
 
+import typer
+
 from pipeline import console
 from pipeline.cli.options import command_line, takes
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, short
 from student.config import (
     DescribeConfig,
     EvaluateConfig,
     ExportConfig,
     PredictConfig,
     PretrainConfig,
+    ReproduceConfig,
     SweepConfig,
     TrainConfig,
 )
@@ -28,7 +31,7 @@ def train_student(config: TrainConfig) -> None:
         return
     result = record["result"]
     best = f"best of {len(result['history'])} epochs is epoch {result['best']['epoch']}"
-    _print_evaluation(f"{record['logit_set']}: {best}", result["evaluation"])
+    _print_evaluation(f"{', '.join(record['logit_sets'])}: {best}", result["evaluation"])
 
 
 @takes(PretrainConfig)
@@ -139,6 +142,23 @@ def export(config: ExportConfig) -> None:
         onnx = result["onnx"]
         pairs = {"bytes": onnx["bytes"], "largest difference from torch": onnx["difference"]}
         console.print_pairs(str(config.onnx), pairs)
+
+
+@takes(ReproduceConfig)
+def reproduce(config: ReproduceConfig) -> None:
+    """Run a run's recorded query again: exit code 0 if it chooses the same rows and logits today, 1 if not."""
+    from student.reproduce import reproduce as reproduce_run
+
+    compared = reproduce_run(config)
+    changed = [name for name, values in compared.items() if values["then"] != values["now"]]
+    if config.json_output:
+        console.print_json({"same": not changed, "compared": compared})
+    else:
+        rows = [[name, short(v["then"]), short(v["now"]), v["then"] == v["now"]] for name, v in compared.items()]
+        console.print_table(["", "then", "now", "same"], rows, title=str(config.run))
+    if changed:
+        console.warn(f"not the same today: {len(changed)} of {len(compared)}: {', '.join(changed)}")
+        raise typer.Exit(1)
 
 
 @takes(PredictConfig)

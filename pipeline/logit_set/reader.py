@@ -1,13 +1,17 @@
 """Reading a set: verified, by keys, with a SQL condition if wanted."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.catalog import view_name
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
 from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, Shard, has_text, read_kind
@@ -35,6 +39,31 @@ class LogitSet:
         """
         return read_tokenizer_json(self.root / TOKENIZER_FILE, self.manifest.tokenizer.sha256)
 
+    @property
+    def sets(self) -> tuple["LogitSet", ...]:
+        """The sets whose rows these are; the first gives keys, ids, texts and gold."""
+        return (self,)
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.root.resolve().name
+
+    @property
+    def view(self) -> str:
+        """Name of the view of the set, as in the catalog."""
+        return view_name(self.name)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that can be read."""
+        return tuple(self.manifest.splits)
+
+    @property
+    def rows(self) -> str:
+        """What `read` reads from, in SQL."""
+        return "examples"
+
     def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
         """What the teacher says of a split's source rows, and their gold: logits [N, C], labels [N], scores [N]."""
         rows = self.read(split, ("label", "score", "logits"), "variant = 0")
@@ -46,10 +75,32 @@ class LogitSet:
 
     def query(self, split: str, where: str | None = None) -> str:
         """The SQL text that `read` runs, apart from its columns."""
-        if split not in self.manifest.splits:
-            raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.manifest.splits)}")
+        if split not in self.splits:
+            raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.splits)}")
         condition = f" and ({where}\n)" if where else ""
-        return f"from examples where split = '{split}'{condition} order by source_row, variant"
+        return f"from {self.rows} where split = '{split}'{condition} order by source_row, variant"
+
+    @contextmanager
+    def opened(self, split: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Opens the rows of one split, and of no other, for queries: a view named like the set, and ``examples``.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+        """
+        files = self.checked_files(split)
+        with open_files({"examples": files, self.view: files}) as connection:
+            yield connection
+
+    def checked_files(self, split: str) -> list[Path]:
+        """The files of a split, after checking their checksums.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+        """
+        shards = self.manifest.shards_of(split)
+        problems = [problem for shard in shards for problem in check_bytes(self.root, shard)]
+        raise_all(IntegrityError, f"{self.root}: cannot be used", problems)
+        return [self.root / shard.path for shard in shards]
 
     def read(self, split: str, columns: tuple[str, ...], where: str | None = None) -> pa.Table:
         """Reads columns of a split, ordered by key, after checking the checksums of its files.
@@ -66,11 +117,7 @@ class LogitSet:
         if where:
             check_condition(where)
         sql = f"select {', '.join(columns)} {self.query(split, where)}"
-        shards = self.manifest.shards_of(split)
-        problems = [problem for shard in shards for problem in check_bytes(self.root, shard)]
-        raise_all(IntegrityError, f"{self.root}: cannot be used", problems)
-        files = [self.root / shard.path for shard in shards]
-        with open_files({"examples": files}) as connection:
+        with self.opened(split) as connection:
             return to_arrow(select(connection, sql))
 
 

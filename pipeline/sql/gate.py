@@ -32,14 +32,21 @@ LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
 
 
 @contextmanager
-def open_files(views: Mapping[str, Sequence[Path]]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Opens a locked in-memory database with one view per group of Parquet files, and the macros."""
+def open_files(
+    views: Mapping[str, Sequence[Path]], columns: Mapping[str, str] | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Opens a locked in-memory database with one view per group of Parquet files, and the macros.
+
+    Args:
+        views: the files of each view.
+        columns: what a view selects of its files, where that is not ``*``.
+    """
     connection = duckdb.connect(config=LOCKED_DOWN)
     try:
         add_macros(connection)
         with query_errors():
             for name, paths in views.items():
-                create_view(connection, name, paths)
+                create_view(connection, name, paths, (columns or {}).get(name, "*"))
         lock(connection, [path for paths in views.values() for path in paths])
         yield connection
     finally:
@@ -68,9 +75,9 @@ def macros() -> str:
     return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("macros.sql", "analyses.sql"))
 
 
-def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequence[Path]) -> None:
+def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequence[Path], columns: str = "*") -> None:
     """Creates a view over Parquet files, by their absolute paths."""
-    connection.execute(f'create or replace view "{name}" as select * from {parquet(paths)}')  # noqa: S608
+    connection.execute(f'create or replace view "{name}" as select {columns} from {parquet(paths)}')  # noqa: S608
 
 
 def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> None:
@@ -99,6 +106,12 @@ def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:
     """
     with query_errors():
         return relation.to_arrow_table()
+
+
+def first_row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...] | None:
+    """The first row of a query of ours, or None if there is none."""
+    rows = connection.execute(sql).fetchall()  # a result that is not fetched to its end blocks the connection
+    return rows[0] if rows else None
 
 
 def check_condition(condition: str) -> None:

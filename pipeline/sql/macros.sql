@@ -26,6 +26,38 @@ create or replace macro kl(p, q) as
         - log_sum_exp(p) + log_sum_exp(q)
     end;
 
+-- several teachers of a row as one, mix([a.logits, b.logits], [0.7, 0.3]): log of the weighted mean of their probabilities,
+-- not of the logits, whose scale differs from teacher to teacher; of single logits, scores, the weighted mean
+create or replace macro mix(teachers, weights) as case
+    when list_aggregate(teachers, 'count') < len(teachers) then null
+    when len(weights) <> len(teachers) or list_aggregate(weights, 'count') < len(weights) or list_min(weights) <= 0
+        or not isfinite(list_sum(weights)::double) or len(list_distinct(list_transform(teachers, lambda l: len(l)))) <> 1
+        then error('mix: give lists of equal length, and a positive number as weight of each')
+    when len(teachers[1]) = 1
+        then [list_sum(list_transform(teachers, lambda l, k: l[1]::double * weights[k])) / list_sum(weights)::double]
+    else list_transform(
+        [list_transform(teachers, lambda l, k: list_transform(
+            [ln(weights[k]) - log_sum_exp(l)], lambda shift: list_transform(l, lambda x: x::double + shift)
+        )[1])],
+        lambda terms: list_transform(
+            terms[1],
+            lambda _, c: log_sum_exp(list_transform(terms, lambda t: t[c])) - ln(list_sum(weights)::double)
+        )
+    )[1]
+end;
+
+-- mix of those teachers alone whose class has the most votes, equally; of all such classes if there are several
+create or replace macro vote(teachers) as list_transform(
+    [list_transform(teachers, lambda l: argmax(l))],
+    lambda classes: list_transform(
+        [list_transform(classes, lambda c: len(list_filter(classes, lambda other: other = c)))],
+        lambda votes: list_transform(
+            [list_filter(teachers, lambda l, k: l is null or votes[k] = list_max(votes))],
+            lambda chosen: mix(chosen, list_transform(chosen, lambda l: 1))
+        )[1]
+    )[1]
+)[1];
+
 -- the float16 that the bits of an integer stand for: log-probabilities and hidden states are stored so
 create or replace macro half(bits) as
     case when (bits & 32768) > 0 then -1 else 1 end

@@ -13,7 +13,7 @@ from student.config import SweepConfig, TrainConfig
 from student.initialize import source_sha256
 from student.recipe import PLACES, load_recipe
 
-FIXED = PLACES | {"task", "logits", "where", "seed"}
+FIXED = PLACES | {"task", "logits", "mix", "where", "query", "seed"}
 SWEPT = sorted(TrainConfig.model_fields.keys() - FIXED)
 
 

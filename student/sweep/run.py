@@ -9,6 +9,8 @@ import numpy as np
 from pipeline import console
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, sha256
+from pipeline.logit_set.mixture import mix_of
+from pipeline.logit_set.reader import LogitSet
 from pipeline.run_record import RUN_RECORD, Record, read_record, write_record
 from pipeline.training import quality
 from student.config import SweepConfig
@@ -16,7 +18,7 @@ from student.recipe import with_recipe
 from student.sweep.grid import Trial, make_trials
 from student.sweep.study import Study, open_study
 from student.sweep.workers import train_all
-from student.train import open_training_set, task_facts
+from student.training_data import default_name, open_training_set, task_facts
 from student.weights import WEIGHTS_FILE
 
 SWEEP_RECORD = "sweep.json"
@@ -46,12 +48,12 @@ def sweep(config: SweepConfig, command: str) -> Record:
     typed = config.model_fields_set
     config = with_recipe(config)
     logit_set = open_training_set(config)
-    folder = config.output_dir or Path("sweeps") / logit_set.root.name
+    folder = config.output_dir or Path("sweeps") / default_name(logit_set)
     trials = make_trials(config, folder, task_facts(logit_set), typed)
     make_folder(folder)
     study = open_study(config.storage or f"sqlite:///{folder / STORAGE}", folder.name, trials)
     is_new = not (folder / SWEEP_RECORD).exists()
-    _start_record(config, folder, logit_set.manifest.fingerprint, command)
+    _start_record(config, folder, logit_set, command)
     try:
         failed = _train_missing(trials, study, config.processes)
     except DistillError:
@@ -63,11 +65,12 @@ def sweep(config: SweepConfig, command: str) -> Record:
     return record
 
 
-def _start_record(config: SweepConfig, folder: Path, fingerprint: str, command: str) -> None:
+def _start_record(config: SweepConfig, folder: Path, logit_set: LogitSet, command: str) -> None:
     """All runs of a folder have the same settings but for the grid's, which may grow from try to try."""
     settings = config.model_dump(mode="json", exclude=NOT_COMPARED) | {
         "init_from_sha256": sha256(config.init_from / WEIGHTS_FILE) if config.init_from else None,
-        "logit_set_fingerprint": fingerprint,
+        "logit_set_fingerprints": [one.manifest.fingerprint for one in logit_set.sets],
+        "mix": mix_of(logit_set),
     }
     path = folder / SWEEP_RECORD
     changes = setting_changes(read_record(path)["settings"], settings) if path.exists() else ""

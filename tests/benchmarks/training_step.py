@@ -40,8 +40,9 @@ def alternatives() -> dict[str, Callable[[], object]]:
     rows = [random.choice(used, n).tolist() for n in np.clip(random.lognormal(2.4, 0.5, ROWS).astype(int), 1, 60)]
     gold, score = random.integers(3, size=ROWS), np.full(ROWS, np.nan, dtype=np.float32)
     teacher = random.normal(size=(ROWS, 3)).astype(np.float32)
-    batch = Examples(Ragged.of(rows), None, gold, score, teacher, "")
-    vocabulary = Examples(Ragged.of([used.tolist()]), None, gold[:1], score[:1], teacher[:1], "")
+    weight = np.ones(ROWS, dtype=np.float32)
+    batch = Examples(Ragged.of(rows), None, gold, score, teacher, weight, "")
+    vocabulary = Examples(Ragged.of([used.tolist()]), None, gold[:1], score[:1], teacher[:1], weight[:1], "")
     active = active_ids([vocabulary], 0)
     whole = Student(config)
     small, by_rows = shrunk(whole, active), shrunk(whole, active)

@@ -13,10 +13,10 @@ from student.config import TrainConfig
 from teacher.config import FinetuneConfig
 
 TRAINING = (
-    "--task --logits --store --output-dir --where --recipe --init-from --embedding --bidirectional --no-bidirectional "
-    "--matrix-size --vector-size --initializer-range --pairing --head --hidden-size --hidden-dropout --token-dropout "
-    "--alpha --soft-loss --temperature --num-train-epochs --early-stopping-patience --learning-rate --warmup-steps "
-    "--per-device-train-batch-size --max-grad-norm --seed --allow-unverified --json"
+    "--task --logits --mix --store --output-dir --where --query --recipe --init-from --embedding --bidirectional "
+    "--no-bidirectional --matrix-size --vector-size --initializer-range --pairing --head --hidden-size "
+    "--hidden-dropout --token-dropout --alpha --soft-loss --temperature --num-train-epochs --early-stopping-patience "
+    "--learning-rate --warmup-steps --per-device-train-batch-size --max-grad-norm --seed --allow-unverified --json"
 )
 CODEC = "--codec --num-samples --temperature --top-k"
 CORPUS = (
@@ -46,6 +46,7 @@ FLAGS = {
     "train-student": TRAINING,
     "sweep": f"{TRAINING} --grid --seeds --processes --storage",
     "evaluate": "run --logits --store --allow-unverified --json",
+    "reproduce": "run --store --allow-unverified --json",
     "describe": "run_or_recipe --json",
     "export": "run --onnx --output-dir --tables --logits --store --json",
     "predict": "run texts --file --json",

@@ -154,7 +154,7 @@ def test_without_its_set_a_student_is_written_but_not_measured(
 ) -> None:
     run = shutil.copytree(roles_run, tmp_path / "run")
     record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(record | {"logit_set": str(tmp_path / "gone")}))
+    (run / "run.json").write_text(json.dumps(record | {"logit_sets": [str(tmp_path / "gone")]}))
     config = ExportConfig(run=run, output_dir=tmp_path / "small", tables="float16", store=tmp_path)
     assert export(config)["scores"] == {}
     assert "the scores are not measured" in capsys.readouterr().err

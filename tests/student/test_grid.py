@@ -12,7 +12,7 @@ from pipeline.logit_set.reader import LogitSet
 from student.config import SweepConfig, TrainConfig
 from student.recipe import with_recipe
 from student.sweep.grid import Trial, make_trials
-from student.train import task_facts
+from student.training_data import task_facts
 from tests.pipeline.test_as_flags import parsed
 
 
@@ -32,7 +32,7 @@ def test_every_combination_of_values_with_every_seed(opinion_set: LogitSet, tmp_
     for trial in trials:
         made = trial.config
         assert {name: getattr(made, name) for name in trial.values} == trial.values
-        assert (made.alpha, made.logits, made.output_dir) == (0.25, "set", trial.folder)
+        assert (made.alpha, made.logits, made.output_dir) == (0.25, ("set",), trial.folder)
         assert type(made) is TrainConfig
     assert [trial.point for trial in trials[::2]] == [(1e-3, "mlp"), (1e-3, "cnn"), (5e-4, "mlp"), (5e-4, "cnn")]
 

@@ -23,7 +23,8 @@ from student.evaluate import evaluate, student_logits
 from student.model import Student
 from student.pairing import concatenate_compare
 from student.predict import Predictor
-from student.train import task_facts, train
+from student.train import train
+from student.training_data import task_facts
 from tests.student.conftest import tiny_config, weights
 from tests.student.test_student_model import student, student_config
 

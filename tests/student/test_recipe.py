@@ -111,13 +111,13 @@ def test_without_a_recipe_nothing_changes() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, ("rte", None)),
-        ({"logits": "./sets/rte"}, (None, "./sets/rte")),
-        ({"task": "rte-large"}, ("rte-large", None)),
+        ({}, ("rte", ())),
+        ({"logits": "./sets/rte"}, (None, ("./sets/rte",))),
+        ({"task": "rte-large"}, ("rte-large", ())),
     ],
 )
 def test_the_set_that_a_flag_names_replaces_the_recipes(
-    given: dict[str, str], expected: tuple[str | None, str | None]
+    given: dict[str, str], expected: tuple[str | None, tuple[str, ...]]
 ) -> None:
     config = with_recipe(TrainConfig.from_flags(recipe="rte", **given))
     assert (config.task, config.logits) == expected
@@ -126,7 +126,7 @@ def test_the_set_that_a_flag_names_replaces_the_recipes(
 
 def test_a_flags_task_replaces_a_recipes_logits(tmp_path: Path) -> None:
     config = with_recipe(TrainConfig.from_flags(recipe=write(tmp_path, "logits: sets/x"), task="cola"))
-    assert (config.task, config.logits) == ("cola", None)
+    assert (config.task, config.logits) == ("cola", ())
 
 
 def train_by_command(recipe: str, logit_set: Path, output_dir: Path, *flags: str) -> dict[str, Any]:

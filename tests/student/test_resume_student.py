@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from pipeline.config import as_flags
 from student.config import TrainConfig
 from student.train import CHECKPOINT, train
 from tests.student.conftest import tiny_config, weights
@@ -23,11 +24,6 @@ def long_config(logit_set: Path, output_dir: Path) -> TrainConfig:
     return tiny_config(logit_set, output_dir, **changes)
 
 
-def flags(config: TrainConfig) -> list[str]:
-    given = config.model_dump(mode="json", exclude_unset=True)
-    return [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-
-
 def wait_for(path: Path, process: subprocess.Popen[bytes], seconds: float = 100) -> None:
     end = time.monotonic() + seconds
     while not path.exists() and process.poll() is None and time.monotonic() < end:
@@ -38,7 +34,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes], seconds: float = 100)
 def test_a_killed_run_goes_on_to_the_same_student(store: Path, tmp_path: Path) -> None:
     interrupted, undisturbed = (long_config(store / "roles", tmp_path / name) for name in ("killed", "whole"))
     killed = tmp_path / "killed"
-    command = [sys.executable, "-c", COMMAND, "train-student", *flags(interrupted)]
+    command = [sys.executable, "-c", COMMAND, "train-student", *as_flags(interrupted)]
     with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE) as process:
         wait_for(killed / CHECKPOINT, process)
         process.send_signal(signal.SIGKILL)

@@ -57,7 +57,7 @@ def test_a_card_holds_scores_interval_and_command(run_name: str, request: pytest
     values = [parts[key]["accuracy"] for key in ("gold", "teacher", "majority")]
     student, teacher, guessing = (f"{value:.4f}" for value in values)
     assert table(text)[1:] == [["validation", "accuracy", student, f"{low:.4f} to {high:.4f}", teacher, guessing]]
-    for expected in (record["command"], record["settings"]["logit_set_fingerprint"], record["settings"]["query"]):
+    for expected in (record["command"], *record["settings"]["logit_set_fingerprints"], record["settings"]["query"]):
         assert f"`{expected}`" in text
     assert f"torch {torch.__version__}" in text
     assert "{{" not in text

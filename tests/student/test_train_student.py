@@ -15,7 +15,8 @@ from student.config import TrainConfig
 from student.data import load_examples
 from student.evaluate import score_student
 from student.model import Student
-from student.train import task_facts, train
+from student.train import train
+from student.training_data import task_facts
 from teacher.dump import dump
 from tests.conftest import dump_config
 from tests.student.conftest import tiny_config, weights
@@ -40,7 +41,7 @@ def test_record_tells_how_to_repeat_the_run(opinion_run: Path, opinion_set: Logi
     assert settings["query"] == "select * from examples where split = 'train' order by source_row, variant"
     assert settings["rows"] == 96
     assert settings["rows_sha256"] == load_examples(opinion_set, "train").keys_sha256
-    assert settings["logit_set_fingerprint"] == opinion_set.manifest.fingerprint
+    assert settings["logit_set_fingerprints"] == [opinion_set.manifest.fingerprint]
     assert settings["seed"] == 42
     assert [entry["epoch"] for entry in result["history"]] == [1, 2]
     assert all(set(entry["metrics"]["validation"]) == {"accuracy"} for entry in result["history"])
@@ -219,7 +220,7 @@ def test_a_changed_shard_is_refused(store: Path, tmp_path: Path) -> None:
 
 def test_nothing_to_train_from_is_a_clear_error(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give --task NAME or --logits SET, one of them"):
-        train(tiny_config(store / "opinion", tmp_path, logits=None), "")
+        train(tiny_config(store / "opinion", tmp_path, logits=()), "")
     with pytest.raises(DataError, match=r"no logit set 'opinio'.*did you mean 'opinion'"):
         train(tiny_config(store / "opinion", tmp_path, logits="opinio"), "")
 
@@ -234,7 +235,7 @@ def test_the_task_flag_finds_the_set_of_that_name_and_the_run_gets_it_too(
     store: Path, opinion_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    config = tiny_config(store / "opinion", tmp_path, logits=None, task="opinion")
+    config = tiny_config(store / "opinion", tmp_path, logits=(), task="opinion")
     train(config.model_copy(update={"output_dir": None}), "")
     assert same_weights(tmp_path / "runs" / "opinion", opinion_run)
 

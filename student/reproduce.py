@@ -1,0 +1,49 @@
+"""``distill reproduce``: would a run choose the same rows, with the same logits, today?"""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.logit_set.mixture import open_sets
+from pipeline.logit_set.reader import find_set
+from pipeline.run_record import RUN_RECORD, read_record, recorded_sets
+from student.config import ReproduceConfig
+from student.data import load_chosen
+from student.mlm.model import is_pretrained
+
+NEEDED = {"query", "logit_set_fingerprints", "rows", "rows_sha256", "logits_sha256"}
+
+
+def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
+    """Opens the sets of a run where they lie now and runs its recorded query again.
+
+    Returns:
+        What was recorded (``then``) and what there is (``now``): the fingerprint of each set, the number of chosen
+        rows, and the hashes of their keys and of their logits and weights.
+
+    Raises:
+        ConfigError: if the run is one of pretraining.
+        DataError: if a set is not there.
+        IntegrityError: if the run's record does not tell enough.
+        QueryError: if its query fails now.
+    """
+    if is_pretrained(config.run):
+        raise ConfigError(f"{config.run}: a pretraining run; it has no query, it uses every row of its set")
+    record = read_record(config.run / RUN_RECORD)
+    settings = record["settings"]
+    missing = sorted(NEEDED - settings.keys())
+    if missing:
+        raise IntegrityError(
+            f"{config.run}: its record has no {', '.join(missing)}; it was made by an older release. Train it again"
+        )
+    places = recorded_sets(record)
+    paths = [find_set(Path(place).name if config.store else place, config.store) for place in places]
+    logit_set = open_sets(paths, settings["mix"], config.allow_unverified)
+    rows = load_chosen(logit_set, settings["query"])
+    then = settings["logit_set_fingerprints"]
+    compared = {
+        f"fingerprint of {one.name}": {"then": recorded, "now": one.manifest.fingerprint}
+        for one, recorded in zip(logit_set.sets, then, strict=True)
+    }
+    now = {"rows": len(rows), "rows_sha256": rows.keys_sha256, "logits_sha256": rows.logits_sha256}
+    return compared | {name: {"then": settings[name], "now": value} for name, value in now.items()}
