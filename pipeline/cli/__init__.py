@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.cli import corpora, demo, sql, student, tasks, teacher, tokens
+from pipeline.cli import corpora, demo, report, sql, student, tasks, teacher, tokens
 
 app = typer.Typer(
     name="distill",
@@ -27,4 +27,5 @@ app.command("evaluate")(student.evaluate)
 app.command("describe")(student.describe)
 app.command("export")(student.export)
 app.command("predict")(student.predict)
+app.command("report")(report.report)
 app.command("demo")(demo.demo)
