@@ -8,7 +8,7 @@ import pyarrow as pa
 from pipeline.errors import QueryError, did_you_mean, raise_all
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.schema import examples_schema
-from pipeline.sql.gate import first_row, query_error, select, to_arrow
+from pipeline.sql.gate import first_row, query_errors, select, to_arrow
 
 CHOSEN = '"chosen rows"'  # no view has a space in its name
 INTEGERS = {f"{sign}{name}" for sign in ("", "U") for name in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
@@ -44,7 +44,7 @@ def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.T
             "c.weight" if "weight" in given else "1.0::double as weight",
             f"c.logits::float[{logit_set.manifest.target.num_logits}] as logits" if "logits" in given else "e.logits",
         ]
-        try:
+        with query_errors():
             chosen = ", ".join(["source_row::bigint as source_row", "variant::bigint as variant", *own])
             relation.project(chosen).create(CHOSEN.strip('"'))
             raise_all(QueryError, "--query", _row_problems(connection, logit_set, source, given))
@@ -54,8 +54,6 @@ def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.T
                     f"from {CHOSEN} c join {source} e using (source_row, variant) order by source_row, variant"
                 )
             )
-        except duckdb.Error as error:
-            raise query_error(error) from error
 
 
 def _column_problems(logit_set: LogitSet, given: Sequence[str], types: dict[str, str]) -> list[str]:

@@ -65,3 +65,9 @@ create or replace macro half(bits) as
         when ((bits >> 10) & 31) = 0 then (bits & 1023)::double * pow(2, -24)
         else (1024 + (bits & 1023)::double) * pow(2, ((bits >> 10) & 31)::int - 25)
     end;
+
+-- the score that logits of bins stand for: the bins' values, v, by their probability
+create or replace macro expectation(l, v) as
+    list_transform([list_max(l)::double], lambda top:
+        list_sum(list_transform(l, lambda x, i: exp(x::double - top) * v[i]::double))
+        / list_sum(list_transform(l, lambda x: exp(x::double - top))))[1];

@@ -63,12 +63,17 @@ def make_trials(config: SweepConfig, folder: Path, facts: Facts, typed: Set[str]
                 continue
             values = made.model_dump(mode="json", include={*grid, "seed"})
             values = {name: values[name] for name in (*grid, "seed")}
-            run = folder / ",".join(f"{key}={value}" for key, value in values.items()).replace("/", "-")
+            run = folder / run_name(values)
             trials.append(Trial(values, made.model_copy(update={"output_dir": run}), run))
     raise_all(ConfigError, "--grid", sorted(set(problems)))
     if len({trial.folder for trial in trials}) < len(trials):
         raise ConfigError("--grid: the same value is there twice")
     return trials
+
+
+def run_name(values: dict[str, Any]) -> str:
+    """The folder of a run in its sweep's, by the values tried and the seed."""
+    return ",".join(f"{key}={value}" for key, value in values.items()).replace("/", "-")
 
 
 def _wrong_values(grid: dict[str, list[Any]], kept: dict[str, Any]) -> list[str]:

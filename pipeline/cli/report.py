@@ -1,0 +1,75 @@
+"""``distill report``."""
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline import console
+from pipeline.cli.options import takes
+from pipeline.errors import ConfigError, DataError, MissingDependencyError
+from pipeline.report.config import ReportConfig
+
+if TYPE_CHECKING:
+    from pipeline.report.page import Page
+
+
+@takes(ReportConfig)
+def report(config: ReportConfig) -> None:
+    """Make an HTML page with pictures of a logit set, a run or a sweep."""
+    _needs_report_libraries()
+    from pipeline.files import make_folder, write_text
+    from pipeline.report.page import render
+
+    folder = _folder(config)
+    path = config.output or Path(f"{folder.resolve().name}-report.html")
+    if path.is_dir():
+        raise ConfigError(f"--output {path}: is a folder; give the name of a file")
+    make_folder(path.parent)
+    page = _page(config, folder)
+    write_text(path, render(page))
+    if config.json_output:
+        console.print_json({"path": str(path), "figures": page.figures()})
+    else:
+        console.print_pairs(page.title, {page.kind: str(folder), "page": str(path)})
+
+
+def _folder(config: ReportConfig) -> Path:
+    """The folder of a run or a sweep, or else of a set."""
+    from pipeline.logit_set.reader import find_set
+
+    path = Path(config.set_or_run)
+    if _is_run(path) or _is_sweep(path):
+        return path
+    try:
+        return find_set(config.set_or_run, config.store)
+    except DataError as error:
+        raise DataError(f"{config.set_or_run}: not the folder of a run or a sweep, and {error}") from error
+
+
+def _page(config: ReportConfig, folder: Path) -> "Page":
+    if _is_sweep(folder):
+        from student.report.sweep import sweep_page
+
+        return sweep_page(config, folder)
+    if _is_run(folder):
+        from student.report.run import run_page
+
+        return run_page(config, folder)
+    from pipeline.report.set_report import set_page
+
+    return set_page(folder, config.allow_unverified)
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "run.json").is_file()
+
+
+def _is_sweep(folder: Path) -> bool:
+    return (folder / "sweep.json").is_file()
+
+
+def _needs_report_libraries() -> None:
+    missing = [name for name in ("jinja2", "matplotlib") if importlib.util.find_spec(name) is None]
+    if missing:
+        advice = "pip install 'distill-offline[report]'"
+        raise MissingDependencyError(f"distill report needs {', '.join(missing)}: {advice}")

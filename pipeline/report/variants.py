@@ -1,0 +1,51 @@
+"""What augmentation has added to a set, and how much the teacher changes its mind over it."""
+
+from pipeline.logit_set.manifest import AugmentedManifest
+from pipeline.report import pictures, questions
+from pipeline.report.page import Picture, Rows, Section, Table, clipped
+from pipeline.report.pictures import Connection
+
+AXES = ("original row", "variant")
+
+
+def variants_section(connection: Connection, table: str, manifest: AugmentedManifest) -> Section:
+    """Counts, the teacher's changes of mind by origin, and a few variants."""
+    rows = questions.changed_mind(connection, table, manifest.target)
+    is_classes = manifest.target.kind == "classes"
+    drawn = _answers(connection, table, manifest) if is_classes else _scores(connection, table, manifest)
+    said = _minds(rows) if is_classes else _moves(rows)
+    facts = manifest.augmentation.lines()
+    return Section("Variants of training rows", facts=facts, pictures=(drawn,), tables=(said, _sample(manifest)))
+
+
+def _minds(rows: Rows) -> Table:
+    heads = ("origin", "variants", "changes its mind", "KL divergence (nats)")
+    cells = [(row["origin"], row["n"], f"{1 - row['agreement']:.2%}", row["kl"]) for row in rows]
+    return Table("How often the teacher changes its mind", heads, cells)
+
+
+def _moves(rows: Rows) -> Table:
+    cells = [(row["origin"], row["n"], row["moved"]) for row in rows]
+    return Table("How far the teacher's score moves", ("origin", "variants", "mean distance"), cells)
+
+
+def _answers(connection: Connection, table: str, manifest: AugmentedManifest) -> Picture:
+    caption = "What the teacher answers to variants, by its answer to the row that each was made from."
+    counts = questions.variant_answers(connection, table)
+    return pictures.matrix("Change of mind", counts, manifest.target, AXES, caption)
+
+
+def _scores(connection: Connection, table: str, manifest: AugmentedManifest) -> Picture:
+    pairs = questions.variant_scores_sql(table, manifest.target)
+    limits = questions.score_limits(connection, [table], manifest.target)
+    caption = "The teacher's score of each variant, by that of the row it was made from; on the line they are the same."
+    return pictures.density(connection, pairs, limits, "Change of the score", AXES, caption)
+
+
+def _sample(manifest: AugmentedManifest) -> Table:
+    def text(sentences: tuple[str, ...]) -> str:
+        return clipped(" ‖ ".join(sentences))
+
+    sample = manifest.augmentation.sample
+    rows = [(f"{row.source_row}:{row.variant}", row.origin, text(row.original), text(row.text)) for row in sample]
+    return Table("A few of them", ("row:variant", "origin", "original", "variant"), rows)

@@ -1,0 +1,81 @@
+"""What a student and its teacher say of the same dev rows, side by side."""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline.errors import IntegrityError
+from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
+from pipeline.report import pictures, questions
+from pipeline.report.page import Picture, Section, Table
+from pipeline.report.pictures import TEXTS, Connection
+from pipeline.sql.gate import open_files
+from pipeline.targets import Target
+from student.data import Examples
+from student.evaluate import dev_examples, student_logits
+from student.model import Student, default_device
+
+COLUMNS = (*KEYS, "label", "score", "logits", "sentence1", "sentence2")
+
+
+def dev_sections(run: Path, logit_set: LogitSet) -> list[Section]:
+    """A section per dev split."""
+    student = Student.load(run).to(default_device())
+    return [
+        _section(split, _teacher_table(logit_set, split, rows), student, rows)
+        for split, rows in dev_examples(student.config, logit_set).items()
+    ]
+
+
+def _teacher_table(logit_set: LogitSet, split: str, rows: Examples) -> pa.Table:
+    """The same rows with their texts."""
+    table = logit_set.read(split, COLUMNS)
+    if keys_sha256(table) != rows.keys_sha256:
+        raise IntegrityError(f"{logit_set.root}: the rows of {split!r} changed while they were read; try again")
+    return table
+
+
+def _section(split: str, teacher: pa.Table, student: Student, rows: Examples) -> Section:
+    logits_NC = student_logits(student, rows)
+    said = pa.FixedSizeListArray.from_arrays(pa.array(logits_NC.reshape(-1)), logits_NC.shape[1])
+    target = student.config.target
+    with open_files({}) as connection:
+        connection.register("teacher", teacher)
+        connection.register("student", teacher.set_column(teacher.schema.get_field_index("logits"), "logits", said))
+        has_gold = questions.num_gold(connection, "teacher", target) > 0
+        drawn = (_classes if target.kind == "classes" else _scores)(connection, target, has_gold)
+        tables = (_only_teacher_right(connection, target),) if has_gold else ()
+    return Section(f"Split {split}", pictures=tuple(drawn), tables=tables)
+
+
+def _classes(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:
+    caption = "What the student answers where the teacher gives an answer: their number, and their share of the answer."
+    answers = questions.answers(connection, "teacher", "student")
+    both = pictures.matrix("Student against teacher", answers, target, ("teacher", "student"), caption)
+    if not has_gold:
+        return [both]
+    reliability = [pictures.reliability(connection, who, who) for who in ("teacher", "student")]
+    return [*reliability, pictures.confusion(connection, "student", target, "student"), both]
+
+
+def _scores(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:
+    limits = questions.score_limits(connection, ["teacher", "student"], target)
+    pairs = questions.both_scores_sql(target)
+    axes = ("score by the teacher", "score by the student")
+    caption = "A cell's colour is the stronger the more rows lie in it. On the dashed line the two say the same."
+    both = pictures.density(connection, pairs, limits, "Student against teacher", axes, caption)
+    if not has_gold:
+        return [both]
+    scores = [pictures.scores(connection, who, target, who, limits) for who in ("teacher", "student")]
+    return [*scores, both, pictures.residuals(connection, "student", target, "student", limits)]
+
+
+def _only_teacher_right(connection: Connection, target: Target) -> Table:
+    rows = questions.only_teacher_right(connection, target)
+    if target.kind == "classes":
+        columns = {"row": "source_row", "gold": "label", "student": "student", "confidence": "confidence", **TEXTS}
+        caption = "Rows that the teacher has right and the student wrong, those first of which the student is surest."
+    else:
+        columns = {"row": "source_row", "gold": "score", "teacher": "teacher", "student": "student", **TEXTS}
+        caption = "Rows on which the student is farther from gold than the teacher, the farthest first."
+    return pictures.row_table("The student fails, the teacher does not", rows, columns, target.names, caption)

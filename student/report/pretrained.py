@@ -1,0 +1,40 @@
+"""The page of a pretraining run, from its record alone."""
+
+from pipeline.report import charts
+from pipeline.report.page import Page, Picture, Section, Table
+from pipeline.run_record import Record
+
+VALIDATION = {
+    "gold_loss": "the masked words",
+    "teacher_loss": "the teacher's distributions",
+}
+
+
+def pretrained_page(name: str, record: Record) -> Page:
+    """Losses and masked accuracy by step."""
+    settings, history = record["settings"], record["result"]["history"]
+    steps = [entry["step"] for entry in history]
+    losses = {"training": [entry["loss"] for entry in history]}
+    losses |= {
+        f"held out, {words}": [entry["validation"][key] for entry in history]
+        for key, words in VALIDATION.items()
+        if key in history[-1]["validation"]
+    }
+    drawn = [_curves("Loss", steps, losses, "Cross-entropy in nats; lower is better. Training mixes gold and teacher.")]
+    if "masked_accuracy" in history[-1]["validation"]:
+        accuracy = {"masked accuracy": [entry["validation"]["masked_accuracy"] for entry in history]}
+        drawn.append(_curves("Masked accuracy", steps, accuracy, "Share of the held-out masked words that it guesses."))
+    last = [(key.replace("_", " "), value) for key, value in history[-1]["validation"].items()]
+    end = Table("At the end, on held-out rows", ("", "student"), last)
+    facts = {"logit set": record["logit_set"], "command": record["command"]}
+    facts |= {key: str(value) for key, value in settings.items() if value is not None}
+    sections = (
+        Section("Training", pictures=tuple(drawn), tables=(end,)),
+        Section("What it is", facts=facts),
+    )
+    return Page("pretraining run", name, f"A student pretrained for {settings['steps']:,} steps.", sections)
+
+
+def _curves(title: str, steps: list[int], lines: dict[str, list[float]], caption: str) -> Picture:
+    rows = [{"step": step} | {name: values[k] for name, values in lines.items()} for k, step in enumerate(steps)]
+    return Picture(title, charts.curves(steps, lines, "step"), caption, rows)

@@ -1,0 +1,122 @@
+"""The page of a run: what it was trained from and how, how good it is, and where it differs from its teacher."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.console import size
+from pipeline.errors import DataError, IntegrityError
+from pipeline.logit_set.reader import LogitSet, find_set, open_set
+from pipeline.report.config import ReportConfig
+from pipeline.report.page import Page, Section, Table
+from pipeline.run_record import RUN_RECORD, Record, read_record
+from student.architecture import read_config
+from student.config import EvaluateConfig
+from student.describe import describe_config
+from student.evaluate import evaluate
+from student.mlm.model import is_pretrained
+from student.report.dev import dev_sections
+from student.report.pretrained import pretrained_page
+from student.report.training import training_section
+from student.weights import CONFIG_FILE
+
+FIDELITY = {
+    "agreement": "answers as its teacher",
+    "kl": "KL divergence from its teacher (nats)",
+    "pearson": "Pearson with its teacher",
+    "rmse": "root mean squared distance from its teacher",
+}
+
+
+def run_page(config: ReportConfig, folder: Path) -> Page:
+    """Describes a finished run.
+
+    Its set is read again for the pictures of the dev splits; if it is gone, the page says so and does without.
+
+    Raises:
+        IntegrityError: if the run is damaged or not finished.
+    """
+    record = finished_record(folder / RUN_RECORD)
+    name = folder.resolve().name
+    if is_pretrained(folder):
+        return pretrained_page(name, record)
+    student_config = read_config(folder / CONFIG_FILE)
+    logit_set, missing = trained_set(config, record["logit_set"], record["settings"]["logit_set_fingerprint"])
+    evaluation = record["result"].get("evaluation")  # runs of the first format have none
+    if evaluation is None and logit_set is not None:
+        flags = EvaluateConfig(run=folder, logits=str(logit_set.root), allow_unverified=config.allow_unverified)
+        evaluation = evaluate(flags)
+    sections = (
+        Section("What it is", facts=_facts(record, describe_config(student_config))),
+        training_section(record["result"], evaluation or {}),
+        _scores(evaluation or {}),
+        *(dev_sections(folder, logit_set) if logit_set else [Section("Dev splits", missing)]),
+        Section("Settings", facts=_settings(record["settings"])),
+    )
+    lead = f"A student of {student_config.task}, trained on {record['settings']['rows']:,} rows."
+    return Page("run", name, lead, sections)
+
+
+def finished_record(path: Path) -> Record:
+    """Reads the record of a run or a sweep.
+
+    Raises:
+        IntegrityError: if it is damaged or not finished.
+    """
+    record = read_record(path)
+    if record["state"] != "finished":
+        command = record["command"]
+        raise IntegrityError(f"{path.parent}: not finished yet; repeat its command to finish it:\n  {command}")
+    return record
+
+
+def trained_set(config: ReportConfig, place: str, fingerprint: str) -> tuple[LogitSet | None, str]:
+    """The set that a run was trained on, from where it lay or by its name in the store; else None, and why."""
+    for where in (place, Path(place).name):
+        try:
+            logit_set = open_set(find_set(where, config.store), config.allow_unverified)
+        except DataError:
+            continue
+        if logit_set.manifest.fingerprint == fingerprint:
+            return logit_set, ""
+    return None, (
+        f"The logit set that this was trained on is neither in {place} nor in the store {config.store}, so there is no "
+        "more here than the record of the run. --store says where it is."
+    )
+
+
+def _facts(record: Record, made_of: dict[str, Any]) -> dict[str, Any]:
+    settings, result = record["settings"], record["result"]
+    architecture: dict[str, Any] = made_of["architecture"]
+    return architecture | {
+        "parameters": made_of["parameters"]["total"],
+        "size": size(made_of["bytes"]),
+        "logit set": record["logit_set"],
+        "its fingerprint": settings["logit_set_fingerprint"],
+        "training rows": settings["rows"],
+        "query": settings["query"],
+        "hash of the rows": settings["rows_sha256"],
+        "command": record["command"],
+        "written with": ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
+    }
+
+
+def _settings(settings: dict[str, Any]) -> dict[str, Any]:
+    told = {"logit_set_fingerprint", "rows", "rows_sha256", "query"}
+    return {name: value for name, value in settings.items() if value is not None and name not in told}
+
+
+def _scores(evaluation: dict[str, Any]) -> Section:
+    rows, close = [], []
+    for split, parts in evaluation.items():
+        for name, value in parts["gold"].items():
+            low, high = parts.get("interval", {}).get(name, (None, None))
+            others = (parts["teacher"].get(name), parts.get("majority", {}).get(name))
+            rows.append((split, name.replace("_", " "), value, low, high, *others))
+        close += [(split, FIDELITY.get(name, name), value) for name, value in parts["fidelity"].items()]
+    heads = ("split", "metric", "student", "95 % from", "to", "teacher", "guessing")
+    caption = "95 % from, to: where the score may lie, for dev rows chosen by chance. Guessing: the commonest class."
+    tables = (
+        Table("Against gold", heads, rows, caption),
+        Table("Against its teacher", ("split", "", "student"), close),
+    )
+    return Section("Scores", tables=tuple(table for table in tables if table.rows))

@@ -1,0 +1,118 @@
+"""The page of a sweep: every point of the grid, and what the scores cost in size and in speed."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.report import charts
+from pipeline.report.config import ReportConfig
+from pipeline.report.page import Page, Picture, Section, Table
+from pipeline.run_record import RUN_RECORD, read_record
+from student.architecture import read_config
+from student.describe import describe_config
+from student.report.run import finished_record, trained_set
+from student.report.speed import Speed, machine
+from student.sweep.grid import run_name
+from student.sweep.run import SWEEP_RECORD
+from student.weights import CONFIG_FILE
+
+Point = dict[str, Any]
+Groups = list[tuple[str, float, list[float]]]
+
+
+def sweep_page(config: ReportConfig, folder: Path) -> Page:
+    """Describes a finished sweep.
+
+    Speeds are measured now, on the dev rows of its set; without the set the page does without them.
+
+    Raises:
+        IntegrityError: if the sweep is damaged or not finished.
+    """
+    record = finished_record(folder / SWEEP_RECORD)
+    result = record["result"]
+    points, metric = result["points"], result["metric"]
+    runs = [_a_run(folder, point) for point in points]
+    facts = {"command": record["command"]} | {k: v for k, v in record["settings"].items() if v is not None}
+    sections = (
+        Section("Scores", tables=(_table(points, metric), *_failures(result["failed"]))),
+        _costs(config, points, runs, metric, record["settings"]["logit_set_fingerprint"]),
+        Section("By value", pictures=tuple(_by_value(points, metric))),
+        Section("Settings they share", facts=facts),
+    )
+    count = sum(len(point["scores"]) for point in points)
+    best = ", ".join(f"{name} {value}" for name, value in points[0]["values"].items())
+    lead = f"{count} students. The best by {metric}: {best or 'all are alike'}, {points[0]['mean']:.4f} on average."
+    return Page("sweep", folder.resolve().name, lead, sections)
+
+
+def _a_run(folder: Path, point: Point) -> Path | None:
+    """A run of a point that is still there; its seeds have the same size and speed."""
+    runs = [folder / run_name(point["values"] | {"seed": seed}) for seed in point["scores"]]
+    return next((run for run in runs if (run / CONFIG_FILE).is_file()), None)
+
+
+def _table(points: list[Point], metric: str) -> Table:
+    rows = [
+        (number, *map(str, point["values"].values()), point["mean"], point["deviation"], len(point["scores"]))
+        for number, point in enumerate(points, 1)
+    ]
+    caption = "Mean and standard deviation over the seeds. The pictures below call each line by its number."
+    return Table(metric, ("no.", *points[0]["values"], "mean", "±", "seeds"), rows, caption)
+
+
+def _failures(failed: dict[str, str]) -> list[Table]:
+    return [Table("Failed", ("run", "why"), list(failed.items()))] if failed else []
+
+
+def _costs(
+    config: ReportConfig, points: list[Point], runs: list[Path | None], metric: str, fingerprint: str
+) -> Section:
+    there = [run for run in runs if run is not None]
+    if not there:
+        return Section("What the scores cost", "The folders of the runs are gone, and with them sizes and speeds.")
+    place = read_record(there[0] / RUN_RECORD)["logit_set"]
+    logit_set, missing = trained_set(config, place, fingerprint)
+    caption = "A dot a run, a large one at the mean of the seeds, with its number in the table. Better: up and to the"
+    sizes = [None if run is None else _num_parameters(run) for run in runs]
+    drawn = [_cost("Score against size", points, sizes, "parameters", metric, f"{caption} left.")]
+    if logit_set is not None:
+        speed = Speed(logit_set)
+        speeds = [None if run is None else speed.measure(run) for run in runs]
+        caption += f" right. Measured on {speed.num_rows:,} rows of {speed.split}, {machine()}."
+        drawn.append(_cost("Score against speed", points, speeds, "rows a second", metric, caption))
+    return Section("What the scores cost", missing, pictures=tuple(drawn))
+
+
+def _num_parameters(run: Path) -> float:
+    return float(describe_config(read_config(run / CONFIG_FILE))["parameters"]["total"])
+
+
+def _cost(
+    title: str, points: list[Point], costs: list[float | None], xlabel: str, metric: str, caption: str
+) -> Picture:
+    groups: Groups = [
+        (str(number), cost, list(point["scores"].values()))
+        for number, (point, cost) in enumerate(zip(points, costs, strict=True), 1)
+        if cost is not None
+    ]
+    rows = [{"no.": label, xlabel: cost, metric: scores} for label, cost, scores in groups]
+    return Picture(title, charts.points(groups, "1", xlabel, metric), f"{caption} The best is blue.", rows)
+
+
+def _by_value(points: list[Point], metric: str) -> list[Picture]:
+    """One picture per setting that takes more than one value."""
+    drawn = []
+    for name in points[0]["values"]:
+        groups: dict[str, list[float]] = {}
+        for point in sorted(points, key=lambda point: _order(point["values"][name])):
+            groups.setdefault(str(point["values"][name]), []).extend(point["scores"].values())
+        if len(groups) > 1:
+            rows = [{name: value, metric: scores} for value, scores in groups.items()]
+            caption = f"Each dot is a run, the bar the mean of those with this {name.replace('_', ' ')}."
+            drawn.append(Picture(name.replace("_", " "), charts.strips(groups, name, metric), caption, rows))
+    return drawn
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    """Numbers by size, before words."""
+    is_number = isinstance(value, int | float)
+    return (not is_number, float(value) if is_number else 0.0, str(value))
