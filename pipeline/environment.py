@@ -17,6 +17,11 @@ def store_folder() -> Path:
     return Path(os.environ.get("DISTILL_STORE") or DEFAULT_STORE)
 
 
+def history_file() -> Path:
+    """Where the prompt of ``distill sql`` keeps what was typed: in ``XDG_STATE_HOME``, or ``~/.local/state``."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "distill" / "history"
+
+
 def is_main_process() -> bool:
     """Whether this process reports to the user (rank 0 under ``accelerate launch`` or ``torchrun``)."""
     return os.environ.get("RANK", "0") == "0"

@@ -3,13 +3,13 @@
 import csv
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from pipeline import console
 from pipeline.cli.options import reports_errors
-from pipeline.environment import store_folder
+from pipeline.environment import history_file, store_folder
 
 Store = Annotated[Path | None, typer.Option(help="Folder of logit sets (DISTILL_STORE). [default: ./logits]")]
 
@@ -31,7 +31,14 @@ def index(
 
 @reports_errors
 def sql(
-    query: Annotated[str, typer.Argument(help="One SELECT. Tables: sets, shards, teachers, and a view per set.")],
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            help="One SELECT. Tables: sets, shards, teachers, examples, and a view per set. - reads it from standard "
+            "input; without one, a terminal gets a prompt."
+        ),
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the query from a file.")] = None,
     store: Store = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print rows as JSON.")] = False,
     csv_output: Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")] = False,
@@ -40,25 +47,66 @@ def sql(
     """Query the logit sets of a store, read-only."""
     from pipeline.catalog import open_catalog
     from pipeline.errors import ConfigError
-    from pipeline.sql.gate import select, to_arrow
+    from pipeline.sql.gate import select
 
     if sum([json_output, csv_output, parquet is not None]) > 1:
         raise ConfigError("choose one of --json, --csv and --parquet")
+    text = _query(query, file)
+    if text is None and parquet is not None:
+        raise ConfigError("--parquet takes one query: give it as an argument, with --file, or on standard input")
     with open_catalog(store or store_folder()) as connection:
-        relation = select(connection, query)
-        if parquet is not None:
-            _write_parquet(parquet, relation)
-            return
-        table = to_arrow(relation)
-    columns = table.column_names
-    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    if json_output:
+
+        def answer(text: str) -> None:
+            relation = select(connection, text)
+            if parquet is not None:
+                _write_parquet(parquet, relation)
+            else:
+                _print(relation, "json" if json_output else "csv" if csv_output else "table")
+
+        if text is None:
+            from pipeline.cli.prompt import run_prompt
+
+            run_prompt(connection, answer, history_file())
+        else:
+            answer(text)
+
+
+def _query(query: str | None, file: Path | None) -> str | None:
+    """The text of the query; None if it is to be asked for."""
+    from pipeline.errors import ConfigError, DataError
+
+    if file is not None:
+        if query is not None:
+            raise ConfigError("the query is given twice, as an argument and as --file; leave one out")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise DataError(f"--file {file}: cannot be read: {error}") from error
+    if query == "-" or (query is None and not sys.stdin.isatty()):
+        return sys.stdin.read()
+    return query
+
+
+def _print(relation: Any, form: Literal["table", "json", "csv"]) -> None:
+    columns, rows = relation.columns, _rows(relation)
+    if form == "json":
         console.print_json([dict(zip(columns, map(_plain, row), strict=True)) for row in rows])
-    elif csv_output:
+    elif form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([columns, *rows])
     else:
         console.print_rows(columns, rows)
+
+
+def _rows(relation: Any) -> list[tuple[Any, ...]]:
+    from pipeline.errors import QueryError
+    from pipeline.sql.gate import to_arrow
+
+    table = to_arrow(relation)
+    try:
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    except (ValueError, OverflowError) as error:  # dates and intervals that Python has not
+        raise QueryError(f"the answer cannot be shown: {error}; cast the column to text: column::varchar") from error
 
 
 def _plain(value: Any) -> Any:
@@ -67,11 +115,10 @@ def _plain(value: Any) -> Any:
 
 def _write_parquet(path: Path, relation: Any) -> None:
     """Streams the rows to a file, by our own hand: the query itself must not write."""
-    import duckdb
     import pyarrow.parquet as pq
 
     from pipeline.files import write_atomically
-    from pipeline.sql.gate import query_error
+    from pipeline.sql.gate import query_errors
 
     def write(temporary: Path) -> None:
         reader = relation.to_arrow_reader()
@@ -79,8 +126,6 @@ def _write_parquet(path: Path, relation: Any) -> None:
             for batch in reader:
                 writer.write_batch(batch)
 
-    try:
+    with query_errors():
         write_atomically(path, write)
-    except duckdb.Error as error:
-        raise query_error(error) from error
     console.note(f"wrote {path}")

@@ -37,11 +37,9 @@ def open_files(views: Mapping[str, Sequence[Path]]) -> Iterator[duckdb.DuckDBPyC
     connection = duckdb.connect(config=LOCKED_DOWN)
     try:
         add_macros(connection)
-        try:
+        with query_errors():
             for name, paths in views.items():
                 create_view(connection, name, paths)
-        except duckdb.Error as error:
-            raise query_error(error) from error
         lock(connection, [path for paths in views.values() for path in paths])
         yield connection
     finally:
@@ -88,11 +86,9 @@ def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRe
     Raises:
         QueryError: if it is anything else, or fails.
     """
-    try:
+    with query_errors():
         check_select(connection, sql)
         return connection.sql(sql)
-    except duckdb.Error as error:
-        raise query_error(error) from error
 
 
 def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:
@@ -101,10 +97,8 @@ def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:
     Raises:
         QueryError: if it fails.
     """
-    try:
+    with query_errors():
         return relation.to_arrow_table()
-    except duckdb.Error as error:
-        raise query_error(error) from error
 
 
 def check_condition(condition: str) -> None:
@@ -115,7 +109,20 @@ def check_condition(condition: str) -> None:
         raise QueryError(f"not a SQL condition: {condition!r}: {str(error).strip()}") from error
 
 
-def query_error(error: duckdb.Error) -> QueryError:
+@contextmanager
+def query_errors() -> Iterator[None]:
+    """Turns DuckDB's errors into ours, and what it makes of Ctrl-C back into that."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise _query_error(error) from error
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _query_error(error: duckdb.Error) -> QueryError:
     """DuckDB's message as one of ours; its advice on settings that are locked is left out."""
     if isinstance(error, duckdb.InterruptException):
         return QueryError(f"the query took too long: over {TIMEOUT_S} seconds; ask for fewer rows, or of one split")

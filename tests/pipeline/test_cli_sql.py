@@ -100,3 +100,42 @@ def test_the_store_comes_from_the_environment_too(shelf: Path, monkeypatch: pyte
     monkeypatch.setenv("DISTILL_STORE", str(shelf))
     names = json.loads(run("sql", 'select "set" from sets order by 1', "--json").stdout)
     assert names == [{"set": "opinion"}, {"set": "roles"}]
+
+
+def test_the_query_comes_from_a_file_or_from_standard_input(shelf: Path, tmp_path: Path) -> None:
+    (tmp_path / "counts.sql").write_text(f"-- rows of each split\n{COUNTS};\n")
+    assert json.loads(run("sql", "--file", tmp_path / "counts.sql", "--store", shelf, "--json").stdout) == EXPECTED
+    for arguments in ([], ["-"]):
+        result = CliRunner().invoke(app, ["sql", *arguments, "--store", str(shelf), "--json"], input=COUNTS)
+        assert json.loads(result.stdout) == EXPECTED
+
+
+def test_a_query_that_is_not_there_or_twice_is_refused(shelf: Path, tmp_path: Path) -> None:
+    (tmp_path / "binary.sql").write_bytes(b"\xff")
+    for arguments, message in (
+        (["select 1", "--file", tmp_path / "binary.sql"], "the query is given twice"),
+        (["--file", tmp_path / "gone.sql"], "gone.sql: cannot be read: .*No such file"),
+        (["--file", tmp_path / "binary.sql"], "binary.sql: cannot be read: "),
+        ([], "only one SELECT is allowed, but this is: nothing"),
+    ):
+        result = run("sql", *arguments, "--store", shelf)
+        assert result.exit_code == 2
+        assert re.search(message, result.stderr)
+
+
+def test_texts_are_cut_for_people_and_whole_for_machines(shelf: Path) -> None:
+    query = "select repeat('word ', 100) || chr(27) || '[2J' as text"
+    whole = "word " * 100 + "\x1b[2J"
+    table = run("sql", query, "--store", shelf).stdout
+    assert "word word" in table
+    assert "…" in table
+    assert "\x1b" not in table
+    assert len(table.splitlines()) == 5
+    assert json.loads(run("sql", query, "--store", shelf, "--json").stdout) == [{"text": whole}]
+    assert list(csv.DictReader(io.StringIO(run("sql", query, "--store", shelf, "--csv").stdout))) == [{"text": whole}]
+
+
+def test_a_date_that_python_has_not_is_no_traceback(shelf: Path) -> None:
+    result = run("sql", "select '290000-01-01'::date as day", "--store", shelf)
+    assert (result.exit_code, "cast the column to text" in result.stderr) == (2, True)
+    assert "290000-01-01" in run("sql", "select '290000-01-01'::date::varchar as day", "--store", shelf).stdout
