@@ -29,6 +29,7 @@ from pipeline.logit_set.manifest import (
 )
 from pipeline.logit_set.shard_file import read_footer, read_metadata
 from pipeline.sql.gate import add_macros, macros, open_database
+from pipeline.sql.names import variants_view_name, view_name, words_view_name
 from pipeline.sql.set_view import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql, view_columns
 
 CATALOG_FILE = "catalog.duckdb"
@@ -86,21 +87,6 @@ def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     readable = sorted(path for path in files if not path.is_symlink())
     with open_database(store / CATALOG_FILE, readable) as connection:
         yield connection
-
-
-def view_name(set_name: str) -> str:
-    """The SQL name of a set: its own, with underscores for what would need quoting."""
-    return "".join(c if c.isalnum() else "_" for c in set_name.lower())
-
-
-def words_view_name(set_name: str) -> str:
-    """The SQL name of the view in words of a set of tokens."""
-    return f"{view_name(set_name)}_words"
-
-
-def variants_view_name(set_name: str) -> str:
-    """The SQL name of the view of a set's augmented rows, each beside the row it was made from."""
-    return f"{view_name(set_name)}_variants"
 
 
 def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:

@@ -25,8 +25,9 @@ LONGEST_CELL, SHORTEST_CELL = 60, 20  # characters of a text in a table of rows
 # C0, DEL and C1, which move the cursor, change colours or type answers; but for tabs and ends of lines
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
-stdout = Console()
-stderr = Console(stderr=True, highlight=False)
+# rich would read mnli:train:7 as a picture of a train
+stdout = Console(emoji=False)
+stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
 def visible(text: str) -> str:
@@ -99,6 +100,8 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
     """Prints named values, one a line."""
     table = Table(title=safe(title), title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # hashes are told whole
     for key, value in pairs.items():
         table.add_row(safe(key), safe(show(value)))
     stdout.print(table)
@@ -129,6 +132,8 @@ def show(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(show(v) for v in value) + "]"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {show(v)}" for key, v in value.items())
     return str(value)
 
 

@@ -19,7 +19,8 @@ def index(
     store: Store = None, json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
 ) -> None:
     """Index the logit sets of a store in DuckDB. `distill sql` does so by itself when something changed."""
-    from pipeline.catalog import build_catalog, view_name
+    from pipeline.catalog import build_catalog
+    from pipeline.sql.names import view_name
 
     sets = build_catalog(store or store_folder())
     if json_output:
@@ -39,6 +40,10 @@ def sql(
         ),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the query from a file.")] = None,
+    explain_row: Annotated[
+        str | None,
+        typer.Option(metavar="SET:SPLIT:ROW[:VARIANT]", help="Tell where a row comes from, instead of a query."),
+    ] = None,
     store: Store = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print rows as JSON.")] = False,
     csv_output: Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")] = False,
@@ -51,6 +56,11 @@ def sql(
 
     if sum([json_output, csv_output, parquet is not None]) > 1:
         raise ConfigError("choose one of --json, --csv and --parquet")
+    if explain_row is not None:
+        if query is not None or file is not None or csv_output or parquet is not None:
+            raise ConfigError("--explain-row goes with --store and --json alone; leave out the rest")
+        _explain(store or store_folder(), explain_row, json_output)
+        return
     text = _query(query, file)
     if text is None and parquet is not None:
         raise ConfigError("--parquet takes one query: give it as an argument, with --file, or on standard input")
@@ -69,6 +79,17 @@ def sql(
             run_prompt(connection, answer, history_file())
         else:
             answer(text)
+
+
+def _explain(store: Path, address: str, json_output: bool) -> None:
+    from pipeline.explain import explain_row
+
+    sections = explain_row(store, address)
+    if json_output:
+        console.print_json(sections)
+        return
+    for title, pairs in sections.items():
+        console.print_pairs(title, {key.replace("_", " "): value for key, value in pairs.items() if value is not None})
 
 
 def _query(query: str | None, file: Path | None) -> str | None:

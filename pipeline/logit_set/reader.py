@@ -11,13 +11,13 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.catalog import view_name
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
 from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, Shard, has_text, read_kind
 from pipeline.logit_set.schema import logits_of
 from pipeline.logit_set.verify import check_bytes
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
+from pipeline.sql.names import view_name
 from pipeline.targets import Floats, Ints, gold_arrays
 from pipeline.tokenization import read_tokenizer_json
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.catalog import CATALOG_FILE, build_catalog, open_catalog, view_name
+from pipeline.catalog import CATALOG_FILE, build_catalog, open_catalog
 from pipeline.errors import DataError, QueryError
 from pipeline.logit_set.manifest import FILE_NAME, write_manifest
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.sql.gate import select
+from pipeline.sql.names import view_name
 
 
 @pytest.fixture

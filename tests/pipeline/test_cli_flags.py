@@ -42,7 +42,7 @@ FLAGS = {
     "--warmup-ratio --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed "
     "--allow-unverified --json",
     "index": "--store --json",
-    "sql": "query --file --store --json --csv --parquet",
+    "sql": "query --file --explain-row --store --json --csv --parquet",
     "train-student": TRAINING,
     "sweep": f"{TRAINING} --grid --seeds --processes --storage",
     "evaluate": "run --logits --store --allow-unverified --json",

@@ -58,6 +58,21 @@ def test_nothing_of_a_text_is_a_command(
         assert part in shown_again or width == 200
 
 
+def test_an_address_is_no_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    console.note("see mnli:train:7")
+    console.print_pairs("mnli:train:7", {":car:": ":bus:"})
+    shown = capsys.readouterr()
+    assert shown.err == "see mnli:train:7\n"
+    assert all(text in shown.out for text in ("mnli:train:7", ":car:", ":bus:"))
+
+
+def test_a_hash_is_shown_whole(screen: Callable[[int], io.StringIO]) -> None:
+    shown = screen(40)
+    console.print_pairs("file", {"sha256": "0123456789abcdef" * 4})
+    cells = [line.split("│")[2].strip() for line in table_lines(shown)]
+    assert "".join(cells) == "0123456789abcdef" * 4
+
+
 def test_control_characters_are_spelled_out() -> None:
     assert console.visible(HOSTILE) == SPELLED
     assert console.visible("tab\tand\nline, ü 漢 🙂") == "tab\tand\nline, ü 漢 🙂"

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.catalog import build_catalog, open_catalog, words_view_name
+from pipeline.catalog import build_catalog, open_catalog
 from pipeline.errors import DataError, QueryError
 from pipeline.logit_set.codec import CodecName
 from pipeline.logit_set.manifest import FILE_NAME, write_manifest
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.sql.gate import add_macros, select
+from pipeline.sql.names import words_view_name
 from tests.pipeline.token_sets import CODECS_BY_NAME, WORDS, write_set
 
 NAMES: tuple[CodecName, ...] = ("dense", "topk", "sampled", "hidden")

@@ -1,0 +1,16 @@
+"""What sets are called in SQL."""
+
+
+def view_name(set_name: str) -> str:
+    """The SQL name of a set: its own, with underscores for what would need quoting."""
+    return "".join(c if c.isalnum() else "_" for c in set_name.lower())
+
+
+def words_view_name(set_name: str) -> str:
+    """The SQL name of the view in words of a set of tokens."""
+    return f"{view_name(set_name)}_words"
+
+
+def variants_view_name(set_name: str) -> str:
+    """The SQL name of the view of a set's augmented rows, each beside the row it was made from."""
+    return f"{view_name(set_name)}_variants"
