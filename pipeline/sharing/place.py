@@ -17,6 +17,14 @@ from pipeline.files import write_atomically
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 CHUNK_BYTES = 2**22
+TRANSPORT_ERRORS = {  # those that are no OSError, by the module that has them
+    "aiohttp": ("ClientError",),
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "gcsfs.retry": ("HttpError",),
+    "google.auth.exceptions": ("GoogleAuthError",),
+    "httpx": ("HTTPError",),
+    "httpx2": ("HTTPError",),
+}
 
 
 @dataclass(frozen=True)
@@ -147,12 +155,18 @@ def open_place(url: str) -> Place:
 
 def transport_errors() -> tuple[type[Exception], ...]:
     """What the file systems in use raise when something is wrong with the way there."""
-    botocore = sys.modules.get("botocore.exceptions")
-    return (OSError, botocore.BotoCoreError, botocore.ClientError) if botocore else (OSError,)
+    used = [(sys.modules[module], names) for module, names in TRANSPORT_ERRORS.items() if module in sys.modules]
+    return (OSError, *(getattr(module, name) for module, names in used for name in names))
 
 
 def unreachable(url: str, error: Exception) -> DataError:
     """Says that a place cannot be read or written, and why."""
+    reasons = dict.fromkeys(_first_line(e) for e in (error, error.__cause__) if e is not None)
+    return DataError(
+        f"{url}: cannot be read or written: {': '.join(reasons)}; what has arrived is kept, repeat the command"
+    )
+
+
+def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    reason = lines[0] if lines else type(error).__name__
-    return DataError(f"{url}: cannot be read or written: {reason}; what has arrived is kept, repeat the command")
+    return lines[0] if lines else type(error).__name__
