@@ -12,7 +12,7 @@ from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundErro
 from huggingface_hub.hf_api import RepoFile
 
 from pipeline.errors import ConfigError
-from pipeline.logit_set.manifest import FILE_NAME, SetManifest, parse_manifest, to_json
+from pipeline.logit_set.manifest import FILE_NAME, MAX_MANIFEST_BYTES, SetManifest, parse_manifest, to_json
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, transport_errors, unreachable
 
@@ -40,8 +40,13 @@ def open_hub(url: str) -> Place:
     try:
         commit = HfApi().dataset_info(repo, revision=revision).sha
         return Place(url, HfFileSystem(skip_instance_cache=True), f"datasets/{repo}@{commit}")
-    except transport_errors() as error:
+    except hub_errors() as error:
         raise unreachable(url, error) from error
+
+
+def hub_errors() -> tuple[type[Exception], ...]:
+    """What its client raises: for names that it does not like, and uploads that failed, no errors of its own."""
+    return (*transport_errors(), RuntimeError, ValueError)
 
 
 def push(config: PushConfig, manifest: SetManifest, files: "dict[str, SetFile]") -> list[str]:
@@ -74,7 +79,7 @@ def push(config: PushConfig, manifest: SetManifest, files: "dict[str, SetFile]")
             repo_type="dataset",
             revision=branch,
         )
-    except transport_errors() as error:
+    except hub_errors() as error:
         raise unreachable(config.url, error) from error
     return changed
 
@@ -91,8 +96,6 @@ def _files_there(api: HfApi, repo: str, revision: str) -> dict[str, str | None]:
 def _check_other(config: PushConfig, manifest: SetManifest, there: dict[str, str | None]) -> None:
     if FILE_NAME not in there or config.replace:
         return
-    from pipeline.logit_set.manifest import MAX_MANIFEST_BYTES
-
     content = open_hub(config.url).read(FILE_NAME, MAX_MANIFEST_BYTES)
     old = parse_manifest(content or b"", f"{config.url}/{FILE_NAME}")
     if old.fingerprint != manifest.fingerprint:

@@ -17,9 +17,11 @@ from pipeline.files import write_atomically
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 CHUNK_BYTES = 2**22
-# of the libraries below fsspec, as far as they are loaded; what else they raise are OSErrors
-TRANSPORT_ERRORS = {
+TRANSPORT_ERRORS = {  # those that are no OSError, by the module that has them
+    "aiohttp": ("ClientError",),
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "gcsfs.retry": ("HttpError",),
+    "google.auth.exceptions": ("GoogleAuthError",),
     "httpx": ("HTTPError",),
     "httpx2": ("HTTPError",),
 }
@@ -153,13 +155,17 @@ def open_place(url: str) -> Place:
 
 def transport_errors() -> tuple[type[Exception], ...]:
     """What the file systems in use raise when something is wrong with the way there."""
-    loaded = [(sys.modules.get(module), names) for module, names in TRANSPORT_ERRORS.items()]
-    return OSError, *(getattr(module, name) for module, names in loaded if module for name in names)
+    used = [(sys.modules[module], names) for module, names in TRANSPORT_ERRORS.items() if module in sys.modules]
+    return (OSError, *(getattr(module, name) for module, names in used for name in names))
 
 
 def unreachable(url: str, error: Exception) -> DataError:
     """Says that a place cannot be read or written, and why."""
-    lines = str(error).strip().splitlines()
-    reason = lines[0] if lines else type(error).__name__
+    reasons = dict.fromkeys(_first_line(e) for e in (error, error.__cause__) if e is not None)
     advice = "once that is mended, repeat the command: what has arrived is kept"
-    return DataError(f"{url}: cannot be read or written: {reason}; {advice}")
+    return DataError(f"{url}: cannot be read or written: {': '.join(reasons)}; {advice}")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
-from pipeline.files import link_or_copy, make_folder, remove_temporaries, require_space, sha256
+from pipeline.files import link_or_copy, make_folder, require_space, sha256
 from pipeline.logit_set.manifest import (
     FILE_NAME,
     MAX_MANIFEST_BYTES,
@@ -66,7 +66,6 @@ def pull(config: PullConfig) -> Pulled:
     staging = config.store / FOLDER / root.name
     make_folder(staging / manifest.shards[0].folder)
     fetched = _fetch_all(place, manifest, staging, root)
-    (staging / FILE_NAME).unlink(missing_ok=True)
     load_tokenizer(staging / TOKENIZER_FILE, manifest.tokenizer.sha256)
     verified = finish_set(staging, manifest, manifest.scores)
     _put_in_place(staging, root)
@@ -113,7 +112,7 @@ def _set_here(root: Path, manifest: SetManifest, replace: bool) -> SetManifest |
 
 def _fetch_all(place: Place, manifest: SetManifest, staging: Path, root: Path) -> list[str]:
     """Brings every file into ``staging``; returns the paths of those that had to travel."""
-    remove_temporaries(staging / manifest.shards[0].folder)
+    _clear(staging, manifest)
     missing = [shard for shard in manifest.shards if not _is_here(shard, staging, root)]
     decoder = manifest.decoder_sha256 if isinstance(manifest, TokensManifest) else None
     others = [TOKENIZER_FILE, DECODER_FILE] if decoder else [TOKENIZER_FILE]
@@ -129,6 +128,14 @@ def _fetch_all(place: Place, manifest: SetManifest, staging: Path, root: Path) -
     if DECODER_FILE in others and sha256(staging / DECODER_FILE) != decoder:
         raise IntegrityError(f"{place.url}/{DECODER_FILE}: its SHA-256 is not the one in distill.json")
     return [*(shard.path for shard in missing), *others]
+
+
+def _clear(staging: Path, manifest: SetManifest) -> None:
+    """Removes what a stopped pull, of another set perhaps, has left and this one cannot go on from."""
+    shards = {staging / shard.path for shard in manifest.shards}
+    for path in staging.rglob("*"):
+        if path not in shards and not path.is_dir():
+            path.unlink()
 
 
 def _is_here(shard: Shard, staging: Path, root: Path) -> bool:
@@ -152,7 +159,7 @@ def _most_bytes(name: str, manifest: SetManifest) -> int:
 
 def _put_in_place(staging: Path, root: Path) -> None:
     """Gives the finished set its name; one that has the name is moved away first and removed after."""
-    old = staging.with_name(f"{root.name}.old")
+    old = staging.with_name(f".{root.name}.old")  # no set's name begins with a dot
     shutil.rmtree(old, ignore_errors=True)
     if root.exists():
         root.replace(old)

@@ -1,6 +1,8 @@
-"""A private copy of a dumped set, for tests that damage it."""
+"""A private copy of a dumped set, for tests that damage it, and places to push sets to."""
 
+import logging
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,3 +15,38 @@ def own_set(opinion_set: LogitSet, tmp_path: Path) -> LogitSet:
     """The single-sentence set, free to be changed."""
     shutil.copytree(opinion_set.root, tmp_path / "own" / "opinion")
     return open_set(tmp_path / "own" / "opinion")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 that keeps everything in memory."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells every request
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty bucket; whoever inherits the environment reaches it."""
+    import s3fs
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    name = "".join(c if c.isalnum() else "-" for c in tmp_path.name.lower())[-60:].strip("-")
+    s3fs.S3FileSystem(skip_instance_cache=True).mkdir(name)
+    return f"s3://{name}"
+
+
+@pytest.fixture(params=["folder", "file", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a set may be pushed to: a plain path, a ``file://`` URL, a bucket."""
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}/sets/opinion"
+    path = tmp_path / "there" / "opinion"
+    return f"file://{path}" if request.param == "file" else str(path)

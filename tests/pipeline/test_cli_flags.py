@@ -32,9 +32,17 @@ FLAGS = {
     "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --max-steps --learning-rate "
     "--per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps --json",
     "augment": f"{AUGMENT} --task --method --manifest --data --store --name --precision --max-seq-length --seed --json",
-    "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} --augment --variants --task --signal --teacher-labels "
+    "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} --augment --extend --variants --task --signal --teacher-labels "
     "--splits --store --name --precision --num-copies --max-tokens-per-batch --rows-per-shard --shard-index "
     "--num-shards --plan --json",
+    "check": "logits --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "
+    "--allow-unverified --json",
+    "push": "logits url --store --without-text --replace --public --json",
+    "pull": "url --name --store --replace --json",
+    "verify": "logits --store --json",
+    "card": "logits --store --write",
+    "join": "logits --store --data --manifest --name --allow-unverified --json",
+    "diff": "a b --tolerance --store --allow-unverified --json",
     "recode": f"logits {CODEC} --name --store --allow-unverified --json",
     "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json",
     "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "

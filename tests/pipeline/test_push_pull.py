@@ -1,0 +1,367 @@
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.catalog import open_catalog
+from pipeline.cli import app
+from pipeline.errors import ConfigError, DataError, IntegrityError
+from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, read_manifest, write_manifest
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.writer import finish_set
+from pipeline.sharing.pull import FOLDER
+from pipeline.sharing.push import JOURNAL
+from tests.pipeline.places import contents, edit_manifest, fetch, objects, remove, replace, send
+from tests.pipeline.test_set_verify import rewrite, with_logit
+
+
+def inodes(root: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_ino for path in (root / "examples").iterdir()}
+
+
+def changed(logit_set: LogitSet, number: int = 3) -> str:
+    """Rewrites a shard with another logit, consistently: a set of the same settings with other bytes."""
+    manifest = rewrite(logit_set, lambda table: with_logit(table, 9), number)
+    finish_set(logit_set.root, manifest, manifest.scores)
+    return manifest.shards[number].path
+
+
+def test_a_set_comes_out_as_it_went_in(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:
+    sent = send(opinion_set.root, place)
+    assert set(sent.sent) == contents(opinion_set.root).keys() - {FILE_NAME}
+    assert objects(place) == contents(opinion_set.root)
+    pulled = fetch(place, tmp_path / "store")
+    assert pulled.root == tmp_path / "store" / "opinion"
+    assert contents(tmp_path / "store") == {f"opinion/{n}": data for n, data in contents(opinion_set.root).items()}
+    assert pulled.manifest == opinion_set.manifest
+    with open_catalog(tmp_path / "store") as connection:
+        assert connection.execute("select count(*) from opinion").fetchone() == (136,)
+
+
+def test_nothing_travels_twice(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:
+    send(opinion_set.root, place)
+    before = objects(place)
+    again = send(opinion_set.root, place)
+    assert (again.sent, set(again.kept)) == ((), before.keys() - {FILE_NAME})
+    assert objects(place) == before
+    assert fetch(place, tmp_path).fetched
+    assert fetch(place, tmp_path).fetched == ()
+
+
+def test_only_what_was_changed_travels(own_set: LogitSet, place: str, tmp_path: Path) -> None:
+    send(own_set.root, place)
+    fetch(place, tmp_path / "store")
+    old = inodes(tmp_path / "store" / "opinion")
+    path = changed(own_set)
+    assert send(own_set.root, place).sent == ("README.md", path)  # the card tells the bytes
+    assert objects(place) == contents(own_set.root)
+    assert fetch(place, tmp_path / "store").fetched == (path, TOKENIZER_FILE)
+    assert contents(tmp_path / "store" / "opinion") == contents(own_set.root)
+    new = inodes(tmp_path / "store" / "opinion")
+    assert {name for name in new if new[name] != old[name]} == {Path(path).name}  # the others are hard links
+
+
+def test_a_push_whose_transport_fails_leaves_no_set_and_goes_on(
+    opinion_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "there")
+    fail_for(monkeypatch, "train-00002")
+    with pytest.raises(DataError, match=r"there.*cannot be (read or )?written: .*the line is dead"):
+        send(opinion_set.root, place)
+    arrived = objects(place).keys()
+    assert FILE_NAME not in arrived
+    with pytest.raises(DataError, match="there: a push to it is under way or was stopped"):
+        fetch(place, tmp_path / "store")
+    monkeypatch.undo()
+    again = send(opinion_set.root, place)
+    assert set(again.kept) == arrived - {JOURNAL}
+    assert "examples/train-00002-of-00004.parquet" in again.sent
+    assert objects(place) == contents(opinion_set.root)
+
+
+def test_the_old_set_stays_until_a_file_of_it_must_go(
+    own_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "there")
+    send(own_set.root, place)
+    old = objects(place)[FILE_NAME]
+    (own_set.root / "README.md").write_text("a card of one's own")
+    fail_for(monkeypatch, "README")
+    with pytest.raises(DataError, match="the line is dead"):
+        send(own_set.root, place)
+    assert objects(place)[FILE_NAME] == old  # the card is no part of what the manifest answers for
+    path = changed(own_set)
+    fail_for(monkeypatch, Path(path).name)
+    with pytest.raises(DataError, match="the line is dead"):
+        send(own_set.root, place)
+    assert FILE_NAME not in objects(place)
+    monkeypatch.undo()
+    send(own_set.root, place)
+    assert objects(place) == contents(own_set.root)
+
+
+def test_a_pull_whose_transport_fails_leaves_nothing_usable_and_goes_on(
+    opinion_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(opinion_set.root, str(tmp_path / "there"))
+    open_file = open_failing(monkeypatch, "train-00002")
+    with pytest.raises(DataError, match="the line is dead"):
+        fetch(str(tmp_path / "there"), tmp_path / "store")
+    assert [path.name for path in (tmp_path / "store").iterdir()] == [FOLDER]
+    with open_catalog(tmp_path / "store") as connection:
+        assert connection.execute("select count(*) from sets").fetchone() == (0,)
+    staged = contents(tmp_path / "store" / FOLDER / "opinion").keys()
+    monkeypatch.setattr(*open_file)
+    pulled = fetch(str(tmp_path / "there"), tmp_path / "store")
+    shards = {shard.path for shard in opinion_set.manifest.shards}
+    assert set(pulled.fetched) - {TOKENIZER_FILE} == shards - staged
+    assert [path.name for path in (tmp_path / "store").iterdir() if path.is_dir()] == ["opinion"]
+
+
+def fail_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Lets no file of that name be copied to a folder."""
+    copy = shutil.copyfile
+
+    def failing(source: Path, target: Path) -> None:
+        if name in str(source):
+            raise OSError("the line is dead")
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", failing)
+
+
+def open_failing(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[Any, str, Any]:
+    """Lets no file of that name be opened at a place; gives what puts it right again."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    usual = LocalFileSystem.open
+
+    def failing(self: Any, path: str, *more: Any, **options: Any) -> Any:
+        if name in path:
+            raise OSError("the line is dead")
+        return usual(self, path, *more, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "open", failing)
+    return LocalFileSystem, "open", usual
+
+
+def test_another_set_is_replaced_only_on_demand(
+    opinion_set: LogitSet, roles_set: LogitSet, place: str, tmp_path: Path
+) -> None:
+    send(roles_set.root, place)
+    before = objects(place)
+    with pytest.raises(ConfigError, match=r"holds another set, 'roles' of .*use --replace"):
+        send(opinion_set.root, place)
+    assert objects(place) == before
+    fetch(place, tmp_path / "store", name="opinion")
+    send(opinion_set.root, place, replace=True)
+    assert objects(place) == contents(opinion_set.root)
+    with pytest.raises(ConfigError, match=r"opinion: another set has this name .*another --name, or use --replace"):
+        fetch(place, tmp_path / "store")
+    assert open_set(tmp_path / "store" / "opinion").manifest == roles_set.manifest
+    fetch(place, tmp_path / "store", replace=True)
+    assert contents(tmp_path / "store" / "opinion") == contents(opinion_set.root)
+
+
+def test_an_unreadable_set_is_replaced_only_on_demand(opinion_set: LogitSet, tmp_path: Path) -> None:
+    place = tmp_path / "there"
+    place.mkdir()
+    (place / FILE_NAME).write_text("{")
+    with pytest.raises(IntegrityError, match=r"there/distill\.json: cannot be read"):
+        send(opinion_set.root, str(place))
+    send(opinion_set.root, str(place), replace=True)
+    assert contents(place) == contents(opinion_set.root)
+    (tmp_path / "store" / "opinion").mkdir(parents=True)
+    (tmp_path / "store" / "opinion" / "notes.txt").write_text("mine")
+    with pytest.raises(IntegrityError, match="not a logit set"):
+        fetch(str(place), tmp_path / "store")
+    assert (tmp_path / "store" / "opinion" / "notes.txt").read_text() == "mine"
+
+
+def test_what_an_interrupted_pull_of_another_set_left_does_not_stay(opinion_set: LogitSet, tmp_path: Path) -> None:
+    send(opinion_set.root, str(tmp_path / "there"))
+    stray = tmp_path / "store" / FOLDER / "opinion" / "examples" / "train-00000-of-00009.parquet"
+    stray.parent.mkdir(parents=True)
+    shutil.copyfile(opinion_set.root / opinion_set.manifest.shards[0].path, stray)
+    fetch(str(tmp_path / "there"), tmp_path / "store")
+    assert contents(tmp_path / "store" / "opinion") == contents(opinion_set.root)
+
+
+def flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (flipped, r"train-00000-of-00004\.parquet: its SHA-256 is not the one in distill\.json"),
+        (lambda data: data[:-1], r"train-00000-of-00004\.parquet: [\d,]+ bytes there, but distill\.json says"),
+        (lambda data: data + b"x", r"train-00000-of-00004\.parquet: [\d,]+ bytes there, but distill\.json says"),
+    ],
+)
+def test_a_damaged_object_is_refused(
+    opinion_set: LogitSet, place: str, tmp_path: Path, damage: Callable[[bytes], bytes], message: str
+) -> None:
+    send(opinion_set.root, place)
+    path = "examples/train-00000-of-00004.parquet"
+    replace(place, path, damage(objects(place)[path]))
+    with pytest.raises(IntegrityError, match=message):
+        fetch(place, tmp_path / "store")
+    assert not (tmp_path / "store" / "opinion").exists()
+    assert path not in contents(tmp_path / "store" / FOLDER / "opinion")
+
+
+def test_a_missing_object_and_a_foreign_tokenizer_are_refused(
+    opinion_set: LogitSet, roles_set: LogitSet, place: str, tmp_path: Path
+) -> None:
+    send(opinion_set.root, place)
+    whole = objects(place)
+    replace(place, TOKENIZER_FILE, whole[TOKENIZER_FILE].replace(b'"the"', b'"THE"'))
+    with pytest.raises(IntegrityError, match=TOKENIZER_FILE):
+        fetch(place, tmp_path / "store")
+    remove(place, TOKENIZER_FILE)
+    with pytest.raises(IntegrityError, match=rf"{TOKENIZER_FILE}: missing"):
+        fetch(place, tmp_path / "store")
+    replace(place, TOKENIZER_FILE, whole[TOKENIZER_FILE])
+    remove(place, opinion_set.manifest.shards[0].path)
+    with pytest.raises(IntegrityError, match=r"parquet: nothing there, but distill\.json says"):
+        fetch(place, tmp_path / "store")
+    assert not (tmp_path / "store" / "opinion").exists()
+
+
+@pytest.mark.parametrize(
+    ("lie", "message"),
+    [
+        (lambda m: m["shards"][0].update(bytes=m["shards"][0]["bytes"] + 1), "bytes there, but distill.json says"),
+        (lambda m: m["shards"][0].update(bytes=None), "bytes there, but distill.json says nothing"),
+        (lambda m: m["shards"][0].update(rows=7), "20 rows, but distill.json says 7"),
+        (lambda m: m["shards"][0].update(sha256="0" * 64), "its SHA-256 is not the one"),
+        (lambda m: m["shards"][0].update(sha256=None), "its SHA-256 is not the one"),
+        (lambda m: m["shards"][0].update(split="../up"), r"shards\.0\.split"),
+        (lambda m: m["splits"]["train"].update(rows=97), "do not cover the rows 0 to 97 once"),
+        (lambda m: m["splits"]["train"].update(rows_sha256="0" * 64), "its texts and gold are not those"),
+        (lambda m: m.update(name="../../opinion"), "name"),
+        (lambda m: m.update(name=".hidden"), "name"),
+        (lambda m: m.update(state="staged"), r"never finished \(state 'staged'\)"),
+        (lambda m: m.update(shards=[]), "never finished"),
+        (lambda m: m.update(settings={}), "the fingerprint does not belong to the settings"),
+        (lambda m: m.update(max_seq_length=2), "longer than 2 tokens somewhere"),
+    ],
+)
+def test_a_manifest_that_lies_is_refused(
+    opinion_set: LogitSet, tmp_path: Path, lie: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    send(opinion_set.root, str(tmp_path / "there"))
+    edit_manifest(str(tmp_path / "there"), lie)
+    with pytest.raises(IntegrityError, match=message):
+        fetch(str(tmp_path / "there"), tmp_path / "store")
+    assert not (tmp_path / "store" / "opinion").exists()
+    assert {path.name for path in tmp_path.iterdir()} <= {"there", "store"}
+
+
+def test_a_set_that_was_complete_is_verified_here(opinion_set: LogitSet, tmp_path: Path) -> None:
+    send(opinion_set.root, str(tmp_path / "there"))
+    edit_manifest(str(tmp_path / "there"), lambda m: m.update(state="complete"))
+    assert fetch(str(tmp_path / "there"), tmp_path / "store").manifest == opinion_set.manifest
+    assert read_manifest(tmp_path / "store" / "opinion").state == "verified"
+
+
+def test_a_card_is_never_anybody_elses(opinion_set: LogitSet, tmp_path: Path) -> None:
+    send(opinion_set.root, str(tmp_path / "there"))
+    replace(str(tmp_path / "there"), "README.md", b"<script>alert(1)</script>")
+    fetch(str(tmp_path / "there"), tmp_path / "store")
+    assert contents(tmp_path / "store" / "opinion") == contents(opinion_set.root)
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (lambda root: write_manifest(root, read_manifest(root).model_copy(update={"state": "complete"})), None, ""),
+        (lambda root: (root / "README.md").unlink(), IntegrityError, r"README\.md: missing.*distill card SET --write"),
+        (lambda root: os.truncate(root / "examples/train-00000-of-00004.parquet", 9), IntegrityError, "9 bytes, but"),
+    ],
+)
+def test_only_a_sound_set_is_pushed(
+    own_set: LogitSet, tmp_path: Path, damage: Callable[[Path], object], error: type[Exception] | None, message: str
+) -> None:
+    damage(own_set.root)
+    with pytest.raises(error or IntegrityError, match=message or "state 'complete'; only verified sets are pushed"):
+        send(own_set.root, str(tmp_path / "there"))
+    assert not (tmp_path / "there").exists()
+
+
+def test_texts_of_doubtful_licence_are_pushed_with_a_warning(
+    own_set: LogitSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    send(own_set.root, str(tmp_path / "open"))
+    assert capsys.readouterr().err.count("unclear") == 0  # the demo's texts are CC0
+    task = own_set.manifest.task.model_copy(update={"licence": "CC BY-NC 4.0, research only"})
+    write_manifest(own_set.root, own_set.manifest.model_copy(update={"task": task}))
+    send(own_set.root, str(tmp_path / "doubtful"))
+    assert "unclear (licence: CC BY-NC 4.0, research only)" in " ".join(capsys.readouterr().err.split())
+    send(own_set.root, str(tmp_path / "without"), without_text=True)
+    assert "unclear" not in capsys.readouterr().err
+
+
+def test_sets_of_tokens_travel_too(token_store: Path, tmp_path: Path) -> None:
+    for name in ("hidden", "sampled"):
+        send(token_store / name, str(tmp_path / "there" / name))
+        fetch(str(tmp_path / "there" / name), tmp_path / "store")
+        assert contents(tmp_path / "store" / name) == contents(token_store / name)
+    decoder = tmp_path / "there" / "hidden" / "decoder.safetensors"
+    decoder.write_bytes(flipped(decoder.read_bytes()))
+    with pytest.raises(IntegrityError, match=r"decoder\.safetensors: its SHA-256 is not the one"):
+        fetch(str(tmp_path / "there" / "hidden"), tmp_path / "other")
+    assert not (tmp_path / "other" / "hidden").exists()
+
+
+def test_commands_print_what_was_done(opinion_set: LogitSet, tmp_path: Path) -> None:
+    def run(*arguments: object) -> Any:
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    first = json.loads(run("push", opinion_set.root, tmp_path / "there", "--json").stdout)
+    second = json.loads(run("push", opinion_set.root, tmp_path / "there", "--json").stdout)
+    assert sorted(first["sent"]) == sorted(second["kept"]) == sorted(contents(opinion_set.root).keys() - {FILE_NAME})
+    pulled = json.loads(run("pull", tmp_path / "there", "--store", tmp_path, "--name", "mine", "--json").stdout)
+    assert (pulled["root"], pulled["state"]) == (str(tmp_path / "mine"), "verified")
+    assert open_set(tmp_path / "mine").read("train", ("logits",)).num_rows == 96
+    verified = json.loads(run("verify", "mine", "--store", tmp_path, "--json").stdout)
+    assert verified["fingerprint"] == opinion_set.manifest.fingerprint
+    assert run("card", "mine", "--store", tmp_path).stdout == (opinion_set.root / "README.md").read_text()
+    (tmp_path / "mine" / "README.md").unlink()
+    run("card", "mine", "--store", tmp_path, "--write")
+    assert (tmp_path / "mine" / "README.md").read_text() == (opinion_set.root / "README.md").read_text()
+    os.truncate(tmp_path / "mine" / "examples" / "train-00000-of-00004.parquet", 9)
+    assert run("verify", "mine", "--store", tmp_path).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("gopher://x/y", "gopher://x/y: not a place that sets can lie at"),
+        ("hf://models/a/b", "not a data set of the hub; write hf://datasets/OWNER/NAME"),
+        ("/nowhere/at/all", "not a logit set: it has no distill.json"),
+    ],
+)
+def test_no_such_place_is_one_message(url: str, message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["pull", url, "--store", str(tmp_path)])
+    assert (result.exit_code, result.stderr.startswith("error: ")) == (2, True)
+    assert message in " ".join(result.stderr.split())
+
+
+def test_a_complete_set_becomes_verified(own_set: LogitSet) -> None:
+    write_manifest(own_set.root, own_set.manifest.model_copy(update={"state": "complete"}))
+    assert CliRunner().invoke(app, ["verify", str(own_set.root)]).exit_code == 0
+    assert read_manifest(own_set.root) == own_set.manifest
+    write_manifest(own_set.root, own_set.manifest.model_copy(update={"state": "staged"}))
+    result = CliRunner().invoke(app, ["verify", str(own_set.root)])
+    assert result.exit_code == 2
+    assert f"not finished yet; repeat its command to finish it: {own_set.manifest.command}" in " ".join(
+        result.stderr.split()
+    )
