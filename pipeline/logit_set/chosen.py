@@ -34,7 +34,7 @@ def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.T
         QueryError: if the query fails or does not return what it should, naming a row for everything that is wrong.
     """
     with logit_set.opened("train") as connection:
-        relation = select(connection, query)
+        relation = select(connection, query.strip().removesuffix(";"))  # it becomes part of another
         given = [name.lower() for name in relation.columns]
         types = dict(zip(given, map(str, relation.types), strict=True))
         raise_all(QueryError, "--query", _column_problems(logit_set, given, types))
@@ -86,7 +86,7 @@ def _row_problems(
         is_right = "isfinite(weight) and weight >= 0"
         wrong["has a weight that is not a finite number from 0 up"] = f"not coalesce({is_right}, false)"
     if "logits" in given:
-        finite = "len(list_filter(logits, lambda x: isfinite(x)))"
+        finite = "len(list_filter(logits, lambda x: isfinite(try_cast(x as float))))"
         wrong[f"has logits that are not {width} finite numbers"] = (
             f"logits is null or len(logits) <> {width} or {finite} <> {width}"
         )

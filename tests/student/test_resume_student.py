@@ -11,17 +11,19 @@ import torch
 from safetensors import safe_open
 
 from pipeline.config import as_flags
+from pipeline.logit_set.reader import LogitSet
 from student.config import TrainConfig
 from student.train import CHECKPOINT, train
+from tests.rewritten_sets import rewritten, with_logits
 from tests.student.conftest import tiny_config, weights
 
 EPOCHS = 40
 COMMAND = "from pipeline.cli import app; app()"
 
 
-def long_config(logit_set: Path, output_dir: Path) -> TrainConfig:
-    changes = {"num_train_epochs": EPOCHS, "early_stopping_patience": EPOCHS, "per_device_train_batch_size": 4}
-    return tiny_config(logit_set, output_dir, **changes)
+def long_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainConfig:
+    size = {"num_train_epochs": EPOCHS, "early_stopping_patience": EPOCHS, "per_device_train_batch_size": 4}
+    return tiny_config(logit_set, output_dir, **size | changes)
 
 
 def wait_for(path: Path, process: subprocess.Popen[bytes], seconds: float = 100) -> None:
@@ -31,8 +33,19 @@ def wait_for(path: Path, process: subprocess.Popen[bytes], seconds: float = 100)
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_student(store: Path, tmp_path: Path) -> None:
-    interrupted, undisturbed = (long_config(store / "roles", tmp_path / name) for name in ("killed", "whole"))
+@pytest.mark.parametrize("several", [False, True])
+def test_a_killed_run_goes_on_to_the_same_student(
+    store: Path, roles_set: LogitSet, tmp_path: Path, several: bool
+) -> None:
+    changes = {}
+    if several:
+        other = rewritten(roles_set, tmp_path / "other", with_logits(lambda row: [row % 5, 2.0]))
+        query = "select source_row, variant, mix([roles.logits, other.logits], [1, 2]) as logits, "
+        query += "1 + roles.label as weight from roles join other using (split, source_row, variant)"
+        changes = {"logits": (str(store / "roles"), str(other.root)), "query": query}
+    interrupted, undisturbed = (
+        long_config(store / "roles", tmp_path / name, **changes) for name in ("killed", "whole")
+    )
     killed = tmp_path / "killed"
     command = [sys.executable, "-c", COMMAND, "train-student", *as_flags(interrupted)]
     with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE) as process:

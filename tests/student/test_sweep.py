@@ -285,7 +285,7 @@ def test_a_damaged_set_is_a_clear_error(rating_set: Path, tmp_path: Path) -> Non
 
 def test_nothing_to_sweep_is_a_clear_error(rating_set: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give --task NAME or --logits SET, one of them"):
-        sweep(sweep_config(rating_set, tmp_path / "sweep", logits=None), "")
+        sweep(sweep_config(rating_set, tmp_path / "sweep", logits=()), "")
     assert not (tmp_path / "sweep").exists()
 
 
