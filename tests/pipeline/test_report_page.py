@@ -45,7 +45,7 @@ def test_a_label_in_letters_that_matplotlib_lacks_makes_no_noise(recwarn: pytest
 
 def test_the_same_figures_give_the_same_bytes_whatever_the_users_style() -> None:
     drawn = charts.curves([1, 2, 3], {"loss": [3.0, 2.0, 1.0]}, "epoch", 3)
-    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 9, "svg.fonttype": "path"}):
+    with matplotlib.rc_context({"font.size": 20, "axes.linewidth": 9, "svg.fonttype": "path"}):
         assert charts.curves([1, 2, 3], {"loss": [3.0, 2.0, 1.0]}, "epoch", 3) == drawn
         assert matplotlib.rcParams["font.size"] == 20
     assert charts.curves([1, 2, 3], {"loss": [3.0, 2.0, 1.5]}, "epoch", 3) != drawn

@@ -133,6 +133,12 @@ def test_changes_of_mind_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
     assert questions.changed_mind(connection, "moved", SCORE) == [{"origin": "mask", "n": 2, "moved": 2.0}]
 
 
+def test_the_hardest_rows_are_originals(connection: duckdb.DuckDBPyConnection) -> None:
+    logits = [[0, 2.0], [0, 0.1], [0, 1.0]]
+    connection.register("three", rows_of(logits, source_row=[7, 7, 8], variant=[0, 1, 0]))
+    assert [(row["source_row"], row["variant"]) for row in questions.hardest(connection, "three")] == [(8, 0), (7, 0)]
+
+
 def test_label_errors_of_a_large_set_are_looked_for_in_a_part(
     connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
