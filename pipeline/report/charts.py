@@ -12,6 +12,7 @@ from pipeline.report.svg import BLUE, FAINT, INK, SERIES, drawing
 
 Limits = tuple[float, float]
 MOST_WRITTEN_CLASSES, MOST_NAMED_CLASSES = 10, 30
+MOST_TICKS = 12
 WIDE = 30  # so many times apart, a logarithmic axis is easier to read
 DARKEST = 0.75  # of a cell; the text on it must stay readable
 
@@ -116,7 +117,10 @@ def curves(
             axes.axhline(value, color=FAINT, linestyle="--", linewidth=1)
             axes.text(1, value, name, transform=axes.get_yaxis_transform(), ha="right", va="bottom")
         axes.set(xlabel=xlabel)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(steps) <= MOST_TICKS:
+            axes.set_xticks(steps)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(axis="y", color=FAINT, alpha=0.35)
         if len(lines) > 1:
             axes.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))
@@ -129,12 +133,16 @@ def points(groups: Sequence[tuple[str, float, Sequence[float]]], best: str, xlab
     places = [x for _, x, _ in groups]
 
     def draw(axes: Axes) -> None:
-        for label, x, scores in groups:
+        for number, (label, x, scores) in enumerate(groups):
             colour, weight = (BLUE, "bold") if label == best else (INK, "normal")
             mean = sum(scores) / len(scores)
             axes.scatter([x] * len(scores), scores, s=16, color=colour, alpha=0.45, linewidths=0)
             axes.scatter(x, mean, s=60, color=colour, linewidths=0)
-            axes.annotate(label, (x, mean), (7, 0), textcoords="offset points", va="center", weight=weight)
+            side = 1 - 2 * (number % 2)  # so that neighbours do not collide
+            align = "left" if side > 0 else "right"
+            axes.annotate(
+                label, (x, mean), (7 * side, 0), textcoords="offset points", ha=align, va="center", weight=weight
+            )
         if max(places) > WIDE * min(places):
             axes.set_xscale("log")
         else:

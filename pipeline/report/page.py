@@ -81,8 +81,12 @@ def render(page: Page) -> str:
 
 
 def _cell(value: int | float | str | None) -> str:
-    """A cell's text: figures of a column with as many decimals."""
-    return f"{value:,.4f}" if isinstance(value, float) and (abs(value) >= 1e-3 or value == 0) else show(value)
+    """A cell's text: the figures of a column with as many decimals."""
+    if not isinstance(value, float):
+        return show(value)
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1e}" if 0 < abs(value) < 1e-4 else f"{value:.4f}"
 
 
 def clipped(text: str | None, length: int = TEXT_LENGTH) -> str:

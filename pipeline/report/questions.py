@@ -9,6 +9,7 @@ from pipeline.report.page import Rows
 from pipeline.sql.gate import select, to_arrow
 from pipeline.targets import Target
 
+DECIMALS = 10
 BINS = 20
 CELLS = 20
 SHOWN_ROWS = 8
@@ -16,13 +17,13 @@ MOST_SORTED_ROWS = 200_000  # label_errors keeps its rows in memory
 
 
 def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> Rows:
-    """The rows of one SELECT.
+    """The rows of one SELECT, floats to ten decimals: a sum's last bits depend on which thread was first.
 
     Raises:
         QueryError: if it fails.
     """
     rows: Rows = to_arrow(select(connection, sql)).to_pylist()
-    return rows
+    return [{name: round(v, DECIMALS) if isinstance(v, float) else v for name, v in row.items()} for row in rows]
 
 
 def num_gold(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> int:

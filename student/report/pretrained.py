@@ -5,8 +5,8 @@ from pipeline.report.page import Page, Picture, Section, Table
 from pipeline.run_record import Record
 
 VALIDATION = {
-    "gold_loss": "the masked words",
-    "teacher_loss": "the teacher's distributions",
+    "gold_loss": "words",
+    "teacher_loss": "teacher",
 }
 
 
@@ -16,18 +16,19 @@ def pretrained_page(name: str, record: Record) -> Page:
     steps = [entry["step"] for entry in history]
     losses = {"training": [entry["loss"] for entry in history]}
     losses |= {
-        f"held out, {words}": [entry["validation"][key] for entry in history]
+        f"held out: {words}": [entry["validation"][key] for entry in history]
         for key, words in VALIDATION.items()
         if key in history[-1]["validation"]
     }
-    drawn = [_curves("Loss", steps, losses, "Cross-entropy in nats; lower is better. Training mixes gold and teacher.")]
+    caption = "Cross-entropy (nats) with the masked words and with the teacher; in training with both."
+    drawn = [_curves("Loss", steps, losses, caption)]
     if "masked_accuracy" in history[-1]["validation"]:
         accuracy = {"masked accuracy": [entry["validation"]["masked_accuracy"] for entry in history]}
         drawn.append(_curves("Masked accuracy", steps, accuracy, "Share of the held-out masked words that it guesses."))
     last = [(key.replace("_", " "), value) for key, value in history[-1]["validation"].items()]
     end = Table("At the end, on held-out rows", ("", "student"), last)
     facts = {"logit set": record["logit_set"], "command": record["command"]}
-    facts |= {key: str(value) for key, value in settings.items() if value is not None}
+    facts |= {key: value for key, value in settings.items() if value is not None} | {"codec": settings["codec"]["name"]}
     sections = (
         Section("Training", pictures=tuple(drawn), tables=(end,)),
         Section("What it is", facts=facts),

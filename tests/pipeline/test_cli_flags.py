@@ -58,6 +58,7 @@ FLAGS = {
     "describe": "run_or_recipe --json",
     "export": "run --onnx --output-dir --tables --logits --store --json",
     "predict": "run texts --file --json",
+    "report": "set_or_run --output --store --allow-unverified --json",
     "demo": "--output-dir --json",
     "tasks": "--json",
     "tasks show": "name --manifest --json",
@@ -87,6 +88,8 @@ NOT_IMPORTED = (
     "scipy",
     "numpy",
     "pyarrow",
+    "matplotlib",
+    "jinja2",
 )
 
 

@@ -71,3 +71,19 @@ def test_known_answers(connection: duckdb.DuckDBPyConnection) -> None:
 def test_lists_of_fixed_length_and_missing_ones(connection: duckdb.DuckDBPyConnection) -> None:
     query = "select argmax([1, 3]::float[2]), entropy([5]::float[1]), softmax(null::float[]), argmax(null::float[])"
     assert connection.execute(query).fetchone() == (1, 0, None, None)
+
+
+@settings(deadline=None)
+@given(lists=logit_lists)
+def test_expectation_is_the_mean_of_the_values(
+    connection: duckdb.DuckDBPyConnection, lists: tuple[list[float], list[float]]
+) -> None:
+    logits, values = lists
+    got = connection.execute("select expectation(?::float[], ?::double[])", [logits, values]).fetchone()
+    assert got is not None
+    assert got[0] == pytest.approx(float(softmax(np.array(logits)) @ np.array(values)), abs=1e-9, rel=1e-9)
+
+
+def test_expectation_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
+    query = f"select expectation([{log(3)}, 0]::float[], [1, 5]), expectation(null::float[], [1, 5])"
+    assert connection.execute(query).fetchone() == (pytest.approx(0.75 * 1 + 0.25 * 5), None)
