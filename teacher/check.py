@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from accelerate import PartialState
 
-from pipeline.errors import DataError, IntegrityError, raise_all
+from pipeline.errors import DataError
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.logit_set.schema import logits_of
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import require_files
 from pipeline.metrics import fidelity
 from pipeline.sources import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
@@ -116,8 +116,7 @@ def _load(config: CheckConfig, logit_set: LogitSet) -> Teacher:
 
 def _sample(logit_set: LogitSet, config: CheckConfig) -> pa.Table:
     shards = logit_set.manifest.shards
-    problems = [problem for shard in shards for problem in check_bytes(logit_set.root, shard)]
-    raise_all(IntegrityError, f"{logit_set.root}: cannot be used", problems)
+    require_files(logit_set.root, shards)
     with open_files({"examples": [logit_set.root / shard.path for shard in shards]}) as connection:
         return to_arrow(select(connection, SAMPLE.format(seed=config.seed, sample=config.sample)))
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.environment import store_folder
-from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
+from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
 from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, Shard, has_text, read_kind
 from pipeline.logit_set.schema import logits_of
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import require_files
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
 from pipeline.targets import Floats, Ints, gold_arrays
 from pipeline.tokenization import read_tokenizer_json
@@ -67,8 +67,7 @@ class LogitSet:
             check_condition(where)
         sql = f"select {', '.join(columns)} {self.query(split, where)}"
         shards = self.manifest.shards_of(split)
-        problems = [problem for shard in shards for problem in check_bytes(self.root, shard)]
-        raise_all(IntegrityError, f"{self.root}: cannot be used", problems)
+        require_files(self.root, shards)
         files = [self.root / shard.path for shard in shards]
         with open_files({"examples": files}) as connection:
             return to_arrow(select(connection, sql))
