@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from accelerate import PartialState
 
-from pipeline.errors import DataError, IntegrityError, raise_all
+from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.logit_set.schema import logits_of
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import require_files
 from pipeline.metrics import fidelity
 from pipeline.sources import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
@@ -72,6 +72,7 @@ def check(config: CheckConfig) -> Check:
     """Asks a set's teacher again about some of its rows.
 
     Raises:
+        ConfigError: if the set is of another task.
         DataError: if the teacher is not where it was.
         IntegrityError: if a file of the set is not what its manifest says.
     """
@@ -102,6 +103,8 @@ def check(config: CheckConfig) -> Check:
 def _load(config: CheckConfig, logit_set: LogitSet) -> Teacher:
     manifest = logit_set.manifest
     task = load_task(None if config.manifest else manifest.task.name, config.manifest)
+    if task.name != manifest.task.name:
+        raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {manifest.task.name!r}")
     name = config.model_name_or_path or manifest.teacher.name
     revision = config.model_revision or (None if config.model_name_or_path else manifest.teacher.revision)
     labels = manifest.teacher.labels if manifest.target.kind == "classes" else ()
@@ -116,8 +119,7 @@ def _load(config: CheckConfig, logit_set: LogitSet) -> Teacher:
 
 def _sample(logit_set: LogitSet, config: CheckConfig) -> pa.Table:
     shards = logit_set.manifest.shards
-    problems = [problem for shard in shards for problem in check_bytes(logit_set.root, shard)]
-    raise_all(IntegrityError, f"{logit_set.root}: cannot be used", problems)
+    require_files(logit_set.root, shards)
     with open_files({"examples": [logit_set.root / shard.path for shard in shards]}) as connection:
         return to_arrow(select(connection, SAMPLE.format(seed=config.seed, sample=config.sample)))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import console
-from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, raise_all, setting_changes, short
+from pipeline.errors import ConfigError, FingerprintMismatchError, setting_changes, short
 from pipeline.files import link_or_copy
 from pipeline.logit_set.manifest import (
     DerivedManifest,
@@ -26,7 +26,7 @@ from pipeline.logit_set.manifest import (
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.logit_set.schema import TEXT_HASH_BYTES, logits_of
 from pipeline.logit_set.shard_table import text_hashes
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import require_files
 from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source
 from pipeline.sql.gate import open_files, select, to_arrow
@@ -52,8 +52,7 @@ def open_old(config: DumpConfig, root: Path) -> LogitSet | None:
         raise ConfigError(f"--extend {config.extend}: the new version needs a --name of its own; the old one stays")
     if augmentation_of(old.manifest) is not None:
         raise ConfigError(f"--extend {config.extend}: has variants of its rows, which cannot be extended")
-    problems = [problem for shard in old.manifest.shards for problem in check_bytes(old.root, shard)]
-    raise_all(IntegrityError, f"{old.root}: cannot be extended", problems)
+    require_files(old.root, old.manifest.shards)
     return old
 
 

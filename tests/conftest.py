@@ -1,5 +1,6 @@
 """What the tests share: a tiny task, a tiny BERT, a dumped logit set. Nothing here is trained or downloaded."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -15,10 +16,10 @@ import pytest
 import torch
 from hypothesis import settings
 
-from pipeline.demo.data import write_demo_data
+from pipeline.demo.data import GOOD, write_demo_data
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.targets import make_target
-from pipeline.tasks import Task, load_task
+from pipeline.tasks import Objective, Task, load_task
 from teacher.config import DumpConfig
 from teacher.dump import dump
 from teacher.mlm.dump import dump_mlm
@@ -32,6 +33,15 @@ settings.register_profile("tests", deadline=None)  # a busy machine is no failur
 settings.load_profile("tests")
 
 TRAIN_ROWS, VALIDATION_ROWS = 96, 40
+RATINGS = """
+name: ratings
+type: regression
+columns: {sentence1: sentence1, label: score}
+score_range: [1, 6]
+bins: {low: 1, high: 6, width: 1}
+metrics: [pearson, spearmanr]
+splits: {train: , validation: }
+"""
 
 
 @pytest.fixture(scope="session")
@@ -107,6 +117,29 @@ def augmented_set(work: Path, teachers: Path) -> LogitSet:
     store = work / "augmented-store"
     dump(dump_config(work, "opinion", store, **flags), "distill teacher-dump --augment mask-pos")
     return open_set(store / "opinion-mask-pos")
+
+
+@pytest.fixture(scope="session")
+def ratings(work: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, LogitSet]:
+    """Sets of a task with scores, by the kind of their target; a sentence's score is the number of its good word."""
+    folder = tmp_path_factory.mktemp("ratings")
+    manifest = folder / "ratings.yaml"
+    manifest.write_text(RATINGS)
+    for split in ("train", "validation"):
+        lines = (work / f"data/opinion/{split}.jsonl").read_text().splitlines()
+        texts = [json.loads(line)["sentence1"] for line in lines]
+        rows = [{"sentence1": t, "score": next(k + 1 for k, word in enumerate(GOOD) if word in t)} for t in texts]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = load_task(manifest=manifest)
+    objectives: dict[str, Objective] = {"score": "regression", "bins": "classification"}
+    for kind, objective in objectives.items():
+        torch.manual_seed(1)
+        teacher = new_classifier(task, make_target(task, objective), str(work / "bert"), None, 32)
+        torch.nn.init.normal_(teacher.model.classifier.weight)  # its scores shall differ from row to row
+        save_teacher(teacher.model, teacher.name, teacher.revision, folder / f"teacher-{kind}")
+        places = {"manifest": manifest, "data": folder, "model_name_or_path": str(folder / f"teacher-{kind}")}
+        dump(dump_config(work, "ratings", folder / "store", name=kind, **places), "distill teacher-dump")
+    return {kind: open_set(folder / "store" / kind) for kind in objectives}
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,11 @@ from typing import Any
 
 import duckdb
 
-from pipeline.errors import ConfigError, IntegrityError, raise_all
+from pipeline.errors import ConfigError
 from pipeline.logit_set.config import DiffConfig
 from pipeline.logit_set.manifest import ExamplesManifest, Setting, has_text
 from pipeline.logit_set.reader import find_set, usable_manifest
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import require_files
 from pipeline.sql.gate import open_files, select, to_arrow
 
 # every key of either set, with what both say of it; `same` is null where only one has it
@@ -102,8 +102,7 @@ def diff(config: DiffConfig) -> Diff:
 def _open(root: Path, allow_unverified: bool) -> ExamplesManifest:
     advice = "`distill diff` compares the logits of a task"
     manifest = usable_manifest(root, ExamplesManifest, advice, allow_unverified)
-    problems = [problem for shard in manifest.shards for problem in check_bytes(root, shard)]
-    raise_all(IntegrityError, f"{root}: cannot be used", problems)
+    require_files(root, manifest.shards)
     return manifest
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.environment import store_folder
-from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
+from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
 from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, Shard, has_text, read_kind
 from pipeline.logit_set.schema import logits_of
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import require_files
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
 from pipeline.sql.names import view_name
 from pipeline.targets import Floats, Ints, gold_arrays
@@ -98,8 +98,7 @@ class LogitSet:
             IntegrityError: if a file is missing or was changed.
         """
         shards = self.manifest.shards_of(split)
-        problems = [problem for shard in shards for problem in check_bytes(self.root, shard)]
-        raise_all(IntegrityError, f"{self.root}: cannot be used", problems)
+        require_files(self.root, shards)
         return [self.root / shard.path for shard in shards]
 
     def read(self, split: str, columns: tuple[str, ...], where: str | None = None) -> pa.Table:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import ConfigError, IntegrityError, did_you_mean, raise_all
+from pipeline.errors import ConfigError, IntegrityError, did_you_mean
 from pipeline.files import sha256
 from pipeline.logit_set.codecs import CODECS, Decoder, read_decoder
 from pipeline.logit_set.manifest import TOKENIZER_FILE, Scores, TokensManifest, TokensShard
 from pipeline.logit_set.reader import usable_manifest
 from pipeline.logit_set.shard_file import read_metadata
 from pipeline.logit_set.tokens import DECODER_FILE, read_groups, read_statistics
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import require_files
 from pipeline.tokenization import read_tokenizer_json
 
 Group = tuple[TokensShard, int]  # a row group of a shard
@@ -81,8 +81,7 @@ class TokenSet:
 
     def check_shards(self, shards: list[TokensShard]) -> None:
         """Raises IntegrityError unless files are byte for byte what the manifest says."""
-        problems = [problem for shard in shards for problem in check_bytes(self.root, shard)]
-        raise_all(IntegrityError, f"{self.root}: cannot be used", problems)
+        require_files(self.root, shards)
 
     def read_group(self, group: Group) -> pa.Table:
         """All columns of a row group."""

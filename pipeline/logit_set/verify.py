@@ -1,5 +1,6 @@
 """Is a set what its ``distill.json`` says? Checked before it is believed, cheapest and safest first."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,6 +54,11 @@ def check_bytes(root: Path, shard: Shard) -> list[str]:
     if sha256(path) != shard.sha256:
         return [f"{shard.path}: its SHA-256 is not the one in distill.json; the file was changed or damaged"]
     return []
+
+
+def require_files(root: Path, shards: Sequence[Shard]) -> None:
+    """Raises IntegrityError, listing every problem, unless the files of the shards are those that were recorded."""
+    raise_all(IntegrityError, f"{root}: cannot be used", [p for shard in shards for p in check_bytes(root, shard)])
 
 
 def _problems(root: Path, manifest: SetManifest, shard: Shard, tally: Tally) -> list[str]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import console
-from pipeline.errors import IntegrityError, raise_all
+from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.logit_set.manifest import TOKENIZER_FILE, SetManifest, TokensManifest
 from pipeline.logit_set.tokens import DECODER_FILE
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import require_files
 
 CARD_FILE = "README.md"
 TRANSFERS_AT_ONCE = 8
@@ -31,8 +31,7 @@ def files_of(root: Path, manifest: SetManifest) -> dict[str, SetFile]:
     Raises:
         IntegrityError: if a shard is not what the manifest says.
     """
-    problems = [problem for shard in manifest.shards for problem in check_bytes(root, shard)]
-    raise_all(IntegrityError, f"{root}: cannot be sent", problems)
+    require_files(root, manifest.shards)
     names = [TOKENIZER_FILE, CARD_FILE]
     if isinstance(manifest, TokensManifest) and manifest.decoder_sha256:
         names.append(DECODER_FILE)

@@ -31,6 +31,7 @@ from pipeline.logit_set.manifest import (
 from pipeline.logit_set.reader import LogitSet, find_set, usable_manifest
 from pipeline.logit_set.schema import logits_of
 from pipeline.logit_set.shard_table import shard_table, text_hashes
+from pipeline.logit_set.verify import require_files
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
 from pipeline.metrics import score_logits
 from pipeline.sharing.config import JoinConfig
@@ -82,6 +83,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     Raises:
         ConfigError: if the set has its text, or is of another task.
         DataError: if not one row matches.
+        IntegrityError: if a file of the set is not what its manifest says.
     """
     root = find_set(config.logits, config.store)
     advice = "it has its text; `distill join` is for sets that were pushed --without-text"
@@ -90,6 +92,7 @@ def join(config: JoinConfig, command: str) -> Joined:
         raise ConfigError(f"{root}: {advice}")
     task = _task_of(root, manifest, config)
     source = load_source(task, config.data, tuple(manifest.splits))
+    require_files(root, manifest.shards)
     make_folder(config.store)
     tokenizer = load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
     mine = _keys(source, manifest)

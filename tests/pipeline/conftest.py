@@ -43,10 +43,9 @@ def bucket(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
     return f"s3://{name}"
 
 
-@pytest.fixture(params=["folder", "file", "s3"])
+@pytest.fixture(params=["file", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a set may be pushed to: a plain path, a ``file://`` URL, a bucket."""
+    """Where a set may be pushed to: a ``file://`` URL, a bucket."""
     if request.param == "s3":
         return f"{request.getfixturevalue('bucket')}/sets/opinion"
-    path = tmp_path / "there" / "opinion"
-    return f"file://{path}" if request.param == "file" else str(path)
+    return f"file://{tmp_path}/there/opinion"

@@ -1,0 +1,117 @@
+"""Does the teacher still say what a set says it said? Exit codes, and which row is named."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.errors import ConfigError, DataError, IntegrityError
+from pipeline.logit_set.manifest import read_manifest
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.schema import logits_of
+from pipeline.logit_set.writer import finish_set
+from teacher.check import Check, check
+from teacher.config import CheckConfig
+from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
+from tests.pipeline.test_set_verify import rewrite, with_column
+
+
+def checked(root: Path, work: Path, **flags: Any) -> Check:
+    return check(CheckConfig(logits=str(root), manifest=work / f"{root.name.partition('-')[0]}.yaml", **flags))
+
+
+def run(root: Path, work: Path, *flags: object) -> Any:
+    command = ["check", root, "--manifest", work / "opinion.yaml", *flags]
+    return CliRunner().invoke(app, [str(part) for part in command])
+
+
+@pytest.fixture
+def own(opinion_set: LogitSet, tmp_path: Path) -> LogitSet:
+    """The single-sentence set, free to be changed."""
+    return open_set(Path(shutil.copytree(opinion_set.root, tmp_path / "store" / "opinion")))
+
+
+@pytest.mark.parametrize("name", ["opinion_set", "roles_set", "augmented_set"])
+def test_a_sound_set_passes(name: str, request: pytest.FixtureRequest, work: Path) -> None:
+    logit_set: LogitSet = request.getfixturevalue(name)
+    found = checked(logit_set.root, work, sample=1000)
+    assert found.rows == logit_set.manifest.num_rows
+    assert found.passed
+    assert found.same_weights
+    assert found.stored.largest < 1e-5
+    assert found.tolerance == 1e-3
+
+
+def test_a_sample_is_a_matter_of_the_seed(opinion_set: LogitSet, work: Path) -> None:
+    assert checked(opinion_set.root, work, sample=7).rows == 7
+    rows = {checked(opinion_set.root, work, sample=1, seed=seed).worst_row for seed in (1, 1, 2, 3)}
+    assert 1 < len(rows) <= 3
+
+
+def test_changed_logits_fail_and_the_row_is_named(own: LogitSet, work: Path) -> None:
+    def change(table: pa.Table) -> pa.Table:
+        logits = logits_of(table, 2)
+        logits[5] += (0.0, 0.25)  # source row 24 + 5
+        return with_column(table, "logits", pa.FixedSizeListArray.from_arrays(pa.array(logits.ravel()), 2))
+
+    finish_set(own.root, rewrite(own, change), own.manifest.scores)  # verified: nothing but the teacher can tell
+    found = checked(own.root, work, sample=1000)
+    assert not found.passed
+    assert found.same_weights
+    assert found.worst_row == ("train", 29, 0)
+    assert found.stored.largest == pytest.approx(0.25, abs=1e-5)
+    assert found.stored.mean == pytest.approx(0.25 / (2 * (TRAIN_ROWS + VALIDATION_ROWS)), abs=1e-5)
+    assert checked(own.root, work, sample=1000, tolerance=0.26).passed
+    result = run(own.root, work, "--sample", 1000)
+    assert result.exit_code == 1
+    assert "it does not say what is stored, see train:29:0" in " ".join(result.stderr.split())
+    values = json.loads(run(own.root, work, "--sample", 1000, "--json").stdout)
+    assert (values["passed"], values["worst_row"]) == (False, ["train", 29, 0])
+
+
+def test_a_passed_check_exits_with_0(opinion_set: LogitSet, work: Path) -> None:
+    result = run(opinion_set.root, work)
+    assert result.exit_code == 0
+    assert "the teacher says what is stored" in result.stderr
+    assert json.loads(run(opinion_set.root, work, "--json").stdout)["passed"]
+
+
+def test_other_weights_fail_even_if_the_logits_are_close(opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
+    shutil.copytree(work / "teachers" / "opinion", tmp_path / "teacher")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "teacher")
+    with torch.no_grad():
+        model.classifier.bias[0] += 1e-6
+    model.save_pretrained(tmp_path / "teacher")
+    found = checked(opinion_set.root, work, model_name_or_path=str(tmp_path / "teacher"))
+    assert found.stored.largest < found.tolerance
+    assert (found.same_weights, found.passed) == (False, False)
+    result = run(opinion_set.root, work, "--model-name-or-path", tmp_path / "teacher")
+    assert result.exit_code == 1
+    assert "the teacher's weights are not those that the set names" in " ".join(result.stderr.split())
+
+
+def test_a_teacher_that_is_gone_may_lie_elsewhere(own: LogitSet, work: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(own.root)
+    gone = manifest.teacher.model_copy(update={"name": str(tmp_path / "gone")})
+    finish_set(own.root, manifest.model_copy(update={"teacher": gone}), manifest.scores)
+    with pytest.raises(DataError, match=r"gone.*If the teacher lies elsewhere now, say where with --model"):
+        checked(own.root, work)
+    assert run(own.root, work).exit_code == 2
+    assert checked(own.root, work, model_name_or_path=str(work / "teachers" / "opinion")).passed
+
+
+def test_what_cannot_be_checked_is_refused(own: LogitSet, token_store: Path, work: Path) -> None:
+    with pytest.raises(ConfigError, match="predictions of a masked language model"):
+        check(CheckConfig(logits=str(token_store / "topk")))
+    with pytest.raises(ConfigError, match="--manifest: describes task 'roles', but the set is of 'opinion'"):
+        check(CheckConfig(logits=str(own.root), manifest=work / "roles.yaml"))
+    shutil.copyfile(*(own.root / shard.path for shard in own.manifest.shards[2:4]))
+    with pytest.raises(IntegrityError, match=r"train-00001-of-00004\.parquet"):
+        checked(own.root, work)
