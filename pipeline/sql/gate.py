@@ -84,6 +84,7 @@ def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequenc
 def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> None:
     """Leaves the connection able to read the given files and nothing else, for good."""
     connection.execute(f"set allowed_paths=[{', '.join(quoted(path.resolve()) for path in readable)}]")
+    connection.execute("set enable_progress_bar=false")  # it would go to stdout
     connection.execute("set enable_external_access=false")
     connection.execute("set lock_configuration=true")
 

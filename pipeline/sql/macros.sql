@@ -1,11 +1,13 @@
--- Macros over a list of logits, l. All work in double precision; entropy and kl are in nats.
+-- Macros over a list of logits, l. All work in double precision; entropy and kl are in nats. What a lambda needs of the
+-- whole list is computed once, in a list of one, and not for every element.
 
 create or replace macro log_sum_exp(l) as
-    list_max(l)::double + ln(list_sum(list_transform(l, lambda x: exp(x::double - list_max(l)::double))));
+    list_transform([list_max(l)::double], lambda top:
+        top + ln(list_sum(list_transform(l, lambda x: exp(x::double - top)))))[1];
 
 -- probabilities, in the order of the labels
 create or replace macro softmax(l) as
-    list_transform(l, lambda x: exp(x::double - log_sum_exp(l)));
+    list_transform([log_sum_exp(l)], lambda log_z: list_transform(l, lambda x: exp(x::double - log_z)))[1];
 
 -- number of the largest logit, from 0: comparable with label
 create or replace macro argmax(l) as
