@@ -1,7 +1,7 @@
 """Sets that differ from a given one in what a test wants, written by the project's own writer."""
 
+import json
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from pipeline.logit_set.manifest import fingerprint
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.schema import examples_schema, text_hash
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, write_shard
+from pipeline.tokenization import tokenizer_sha256
 
 Row = dict[str, Any]
 Change = Callable[[str, list[Row]], list[Row] | None]
@@ -30,8 +31,9 @@ def rewritten(
     """
     manifest = source.manifest
     target = manifest.target if names is None else manifest.target.model_copy(update={"names": names})
-    tokenizer_json = source.tokenizer_json() + (" " if new_tokenizer else "")
-    tokenizer = manifest.tokenizer.model_copy(update={"sha256": sha256(tokenizer_json.encode()).hexdigest()})
+    content = json.loads(source.tokenizer_json()) | ({"written_as": root.name} if new_tokenizer else {})
+    tokenizer_json = json.dumps(content)
+    tokenizer = manifest.tokenizer.model_copy(update={"sha256": tokenizer_sha256(tokenizer_json)})
     schema = examples_schema(target.num_logits, tokenizer.vocabulary_size)
     made = {split: change(split, source.read(split, tuple(schema.names)).to_pylist()) for split in source.splits}
     changed = {split: rows for split, rows in made.items() if rows is not None}

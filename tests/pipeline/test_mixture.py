@@ -185,6 +185,21 @@ def test_with_another_tokenizer_and_another_text_or_none_nothing_is_proved(
         open_sets([one.root for one in bare])
 
 
+def test_without_texts_hashes_of_the_same_tokenizer_are_the_proof(opinion_set: LogitSet, tmp_path: Path) -> None:
+    def bare(_: str, rows: list[Row]) -> list[Row]:
+        return [row | {"sentence1": None} for row in rows]
+
+    def mistaken(split: str, rows: list[Row]) -> list[Row]:
+        return [
+            row | {"text_hash": rows[0]["text_hash"]} if row["source_row"] == 9 else row for row in bare(split, rows)
+        ]
+
+    sets = [rewritten(opinion_set, tmp_path / change.__name__, change) for change in (bare, mistaken)]
+    assert open_sets([opinion_set.root, sets[0].root]).read("train", ("source_row",)).num_rows == 96
+    with pytest.raises(DataError, match=r"source row 9, variant 0: text '.*' in .*, none in"):
+        open_sets([opinion_set.root, sets[1].root])
+
+
 def test_other_gold_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
     def wrong(split: str, rows: list[Row]) -> list[Row]:
         return [row | {"label": 1 - row["label"] if row["source_row"] >= 11 else row["label"]} for row in rows]
