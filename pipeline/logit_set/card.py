@@ -36,7 +36,7 @@ def card_text(manifest: SetManifest) -> str:
         "front_matter": yaml.safe_dump(_front_matter(manifest), sort_keys=False).strip(),
         "name": manifest.name,
         "teacher": _plain(manifest.teacher.name),
-        "weights": manifest.teacher.weights_sha256[:16],
+        "weights": _code(manifest.teacher.weights_sha256[:16]),
         "parameters": f"{manifest.teacher.num_parameters:,}",
         "precision": _plain(manifest.precision),
         "max_seq_length": str(manifest.max_seq_length),
@@ -45,7 +45,7 @@ def card_text(manifest: SetManifest) -> str:
         "warning": "" if is_open(manifest.licence) else " (whether the texts may be passed on is unclear)",
         "splits": _splits_table(manifest),
         "notes": "\n".join(f"- {_plain(note)}" for note in manifest.notes) or "- nothing unusual",
-        "command": _plain(manifest.command).replace("`", "'"),
+        "command": _code(manifest.command),
         "fingerprint": manifest.fingerprint,
         "versions": ", ".join(f"{_plain(name)} {_plain(version)}" for name, version in manifest.versions.items()),
         "first_split": next(iter(manifest.splits)),
@@ -58,12 +58,12 @@ def _own_values(manifest: SetManifest) -> dict[str, str]:
     """What only one kind of set has to say."""
     if isinstance(manifest, TokensManifest):
         return {
-            "corpus": manifest.corpus.name,
-            "codec": str(manifest.codec),
-            "packing": manifest.corpus.packing,
+            "corpus": _plain(manifest.corpus.name),
+            "codec": _plain(str(manifest.codec)),
+            "packing": _plain(manifest.corpus.packing),
             "min_seq_length": str(manifest.corpus.min_seq_length),
             "probability": f"{manifest.masking.probability:.0%}",
-            "masking": manifest.masking.kind,
+            "masking": _plain(manifest.masking.kind),
             "num_copies": str(manifest.masking.num_copies),
             "seed": str(manifest.masking.seed),
             "codec_columns": CODEC_COLUMNS[manifest.codec.name],
@@ -73,7 +73,7 @@ def _own_values(manifest: SetManifest) -> dict[str, str]:
     return {
         "task": _plain(manifest.task.name),
         "num_logits": str(manifest.target.num_logits),
-        "names": ", ".join(f"`{_cell((name,))}`" for name in manifest.target.names),
+        "names": ", ".join(f"`{_code(name)}`" for name in manifest.target.names).replace("|", "\\|"),
         "text_columns": TEXT_COLUMNS if has_text(manifest) else TEXT_FREE_COLUMNS,
         "augmentation": _augmentation(augmentation) if augmentation else "",
     }
@@ -85,9 +85,9 @@ def _augmentation(record: AugmentationRecord) -> str:
         f"| {name} | {value:,} |" if isinstance(value, int) else f"| {name} | {value} |"
         for name, value in record.lines().items()
     )
-    settings = ", ".join(f"{name} {value}" for name, value in record.settings.items())
+    settings = ", ".join(_plain(f"{name} {value}") for name, value in record.settings.items())
     rows = [
-        f"| {row.source_row}:{row.variant} | {row.origin} | {_cell(row.original)} | {_cell(row.text)} |"
+        f"| {row.source_row}:{row.variant} | {_cell((row.origin,))} | {_cell(row.original)} | {_cell(row.text)} |"
         for row in record.sample
     ]
     sample = "" if not rows else "\n".join(["| row | origin | original | variant |", "|---|---|---|---|", *rows])
@@ -112,10 +112,16 @@ def _plain(text: str) -> str:
     return html.escape(" ".join(text.split()), quote=False).replace("[", "\\[")
 
 
+def _code(text: str) -> str:
+    """Text of a manifest fit to stand between backticks."""
+    return html.escape(" ".join(text.split()), quote=False).replace("`", "'")
+
+
 def _cell(sentences: tuple[str, ...]) -> str:
     """Sentences fit for a table of Markdown: on one line, without marks of its own, and not too long."""
     text = " ".join(" ‖ ".join(sentences).split())
-    return html.escape(shorten(text, 300, placeholder=" …"), quote=False).replace("|", "\\|")
+    safe = html.escape(shorten(text, 300, placeholder=" …"), quote=False)
+    return safe.replace("|", "\\|").replace("](", "]\\(")  # neither columns nor links of its own
 
 
 def _front_matter(manifest: SetManifest) -> dict[str, object]:
@@ -138,7 +144,7 @@ def _splits_table(manifest: SetManifest) -> str:
     lines = ["| split | rows | files | bytes | teacher against gold |", "|---|---|---|---|---|"]
     for split in manifest.splits:
         shards = manifest.shards_of(split)
-        scores = ", ".join(f"{k} {v:.4f}" for k, v in manifest.scores.get(split, {}).items()) or "no gold"
+        scores = ", ".join(f"{_cell((k,))} {v:.4f}" for k, v in manifest.scores.get(split, {}).items()) or "no gold"
         total = sum(shard.bytes or 0 for shard in shards)
         lines.append(f"| {split} | {manifest.rows_of(split):,} | {len(shards)} | {total:,} | {scores} |")
     return "\n".join(lines)

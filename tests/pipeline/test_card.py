@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -6,8 +7,10 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from pipeline.logit_set.card import card_text
+from pipeline.logit_set.manifest import SetManifest, read_manifest
 from pipeline.logit_set.reader import LogitSet
 
 
@@ -70,3 +73,36 @@ def test_sql_of_the_card_runs(roles_set: LogitSet) -> None:
     means = {label: [r["logits"][0] for r in rows if r["label"] == label] for label in (0, 1)}
     expected = {label: pytest.approx(sum(values) / len(values)) for label, values in means.items()}
     assert dict(duckdb.execute(query).fetchall()) == expected
+
+
+EVIL = "x` <img src=x> ![x](http://evil) |\n# heading\n"
+VALIDATED = {"name", "state", "fingerprint", "split", "method", "codec", "splits", "shards"}
+
+
+def spoiled(value: Any, name: str = "") -> Any:
+    """The same with something hostile for every text, however deep, that nothing else checks."""
+    if isinstance(value, BaseModel):
+        is_set = isinstance(value, SetManifest)
+        kept = VALIDATED - (set() if is_set else {"name"})
+        return value.model_copy(update={k: v if k in kept else spoiled(v, k) for k, v in value})
+    if isinstance(value, tuple):
+        return tuple(map(spoiled, value))
+    if isinstance(value, dict):
+        return {k if name == "scores" else EVIL: spoiled(v) for k, v in value.items()}
+    return EVIL if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("kind", ["examples", "variants", "tokens"])
+def test_what_strangers_wrote_is_no_markup(
+    kind: str, opinion_set: LogitSet, augmented_set: LogitSet, token_store: Path
+) -> None:
+    roots = {"examples": opinion_set.root, "variants": augmented_set.root, "tokens": token_store / "sampled"}
+    manifest = read_manifest(roots[kind])
+    text = card_text(spoiled(manifest)).split("---\n", 2)[2]
+    assert "<img" not in text
+    assert not re.search(r"(?<!\\)\[[^]]*\]\(", re.sub("`[^`\n]*`", "", text))  # a link or an image
+    assert "\n# heading" not in text
+    assert not [line for line in text.splitlines() if line.startswith("|") and not line.endswith("|")]
+    tables = [re.sub(r"\\\|", "", line).count("|") for line in text.splitlines() if line.startswith("|")]
+    honest = [line.replace("\\|", "").count("|") for line in card_text(manifest).splitlines() if line.startswith("|")]
+    assert tables == honest
