@@ -16,14 +16,16 @@ from pipeline.files import link_or_copy
 from pipeline.logit_set.manifest import (
     DerivedManifest,
     ExamplesManifest,
-    PartialSplit,
     Shard,
     SharedShard,
-    Version,
     augmentation_of,
     lasting,
 )
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
+from pipeline.logit_set.records import (
+    PartialSplit,
+    Version,
+)
 from pipeline.logit_set.schema import TEXT_HASH_BYTES, logits_of
 from pipeline.logit_set.shard_table import text_hashes
 from pipeline.logit_set.verify import check_bytes

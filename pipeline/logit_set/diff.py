@@ -9,8 +9,14 @@ import duckdb
 
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.logit_set.config import DiffConfig
-from pipeline.logit_set.manifest import ExamplesManifest, Setting, has_text
+from pipeline.logit_set.manifest import (
+    ExamplesManifest,
+    has_text,
+)
 from pipeline.logit_set.reader import find_set, usable_manifest
+from pipeline.logit_set.records import (
+    Setting,
+)
 from pipeline.logit_set.verify import check_bytes
 from pipeline.sql.gate import open_files, select, to_arrow
 

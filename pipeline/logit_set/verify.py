@@ -9,12 +9,14 @@ from pipeline.errors import IntegrityError, raise_all
 from pipeline.files import sha256
 from pipeline.logit_set.manifest import (
     ExamplesManifest,
-    PartialSplit,
     SetManifest,
     Shard,
     TokensManifest,
     augmentation_of,
     has_text,
+)
+from pipeline.logit_set.records import (
+    PartialSplit,
 )
 from pipeline.logit_set.schema import examples_schema
 from pipeline.logit_set.shard_file import bomb_problem, footer_of, read_footer, read_metadata

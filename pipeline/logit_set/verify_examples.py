@@ -9,7 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.logit_set.manifest import ExamplesManifest, PartialSplit, Shard, augmentation_of, has_text
+from pipeline.logit_set.manifest import (
+    ExamplesManifest,
+    Shard,
+    augmentation_of,
+    has_text,
+)
+from pipeline.logit_set.records import (
+    PartialSplit,
+)
 from pipeline.logit_set.schema import logits_of, text_hash
 from pipeline.sources.source import HASHED_COLUMNS, hash_rows
 

@@ -22,13 +22,15 @@ from pipeline.logit_set.manifest import (
     TOKENIZER_FILE,
     DerivedManifest,
     ExamplesManifest,
-    PartialSplit,
     Shard,
     SharedShard,
-    SplitRecord,
     fingerprint,
 )
 from pipeline.logit_set.reader import LogitSet, find_set, usable_manifest
+from pipeline.logit_set.records import (
+    PartialSplit,
+    SplitRecord,
+)
 from pipeline.logit_set.schema import logits_of
 from pipeline.logit_set.shard_table import shard_table, text_hashes
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
