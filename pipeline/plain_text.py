@@ -6,5 +6,5 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # all but t
 
 
 def visible(text: str) -> str:
-    """The text with its control characters spelt out, so that it cannot move a terminal's cursor or change its colours."""
+    """The text with its control characters spelt out, so that none of them reaches a terminal."""
     return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)

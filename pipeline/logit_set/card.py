@@ -74,7 +74,7 @@ def _own_values(manifest: SetManifest) -> dict[str, str]:
     return {
         "task": _plain(manifest.task.name),
         "num_logits": str(manifest.target.num_logits),
-        "names": ", ".join(f"`{_cell((name,)).replace('`', "'")}`" for name in manifest.target.names),
+        "names": ", ".join("`" + _cell((name,)).replace("`", "'") + "`" for name in manifest.target.names),
         "text_columns": TEXT_COLUMNS if has_text(manifest) else TEXT_FREE_COLUMNS,
         "augmentation": _augmentation(augmentation) if augmentation else "",
     }
