@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 
 M = TypeVar("M", bound=BaseModel)
+MOST_SHOWN = 100  # characters of a wrong value
 SPELLINGS = {"json_output": "--json"}  # pydantic's models have a method `json`
 
 
@@ -86,10 +87,18 @@ def _flag_problem(error: Any) -> str:
 
 
 def _key_problem(error: Any, model: type[BaseModel]) -> str:
-    where = ".".join(str(part) for part in error["loc"])
+    where = ".".join(str(part)[:MOST_SHOWN] for part in error["loc"])
     if error["type"] == "extra_forbidden" and len(error["loc"]) == 1:
         return f"unknown key {where!r}: {did_you_mean(where, model.model_fields)}"
     if error["type"] == "missing":
         return f"missing key {where!r}"
     message = error["msg"].removeprefix("Value error, ")
-    return f"{where}: {message} (got {error['input']!r})" if where else message
+    return f"{where}: {message} (got {_brief(error['input'])})" if where else message
+
+
+def _brief(value: Any) -> str:
+    """A value for a message; of a long text or list the beginning."""
+    if isinstance(value, list | dict) and len(value) > MOST_SHOWN:
+        return f"{len(value):,} values"
+    text = repr(value[:MOST_SHOWN] if isinstance(value, str) else value)
+    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"

@@ -4,6 +4,7 @@ Names and texts may come from somebody else's set: nothing in them reaches the t
 """
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,32 +13,26 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from pipeline.environment import is_main_process, progress_disabled
+from pipeline.plain_text import visible
 
 LINE_EVERY_S = 30
 LONGEST_CELL, SHORTEST_CELL = 60, 20  # characters of a text in a table of rows
-
-# C0, DEL and C1, which move the cursor, change colours or type answers; but for tabs and ends of lines
-CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+BEYOND_ASCII = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
 
 # rich would read mnli:train:7 as a picture of a train
 stdout = Console(emoji=False)
 stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
-def visible(text: str) -> str:
-    r"""The text with its control characters spelled out: ``\x1b``."""
-    return text.translate(CONTROLS)
-
-
 def safe(text: str) -> str:
     """Text that the terminal only shows: no control characters, and nothing that rich takes for markup."""
-    return escape(visible(text))
+    return escape_markup(visible(text))
 
 
 def note(message: str) -> None:
@@ -58,13 +53,14 @@ def error(message: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Prints a result for machines."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    """Prints a result for machines; JSON spells control characters out by itself, but not those beyond ASCII."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    sys.stdout.write(BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
 
 
 def print_text(text: str) -> None:
-    """Prints a text as it is."""
-    sys.stdout.write(text)
+    """Prints a text as it is, but for control characters."""
+    sys.stdout.write(visible(text))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:

@@ -7,6 +7,8 @@ prints them without a traceback and exits with code 2.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
+MOST_LISTED = 50
+
 
 class DistillError(Exception):
     """Base of all errors that a user can mend."""
@@ -66,8 +68,10 @@ def setting_changes(
 
 
 def raise_all(kind: type[DistillError], subject: str, problems: Sequence[str]) -> None:
-    """Raises one error that lists every problem; returns if there are none."""
+    """Raises one error that lists every problem, of very many the first; returns if there are none."""
     if len(problems) == 1:
         raise kind(f"{subject}: {problems[0]}")
     if problems:
-        raise kind(f"{subject}: {len(problems)} problems\n" + "\n".join(f"  - {p}" for p in problems))
+        more = [f"  … and {len(problems) - MOST_LISTED:,} more"] if len(problems) > MOST_LISTED else []
+        lines = [f"{subject}: {len(problems):,} problems", *(f"  - {p}" for p in problems[:MOST_LISTED]), *more]
+        raise kind("\n".join(lines))

@@ -3,12 +3,12 @@
 Shapes: N rows, C logits.
 """
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from pipeline.errors import ConfigError
 from pipeline.tasks import Bins, Objective, Task
@@ -35,6 +35,16 @@ class Target(BaseModel):
     kind: Literal["classes", "bins", "score"]
     names: tuple[str, ...]
     bins: Bins | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.bins is not None) != (self.kind == "bins"):
+            raise ValueError("bins are for kind 'bins', and for no other")
+        if (self.bins is not None and self.bins.count != len(self.names)) or not self.names:
+            raise ValueError(f"{len(self.names)} names, which is not one for each logit")
+        if self.kind == "score" and len(self.names) != 1:
+            raise ValueError("a score is one logit")
+        return self
 
     @property
     def num_logits(self) -> int:

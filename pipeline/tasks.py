@@ -11,7 +11,8 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, did_you_mean
 
 Metric = Literal["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"]
-SPLIT_PATTERN = r"^[a-z][a-z0-9_]*$"
+SPLIT_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
+MAX_BINS = 10_000
 Objective = Literal["classification", "regression"]
 Method = Literal["tinybert", "mask-pos"]  # of augmentation
 M = TypeVar("M", bound=BaseModel)
@@ -50,9 +51,17 @@ class Hub(_Part):
 class Bins(_Part):
     """Classes cut from a score: ``low, low + width, …, high``."""
 
-    low: float
-    high: float
-    width: float = Field(gt=0)
+    low: float = Field(allow_inf_nan=False)
+    high: float = Field(allow_inf_nan=False)
+    width: float = Field(gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _few(self) -> Self:
+        if not 0 < self.high - self.low < MAX_BINS * self.width:
+            raise ValueError(
+                f"low {self.low:g}, high {self.high:g} and width {self.width:g} make no 2 to {MAX_BINS} bins"
+            )
+        return self
 
     @property
     def values(self) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.logit_set.schema import logits_of
-from pipeline.logit_set.verify import require_files
+from pipeline.logit_set.verify import require_shards
 from pipeline.metrics import fidelity
 from pipeline.sources import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
@@ -119,7 +119,7 @@ def _load(config: CheckConfig, logit_set: LogitSet) -> Teacher:
 
 def _sample(logit_set: LogitSet, config: CheckConfig) -> pa.Table:
     shards = logit_set.manifest.shards
-    require_files(logit_set.root, shards)
+    require_shards(logit_set.root, logit_set.manifest, shards)
     with open_files({"examples": [logit_set.root / shard.path for shard in shards]}) as connection:
         return to_arrow(select(connection, SAMPLE.format(seed=config.seed, sample=config.sample)))
 

@@ -16,17 +16,19 @@ from pipeline.files import link_or_copy
 from pipeline.logit_set.manifest import (
     DerivedManifest,
     ExamplesManifest,
-    PartialSplit,
     Shard,
     SharedShard,
-    Version,
     augmentation_of,
     lasting,
 )
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
+from pipeline.logit_set.records import (
+    PartialSplit,
+    Version,
+)
 from pipeline.logit_set.schema import TEXT_HASH_BYTES, logits_of
 from pipeline.logit_set.shard_table import text_hashes
-from pipeline.logit_set.verify import require_files
+from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source
 from pipeline.sql.gate import open_files, select, to_arrow
@@ -52,7 +54,7 @@ def open_old(config: DumpConfig, root: Path) -> LogitSet | None:
         raise ConfigError(f"--extend {config.extend}: the new version needs a --name of its own; the old one stays")
     if augmentation_of(old.manifest) is not None:
         raise ConfigError(f"--extend {config.extend}: has variants of its rows, which cannot be extended")
-    require_files(old.root, old.manifest.shards)
+    require_shards(old.root, old.manifest, old.manifest.shards)
     return old
 
 

@@ -10,13 +10,15 @@ from pipeline.logit_set.augmentation import AugmentationRecord
 from pipeline.logit_set.manifest import (
     AugmentedManifest,
     ExamplesManifest,
-    Setting,
     Shard,
+    fingerprint,
+)
+from pipeline.logit_set.records import (
+    Setting,
     SplitRecord,
     TaskRecord,
     TeacherRecord,
     TokenizerRecord,
-    fingerprint,
 )
 from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source, rows_sha256

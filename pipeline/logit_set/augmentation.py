@@ -1,23 +1,22 @@
 """What a set says about its augmented rows."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
+from pipeline.logit_set.records import MAX_COUNT, Count, Record, Setting, Sha256
 from pipeline.tasks import Method
 
 
-class Sample(BaseModel):
+class Sample(Record):
     """An augmented row, and the one it was made from."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    source_row: int
-    variant: int
+    source_row: Count
+    variant: Count
     origin: str
     original: tuple[str, ...]
     text: tuple[str, ...]
 
 
-class AugmentationRecord(BaseModel):
+class AugmentationRecord(Record):
     """How the rows of the split ``train`` were augmented, and what came of it.
 
     Attributes:
@@ -35,19 +34,17 @@ class AugmentationRecord(BaseModel):
         sample: some of them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     method: Method
-    settings: dict[str, str | int | float | bool]
-    source_rows: int
-    tried: int
-    generated: int
-    unchanged: int
-    repeated: int
-    rows: int
-    changed_words: int
-    words: int
-    rows_sha256: str
+    settings: dict[str, Setting]
+    source_rows: int = Field(ge=1, le=MAX_COUNT)
+    tried: Count
+    generated: Count
+    unchanged: Count
+    repeated: Count
+    rows: Count
+    changed_words: Count
+    words: Count
+    rows_sha256: Sha256
     sample: tuple[Sample, ...]
 
     @property

@@ -10,6 +10,7 @@ import yaml
 from pipeline.logit_set.augmentation import AugmentationRecord
 from pipeline.logit_set.licence import is_open
 from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, TokensManifest, augmentation_of, has_text
+from pipeline.plain_text import visible
 
 CODEC_COLUMNS = {
     "dense": "| `log_probs`, `log_z` | bits of float16: every log-probability; the logit is log_prob + log_z |",
@@ -109,17 +110,17 @@ Settings: {settings}
 
 def _plain(text: str) -> str:
     """Text of a manifest fit for a line of Markdown: whoever wrote it, it is no markup and stays on the line."""
-    return html.escape(" ".join(text.split()), quote=False).replace("[", "\\[")
+    return html.escape(visible(" ".join(text.split())), quote=False).replace("[", "\\[")
 
 
 def _code(text: str) -> str:
     """Text of a manifest fit to stand between backticks."""
-    return html.escape(" ".join(text.split()), quote=False).replace("`", "'")
+    return html.escape(visible(" ".join(text.split())), quote=False).replace("`", "'")
 
 
 def _cell(sentences: tuple[str, ...]) -> str:
     """Sentences fit for a table of Markdown: on one line, without marks of its own, and not too long."""
-    text = " ".join(" ‖ ".join(sentences).split())
+    text = visible(" ".join(" ‖ ".join(sentences).split()))
     safe = html.escape(shorten(text, 300, placeholder=" …"), quote=False)
     return safe.replace("|", "\\|").replace("](", "]\\(")  # neither columns nor links of its own
 

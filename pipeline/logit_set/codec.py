@@ -1,13 +1,21 @@
 """Which codec a set uses: how a teacher's distribution over the vocabulary is stored, position by position."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, model_validator
+
+from pipeline.logit_set.records import MAX_HIDDEN_SIZE, MAX_VOCABULARY, Record
 
 CodecName = Literal["dense", "topk", "sampled", "hidden"]
+NEEDED: dict[CodecName, tuple[str, ...]] = {
+    "dense": (),
+    "topk": ("top_k",),
+    "sampled": ("num_samples", "temperature"),
+    "hidden": ("hidden_size",),
+}
 
 
-class Codec(BaseModel):
+class Codec(Record):
     """A codec and its settings, as a set's ``distill.json`` records them.
 
     Attributes:
@@ -18,14 +26,19 @@ class Codec(BaseModel):
         temperature: of the distribution that was drawn from, for ``sampled``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     name: CodecName
-    vocabulary_size: int = Field(ge=2)
-    hidden_size: int | None = Field(None, ge=1)
-    top_k: int | None = Field(None, ge=1)
+    vocabulary_size: int = Field(ge=2, le=MAX_VOCABULARY)
+    hidden_size: int | None = Field(None, ge=1, le=MAX_HIDDEN_SIZE)
+    top_k: int | None = Field(None, ge=1, le=MAX_VOCABULARY)
     num_samples: int | None = Field(None, ge=1, le=255)
     temperature: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        missing = [name for name in NEEDED[self.name] if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"codec {self.name} needs {' and '.join(missing)}")
+        return self
 
     def __str__(self) -> str:
         number = self.top_k or self.num_samples

@@ -9,7 +9,7 @@ from pipeline.environment import store_folder
 from pipeline.errors import ConfigError
 from pipeline.logit_set.codec import Codec, CodecName
 
-SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 class CodecFlags(Config):

@@ -9,9 +9,13 @@ import duckdb
 
 from pipeline.errors import ConfigError
 from pipeline.logit_set.config import DiffConfig
-from pipeline.logit_set.manifest import ExamplesManifest, Setting, has_text
+from pipeline.logit_set.manifest import (
+    ExamplesManifest,
+    has_text,
+)
 from pipeline.logit_set.reader import find_set, usable_manifest
-from pipeline.logit_set.verify import require_files
+from pipeline.logit_set.records import Setting
+from pipeline.logit_set.verify import require_shards
 from pipeline.sql.gate import open_files, select, to_arrow
 
 # every key of either set, with what both say of it; `same` is null where only one has it
@@ -102,7 +106,7 @@ def diff(config: DiffConfig) -> Diff:
 def _open(root: Path, allow_unverified: bool) -> ExamplesManifest:
     advice = "`distill diff` compares the logits of a task"
     manifest = usable_manifest(root, ExamplesManifest, advice, allow_unverified)
-    require_files(root, manifest.shards)
+    require_shards(root, manifest, manifest.shards)
     return manifest
 
 

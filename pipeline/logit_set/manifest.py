@@ -8,9 +8,9 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
@@ -18,25 +18,35 @@ from pipeline.files import read_small_file, write_text
 from pipeline.logit_set.augmentation import AugmentationRecord
 from pipeline.logit_set.codec import Codec
 from pipeline.logit_set.config import SET_NAME
+from pipeline.logit_set.records import (
+    MAX_COUNT,
+    CorpusRecord,
+    Count,
+    MaskingRecord,
+    PartialSplit,
+    Record,
+    Setting,
+    Sha256,
+    SplitName,
+    SplitRecord,
+    TaskRecord,
+    TeacherRecord,
+    Time,
+    TokenizerRecord,
+    Version,
+)
+from pipeline.strict_json import parse_json
 from pipeline.targets import Target
-from pipeline.tasks import SPLIT_PATTERN, Metric
 
 FILE_NAME = "distill.json"
 TOKENIZER_FILE = "tokenizer.json"
 MAX_MANIFEST_BYTES = 64 * 2**20
-SHA256_PATTERN = r"^[0-9a-f]{64}$"
-
-MAX_ROWS, MAX_SEQ_LENGTH = 2**40, 2**20
+MAX_SEQ_LENGTH = 2**20
 State = Literal["staged", "complete", "verified"]
-Setting = str | int | float | bool
 Scores = dict[str, dict[str, float]]  # by split and metric
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
-class Shard(_Record):
+class Shard(Record):
     """One Parquet file: the source rows ``start`` to ``stop`` (exclusive) of a split.
 
     ``rows``, ``bytes`` and ``sha256`` are known once the set is complete.
@@ -44,14 +54,20 @@ class Shard(_Record):
 
     folder: ClassVar[str] = "examples"
 
-    split: str = Field(pattern=SPLIT_PATTERN)
-    index: int = Field(ge=0, le=MAX_ROWS)
-    count: int = Field(ge=1, le=MAX_ROWS)
-    start: int = Field(ge=0, le=MAX_ROWS)
-    stop: int = Field(ge=0, le=MAX_ROWS)
-    rows: int | None = Field(None, ge=0, le=MAX_ROWS)
-    bytes: int | None = Field(None, ge=0, le=MAX_ROWS)
-    sha256: str | None = Field(None, pattern=SHA256_PATTERN)
+    split: SplitName
+    index: Count
+    count: int = Field(ge=1, le=MAX_COUNT)
+    start: Count
+    stop: Count
+    rows: Count | None = None
+    bytes: Count | None = None
+    sha256: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _forwards(self) -> Self:
+        if self.start > self.stop:
+            raise ValueError(f"begins at row {self.start:,} and ends before, at {self.stop:,}")
+        return self
 
     @property
     def path(self) -> str:
@@ -71,78 +87,7 @@ class TokensShard(Shard):
     folder: ClassVar[str] = "tokens"
 
 
-class SplitRecord(_Record):
-    """The source rows of a split; ``expected_rows`` is what the task's manifest says of the whole split."""
-
-    rows: int = Field(ge=0, le=MAX_ROWS)
-    expected_rows: int | None
-    rows_sha256: str
-
-
-class PartialSplit(SplitRecord):
-    """A split of which ``absent`` source rows have no logits in the set."""
-
-    absent: int = Field(0, ge=0, le=MAX_ROWS)
-
-
-class Version(_Record):
-    """An earlier version of a set, of which it still has shards."""
-
-    format_version: int
-    settings: dict[str, Setting]
-
-
-class TaskRecord(_Record):
-    """What a reader needs to know of the task."""
-
-    name: str
-    version: int
-    is_pair: bool
-    metrics: tuple[Metric, ...]
-    licence: str
-
-
-class TeacherRecord(_Record):
-    """Who spoke; ``labels`` is the order of the teacher's own outputs before they were put in the task's order."""
-
-    name: str
-    revision: str | None
-    weights_sha256: str
-    num_parameters: int
-    labels: tuple[str, ...]
-
-
-class TokenizerRecord(_Record):
-    """The tokenizer that the ids belong to."""
-
-    sha256: str
-    vocabulary_size: int
-    pad_id: int
-
-
-class CorpusRecord(_Record):
-    """What a reader needs to know of the corpus, and how it was cut into sequences."""
-
-    name: str
-    version: int
-    language: str
-    licence: str
-    packing: str
-    min_seq_length: int
-    validation_every: int
-
-
-class MaskingRecord(_Record):
-    """How sequences were masked: with these, the sequence and the copy, the same positions come out again."""
-
-    kind: str
-    probability: float
-    num_copies: int
-    seed: int
-    mask_id: int
-
-
-class SetManifest(_Record):
+class SetManifest(Record):
     """What the records of both kinds of set have in common.
 
     Attributes:
@@ -156,18 +101,18 @@ class SetManifest(_Record):
     format_version: int
     name: str = Field(pattern=SET_NAME)
     state: State
-    created: str
+    created: Time
     command: str
     teacher: TeacherRecord
     tokenizer: TokenizerRecord
     max_seq_length: int = Field(ge=1, le=MAX_SEQ_LENGTH)
     precision: str
     source: str
-    splits: Mapping[str, SplitRecord]
+    splits: Mapping[SplitName, SplitRecord] = Field(min_length=1)
     settings: dict[str, Setting]
     fingerprint: str
-    shards: tuple[Shard, ...]
-    scores: Scores = Field(default_factory=dict)
+    shards: tuple[Shard, ...] = Field(min_length=1)
+    scores: dict[SplitName, dict[SplitName, float]] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
 
@@ -234,8 +179,8 @@ class TokensManifest(SetManifest):
     corpus: CorpusRecord
     masking: MaskingRecord
     codec: Codec
-    decoder_sha256: str | None = None
-    shards: tuple[TokensShard, ...]
+    decoder_sha256: Sha256 | None = None
+    shards: tuple[TokensShard, ...] = Field(min_length=1)
 
     @property
     def licence(self) -> str:
@@ -267,8 +212,8 @@ class DerivedManifest(ExamplesManifest):
     has_text: bool = True
     versions_before: tuple[Version, ...] = ()
     augmentation: AugmentationRecord | None = None
-    splits: Mapping[str, PartialSplit]
-    shards: tuple[SharedShard, ...]
+    splits: Mapping[SplitName, PartialSplit] = Field(min_length=1)
+    shards: tuple[SharedShard, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _same_teacher(self) -> "DerivedManifest":
@@ -331,8 +276,8 @@ def parse_manifest(text: bytes, path: str) -> SetManifest:
         IntegrityError: if it is damaged, or of a newer format.
     """
     try:
-        values: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        values: Any = parse_json(text)
+    except ValueError as error:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
     version = values.get("format_version") if isinstance(values, dict) else None
     if type(version) is not int or version not in KINDS:

@@ -15,7 +15,8 @@ from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
 from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, Shard, has_text, read_kind
 from pipeline.logit_set.schema import logits_of
-from pipeline.logit_set.verify import require_files
+from pipeline.logit_set.set_tokenizer import load_set_tokenizer
+from pipeline.logit_set.verify import require_shards
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
 from pipeline.sql.names import view_name
 from pipeline.targets import Floats, Ints, gold_arrays
@@ -37,6 +38,7 @@ class LogitSet:
         Raises:
             IntegrityError: if the file is not that tokenizer.
         """
+        load_set_tokenizer(self.root, self.manifest.tokenizer)
         return read_tokenizer_json(self.root / TOKENIZER_FILE, self.manifest.tokenizer.sha256)
 
     @property
@@ -98,7 +100,7 @@ class LogitSet:
             IntegrityError: if a file is missing or was changed.
         """
         shards = self.manifest.shards_of(split)
-        require_files(self.root, shards)
+        require_shards(self.root, self.manifest, shards)
         return [self.root / shard.path for shard in shards]
 
     def read(self, split: str, columns: tuple[str, ...], where: str | None = None) -> pa.Table:

@@ -10,7 +10,7 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.logit_set.manifest import TOKENIZER_FILE, SetManifest, TokensManifest
 from pipeline.logit_set.tokens import DECODER_FILE
-from pipeline.logit_set.verify import require_files
+from pipeline.logit_set.verify import require_shards
 
 CARD_FILE = "README.md"
 TRANSFERS_AT_ONCE = 8
@@ -31,7 +31,7 @@ def files_of(root: Path, manifest: SetManifest) -> dict[str, SetFile]:
     Raises:
         IntegrityError: if a shard is not what the manifest says.
     """
-    require_files(root, manifest.shards)
+    require_shards(root, manifest, manifest.shards)
     names = [TOKENIZER_FILE, CARD_FILE]
     if isinstance(manifest, TokensManifest) and manifest.decoder_sha256:
         names.append(DECODER_FILE)

@@ -19,19 +19,21 @@ from tokenizers import Tokenizer
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder
 from pipeline.logit_set.manifest import (
-    TOKENIZER_FILE,
     DerivedManifest,
     ExamplesManifest,
-    PartialSplit,
     Shard,
     SharedShard,
-    SplitRecord,
     fingerprint,
 )
 from pipeline.logit_set.reader import LogitSet, find_set, usable_manifest
+from pipeline.logit_set.records import (
+    PartialSplit,
+    SplitRecord,
+)
 from pipeline.logit_set.schema import logits_of
+from pipeline.logit_set.set_tokenizer import load_set_tokenizer
 from pipeline.logit_set.shard_table import shard_table, text_hashes
-from pipeline.logit_set.verify import require_files
+from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
 from pipeline.metrics import score_logits
 from pipeline.sharing.config import JoinConfig
@@ -41,7 +43,7 @@ from pipeline.sources.source import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
 from pipeline.targets import make_target
 from pipeline.tasks import Task, load_task
-from pipeline.tokenization import load_tokenizer, tokenize
+from pipeline.tokenization import tokenize
 
 # of several rows with the same text, the one that stands at the same place
 FOUND = """
@@ -92,9 +94,9 @@ def join(config: JoinConfig, command: str) -> Joined:
         raise ConfigError(f"{root}: {advice}")
     task = _task_of(root, manifest, config)
     source = load_source(task, config.data, tuple(manifest.splits))
-    require_files(root, manifest.shards)
+    require_shards(root, manifest, manifest.shards)
     make_folder(config.store)
-    tokenizer = load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
+    tokenizer = load_set_tokenizer(root, manifest.tokenizer)
     mine = _keys(source, manifest)
     found, missing = _look_up(root, manifest, mine)
     if not found.num_rows:

@@ -16,12 +16,14 @@ from pipeline.logit_set.manifest import (
     TOKENIZER_FILE,
     DerivedManifest,
     ExamplesManifest,
-    PartialSplit,
     SetManifest,
     SharedShard,
     augmentation_of,
     fingerprint,
     has_text,
+)
+from pipeline.logit_set.records import (
+    PartialSplit,
 )
 from pipeline.logit_set.schema import examples_schema
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_shard

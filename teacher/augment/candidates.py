@@ -9,7 +9,12 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.files import make_folder, write_atomically
-from pipeline.logit_set.manifest import Setting, fingerprint
+from pipeline.logit_set.manifest import (
+    fingerprint,
+)
+from pipeline.logit_set.records import (
+    Setting,
+)
 from pipeline.sources import ROWS_AT_ONCE
 from pipeline.targets import Ints
 from pipeline.tokenization import tokenizer_sha256

@@ -16,7 +16,12 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, setting_changes, short
 from pipeline.files import make_folder, sha256, write_atomically
 from pipeline.logit_set.augmentation import AugmentationRecord
-from pipeline.logit_set.manifest import Setting, fingerprint
+from pipeline.logit_set.manifest import (
+    fingerprint,
+)
+from pipeline.logit_set.records import (
+    Setting,
+)
 from pipeline.logit_set.shard_file import parquet_writer
 from pipeline.run_record import Record, finish_run, read_record, write_record
 from teacher.augment.parts import Parts

@@ -11,7 +11,9 @@ from pipeline import console
 from pipeline.errors import IntegrityError
 from pipeline.files import remove_temporaries
 from pipeline.logit_set.augmentation import AugmentationRecord, Sample
-from pipeline.logit_set.manifest import Setting
+from pipeline.logit_set.records import (
+    Setting,
+)
 from pipeline.targets import Ints
 from pipeline.tasks import Method
 from teacher.augment.folder import Folder, write_part

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from accelerate import PartialState
 
-from pipeline.logit_set.manifest import Setting
+from pipeline.logit_set.records import (
+    Setting,
+)
 from pipeline.sources import ROWS_AT_ONCE, rows_sha256
 from pipeline.tasks import Task
 from teacher.augment.candidates import distinct_sentences, find_sites, prepare_masked_lm

@@ -12,7 +12,9 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.augmentation import AugmentationRecord
-from pipeline.logit_set.manifest import Setting
+from pipeline.logit_set.records import (
+    Setting,
+)
 from pipeline.sources import Source, load_source
 from pipeline.tasks import Task, load_task
 from teacher.augment.config import AugmentFlags

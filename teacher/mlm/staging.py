@@ -6,15 +6,17 @@ from importlib.metadata import version
 
 from pipeline.logit_set.codec import Codec
 from pipeline.logit_set.manifest import (
+    TokensManifest,
+    TokensShard,
+    fingerprint,
+)
+from pipeline.logit_set.records import (
     CorpusRecord,
     MaskingRecord,
     Setting,
     SplitRecord,
     TeacherRecord,
     TokenizerRecord,
-    TokensManifest,
-    TokensShard,
-    fingerprint,
 )
 from pipeline.logit_set.writer import plan_shards
 from pipeline.tokenization import pad_id, tokenizer_sha256, vocabulary_size

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from pipeline import console
+from pipeline.plain_text import visible
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x00\x7f\x9b2J\x85b [bold]x[/bold] [/]"
 SPELLED = r"a\x1b[31mred\x1b]0;title\x07\x00\x7f\x9b2J\x85b [bold]x[/bold] [/]"
@@ -74,8 +75,8 @@ def test_a_hash_is_shown_whole(screen: Callable[[int], io.StringIO]) -> None:
 
 
 def test_control_characters_are_spelled_out() -> None:
-    assert console.visible(HOSTILE) == SPELLED
-    assert console.visible("tab\tand\nline, ü 漢 🙂") == "tab\tand\nline, ü 漢 🙂"
+    assert visible(HOSTILE) == SPELLED
+    assert visible("tab\tand\nline, ü 漢 🙂") == "tab\tand\nline, ü 漢 🙂"
 
 
 def test_progress_shows_its_description_literally(screen: Callable[[int], io.StringIO]) -> None:

@@ -10,12 +10,14 @@ from pipeline.errors import IntegrityError
 from pipeline.logit_set.manifest import (
     FILE_NAME,
     MAX_MANIFEST_BYTES,
-    Setting,
     fingerprint,
     read_manifest,
     write_manifest,
 )
 from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.records import (
+    Setting,
+)
 
 settings = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers() | st.booleans(), max_size=6)
 

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.manifest import ExamplesManifest, Setting, Shard, fingerprint, read_manifest
+from pipeline.logit_set.manifest import (
+    ExamplesManifest,
+    Shard,
+    fingerprint,
+    read_manifest,
+)
 from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.records import (
+    Setting,
+)
 from pipeline.logit_set.schema import examples_schema
 from pipeline.logit_set.writer import (
     complete_set,

@@ -14,14 +14,16 @@ from pipeline.logit_set.codec import Codec, CodecName
 from pipeline.logit_set.codecs import Decoder, Predictions
 from pipeline.logit_set.encode import draws, encode, no_statistics
 from pipeline.logit_set.manifest import (
+    TokensManifest,
+    TokensShard,
+    fingerprint,
+)
+from pipeline.logit_set.records import (
     CorpusRecord,
     MaskingRecord,
     SplitRecord,
     TeacherRecord,
     TokenizerRecord,
-    TokensManifest,
-    TokensShard,
-    fingerprint,
 )
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import MaskedRows, read_groups, read_statistics, tokens_table

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.augmentation import Sample
-from pipeline.logit_set.manifest import Setting
+from pipeline.logit_set.records import (
+    Setting,
+)
 from pipeline.logit_set.shard_file import read_footer
 from teacher.augment import folder as folder_module
 from teacher.augment.folder import Folder, Variants, open_variants, start_folder, write_part
