@@ -11,6 +11,7 @@ from pipeline.logit_set.manifest import fingerprint
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.schema import examples_schema, text_hash
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, write_shard
+from pipeline.sources import rows_sha256
 from pipeline.tokenization import tokenizer_sha256
 
 Row = dict[str, Any]
@@ -39,6 +40,7 @@ def rewritten(
     changed = {split: rows for split, rows in made.items() if rows is not None}
     for row in (row for rows in changed.values() for row in rows if row["sentence1"] is not None):
         row["text_hash"] = text_hash(tokenizer.sha256, row["sentence1"], row["sentence2"])
+    hashes = {split: hash_of([row for row in rows if row["variant"] == 0]) for split, rows in changed.items()}
     counts = {split: 1 + max((row["source_row"] for row in rows), default=-1) for split, rows in changed.items()}
     settings = manifest.settings | {"written_as": root.name}
     planned = manifest.model_copy(
@@ -49,7 +51,10 @@ def rewritten(
             "tokenizer": tokenizer,
             "settings": settings,
             "fingerprint": fingerprint(settings),
-            "splits": {split: manifest.splits[split].model_copy(update={"rows": n}) for split, n in counts.items()},
+            "splits": {
+                split: manifest.splits[split].model_copy(update={"rows": n, "rows_sha256": hashes[split]})
+                for split, n in counts.items()
+            },
             "shards": tuple(shard for split, n in counts.items() for shard in plan_shards(split, n, n or 1)),
         }
     )
@@ -61,5 +66,11 @@ def rewritten(
 
 
 def with_logits(logits: Callable[[int], list[float]]) -> Callable[[str, list[Row]], list[Row]]:
-    """Gives every row the logits that a function makes of its source row, and turns the order of the file around."""
-    return lambda _, rows: [row | {"logits": logits(row["source_row"])} for row in reversed(rows)]
+    """Gives every row the logits that a function makes of its source row."""
+    return lambda _, rows: [row | {"logits": logits(row["source_row"])} for row in rows]
+
+
+def hash_of(rows: list[Row]) -> str:
+    """The hash of the texts and gold of source rows."""
+    types = {"sentence1": pa.string(), "sentence2": pa.string(), "label": pa.int32(), "score": pa.float32()}
+    return rows_sha256(pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()}))

@@ -10,6 +10,7 @@ import duckdb
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
+from pipeline.logit_set.manifest import ExamplesManifest, has_text
 from pipeline.logit_set.mix import DEFAULT_MIX, mix_sql
 from pipeline.logit_set.reader import KEYS, LogitSet, open_set
 from pipeline.logit_set.same_rows import different_rows
@@ -62,7 +63,7 @@ class Mixture(LogitSet):
             IntegrityError: if a file is missing or was changed.
         """
         files = {one.view: one.checked_files(split) for one in self.sets}
-        columns = {one.view: columns_as(self.manifest.target, one.manifest.target) for one in self.sets}
+        columns = {one.view: _columns(self.manifest.target, one.manifest) for one in self.sets}
         with open_files(files, columns) as connection:
             yield connection
 
@@ -71,7 +72,7 @@ def open_sets(paths: Sequence[Path], mix: str | None = None, allow_unverified: b
     """Opens a set, or several as one once it is proved that their rows are the same.
 
     Args:
-        paths: folders of sets; the first gives keys, ids, texts and gold.
+        paths: folders of sets; the first gives keys, ids, texts and gold, the others may be without text.
         mix: how several are mixed, see `mix_sql`. (default: the mean)
         allow_unverified: open sets that are complete but not verified, too.
 
@@ -80,7 +81,8 @@ def open_sets(paths: Sequence[Path], mix: str | None = None, allow_unverified: b
         DataError: if rows with the same key have other texts or gold, or no training row is in every set.
         IntegrityError: as `open_set`.
     """
-    first, *others = (open_set(path, allow_unverified) for path in paths)
+    first = open_set(paths[0], allow_unverified)
+    others = [open_set(path, allow_unverified, needs_text=False) for path in paths[1:]]
     if not others:
         return first
     mixture = Mixture(first.root, first.manifest, tuple(others), mix or DEFAULT_MIX)
@@ -97,6 +99,12 @@ def open_sets(paths: Sequence[Path], mix: str | None = None, allow_unverified: b
 def mix_of(logit_set: LogitSet) -> str | None:
     """How the logits of a set are mixed, None if it is of one teacher."""
     return logit_set.mix if isinstance(logit_set, Mixture) else None
+
+
+def _columns(first: Target, manifest: ExamplesManifest) -> str:
+    """What to select of a set, in SQL: columns in the order of the first's labels, null for texts it has not."""
+    columns = columns_as(first, manifest.target)
+    return columns if has_text(manifest) else f"{columns}, null::varchar as sentence1, null::varchar as sentence2"
 
 
 def columns_as(first: Target, other: Target) -> str:

@@ -122,16 +122,16 @@ class LogitSet:
             return to_arrow(select(connection, sql))
 
 
-def open_set(path: Path, allow_unverified: bool = False) -> LogitSet:
+def open_set(path: Path, allow_unverified: bool = False, needs_text: bool = True) -> LogitSet:
     """Opens a set of examples for use.
 
     Raises:
-        ConfigError: if it is of another kind.
+        ConfigError: if it is of another kind, or without the text that is needed.
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
     advice = "it is for `distill pretrain-student`; for this a set of a task is needed"
     manifest = usable_manifest(path, ExamplesManifest, advice, allow_unverified)
-    if not has_text(manifest):
+    if needs_text and not has_text(manifest):
         raise ConfigError(f"{path}: holds logits without texts; put yours beside them first, with `distill join`")
     return LogitSet(path, manifest)
 

@@ -81,7 +81,7 @@ def _manifest_there(place: Place) -> SetManifest:
         reason = "a push to it is under way or was stopped" if unfinished else f"not a logit set: it has no {FILE_NAME}"
         raise DataError(f"{place.url}: {reason}")
     manifest = parse_manifest(content, f"{place.url}/{FILE_NAME}")
-    if manifest.state == "staged" or not manifest.shards:
+    if manifest.state == "staged":
         raise IntegrityError(f"{place.url}: a set that was never finished (state {manifest.state!r})")
     sizes = place.sizes(manifest.shards[0].folder)
     problems = [

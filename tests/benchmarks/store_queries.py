@@ -16,8 +16,8 @@ from tokenizers import Tokenizer, models
 
 from pipeline import console
 from pipeline.catalog import open_catalog
-from pipeline.logit_set.manifest import ExamplesManifest, fingerprint
-from pipeline.logit_set.records import Shard, SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
+from pipeline.logit_set.manifest import ExamplesManifest, Shard, fingerprint
+from pipeline.logit_set.records import SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
 from pipeline.logit_set.schema import examples_schema
 from pipeline.logit_set.writer import complete_set, plan_shards, start_set, write_shard
 from pipeline.sql.gate import select, to_arrow

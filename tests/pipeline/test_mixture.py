@@ -12,6 +12,7 @@ from pipeline.logit_set.manifest import FILE_NAME
 from pipeline.logit_set.mixture import Mixture, open_sets
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.schema import logits_of
+from pipeline.sharing.text_free import without_text
 from pipeline.sql.gate import open_files, select
 from pipeline.targets import softmax
 from tests.rewritten_sets import Row, rewritten, with_logits
@@ -177,27 +178,29 @@ def test_with_another_tokenizer_and_another_text_or_none_nothing_is_proved(
     other = rewritten(roles_set, tmp_path / "roles2", second_sentence, new_tokenizer=True)
     with pytest.raises(DataError, match=r"train, source row 3, variant 0: text .*it's \[red\]"):
         open_sets([roles_set.root, other.root])
-    bare = [
-        rewritten(opinion_set, tmp_path / f"bare{k}", lambda _, rows: [r | {"sentence1": None} for r in rows], None, k)
-        for k in (False, True)
-    ]
-    with pytest.raises(DataError, match=r"text none in .*; with two tokenizers only texts are a proof"):
-        open_sets([one.root for one in bare])
+    other = rewritten(opinion_set, tmp_path / "other", lambda _, rows: rows, new_tokenizer=True)
+    with (
+        without_text(other.root, other.manifest) as (bare, _),
+        pytest.raises(DataError, match=r"text .*, none in .*; with two tokenizers only texts are a proof"),
+    ):
+        open_sets([opinion_set.root, bare])
 
 
-def test_without_texts_hashes_of_the_same_tokenizer_are_the_proof(opinion_set: LogitSet, tmp_path: Path) -> None:
-    def bare(_: str, rows: list[Row]) -> list[Row]:
-        return [row | {"sentence1": None} for row in rows]
+def test_of_sets_without_text_the_hashes_are_the_proof(opinion_set: LogitSet, tmp_path: Path) -> None:
+    def mistaken(_: str, rows: list[Row]) -> list[Row]:
+        return [row | {"sentence1": "quite another"} if row["source_row"] == 9 else row for row in rows]
 
-    def mistaken(split: str, rows: list[Row]) -> list[Row]:
-        return [
-            row | {"text_hash": rows[0]["text_hash"]} if row["source_row"] == 9 else row for row in bare(split, rows)
-        ]
-
-    sets = [rewritten(opinion_set, tmp_path / change.__name__, change) for change in (bare, mistaken)]
-    assert open_sets([opinion_set.root, sets[0].root]).read("train", ("source_row",)).num_rows == 96
-    with pytest.raises(DataError, match=r"source row 9, variant 0: text '.*' in .*, none in"):
-        open_sets([opinion_set.root, sets[1].root])
+    same = rewritten(opinion_set, tmp_path / "same", with_logits(lambda row: [row, 0.0]))
+    with without_text(same.root, same.manifest) as (bare, _):
+        mixed = open_sets([opinion_set.root, bare], "weighted:1e-9,1")
+        rows = mixed.read("train", ("source_row", "logits[1] - logits[2] as difference"))
+    assert rows.column("difference").to_pylist()[:15] == pytest.approx(list(range(15)), abs=1e-3)
+    other = rewritten(opinion_set, tmp_path / "other", mistaken)
+    with (
+        without_text(other.root, other.manifest) as (bare, _),
+        pytest.raises(DataError, match=r"source row 9, variant 0: text '.*' in .*, none in"),
+    ):
+        open_sets([opinion_set.root, bare])
 
 
 def test_other_gold_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
