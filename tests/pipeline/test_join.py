@@ -20,7 +20,8 @@ from pipeline.logit_set.verify import verify_shards
 from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.join import Joined, join
 from student.data import load_examples
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
+from teacher.dump import dump
+from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.pipeline.places import contents, send
 
 Lines = list[dict[str, Any]]
@@ -149,6 +150,15 @@ def test_gold_is_ones_own(blind: Path, opinion_set: LogitSet, work: Path, tmp_pa
     assert [k for k in range(TRAIN_ROWS) if before[k] != after[k]] == [5]
     assert after[5] == before[5] | {"label": 1 - before[5]["label"]}
     assert found.manifest.fingerprint != opinion_set.manifest.fingerprint
+
+
+def test_of_equal_texts_the_one_at_the_same_place_counts(work: Path, teachers: Path, tmp_path: Path) -> None:
+    own = data(work, tmp_path, train=lambda lines: [*lines, lines[0] | {"label": 1 - lines[0]["label"]}])
+    dump(dump_config(work, "opinion", tmp_path / "store", data=own), "distill teacher-dump")
+    send(tmp_path / "store" / "opinion", str(tmp_path / "blind"), without_text=True)
+    found = joined(tmp_path / "blind", work, own, tmp_path / "store")
+    assert found.other_gold == {"validation": [], "train": []}
+    assert found.manifest.fingerprint == open_set(tmp_path / "store" / "opinion").manifest.fingerprint
 
 
 @pytest.fixture

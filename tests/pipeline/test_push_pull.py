@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import pipeline.sharing.push
 from pipeline.catalog import open_catalog
 from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
@@ -70,6 +71,7 @@ def test_a_push_whose_transport_fails_leaves_no_set_and_goes_on(
     opinion_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = str(tmp_path / "there")
+    monkeypatch.setattr(pipeline.sharing.push, "SMALL_BYTES", 0)  # the journal alone tells what has arrived
     fail_for(monkeypatch, "train-00002")
     with pytest.raises(DataError, match=r"there.*cannot be (read or )?written: .*the line is dead"):
         send(opinion_set.root, place)
@@ -77,7 +79,7 @@ def test_a_push_whose_transport_fails_leaves_no_set_and_goes_on(
     assert FILE_NAME not in arrived
     with pytest.raises(DataError, match="there: a push to it is under way or was stopped"):
         fetch(place, tmp_path / "store")
-    monkeypatch.undo()
+    fail_for(monkeypatch, "nothing")
     again = send(opinion_set.root, place)
     assert set(again.kept) == arrived - {JOURNAL}
     assert "examples/train-00002-of-00004.parquet" in again.sent
@@ -125,12 +127,11 @@ def test_a_pull_whose_transport_fails_leaves_nothing_usable_and_goes_on(
 
 def fail_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Lets no file of that name be copied to a folder."""
-    copy = shutil.copyfile
 
     def failing(source: Path, target: Path) -> None:
         if name in str(source):
             raise OSError("the line is dead")
-        copy(source, target)
+        target.write_bytes(source.read_bytes())
 
     monkeypatch.setattr(shutil, "copyfile", failing)
 
@@ -151,11 +152,11 @@ def open_failing(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[Any, str, 
 
 
 def test_another_set_is_replaced_only_on_demand(
-    opinion_set: LogitSet, roles_set: LogitSet, place: str, tmp_path: Path
+    opinion_set: LogitSet, augmented_set: LogitSet, place: str, tmp_path: Path
 ) -> None:
-    send(roles_set.root, place)
+    send(augmented_set.root, place)  # it has more files
     before = objects(place)
-    with pytest.raises(ConfigError, match=r"holds another set, 'roles' of .*use --replace"):
+    with pytest.raises(ConfigError, match=r"holds another set, 'opinion-mask-pos' of .*use --replace"):
         send(opinion_set.root, place)
     assert objects(place) == before
     fetch(place, tmp_path / "store", name="opinion")
@@ -163,7 +164,7 @@ def test_another_set_is_replaced_only_on_demand(
     assert objects(place) == contents(opinion_set.root)
     with pytest.raises(ConfigError, match=r"opinion: another set has this name .*another --name, or use --replace"):
         fetch(place, tmp_path / "store")
-    assert open_set(tmp_path / "store" / "opinion").manifest == roles_set.manifest
+    assert open_set(tmp_path / "store" / "opinion").manifest == augmented_set.manifest
     fetch(place, tmp_path / "store", replace=True)
     assert contents(tmp_path / "store" / "opinion") == contents(opinion_set.root)
 

@@ -116,11 +116,11 @@ def test_a_branch_of_its_own_and_everybody_may_look(
 
 
 def test_another_set_is_replaced_only_on_demand(
-    opinion_set: LogitSet, roles_set: LogitSet, hub: Hub, distill: Distill
+    opinion_set: LogitSet, augmented_set: LogitSet, hub: Hub, distill: Distill
 ) -> None:
-    distill("push", roles_set.root, URL)
+    distill("push", augmented_set.root, URL)
     message = distill("push", opinion_set.root, URL, fails=True)
-    assert f"{URL}: holds another set, 'roles' of" in message
+    assert f"{URL}: holds another set, 'opinion-mask-pos' of" in message
     distill("push", opinion_set.root, URL, "--replace")
     files = hub.files("me/opinion")
     assert {name: files[name] for name in files if name != ".gitattributes"} == contents(opinion_set.root)
