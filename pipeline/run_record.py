@@ -51,6 +51,12 @@ def recorded_sets(record: Record) -> list[str]:
     return record["logit_sets"] if "logit_sets" in record else [record["logit_set"]]
 
 
+def recorded_fingerprints(settings: dict[str, Any]) -> list[str]:
+    """Fingerprints of the logit sets of a run; those of older releases had one."""
+    one = settings.get("logit_set_fingerprint")
+    return list(settings["logit_set_fingerprints"]) if one is None else [one]
+
+
 def finish_run(path: Path, result: dict[str, Any]) -> Record:
     """Adds the result to a run's record and marks it finished."""
     record = read_record(path) | {"state": "finished", "result": result}

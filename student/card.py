@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from pipeline.console import size
-from pipeline.run_record import Record
+from pipeline.run_record import Record, recorded_fingerprints
 from student.architecture import StudentConfig, summary
 
 CARD_FILE = "README.md"
@@ -58,17 +58,13 @@ def _scores(record: Record) -> str:
     return "\n".join(lines)
 
 
-def _fingerprints(settings: dict[str, Any]) -> list[str]:
-    return settings.get("logit_set_fingerprints") or [settings["logit_set_fingerprint"]]  # of an older release
-
-
 def _origin(record: Record) -> str:
     settings = record["settings"]
     lines = [
         "## Where it comes from",
         "",
         f"- command: `{record['command']}`",
-        *(f"- logit set: fingerprint `{fingerprint}`" for fingerprint in _fingerprints(settings)),
+        *(f"- logit set: fingerprint `{fingerprint}`" for fingerprint in recorded_fingerprints(settings)),
         f"- rows: {settings['rows']:,}, `{settings['query']}`",
         f"- written with: {', '.join(f'{name} {v}' for name, v in record['result']['versions'].items())}",
     ]

@@ -1,14 +1,17 @@
 """The page of a run: what it was trained from and how, how good it is, and where it differs from its teacher."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pipeline.console import size
 from pipeline.errors import DataError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, find_set, open_set
+from pipeline.logit_set.manifest import read_manifest
+from pipeline.logit_set.mixture import open_sets
+from pipeline.logit_set.reader import LogitSet, find_set
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Section, Table
-from pipeline.run_record import RUN_RECORD, Record, read_record
+from pipeline.run_record import RUN_RECORD, Record, read_record, recorded_fingerprints, recorded_sets
 from student.architecture import read_config
 from student.config import EvaluateConfig
 from student.describe import describe_config
@@ -40,7 +43,7 @@ def run_page(config: ReportConfig, folder: Path) -> Page:
     if is_pretrained(folder):
         return pretrained_page(name, record)
     student_config = read_config(folder / CONFIG_FILE)
-    logit_set, missing = trained_set(config, record["logit_set"], record["settings"]["logit_set_fingerprint"])
+    logit_set, missing = trained_set(config, record)
     evaluation = record["result"].get("evaluation")  # runs of the first format have none
     if evaluation is None and logit_set is not None:
         flags = EvaluateConfig(run=folder, logits=str(logit_set.root), allow_unverified=config.allow_unverified)
@@ -69,19 +72,28 @@ def finished_record(path: Path) -> Record:
     return record
 
 
-def trained_set(config: ReportConfig, place: str, fingerprint: str) -> tuple[LogitSet | None, str]:
-    """The set that a run was trained on, from where it lay or by its name in the store; else None, and why."""
-    for where in (place, Path(place).name):
-        try:
-            logit_set = open_set(find_set(where, config.store), config.allow_unverified)
-        except DataError:
-            continue
-        if logit_set.manifest.fingerprint == fingerprint:
-            return logit_set, ""
+def trained_set(config: ReportConfig, record: Record) -> tuple[LogitSet | None, str]:
+    """The set that a run was trained on, or its mixture, if all of it is still there; else None, and why."""
+    places, fingerprints = recorded_sets(record), recorded_fingerprints(record["settings"])
+    paths = [_lies_at(config, place, known) for place, known in zip(places, fingerprints, strict=True)]
+    there = [path for path in paths if path is not None]
+    if len(there) == len(paths):
+        return open_sets(there, record["settings"].get("mix"), config.allow_unverified), ""
+    gone = ", ".join(place for place, path in zip(places, paths, strict=True) if path is None)
     return None, (
-        f"The logit set that this was trained on is neither in {place} nor in the store {config.store}, so there is no "
+        f"The logit set that this was trained on is neither in {gone} nor in the store {config.store}, so there is no "
         "more here than the record of the run. --store says where it is."
     )
+
+
+def _lies_at(config: ReportConfig, place: str, fingerprint: str) -> Path | None:
+    """Where a set lies now: where it lay, or by its name in the store."""
+    for where in (place, Path(place).name):
+        with suppress(DataError):
+            path = find_set(where, config.store)
+            if read_manifest(path).fingerprint == fingerprint:
+                return path
+    return None
 
 
 def _facts(record: Record, made_of: dict[str, Any]) -> dict[str, Any]:
@@ -90,8 +102,8 @@ def _facts(record: Record, made_of: dict[str, Any]) -> dict[str, Any]:
     return architecture | {
         "parameters": made_of["parameters"]["total"],
         "size": size(made_of["bytes"]),
-        "logit set": record["logit_set"],
-        "its fingerprint": settings["logit_set_fingerprint"],
+        "logit set": ", ".join(recorded_sets(record)),
+        "its fingerprint": ", ".join(recorded_fingerprints(settings)),
         "training rows": settings["rows"],
         "query": settings["query"],
         "hash of the rows": settings["rows_sha256"],
@@ -101,7 +113,7 @@ def _facts(record: Record, made_of: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(settings: dict[str, Any]) -> dict[str, Any]:
-    told = {"logit_set_fingerprint", "rows", "rows_sha256", "query"}
+    told = {"logit_set_fingerprint", "logit_set_fingerprints", "rows", "rows_sha256", "query"}
     return {name: value for name, value in settings.items() if value is not None and name not in told}
 
 

@@ -34,7 +34,7 @@ def sweep_page(config: ReportConfig, folder: Path) -> Page:
     facts = {"command": record["command"]} | {k: v for k, v in record["settings"].items() if v is not None}
     sections = (
         Section("Scores", tables=(_table(points, metric), *_failures(result["failed"]))),
-        _costs(config, points, runs, metric, record["settings"]["logit_set_fingerprint"]),
+        _costs(config, points, runs, metric),
         Section("By value", pictures=tuple(_by_value(points, metric))),
         Section("Settings they share", facts=facts),
     )
@@ -63,14 +63,11 @@ def _failures(failed: dict[str, str]) -> list[Table]:
     return [Table("Failed", ("run", "why"), list(failed.items()))] if failed else []
 
 
-def _costs(
-    config: ReportConfig, points: list[Point], runs: list[Path | None], metric: str, fingerprint: str
-) -> Section:
+def _costs(config: ReportConfig, points: list[Point], runs: list[Path | None], metric: str) -> Section:
     there = [run for run in runs if run is not None]
     if not there:
         return Section("What the scores cost", "The folders of the runs are gone, and with them sizes and speeds.")
-    place = read_record(there[0] / RUN_RECORD)["logit_set"]
-    logit_set, missing = trained_set(config, place, fingerprint)
+    logit_set, missing = trained_set(config, read_record(there[0] / RUN_RECORD))
     caption = "A dot a run, a large one at the mean of the seeds, with its number in the table. Better: up and to the"
     sizes = [None if run is None else _num_parameters(run) for run in runs]
     drawn = [_cost("Score against size", points, sizes, "parameters", metric, f"{caption} left.")]

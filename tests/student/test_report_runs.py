@@ -80,7 +80,7 @@ def test_a_runs_page_needs_nothing_else_and_is_the_same_each_time(
 
 def test_without_its_set_the_page_says_so(opinion_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(opinion_run, tmp_path / "run"))
-    record = json.loads((run / "run.json").read_text()) | {"logit_set": str(tmp_path / "gone" / "opinion")}
+    record = json.loads((run / "run.json").read_text()) | {"logit_sets": [str(tmp_path / "gone" / "opinion")]}
     (run / "run.json").write_text(json.dumps(record))
     page = run_page(config_for(run, tmp_path / "store"), run)
     assert [section.title for section in page.sections] == [
@@ -95,10 +95,10 @@ def test_without_its_set_the_page_says_so(opinion_run: Path, tmp_path: Path) -> 
 
 def test_a_set_that_has_moved_is_found_in_the_store(opinion_run: Path, store: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(opinion_run, tmp_path / "run"))
-    record = json.loads((run / "run.json").read_text()) | {"logit_set": "/gone/opinion"}
+    record = json.loads((run / "run.json").read_text()) | {"logit_sets": ["/gone/opinion"]}
     (run / "run.json").write_text(json.dumps(record))
     assert "Split validation" in [section.title for section in run_page(config_for(run, store), run).sections]
-    record["settings"]["logit_set_fingerprint"] = "0" * 64  # what lies there now is another set
+    record["settings"]["logit_set_fingerprints"] = ["0" * 64]  # what lies there now is another set
     (run / "run.json").write_text(json.dumps(record))
     assert "Split validation" not in [section.title for section in run_page(config_for(run, store), run).sections]
 
