@@ -1,6 +1,7 @@
 """What the user sees: progress and notes on stderr, results on stdout."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,16 +9,23 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from pipeline.environment import is_main_process, progress_disabled
+from pipeline.plain_text import visible
 
 LINE_EVERY_S = 30
+BEYOND_ASCII = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
 
 stdout = Console()
 stderr = Console(stderr=True, highlight=False)
+
+
+def escape(text: str) -> str:
+    """Text that shows as it is: neither markup of `rich` nor control characters count."""
+    return escape_markup(visible(text))
 
 
 def note(message: str) -> None:
@@ -38,18 +46,19 @@ def error(message: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Prints a result for machines."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    """Prints a result for machines; JSON spells control characters out by itself, but not those beyond ASCII."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    sys.stdout.write(BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
 
 
 def print_text(text: str) -> None:
-    """Prints a text as it is."""
-    sys.stdout.write(text)
+    """Prints a text as it is, but for control characters."""
+    sys.stdout.write(visible(text))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
     """Prints a result for people."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=None if title is None else escape(title), title_justify="left")
     for number, column in enumerate(columns):
         numeric = all(isinstance(row[number], int | float) for row in rows)
         table.add_column(escape(column), justify="right" if numeric and rows else "left")
@@ -60,7 +69,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
 
 def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
     """Prints named values, one a line."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=escape(title), title_justify="left", show_header=False)
     for key, value in pairs.items():
         table.add_row(escape(key), escape(show(value)))
     stdout.print(table)

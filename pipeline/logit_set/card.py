@@ -10,6 +10,7 @@ import yaml
 from pipeline.logit_set.augmentation import AugmentationRecord
 from pipeline.logit_set.licence import is_open
 from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, TokensManifest, augmentation_of, has_text
+from pipeline.plain_text import visible
 
 CODEC_COLUMNS = {
     "dense": "| `log_probs`, `log_z` | bits of float16: every log-probability; the logit is log_prob + log_z |",
@@ -58,12 +59,12 @@ def _own_values(manifest: SetManifest) -> dict[str, str]:
     """What only one kind of set has to say."""
     if isinstance(manifest, TokensManifest):
         return {
-            "corpus": manifest.corpus.name,
+            "corpus": _plain(manifest.corpus.name),
             "codec": str(manifest.codec),
-            "packing": manifest.corpus.packing,
+            "packing": _plain(manifest.corpus.packing),
             "min_seq_length": str(manifest.corpus.min_seq_length),
             "probability": f"{manifest.masking.probability:.0%}",
-            "masking": manifest.masking.kind,
+            "masking": _plain(manifest.masking.kind),
             "num_copies": str(manifest.masking.num_copies),
             "seed": str(manifest.masking.seed),
             "codec_columns": CODEC_COLUMNS[manifest.codec.name],
@@ -73,7 +74,7 @@ def _own_values(manifest: SetManifest) -> dict[str, str]:
     return {
         "task": _plain(manifest.task.name),
         "num_logits": str(manifest.target.num_logits),
-        "names": ", ".join(f"`{_cell((name,))}`" for name in manifest.target.names),
+        "names": ", ".join("`" + _cell((name,)).replace("`", "'") + "`" for name in manifest.target.names),
         "text_columns": TEXT_COLUMNS if has_text(manifest) else TEXT_FREE_COLUMNS,
         "augmentation": _augmentation(augmentation) if augmentation else "",
     }
@@ -85,9 +86,9 @@ def _augmentation(record: AugmentationRecord) -> str:
         f"| {name} | {value:,} |" if isinstance(value, int) else f"| {name} | {value} |"
         for name, value in record.lines().items()
     )
-    settings = ", ".join(f"{name} {value}" for name, value in record.settings.items())
+    settings = ", ".join(_plain(f"{name} {value}") for name, value in record.settings.items())
     rows = [
-        f"| {row.source_row}:{row.variant} | {row.origin} | {_cell(row.original)} | {_cell(row.text)} |"
+        f"| {row.source_row}:{row.variant} | {_cell((row.origin,))} | {_cell(row.original)} | {_cell(row.text)} |"
         for row in record.sample
     ]
     sample = "" if not rows else "\n".join(["| row | origin | original | variant |", "|---|---|---|---|", *rows])
@@ -109,12 +110,12 @@ Settings: {settings}
 
 def _plain(text: str) -> str:
     """Text of a manifest fit for a line of Markdown: whoever wrote it, it is no markup and stays on the line."""
-    return html.escape(" ".join(text.split()), quote=False).replace("[", "\\[")
+    return html.escape(visible(" ".join(text.split())), quote=False).replace("[", "\\[")
 
 
 def _cell(sentences: tuple[str, ...]) -> str:
     """Sentences fit for a table of Markdown: on one line, without marks of its own, and not too long."""
-    text = " ".join(" ‖ ".join(sentences).split())
+    text = visible(" ".join(" ‖ ".join(sentences).split()))
     return html.escape(shorten(text, 300, placeholder=" …"), quote=False).replace("|", "\\|")
 
 
