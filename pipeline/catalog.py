@@ -19,7 +19,6 @@ from pipeline.errors import DataError, IntegrityError
 from pipeline.files import write_atomically
 from pipeline.logit_set.manifest import (
     FILE_NAME,
-    TOKENIZER_FILE,
     AugmentedManifest,
     ExamplesManifest,
     SetManifest,
@@ -133,10 +132,10 @@ def _readable_set(root: Path) -> SetManifest:
 
 def _check_words(root: Path, manifest: TokensManifest) -> None:
     """Makes sure that a set of tokens can be shown in words."""
+    from pipeline.logit_set.set_tokenizer import load_set_tokenizer
     from pipeline.logit_set.tokens import tokens_schema  # codecs need torch, which other sets do without
-    from pipeline.tokenization import load_tokenizer
 
-    load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
+    load_set_tokenizer(root, manifest.tokenizer)
     for shard in manifest.shards:
         schema = read_metadata(root / shard.path).schema.to_arrow_schema().remove_metadata()
         if not schema.equals(tokens_schema(manifest.codec)):
@@ -165,12 +164,12 @@ def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> Non
 
 def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, manifest: TokensManifest, files: list[Path]) -> None:
     """The vocabulary of a set of tokens, unless another set has brought it, and the view in words."""
+    from pipeline.logit_set.set_tokenizer import load_set_tokenizer
     from pipeline.sql.token_view import token_view_sql
-    from pipeline.tokenization import load_tokenizer
 
     key = manifest.tokenizer.sha256
     if not connection.execute("select 1 from vocabulary where tokenizer = ? limit 1", [key]).fetchone():
-        words = load_tokenizer(root / TOKENIZER_FILE, key).get_vocab(with_added_tokens=True)
+        words = load_set_tokenizer(root, manifest.tokenizer).get_vocab(with_added_tokens=True)
         table = pa.table({"tokenizer": [key] * len(words), "id": list(words.values()), "token": list(words)})
         connection.register("words", table)
         connection.execute("insert into vocabulary select * from words")

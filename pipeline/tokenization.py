@@ -10,8 +10,11 @@ from tokenizers import Encoding, Tokenizer
 
 from pipeline.errors import IntegrityError
 from pipeline.files import read_small_file
+from pipeline.strict_json import parse_json
+from pipeline.tokenizer_safety import growth_problem, reported, vocabulary_problem
 
 MAX_TOKENIZER_BYTES = 64 * 2**20
+FAILURE = "the tokenizer fails on a text"
 PAD_TOKENS = ("[PAD]", "<pad>")
 
 
@@ -40,11 +43,15 @@ def read_tokenizer_json(path: Path, sha256: str) -> str:
     """
     try:
         text = read_small_file(path, MAX_TOKENIZER_BYTES).decode("utf-8")
+        content = parse_json(text)
         actual = tokenizer_sha256(text)
     except (FileNotFoundError, ValueError, AttributeError, RecursionError) as error:
         raise IntegrityError(f"{path}: not a readable tokenizer.json: {error}") from error
     if actual != sha256:
         raise IntegrityError(f"{path}: not the tokenizer that the ids come from; the file was changed")
+    problem = growth_problem(content)
+    if problem:
+        raise IntegrityError(f"{path}: {problem}; not used")
     return text
 
 
@@ -55,10 +62,12 @@ def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
         IntegrityError: if it is missing, damaged, or another.
     """
     text = read_tokenizer_json(path, sha256)
-    try:
-        return Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare Exception
-        raise IntegrityError(f"{path}: this release of `tokenizers` cannot read it: {error}") from error
+    with reported(f"{path}: this release of `tokenizers` cannot read it"):
+        tokenizer = Tokenizer.from_str(text)
+    problem = vocabulary_problem(tokenizer)
+    if problem:
+        raise IntegrityError(f"{path}: {problem}; not used")
+    return tokenizer
 
 
 def tokenizer_sha256(tokenizer_json: str) -> str:
@@ -90,7 +99,8 @@ def frame_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    encoding = tokenizer.encode("a")
+    with reported(FAILURE):
+        encoding = tokenizer.encode("a")
     places = [place for place, sentence in enumerate(encoding.sequence_ids) if sentence is not None]
     return encoding.ids[: places[0]], encoding.ids[places[-1] + 1 :]
 
@@ -105,7 +115,8 @@ def special_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...],
     """
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    encoding = tokenizer.encode("a", "a")
+    with reported(FAILURE):
+        encoding = tokenizer.encode("a", "a")
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])
     part = 0
     for token, sentence in zip(encoding.ids, encoding.sequence_ids, strict=True):
@@ -129,9 +140,10 @@ def tokenize(
         max_seq_length: most tokens per input.
     """
     tokenizer.no_padding()
-    tokenizer.enable_truncation(max_seq_length)
     inputs = list(sentences1) if sentences2 is None else list(zip(sentences1, sentences2, strict=True))
-    return [_tokenized(encoding) for encoding in tokenizer.encode_batch(inputs)]
+    with reported(FAILURE):
+        tokenizer.enable_truncation(max_seq_length)
+        return [_tokenized(encoding) for encoding in tokenizer.encode_batch(inputs)]
 
 
 def _tokenized(encoding: Encoding) -> Tokenized:

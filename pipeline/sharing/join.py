@@ -19,7 +19,6 @@ from tokenizers import Tokenizer
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder
 from pipeline.logit_set.manifest import (
-    TOKENIZER_FILE,
     DerivedManifest,
     ExamplesManifest,
     Shard,
@@ -32,6 +31,7 @@ from pipeline.logit_set.records import (
     SplitRecord,
 )
 from pipeline.logit_set.schema import logits_of
+from pipeline.logit_set.set_tokenizer import load_set_tokenizer
 from pipeline.logit_set.shard_table import shard_table, text_hashes
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
 from pipeline.metrics import score_logits
@@ -42,7 +42,7 @@ from pipeline.sources.source import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
 from pipeline.targets import make_target
 from pipeline.tasks import Task, load_task
-from pipeline.tokenization import load_tokenizer, tokenize
+from pipeline.tokenization import tokenize
 
 # of several rows with the same text, the one that stands at the same place
 FOUND = """
@@ -93,7 +93,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     task = _task_of(root, manifest, config)
     source = load_source(task, config.data, tuple(manifest.splits))
     make_folder(config.store)
-    tokenizer = load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
+    tokenizer = load_set_tokenizer(root, manifest.tokenizer)
     mine = _keys(source, manifest)
     found, missing = _look_up(root, manifest, mine)
     if not found.num_rows:

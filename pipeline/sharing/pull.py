@@ -24,6 +24,7 @@ from pipeline.logit_set.manifest import (
     parse_manifest,
     read_manifest,
 )
+from pipeline.logit_set.set_tokenizer import load_set_tokenizer
 from pipeline.logit_set.tokens import DECODER_FILE
 from pipeline.logit_set.verify import check_bytes
 from pipeline.logit_set.writer import finish_set
@@ -32,7 +33,7 @@ from pipeline.sharing.config import PullConfig
 from pipeline.sharing.files import all_at_once
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
-from pipeline.tokenization import MAX_TOKENIZER_BYTES, load_tokenizer
+from pipeline.tokenization import MAX_TOKENIZER_BYTES
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
 HEADER_BYTES = 2**20
@@ -67,7 +68,7 @@ def pull(config: PullConfig) -> Pulled:
     make_folder(staging / manifest.shards[0].folder)
     fetched = _fetch_all(place, manifest, staging, root)
     (staging / FILE_NAME).unlink(missing_ok=True)
-    load_tokenizer(staging / TOKENIZER_FILE, manifest.tokenizer.sha256)
+    load_set_tokenizer(staging, manifest.tokenizer)
     verified = finish_set(staging, manifest, manifest.scores)
     _put_in_place(staging, root)
     return Pulled(root, verified, tuple(sorted(fetched)))

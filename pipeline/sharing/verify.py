@@ -1,12 +1,12 @@
 """``distill verify``: is a set what it says it is?"""
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.manifest import TOKENIZER_FILE, SetManifest, read_manifest
+from pipeline.logit_set.manifest import SetManifest, read_manifest
 from pipeline.logit_set.reader import find_set
+from pipeline.logit_set.set_tokenizer import load_set_tokenizer
 from pipeline.logit_set.verify import verify_shards
 from pipeline.logit_set.writer import finish_set
 from pipeline.sharing.config import VerifyConfig
-from pipeline.tokenization import load_tokenizer
 
 
 def verify(config: VerifyConfig) -> SetManifest:
@@ -19,7 +19,7 @@ def verify(config: VerifyConfig) -> SetManifest:
     manifest = read_manifest(root)
     if manifest.state == "staged":
         raise IntegrityError(f"{root}: not finished yet; repeat its command to finish it:\n  {manifest.command}")
-    load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
+    load_set_tokenizer(root, manifest.tokenizer)
     if manifest.state == "complete":
         return finish_set(root, manifest, manifest.scores)
     verify_shards(root, manifest)

@@ -1,0 +1,84 @@
+"""Is a ``tokenizer.json`` of somebody else's fit to be used? The library trusts the file, and dies of a bad one.
+
+A few kilobytes can ask for more memory than there is: normalizers that replace one letter by a hundred, one after the
+other, or templates that add a special token a million times. Patterns that backtrack for ever are no such danger: the
+library's regular expressions give up.
+"""
+
+import base64
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from pipeline.errors import IntegrityError
+
+MAX_GROWTH = 1000  # characters that normalizers may make of one
+MAX_SPECIAL_TOKENS = 64  # that a template may put around a text
+
+
+def growth_problem(content: dict[str, Any]) -> str | None:
+    """Says so if a few words could become more text, or more tokens, than memory holds."""
+    growth = math.prod(map(_growth, _parts(content.get("normalizer"))))
+    if growth > MAX_GROWTH:
+        return f"its normalizer may make {growth:,} characters of one"
+    templates = [part for part in _parts(content.get("post_processor")) if "single" in part]
+    if len(templates) > 1 or sum(map(_special_tokens, templates)) > MAX_SPECIAL_TOKENS:
+        return f"its template puts more than {MAX_SPECIAL_TOKENS} special tokens around a text"
+    return None
+
+
+def vocabulary_problem(tokenizer: Tokenizer) -> str | None:
+    """Says so if the largest id is far beyond the number of tokens: a student's tables have a row for every id."""
+    ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    if not ids or max(ids) > 2 * len(ids) + 1000:
+        return f"its ids go up to {max(ids, default=0):,}, but it has {len(ids):,} tokens"
+    return None
+
+
+@contextmanager
+def reported(failure: str) -> Iterator[None]:
+    """Turns what the library raises, Rust's panics included, into an IntegrityError that begins with ``failure``."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise IntegrityError(f"{failure}: {error}") from error
+        raise
+
+
+def _parts(part: Any) -> Iterator[dict[str, Any]]:
+    """The part and those inside it."""
+    left = [part]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            yield part
+        left += part.values() if isinstance(part, dict) else part if isinstance(part, list) else []
+
+
+def _growth(part: dict[str, Any]) -> int:
+    """How many characters a normalizer may make of one, or of nothing."""
+    added = [part[name] for name in ("content", "prepend") if isinstance(part.get(name), str)]
+    return 1 + sum(map(len, added)) + _longest_mapping(part.get("precompiled_charsmap"))
+
+
+def _longest_mapping(charsmap: Any) -> int:
+    """Bytes of the longest text in SentencePiece's table of characters: a trie, then texts that end in a zero."""
+    if not isinstance(charsmap, str):
+        return 0
+    try:
+        table = base64.b64decode(charsmap)
+    except ValueError:
+        return 0  # the library refuses it by itself
+    trie = 4 + int.from_bytes(table[:4], "little")
+    return max(map(len, table[trie:].split(b"\0")))
+
+
+def _special_tokens(template: dict[str, Any]) -> int:
+    """Special tokens of a template for one text and for two, with all their ids."""
+    pieces = sum(len(template.get(name) or ()) for name in ("single", "pair"))
+    ids = [part["ids"] for part in _parts(template.get("special_tokens")) if isinstance(part.get("ids"), list)]
+    return pieces * max(map(len, ids), default=1)
