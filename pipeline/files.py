@@ -111,6 +111,14 @@ def read_small_file(path: Path, max_bytes: int) -> bytes:
         raise IntegrityError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
+def is_plain(path: Path) -> bool:
+    """Whether there is a file that is no link, device or pipe, in a folder that is no link."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode) and not path.parent.is_symlink()
+    except OSError:
+        return False
+
+
 def link_or_copy(source: Path, path: Path) -> None:
     """Gives a file another name, by a hard link where the file system has them; one that has the name stays."""
     try:

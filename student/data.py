@@ -10,7 +10,7 @@ from pipeline.errors import DataError, IntegrityError
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.logit_set.schema import logits_of
 from pipeline.ragged import Ragged, ragged, side_by_side
-from pipeline.targets import Floats, Ints, Target, gold_arrays, gold_classes
+from pipeline.targets import NO_LABEL, Floats, Ints, Target, gold_arrays, gold_classes
 from student.architecture import StudentConfig
 
 COLUMNS = (*KEYS, "ids1", "ids2", "label", "score", "logits")
@@ -76,13 +76,23 @@ def load_examples(logit_set: LogitSet, split: str, where: str | None = None) -> 
 
 
 def _check_ranges(logit_set: LogitSet, split: str, examples: Examples) -> None:
-    """A set from elsewhere may hold ids and labels that its own manifest has no room for."""
-    manifest = logit_set.manifest
-    top_id = max(int(part.flat.max(initial=0)) for part in examples.sequences)
-    if top_id >= manifest.tokenizer.vocabulary_size:
-        raise IntegrityError(f"{logit_set.root}, {split}: id {top_id} is beyond its tokenizer's vocabulary")
-    if manifest.target.kind == "classes" and examples.label_N.max(initial=0) >= manifest.target.num_logits:
-        raise IntegrityError(f"{logit_set.root}, {split}: label {examples.label_N.max()} is not one of its labels")
+    """A set from elsewhere may say of itself that it is verified, and hold what its own manifest has no room for."""
+    manifest, where = logit_set.manifest, f"{logit_set.root}, {split}"
+    for part in examples.sequences:
+        low, high = int(part.flat.min(initial=0)), int(part.flat.max(initial=0))
+        if low < 0 or high >= manifest.tokenizer.vocabulary_size:
+            raise IntegrityError(f"{where}: id {high if low == 0 else low} is beyond its tokenizer's vocabulary")
+        if part.lengths.max(initial=0) > manifest.max_seq_length:
+            raise IntegrityError(f"{where}: a sentence has more than {manifest.max_seq_length} tokens")
+    labels = examples.label_N[examples.label_N != NO_LABEL]
+    if (
+        manifest.target.kind == "classes"
+        and len(labels)
+        and not 0 <= labels.min() <= labels.max() < manifest.target.num_logits
+    ):
+        raise IntegrityError(f"{where}: label {labels.max()} is not one of its labels")
+    if not np.isfinite(examples.teacher_NC).all():
+        raise IntegrityError(f"{where}: a logit is not a finite number")
 
 
 def as_read(examples: Examples, config: StudentConfig) -> Examples:

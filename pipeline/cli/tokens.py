@@ -61,7 +61,7 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
 
     assert config.logits is not None
     control = open_tokens(find_set(config.logits, config.store))
-    positions = sum(scores["positions"] for scores in control.manifest.scores.values())
+    positions = sum(scores.get("positions", 0) for scores in control.manifest.scores.values())
     return set_budget(control, config.positions, positions)
 
 
@@ -71,6 +71,6 @@ def print_tokens(manifest: Any, json_output: bool) -> None:
         console.print_json(manifest.model_dump(mode="json"))
         return
     metrics = list(next(iter(manifest.scores.values()), {}))
-    rows = [[split, *(scores[name] for name in metrics)] for split, scores in manifest.scores.items()]
+    rows = [[split, *(scores.get(name) for name in metrics)] for split, scores in manifest.scores.items()]
     title = f"{manifest.name}: {manifest.state}, {manifest.codec}, {console.size(manifest.num_bytes)}"
     console.print_table(["split", *(name.replace("_", " ") for name in metrics)], rows, title=title)

@@ -29,7 +29,7 @@ class Codec(Record):
     name: CodecName
     vocabulary_size: int = Field(ge=2, le=MAX_VOCABULARY)
     hidden_size: int | None = Field(None, ge=1, le=MAX_HIDDEN_SIZE)
-    top_k: int | None = Field(None, ge=1)
+    top_k: int | None = Field(None, ge=1, le=MAX_VOCABULARY)
     num_samples: int | None = Field(None, ge=1, le=255)
     temperature: float | None = Field(None, gt=0)
 
@@ -38,8 +38,6 @@ class Codec(Record):
         missing = [name for name in NEEDED[self.name] if getattr(self, name) is None]
         if missing:
             raise ValueError(f"codec {self.name} needs {' and '.join(missing)}")
-        if (self.top_k or 0) > self.vocabulary_size:
-            raise ValueError(f"top_k {self.top_k} is more than the vocabulary of {self.vocabulary_size}")
         return self
 
     def __str__(self) -> str:

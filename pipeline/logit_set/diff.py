@@ -17,7 +17,7 @@ from pipeline.logit_set.reader import find_set, usable_manifest
 from pipeline.logit_set.records import (
     Setting,
 )
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import check_shard
 from pipeline.sql.gate import open_files, select, to_arrow
 
 # every key of either set, with what both say of it; `same` is null where only one has it
@@ -108,7 +108,7 @@ def diff(config: DiffConfig) -> Diff:
 def _open(root: Path, allow_unverified: bool) -> ExamplesManifest:
     advice = "`distill diff` compares the logits of a task"
     manifest = usable_manifest(root, ExamplesManifest, advice, allow_unverified)
-    problems = [problem for shard in manifest.shards for problem in check_bytes(root, shard)]
+    problems = [problem for shard in manifest.shards for problem in check_shard(root, manifest, shard)]
     raise_all(IntegrityError, f"{root}: cannot be used", problems)
     return manifest
 

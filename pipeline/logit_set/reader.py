@@ -12,7 +12,8 @@ from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
 from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, Shard, has_text, read_kind
 from pipeline.logit_set.schema import logits_of
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.set_tokenizer import load_set_tokenizer
+from pipeline.logit_set.verify import check_shard
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
 from pipeline.targets import Floats, Ints, gold_arrays
 from pipeline.tokenization import read_tokenizer_json
@@ -33,6 +34,7 @@ class LogitSet:
         Raises:
             IntegrityError: if the file is not that tokenizer.
         """
+        load_set_tokenizer(self.root, self.manifest.tokenizer)
         return read_tokenizer_json(self.root / TOKENIZER_FILE, self.manifest.tokenizer.sha256)
 
     def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
@@ -67,7 +69,7 @@ class LogitSet:
             check_condition(where)
         sql = f"select {', '.join(columns)} {self.query(split, where)}"
         shards = self.manifest.shards_of(split)
-        problems = [problem for shard in shards for problem in check_bytes(self.root, shard)]
+        problems = [problem for shard in shards for problem in check_shard(self.root, self.manifest, shard)]
         raise_all(IntegrityError, f"{self.root}: cannot be used", problems)
         files = [self.root / shard.path for shard in shards]
         with open_files({"examples": files}) as connection:

@@ -39,11 +39,11 @@ def recode(config: RecodeConfig, command: str) -> TokensManifest:
     kept = source.manifest.codec
     if kept.name not in ("hidden", "dense"):
         raise ConfigError(f"{source.root}: codec {str(kept)!r} has not kept everything, only hidden and dense have")
-    codec = config.codec_for(kept.vocabulary_size, None)
-    if codec.name == "hidden":
+    if config.codec == "hidden":
         raise ConfigError("--codec hidden: it is for `distill teacher-dump`, which has the teacher's hidden states")
+    codec = config.codec_for(kept.vocabulary_size, None)
     root = config.store / config.name
-    positions = sum(scores["positions"] for scores in source.manifest.scores.values())
+    positions = sum(scores.get("positions", 0) for scores in source.manifest.scores.values())
     require_space(config.store, int(positions * CODECS[codec.name].num_bytes(codec)))
     manifest = start_set(root, _staged(config, source, codec, command), source.tokenizer_json())
     todo = {shard.path for shard in unfinished_shards(root, manifest)}

@@ -6,11 +6,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
+from pipeline.files import is_plain
 from pipeline.logit_set.manifest import DerivedManifest, SetManifest, Shard, SharedShard, fingerprint
+from pipeline.strict_json import parse_json
 
 FOOTER_KEY, STATISTICS_KEY = b"distill", b"distill_statistics"
 MAX_UINT16 = 2**16
@@ -54,8 +59,10 @@ def read_metadata(path: Path) -> pq.FileMetaData:
     """Reads a shard's Parquet metadata.
 
     Raises:
-        IntegrityError: if the file is not whole.
+        IntegrityError: if it is no plain file, or not whole.
     """
+    if not is_plain(path):  # a named pipe would never end
+        raise IntegrityError(f"{path}: not a whole shard of a logit set: missing, or not a plain file")
     try:
         return pq.read_metadata(path)
     except (OSError, pa.ArrowException) as error:
@@ -70,9 +77,32 @@ def read_footer(path: Path, key: bytes = FOOTER_KEY) -> Footer:
     """
     metadata = read_metadata(path).metadata or {}
     try:
-        return dict(json.loads(metadata[key]))
-    except (KeyError, ValueError) as error:
+        values = parse_json(metadata[key])
+    except KeyError as error:
+        raise IntegrityError(
+            f"{path}: not a whole shard of a logit set: its footer does not say what it belongs to"
+        ) from error
+    except ValueError as error:
         raise IntegrityError(f"{path}: not a whole shard of a logit set: {error}") from error
+    if not isinstance(values, dict):
+        raise IntegrityError(f"{path}: not a whole shard of a logit set: its footer holds a {type(values).__name__}")
+    return values
+
+
+def split_problem(path: Path, split: str) -> str | None:
+    """Says so if a shard has rows of another split; by the dictionary, as the name of one may be ever so long."""
+    with pq.ParquetFile(path, read_dictionary=["split"]) as file:
+        for batch in file.iter_batches(columns=["split"]):
+            if not which_are(pa.Table.from_batches([batch]).column("split"), split).all():
+                return f"holds rows of another split than {split!r}"
+    return None
+
+
+def which_are(column: pa.ChunkedArray, text: str) -> npt.NDArray[np.bool_]:
+    """Which rows of a column that was read as a dictionary hold a text; each text of the column is looked at once."""
+    parts = [pc.equal(part.dictionary, text).take(part.indices) for part in column.chunks]
+    found: npt.NDArray[np.bool_] = pa.chunked_array(parts, pa.bool_()).fill_null(False).to_numpy()
+    return found
 
 
 def bomb_problem(metadata: pq.FileMetaData, num_bytes: int) -> str | None:

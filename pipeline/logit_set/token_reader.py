@@ -13,9 +13,11 @@ from pipeline.files import sha256
 from pipeline.logit_set.codecs import CODECS, Decoder, read_decoder
 from pipeline.logit_set.manifest import TOKENIZER_FILE, Scores, TokensManifest, TokensShard
 from pipeline.logit_set.reader import usable_manifest
+from pipeline.logit_set.set_tokenizer import load_set_tokenizer
 from pipeline.logit_set.shard_file import read_metadata
 from pipeline.logit_set.tokens import DECODER_FILE, read_groups, read_statistics
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import check_shard
+from pipeline.logit_set.verify_tokens import group_problem
 from pipeline.tokenization import read_tokenizer_json
 
 Group = tuple[TokensShard, int]  # a row group of a shard
@@ -34,6 +36,7 @@ class TokenSet:
         Raises:
             IntegrityError: if the file is not that tokenizer.
         """
+        load_set_tokenizer(self.root, self.manifest.tokenizer)
         return read_tokenizer_json(self.root / TOKENIZER_FILE, self.manifest.tokenizer.sha256)
 
     def decoder(self) -> Decoder | None:
@@ -80,20 +83,32 @@ class TokenSet:
         return found
 
     def check_shards(self, shards: list[TokensShard]) -> None:
-        """Raises IntegrityError unless files are byte for byte what the manifest says."""
-        problems = [problem for shard in shards for problem in check_bytes(self.root, shard)]
+        """Raises IntegrityError unless files are byte for byte what the manifest says, and have a set's columns."""
+        problems = [problem for shard in shards for problem in check_shard(self.root, self.manifest, shard)]
         raise_all(IntegrityError, f"{self.root}: cannot be used", problems)
 
     def read_group(self, group: Group) -> pa.Table:
-        """All columns of a row group."""
+        """All columns of a row group.
+
+        Raises:
+            IntegrityError: if its rows cannot be those of a set.
+        """
         shard, number = group
         with pq.ParquetFile(self.root / shard.path) as file:
-            return file.read_row_group(number)
+            return self._sound(shard, file.read_row_group(number))
 
     def read_shard(self, shard: TokensShard) -> Iterator[pa.Table]:
         """The row groups of a shard, one after the other, once it has been checked."""
         self.check_shards([shard])
-        yield from read_groups(self.root / shard.path)
+        for table in read_groups(self.root / shard.path):
+            yield self._sound(shard, table)
+
+    def _sound(self, shard: TokensShard, table: pa.Table) -> pa.Table:
+        """The row group, if what a ``verified`` of somebody else's says of it is true."""
+        problem = group_problem(self.manifest, table)
+        if problem:
+            raise IntegrityError(f"{self.root / shard.path}: {problem}")
+        return table
 
     def scores(self) -> Scores:
         """Per split, from the footers: positions, what the teacher guesses right, what is kept and what it takes."""

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError, raise_all
-from pipeline.files import sha256
+from pipeline.files import is_plain, sha256
 from pipeline.logit_set.manifest import (
     ExamplesManifest,
     SetManifest,
@@ -19,10 +19,12 @@ from pipeline.logit_set.records import (
     PartialSplit,
 )
 from pipeline.logit_set.schema import examples_schema
-from pipeline.logit_set.shard_file import bomb_problem, footer_of, read_footer, read_metadata
+from pipeline.logit_set.shard_file import bomb_problem, footer_of, read_footer, read_metadata, split_problem
 from pipeline.logit_set.tokens import tokens_schema
 from pipeline.logit_set.verify_examples import Tally, examples_problem
 from pipeline.logit_set.verify_tokens import tokens_problems
+
+MOST_COLUMNS = 100
 
 
 def verify_shards(root: Path, manifest: SetManifest) -> None:
@@ -40,6 +42,7 @@ def verify_shards(root: Path, manifest: SetManifest) -> None:
         ranges = [(shard.start, shard.stop) for shard in manifest.shards_of(split)]
         if not ranges or ranges != _chain(ranges, record.rows):
             problems.append(f"split {split!r}: its shards do not cover the rows 0 to {record.rows:,} once")
+    problems += _strangers(root, manifest)
     if not problems and isinstance(manifest, ExamplesManifest):
         problems = _tally_problems(manifest, tallies)
     raise_all(IntegrityError, f"{root}: not a sound logit set", problems)
@@ -48,7 +51,7 @@ def verify_shards(root: Path, manifest: SetManifest) -> None:
 def check_bytes(root: Path, shard: Shard) -> list[str]:
     """Says what is wrong with a shard's file, without looking inside: presence, size, SHA-256."""
     path = root / shard.path
-    if not path.is_file() or path.is_symlink() or path.parent.is_symlink():
+    if not is_plain(path):
         return [f"{shard.path}: missing, or not a plain file"]
     if path.stat().st_size != shard.bytes:
         return [f"{shard.path}: {path.stat().st_size:,} bytes, but distill.json says {shard.bytes or 0:,}"]
@@ -58,34 +61,57 @@ def check_bytes(root: Path, shard: Shard) -> list[str]:
 
 
 def _problems(root: Path, manifest: SetManifest, shard: Shard, tally: Tally) -> list[str]:
-    problems = check_bytes(root, shard)
+    problems = check_shard(root, manifest, shard)
     if problems:
         return problems
     path = root / shard.path
     try:
-        problem = _frame_problem(manifest, shard, path)
-        if problem is None and isinstance(manifest, ExamplesManifest):
-            problem = examples_problem(manifest, shard, path, tally)
-        if problem is None and isinstance(manifest, TokensManifest):
+        if isinstance(manifest, TokensManifest):
             return tokens_problems(manifest, shard, path)
-    except (OSError, pa.ArrowException) as error:
+        assert isinstance(manifest, ExamplesManifest)
+        problem = examples_problem(manifest, shard, path, tally)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        problem = f"cannot be read: {error}"
+    return [f"{shard.path}: {problem}"] if problem else []
+
+
+def check_shard(root: Path, manifest: SetManifest, shard: Shard) -> list[str]:
+    """Says what is wrong with a shard's bytes, or else with its frame: footer, columns and numbers of rows."""
+    problems = check_bytes(root, shard)
+    if problems:
+        return problems
+    try:
+        problem = _frame_problem(manifest, shard, root / shard.path)
+    except IntegrityError as error:
+        return [str(error)]
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         problem = f"cannot be read: {error}"
     return [f"{shard.path}: {problem}"] if problem else []
 
 
 def _frame_problem(manifest: SetManifest, shard: Shard, path: Path) -> str | None:
     """What is wrong with a file as far as its metadata tell."""
+    metadata, expected = read_metadata(path), _expected_schema(manifest)
+    if metadata.num_columns > MOST_COLUMNS:  # hundreds of thousands would take hours to compare
+        return f"{metadata.num_columns:,} columns, but a set of this kind has {len(expected)}"
     if read_footer(path) != footer_of(manifest, shard):
         return "its footer belongs to another run or another range of rows"
-    expected = _expected_schema(manifest)
     schema = pq.read_schema(path).remove_metadata()
     if schema != expected:
-        wrong = [f.name for f in expected if f.name not in schema.names or schema.field(f.name) != f]
-        return f"columns missing or of another type: {', '.join(wrong) or schema.names}"
-    metadata = read_metadata(path)
+        there = list(schema)  # by name it cannot be asked for a column that is there twice
+        wrong = [field.name for field in expected if field not in there]
+        return f"columns missing or of another type: {', '.join(wrong) or 'their order'}"
     if metadata.num_rows != shard.rows:
         return f"{metadata.num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
-    return bomb_problem(metadata, path.stat().st_size)
+    return bomb_problem(metadata, path.stat().st_size) or split_problem(path, shard.split)
+
+
+def _strangers(root: Path, manifest: SetManifest) -> list[str]:
+    """Files that `load_dataset` or a query over ``*.parquet`` would take for the set's."""
+    known = {shard.path for shard in manifest.shards}
+    folders = {Path(path).parent for path in known}
+    there = {str(path.relative_to(root)) for folder in folders for path in (root / folder).glob("*.parquet")}
+    return [f"{path}: not a file of the set; remove it" for path in sorted(there - known)]
 
 
 def _expected_schema(manifest: SetManifest) -> pa.Schema:

@@ -19,6 +19,7 @@ from pipeline.logit_set.records import (
     PartialSplit,
 )
 from pipeline.logit_set.schema import logits_of, text_hash
+from pipeline.logit_set.shard_file import which_are
 from pipeline.sources.source import HASHED_COLUMNS, hash_rows
 
 ROWS_AT_ONCE = 4096
@@ -44,9 +45,10 @@ class Tally:
 def examples_problem(manifest: ExamplesManifest, shard: Shard, path: Path, tally: Tally) -> str | None:
     """Says what is wrong inside a shard; stops at the first batch that is wrong, and adds the others to the tally."""
     last: Key = (-1, 0)
-    before = tally.originals
+    num_rows, before = 0, tally.originals
     # texts are read as a dictionary: one long text that a small file repeats a million times stays one
-    with pq.ParquetFile(path, read_dictionary=TEXTS if has_text(manifest) else None) as file:
+    texts = ["origin", *(TEXTS if has_text(manifest) else [])]
+    with pq.ParquetFile(path, read_dictionary=texts) as file:
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
             rows = pa.Table.from_batches([batch])
             problem = (
@@ -59,6 +61,9 @@ def examples_problem(manifest: ExamplesManifest, shard: Shard, path: Path, tally
                 return problem
             last = (rows.column("source_row")[-1].as_py(), rows.column("variant")[-1].as_py())
             _add(tally, manifest, rows)
+            num_rows += rows.num_rows
+    if num_rows != shard.rows:
+        return f"{num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
     is_partial = isinstance(manifest.splits.get(shard.split), PartialSplit)
     if not is_partial and tally.originals - before != shard.stop - shard.start:
         return f"the source rows {shard.start:,} to {shard.stop:,} are not there exactly once"
@@ -75,8 +80,6 @@ def _add(tally: Tally, manifest: ExamplesManifest, rows: pa.Table) -> None:
 
 
 def _key_problem(manifest: ExamplesManifest, shard: Shard, rows: pa.Table, last: Key) -> str | None:
-    if set(rows.column("split").unique().to_pylist()) != {shard.split}:
-        return f"holds rows of another split than {shard.split!r}"
     source_R, variant_R = rows.column("source_row").to_numpy(), rows.column("variant").to_numpy()
     if ((source_R < shard.start) | (source_R >= shard.stop)).any():
         return f"holds source rows outside {shard.start:,} to {shard.stop:,}"
@@ -91,7 +94,7 @@ def _key_problem(manifest: ExamplesManifest, shard: Shard, rows: pa.Table, last:
     gold_R = pc.or_(*(pc.is_valid(rows.column(name)) for name in ("label", "score"))).to_numpy()
     if (variant_R < 0).any() or (gold_R & is_variant_R).any():
         return "a variant has gold, or a number below 0"
-    if ((pc.equal(rows.column("origin"), "original").to_numpy()) == is_variant_R).any():
+    if (which_are(rows.column("origin"), "original") == is_variant_R).any():
         return "the origin of a row is wrong: it is 'original' for variant 0, and for no other"
     return None
 
@@ -118,6 +121,9 @@ def _logits_problem(manifest: ExamplesManifest, rows: pa.Table) -> str | None:
 def _text_problem(manifest: ExamplesManifest, rows: pa.Table) -> str | None:
     for name in ("ids1", "ids2"):
         ids = rows.column(name).combine_chunks()
+        absent = 0 if name == "ids1" or manifest.task.is_pair else len(ids)
+        if ids.null_count != absent or ids.flatten().null_count:
+            return f"{name} is null somewhere, or is there although there is no second sentence"
         if (pc.max(pc.list_value_length(ids)).as_py() or 0) > manifest.max_seq_length:
             return f"{name} is longer than {manifest.max_seq_length} tokens somewhere"
         if (pc.max(ids.flatten()).as_py() or 0) >= manifest.tokenizer.vocabulary_size:

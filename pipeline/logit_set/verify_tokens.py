@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from pipeline.logit_set.codecs import CODECS
 from pipeline.logit_set.manifest import Shard, TokensManifest
-from pipeline.logit_set.tokens import MaskedRows, read_groups, split_table
+from pipeline.logit_set.tokens import KEYS, MaskedRows, read_groups, split_table
 
 Key = tuple[int, int, int]
 
@@ -17,27 +17,29 @@ Key = tuple[int, int, int]
 def tokens_problems(manifest: TokensManifest, shard: Shard, path: Path) -> list[str]:
     """Says what is wrong inside a shard; reads a row group at a time and stops at the first that is wrong."""
     last: Key = (-1, 0, 0)
+    num_rows = 0
     for number, table in enumerate(read_groups(path)):
         if not table.num_rows:
             continue
-        problem = _split_problem(shard, table) or _list_problem(table)
+        problem = group_problem(manifest, table)
         if not problem:
-            rows, columns = split_table(table)
-            keys = list(zip(rows.source_row_R.tolist(), rows.piece_R.tolist(), rows.copy_R.tolist(), strict=True))
-            problem = (
-                _key_problem(shard, [last, *keys])
-                or _masking_problem(manifest, rows)
-                or CODECS[manifest.codec.name].problem(manifest.codec, columns)
-            )
+            keys = list(zip(*(table.column(name).to_pylist() for name in KEYS[1:]), strict=True))
+            problem = _key_problem(shard, [last, *keys])
             last = keys[-1]
         if problem:
             return [f"{shard.path}, row group {number}: {problem}"]
-    return []
+        num_rows += table.num_rows
+    return [] if num_rows == shard.rows else [f"{shard.path}: {num_rows:,} rows, but distill.json says {shard.rows}"]
 
 
-def _split_problem(shard: Shard, table: pa.Table) -> str | None:
-    others = set(table.column("split").unique().to_pylist()) - {shard.split}
-    return f"holds rows of another split than {shard.split!r}" if others else None
+def group_problem(manifest: TokensManifest, table: pa.Table) -> str | None:
+    """Says what is wrong inside a row group, apart from its keys; nothing can be trained from it then."""
+    problem = _list_problem(table)
+    if problem or not table.num_rows:
+        return problem
+    rows, columns = split_table(table)
+    problem = _masking_problem(manifest, rows)
+    return problem or CODECS[manifest.codec.name].problem(manifest.codec, columns)
 
 
 def _list_problem(table: pa.Table) -> str | None:
@@ -66,6 +68,8 @@ def _key_problem(shard: Shard, keys: list[Key]) -> str | None:
 
 
 def _masking_problem(manifest: TokensManifest, rows: MaskedRows) -> str | None:
+    if rows.ids.lengths.max() > manifest.max_seq_length:
+        return f"a row has more than {manifest.max_seq_length} tokens"
     if not rows.positions.lengths.all():
         return "a row has no masked position"
     if (np.maximum.reduceat(rows.positions.flat, rows.positions.offsets[:-1]) >= rows.ids.lengths).any():

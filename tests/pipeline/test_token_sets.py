@@ -177,7 +177,7 @@ def without_positions(groups: Groups) -> Groups:
     ],
 )
 def test_wrong_rows_are_found(sampled: TokenSet, change: Callable[[Groups], Groups], message: str) -> None:
-    with pytest.raises(IntegrityError, match=r"tokens/train-00000-of-00002\.parquet, row group \d: ") as caught:
+    with pytest.raises(IntegrityError, match=r"tokens/train-00000-of-00002\.parquet(, row group \d)?: ") as caught:
         verify_shards(sampled.root, rewrite(sampled, change))
     assert caught.match(message)
 
