@@ -6,6 +6,7 @@ tokens another in words. One process builds it in a temporary file; those who wr
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,16 +17,20 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.errors import DataError, IntegrityError
-from pipeline.files import write_atomically
+from pipeline.files import is_plain, write_atomically
+from pipeline.logit_set.config import SET_NAME
 from pipeline.logit_set.manifest import (
     FILE_NAME,
     AugmentedManifest,
     ExamplesManifest,
     SetManifest,
     TokensManifest,
+    has_text,
     read_manifest,
 )
-from pipeline.logit_set.shard_file import read_footer, read_metadata
+from pipeline.logit_set.schema import examples_schema
+from pipeline.logit_set.set_tokenizer import load_set_tokenizer
+from pipeline.logit_set.shard_file import read_metadata
 from pipeline.sql.gate import add_macros, create_view, macros, open_database
 
 CATALOG_FILE = "catalog.duckdb"
@@ -75,7 +80,7 @@ def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     if not _is_fresh(store):
         build_catalog(store)
     files = (path for manifest in store.glob(f"*/{FILE_NAME}") for path in manifest.parent.glob("*/*.parquet"))
-    readable = sorted(path for path in files if not path.is_symlink())
+    readable = sorted(path for path in files if is_plain(path))
     with open_database(store / CATALOG_FILE, readable) as connection:
         yield connection
 
@@ -120,26 +125,32 @@ def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
 
 def _readable_set(root: Path) -> SetManifest:
     """The manifest of a set that DuckDB can make a view of; it opens the first file when it does."""
+    if not re.match(SET_NAME, root.name):  # DuckDB reads `*` and `key=value` in a path as more than a name
+        raise IntegrityError(f"{str(root)!a}: the name of a set's folder has letters, digits and ._- only; rename it")
     manifest = read_manifest(root)
-    if not manifest.shards:
-        raise IntegrityError(f"{root}: has no files")
     if manifest.state != "staged":
-        read_footer(root / manifest.shards[0].path)
-    if manifest.state != "staged" and isinstance(manifest, TokensManifest):
-        _check_words(root, manifest)
+        _check_columns(root, manifest)
     return manifest
 
 
-def _check_words(root: Path, manifest: TokensManifest) -> None:
-    """Makes sure that a set of tokens can be shown in words."""
-    from pipeline.logit_set.set_tokenizer import load_set_tokenizer
-    from pipeline.logit_set.tokens import tokens_schema  # codecs need torch, which other sets do without
+def _check_columns(root: Path, manifest: SetManifest) -> None:
+    """Makes sure that the views of a set can be made, and that no pipe among its files keeps a query waiting."""
+    if isinstance(manifest, TokensManifest):
+        from pipeline.logit_set.tokens import tokens_schema  # codecs need torch, which other sets do without
 
-    load_set_tokenizer(root, manifest.tokenizer)
+        load_set_tokenizer(root, manifest.tokenizer)
+        expected, kind = tokens_schema(manifest.codec), f"of codec {str(manifest.codec)!r}"
+    else:
+        assert isinstance(manifest, ExamplesManifest)
+        size = (manifest.target.num_logits, manifest.tokenizer.vocabulary_size)
+        expected, kind = examples_schema(*size, has_text(manifest)), f"of {manifest.target.num_logits} logits"
     for shard in manifest.shards:
-        schema = read_metadata(root / shard.path).schema.to_arrow_schema().remove_metadata()
-        if not schema.equals(tokens_schema(manifest.codec)):
-            raise IntegrityError(f"{root / shard.path}: its columns are not those of codec {str(manifest.codec)!r}")
+        try:
+            schema = read_metadata(root / shard.path).schema.to_arrow_schema().remove_metadata()
+        except pa.ArrowException as error:
+            raise IntegrityError(f"{root / shard.path}: not a shard of a logit set: {error}") from error
+        if not schema.equals(expected):
+            raise IntegrityError(f"{root / shard.path}: its columns are not those {kind}")
 
 
 def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> None:
@@ -164,7 +175,6 @@ def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> Non
 
 def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, manifest: TokensManifest, files: list[Path]) -> None:
     """The vocabulary of a set of tokens, unless another set has brought it, and the view in words."""
-    from pipeline.logit_set.set_tokenizer import load_set_tokenizer
     from pipeline.sql.token_view import token_view_sql
 
     key = manifest.tokenizer.sha256
@@ -206,7 +216,7 @@ def _teacher_rows(sets: list[tuple[Path, SetManifest]]) -> list[list[Any]]:
 
 
 def _digest(store: Path) -> str:
-    manifests = [(str(path.resolve()), path.stat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
+    manifests = [(ascii(path.resolve()), path.lstat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
     state = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in manifests]
     return hashlib.sha256(json.dumps([TABLES, VARIANTS, macros(), state]).encode()).hexdigest()
 
