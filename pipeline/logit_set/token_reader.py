@@ -9,15 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import ConfigError, IntegrityError, did_you_mean, raise_all
-from pipeline.files import sha256
-from pipeline.logit_set.codecs import CODECS, Decoder, read_decoder
+from pipeline.logit_set.codecs import CODECS, Decoder
 from pipeline.logit_set.manifest import TOKENIZER_FILE, Scores, TokensManifest, TokensShard
 from pipeline.logit_set.reader import usable_manifest
 from pipeline.logit_set.set_tokenizer import load_set_tokenizer
 from pipeline.logit_set.shard_file import read_metadata
-from pipeline.logit_set.tokens import DECODER_FILE, read_groups, read_statistics
+from pipeline.logit_set.tokens import read_groups, read_statistics
 from pipeline.logit_set.verify import check_shard
-from pipeline.logit_set.verify_tokens import group_problem
+from pipeline.logit_set.verify_tokens import group_problem, read_set_decoder
 from pipeline.tokenization import read_tokenizer_json
 
 Group = tuple[TokensShard, int]  # a row group of a shard
@@ -45,14 +44,7 @@ class TokenSet:
         Raises:
             IntegrityError: if the file is missing or was changed.
         """
-        if self.manifest.codec.name != "hidden":
-            return None
-        path = self.root / DECODER_FILE
-        if not path.is_file() or path.is_symlink() or sha256(path) != self.manifest.decoder_sha256:
-            raise IntegrityError(f"{path}: missing, or not the decoder that belongs to this set")
-        codec = self.manifest.codec
-        assert codec.hidden_size is not None, "this codec has one"
-        return read_decoder(path, codec.vocabulary_size, codec.hidden_size)
+        return read_set_decoder(self.root, self.manifest)
 
     def check_temperature(self, temperature: float) -> None:
         """Raises ConfigError if the distributions at this temperature cannot be had from what is stored."""

@@ -22,7 +22,7 @@ from pipeline.logit_set.schema import examples_schema
 from pipeline.logit_set.shard_file import bomb_problem, footer_of, read_footer, read_metadata, split_problem
 from pipeline.logit_set.tokens import tokens_schema
 from pipeline.logit_set.verify_examples import Tally, examples_problem
-from pipeline.logit_set.verify_tokens import tokens_problems
+from pipeline.logit_set.verify_tokens import read_set_decoder, tokens_problems
 
 MOST_COLUMNS = 100
 
@@ -43,6 +43,11 @@ def verify_shards(root: Path, manifest: SetManifest) -> None:
         if not ranges or ranges != _chain(ranges, record.rows):
             problems.append(f"split {split!r}: its shards do not cover the rows 0 to {record.rows:,} once")
     problems += _strangers(root, manifest)
+    if isinstance(manifest, TokensManifest):
+        try:
+            read_set_decoder(root, manifest)
+        except IntegrityError as error:
+            problems.append(str(error))
     if not problems and isinstance(manifest, ExamplesManifest):
         problems = _tally_problems(manifest, tallies)
     raise_all(IntegrityError, f"{root}: not a sound logit set", problems)

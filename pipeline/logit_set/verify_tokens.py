@@ -7,9 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.logit_set.codecs import CODECS
+from pipeline.errors import IntegrityError
+from pipeline.files import is_plain, sha256
+from pipeline.logit_set.codecs import CODECS, Decoder, read_decoder
 from pipeline.logit_set.manifest import Shard, TokensManifest
-from pipeline.logit_set.tokens import KEYS, MaskedRows, read_groups, split_table
+from pipeline.logit_set.tokens import DECODER_FILE, KEYS, MaskedRows, read_groups, split_table
 
 Key = tuple[int, int, int]
 
@@ -40,6 +42,20 @@ def group_problem(manifest: TokensManifest, table: pa.Table) -> str | None:
     rows, columns = split_table(table)
     problem = _masking_problem(manifest, rows)
     return problem or CODECS[manifest.codec.name].problem(manifest.codec, columns)
+
+
+def read_set_decoder(root: Path, manifest: TokensManifest) -> Decoder | None:
+    """Reads the teacher's last layer, where the codec needs it.
+
+    Raises:
+        IntegrityError: if the file is missing or was changed, or is no decoder.
+    """
+    codec, path = manifest.codec, root / DECODER_FILE
+    if codec.hidden_size is None:
+        return None
+    if not is_plain(path) or sha256(path) != manifest.decoder_sha256:
+        raise IntegrityError(f"{path}: missing, or not the decoder that belongs to this set")
+    return read_decoder(path, codec.vocabulary_size, codec.hidden_size)
 
 
 def _list_problem(table: pa.Table) -> str | None:

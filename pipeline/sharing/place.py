@@ -36,7 +36,7 @@ class Place:
         """
         with self._reported():
             try:
-                with self.fs.open(self._path(name), "rb") as stream:
+                with self._open(name) as stream:
                     content: bytes = stream.read(max_bytes + 1)
             except FileNotFoundError:
                 return None
@@ -102,7 +102,7 @@ class Place:
         total = 0
         with self._reported():
             try:
-                with self.fs.open(self._path(name), "rb") as stream:
+                with self._open(name) as stream:
                     while chunk := stream.read(CHUNK_BYTES):
                         total += len(chunk)
                         if total > max_bytes:
@@ -112,6 +112,12 @@ class Place:
                         yield chunk
             except FileNotFoundError as error:
                 raise IntegrityError(f"{self.url}/{name}: missing") from error
+
+    def _open(self, name: str) -> Any:
+        path = Path(self._path(name))
+        if isinstance(self.fs, LocalFileSystem) and path.exists() and not path.is_file():
+            raise IntegrityError(f"{path}: not a plain file")  # a named pipe would never end
+        return self.fs.open(self._path(name), "rb")
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"

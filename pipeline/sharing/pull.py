@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pipeline.catalog import CATALOG_FILE
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
-from pipeline.files import link_or_copy, make_folder, remove_temporaries, require_space, sha256
+from pipeline.files import link_or_copy, make_folder, remove_temporaries, require_space
 from pipeline.logit_set.manifest import (
     FILE_NAME,
     MAX_MANIFEST_BYTES,
@@ -37,6 +38,7 @@ from pipeline.tokenization import MAX_TOKENIZER_BYTES
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
 HEADER_BYTES = 2**20
+RESERVED = {CATALOG_FILE, "augmented"}  # what else lies in a store
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def pull(config: PullConfig) -> Pulled:
     if here == manifest and not any(check_bytes(root, shard) for shard in manifest.shards):
         return Pulled(root, here, ())
     make_folder(config.store)
-    require_space(config.store, manifest.num_bytes)
+    require_space(config.store, manifest.num_bytes + sum(_most_bytes(name, manifest) for name in _others(manifest)))
     staging = config.store / FOLDER / root.name
     make_folder(staging / manifest.shards[0].folder)
     fetched = _fetch_all(place, manifest, staging, root)
@@ -95,7 +97,9 @@ def _manifest_there(place: Place) -> SetManifest:
 
 
 def _set_here(root: Path, manifest: SetManifest, replace: bool) -> SetManifest | None:
-    """The set that has the name already, if any."""
+    """The set that has the name already, if any; what is no set never makes room for one."""
+    if root.name in RESERVED or (root.exists() and not (root / FILE_NAME).exists()):
+        raise ConfigError(f"{root}: what has this name in a store is no set; give the pulled one another --name")
     if not root.exists():
         return None
     try:
@@ -116,8 +120,7 @@ def _fetch_all(place: Place, manifest: SetManifest, staging: Path, root: Path) -
     """Brings every file into ``staging``; returns the paths of those that had to travel."""
     remove_temporaries(staging / manifest.shards[0].folder)
     missing = [shard for shard in manifest.shards if not _is_here(shard, staging, root)]
-    decoder = manifest.decoder_sha256 if isinstance(manifest, TokensManifest) else None
-    others = [TOKENIZER_FILE, DECODER_FILE] if decoder else [TOKENIZER_FILE]
+    others = _others(manifest)
 
     def fetch(shard: Shard) -> None:
         if place.fetch(shard.path, staging / shard.path, shard.bytes or 0) != shard.sha256:
@@ -127,9 +130,13 @@ def _fetch_all(place: Place, manifest: SetManifest, staging: Path, root: Path) -
     transfers: list[Callable[[], object]] = [partial(fetch, shard) for shard in missing]
     transfers += [partial(place.fetch, name, staging / name, _most_bytes(name, manifest)) for name in others]
     all_at_once(f"from {place.url}", transfers)
-    if DECODER_FILE in others and sha256(staging / DECODER_FILE) != decoder:
-        raise IntegrityError(f"{place.url}/{DECODER_FILE}: its SHA-256 is not the one in distill.json")
     return [*(shard.path for shard in missing), *others]
+
+
+def _others(manifest: SetManifest) -> list[str]:
+    """The files of a set beside its shards."""
+    has_decoder = isinstance(manifest, TokensManifest) and manifest.decoder_sha256
+    return [TOKENIZER_FILE, DECODER_FILE] if has_decoder else [TOKENIZER_FILE]
 
 
 def _is_here(shard: Shard, staging: Path, root: Path) -> bool:
