@@ -79,7 +79,8 @@ def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Opens the store's catalog for reading, rebuilding it first if a set has come, gone or changed."""
     if not _is_fresh(store):
         build_catalog(store)
-    files = (path for manifest in store.glob(f"*/{FILE_NAME}") for path in manifest.parent.glob("*/*.parquet"))
+    roots = (path.parent for path in store.glob(f"*/{FILE_NAME}") if re.match(SET_NAME, path.parent.name))
+    files = (path for root in roots for path in root.glob("*/*.parquet"))
     readable = sorted(path for path in files if is_plain(path))
     with open_database(store / CATALOG_FILE, readable) as connection:
         yield connection

@@ -58,9 +58,7 @@ class Bins(_Part):
     @model_validator(mode="after")
     def _few(self) -> Self:
         if not 0 < self.high - self.low < MAX_BINS * self.width:
-            raise ValueError(
-                f"low {self.low:g}, high {self.high:g} and width {self.width:g} make no 2 to {MAX_BINS} bins"
-            )
+            raise ValueError(f"from {self.low:g} to {self.high:g} by {self.width:g} are not 2 to {MAX_BINS:,} bins")
         return self
 
     @property

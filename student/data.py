@@ -84,13 +84,9 @@ def _check_ranges(logit_set: LogitSet, split: str, examples: Examples) -> None:
             raise IntegrityError(f"{where}: id {high if low == 0 else low} is beyond its tokenizer's vocabulary")
         if part.lengths.max(initial=0) > manifest.max_seq_length:
             raise IntegrityError(f"{where}: a sentence has more than {manifest.max_seq_length} tokens")
-    labels = examples.label_N[examples.label_N != NO_LABEL]
-    if (
-        manifest.target.kind == "classes"
-        and len(labels)
-        and not 0 <= labels.min() <= labels.max() < manifest.target.num_logits
-    ):
-        raise IntegrityError(f"{where}: label {labels.max()} is not one of its labels")
+    unknown_N = (examples.label_N < NO_LABEL) | (examples.label_N >= manifest.target.num_logits)
+    if manifest.target.kind == "classes" and unknown_N.any():
+        raise IntegrityError(f"{where}: label {examples.label_N[unknown_N][0]} is not one of its labels")
     if not np.isfinite(examples.teacher_NC).all():
         raise IntegrityError(f"{where}: a logit is not a finite number")
 

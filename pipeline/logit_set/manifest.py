@@ -41,7 +41,7 @@ from pipeline.targets import Target
 FILE_NAME = "distill.json"
 TOKENIZER_FILE = "tokenizer.json"
 MAX_MANIFEST_BYTES = 64 * 2**20
-MAX_SEQ_LENGTH = 2**20
+MAX_SEQ_LENGTH, MAX_VALUES = 2**20, 100_000
 State = Literal["staged", "complete", "verified"]
 Scores = dict[str, dict[str, float]]  # by split and metric
 
@@ -111,7 +111,7 @@ class SetManifest(Record):
     splits: Mapping[SplitName, SplitRecord] = Field(min_length=1)
     settings: dict[str, Setting]
     fingerprint: str
-    shards: tuple[Shard, ...] = Field(min_length=1)
+    shards: tuple[Shard, ...] = Field(min_length=1, fail_fast=True)
     scores: dict[SplitName, dict[SplitName, float]] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
@@ -180,7 +180,7 @@ class TokensManifest(SetManifest):
     masking: MaskingRecord
     codec: Codec
     decoder_sha256: Sha256 | None = None
-    shards: tuple[TokensShard, ...] = Field(min_length=1)
+    shards: tuple[TokensShard, ...] = Field(min_length=1, fail_fast=True)
 
     @property
     def licence(self) -> str:
@@ -213,7 +213,7 @@ class DerivedManifest(ExamplesManifest):
     versions_before: tuple[Version, ...] = ()
     augmentation: AugmentationRecord | None = None
     splits: Mapping[SplitName, PartialSplit] = Field(min_length=1)
-    shards: tuple[SharedShard, ...] = Field(min_length=1)
+    shards: tuple[SharedShard, ...] = Field(min_length=1, fail_fast=True)
 
     @model_validator(mode="after")
     def _same_teacher(self) -> "DerivedManifest":
@@ -285,10 +285,18 @@ def parse_manifest(text: bytes, path: str) -> SetManifest:
             f"{path}: format version {version!r}, but this release reads {', '.join(map(str, KINDS))}; "
             "install the release of distill that wrote it"
         )
+    if _num_values([value for key, value in values.items() if key != "shards"]) > MAX_VALUES:
+        raise IntegrityError(f"{path}: more than {MAX_VALUES:,} values beside the shards, so not the record of a set")
     try:
         return parse_model(KINDS[version], values, path)
     except ConfigError as error:
         raise IntegrityError(str(error)) from error
+
+
+def _num_values(value: Any) -> int:
+    """Values at any depth: a wrong one costs hundreds of times its own bytes, as each gets a message."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_num_values, parts))
 
 
 def read_kind(root: Path, kind: type[M], advice: str) -> M:

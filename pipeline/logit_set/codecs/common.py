@@ -164,9 +164,7 @@ def read_decoder(path: Path, vocabulary_size: int, hidden_size: int) -> Decoder:
         raise IntegrityError(f"{path}: not a decoder: {error}") from error
     kinds = {decoder.weight_VH.dtype, decoder.bias_V.dtype}
     shapes = (tuple(decoder.weight_VH.shape), tuple(decoder.bias_V.shape))
-    if shapes != ((vocabulary_size, hidden_size), (vocabulary_size,)) or {
-        t.dtype for t in (decoder.weight_VH, decoder.bias_V)
-    } != {torch.float32}:
+    if shapes != ((vocabulary_size, hidden_size), (vocabulary_size,)) or kinds != {torch.float32}:
         raise IntegrityError(f"{path}: not a decoder from {hidden_size} numbers to {vocabulary_size} tokens: {shapes}")
     if not (decoder.weight_VH.isfinite().all() and decoder.bias_V.isfinite().all()):
         raise IntegrityError(f"{path}: a number of the decoder is NaN or Inf")
