@@ -11,7 +11,7 @@ import torch
 
 from pipeline import console
 from pipeline.errors import ConfigError
-from pipeline.files import require_space
+from pipeline.files import make_folder, require_space
 from pipeline.logit_set.codec import Codec
 from pipeline.logit_set.codecs import CODECS, Decoder, Predictions
 from pipeline.logit_set.codecs.common import Columns
@@ -21,6 +21,7 @@ from pipeline.logit_set.config import RecodeConfig
 from pipeline.logit_set.encode import draws, encode, no_statistics
 from pipeline.logit_set.manifest import TokensManifest, TokensShard, fingerprint
 from pipeline.logit_set.reader import find_set
+from pipeline.logit_set.records import MAX_COUNT
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import Statistics, rows_per_group, split_table, tokens_table
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, unfinished_shards, write_tokens_shard
@@ -43,7 +44,8 @@ def recode(config: RecodeConfig, command: str) -> TokensManifest:
         raise ConfigError("--codec hidden: it is for `distill teacher-dump`, which has the teacher's hidden states")
     codec = config.codec_for(kept.vocabulary_size, None)
     root = config.store / config.name
-    positions = sum(scores.get("positions", 0) for scores in source.manifest.scores.values())
+    positions = min(MAX_COUNT, sum(scores.get("positions", 0) for scores in source.manifest.scores.values()))
+    make_folder(config.store)
     require_space(config.store, int(positions * CODECS[codec.name].num_bytes(codec)))
     manifest = start_set(root, _staged(config, source, codec, command), source.tokenizer_json())
     todo = {shard.path for shard in unfinished_shards(root, manifest)}
