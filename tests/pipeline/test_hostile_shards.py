@@ -267,3 +267,12 @@ def test_a_decoder_whose_header_lies(token_store: Path, tmp_path: Path, header: 
     result = CliRunner().invoke(app, ["verify", str(root)])
     assert result.exit_code == 2
     assert "decoder.safetensors: not a decoder" in result.stderr
+
+
+def test_a_number_of_positions_that_no_disk_holds(token_store: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(token_store / "hidden", tmp_path / "hidden"))
+    edit(root, scores={"train": {"positions": 1e308}, "validation": {"positions": 1e308}})
+    command = ["recode", root, "--name", "small", "--store", tmp_path / "new" / "store"]
+    result = CliRunner().invoke(app, list(map(str, command)))
+    assert result.exit_code == 2
+    assert "free some space" in result.stderr

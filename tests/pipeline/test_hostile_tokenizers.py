@@ -14,7 +14,7 @@ from pipeline.tokenizer_safety import growth_problem
 from tests.pipeline.hostile import edit, limited
 
 TENFOLD = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
-BOMB = {"type": "Sequence", "normalizers": [TENFOLD] * 12}  # 11^12: a letter for itself and ten more, twelve times
+BOMB = {"type": "Sequence", "normalizers": [TENFOLD] * 9}  # 11^9: for a letter itself or ten, nine times
 SEQUENCE = {"Sequence": {"id": "A", "type_id": 0}}
 SPECIAL = {"SpecialToken": {"id": "X", "type_id": 0}}
 
@@ -39,8 +39,8 @@ def template(pieces: int, ids: int) -> dict[str, Any]:
     ("parts", "message"),
     [
         (
-            {"normalizer": {"type": "Sequence", "normalizers": [TENFOLD] * 9}},
-            "may make 3,138,428,376,721 characters of one",
+            {"normalizer": BOMB},
+            "may make 2,357,947,691 characters of one",
         ),
         ({"normalizer": {"type": "Prepend", "prepend": "a" * 5000}}, "may make 5,001 characters of one"),
         ({"post_processor": template(20_000, 20_000)}, "more than 64 special tokens around a text"),
