@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from pipeline import console
 from pipeline.catalog import open_catalog
 from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
@@ -249,11 +250,12 @@ def open_manifest(root: Path) -> ExamplesManifest:
     return read_kind(root, DerivedManifest, "")
 
 
-def test_the_command_tells_the_rows(blind: Path, work: Path, tmp_path: Path) -> None:
+def test_the_command_tells_the_rows(blind: Path, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = data(work, tmp_path, train=lambda lines: [{TEXT: f"{k} new", "label": 0} for k in range(12)] + lines)
     flags = ["--data", str(own), "--manifest", str(work / "opinion.yaml"), "--store", str(tmp_path), "--name", "mine"]
     values = json.loads(CliRunner().invoke(app, ["join", str(blind), *flags, "--json"]).stdout)
     assert values["extra"] == {"validation": [], "train": list(range(12))}
     assert (values["root"], values["state"]) == (str(tmp_path / "mine"), "verified")
-    table = CliRunner().invoke(app, ["join", str(blind), *flags], env={"COLUMNS": "200"}).stdout
+    monkeypatch.setattr(console.stdout, "width", 200)
+    table = CliRunner().invoke(app, ["join", str(blind), *flags]).stdout
     assert "12: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …" in table

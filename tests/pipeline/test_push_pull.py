@@ -179,8 +179,8 @@ def test_an_unreadable_set_is_replaced_only_on_demand(opinion_set: LogitSet, tmp
     assert contents(place) == contents(opinion_set.root)
     (tmp_path / "store" / "opinion").mkdir(parents=True)
     (tmp_path / "store" / "opinion" / "notes.txt").write_text("mine")
-    with pytest.raises(IntegrityError, match="not a logit set"):
-        fetch(str(place), tmp_path / "store")
+    with pytest.raises(ConfigError, match="what has this name in a store is no set"):
+        fetch(str(place), tmp_path / "store", replace=True)
     assert (tmp_path / "store" / "opinion" / "notes.txt").read_text() == "mine"
 
 
