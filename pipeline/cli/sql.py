@@ -52,7 +52,7 @@ def sql(
     """Query the logit sets of a store, read-only."""
     from pipeline.catalog import open_catalog
     from pipeline.errors import ConfigError
-    from pipeline.sql.gate import select
+    from pipeline.sql.gate import interruptible, select
 
     if sum([json_output, csv_output, parquet is not None]) > 1:
         raise ConfigError("choose one of --json, --csv and --parquet")
@@ -67,6 +67,9 @@ def sql(
     with open_catalog(store or store_folder()) as connection:
 
         def answer(text: str) -> None:
+            interruptible(connection, lambda: answer_now(text))
+
+        def answer_now(text: str) -> None:
             relation = select(connection, text)
             if parquet is not None:
                 _write_parquet(parquet, relation)

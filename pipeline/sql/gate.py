@@ -7,7 +7,8 @@ guards against accidents and curious queries; it is not a sandbox for hostile fi
 operating system's for that).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -108,6 +109,22 @@ def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:
     """
     with query_errors():
         return relation.to_arrow_table()
+
+
+def interruptible(connection: duckdb.DuckDBPyConnection, run: Callable[[], None]) -> None:
+    """Runs something that asks the connection, so that Ctrl-C ends it at once.
+
+    DuckDB itself looks for signals between two pieces of work, and of some queries a piece takes minutes.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        try:
+            running.result()
+        except KeyboardInterrupt:
+            while not running.done():  # an interrupt before the query has begun is lost
+                connection.interrupt()
+                wait([running], timeout=0.05)
+            raise
 
 
 def first_row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...] | None:

@@ -167,7 +167,7 @@ def test_a_real_terminal(shelf: Path, tmp_path: Path) -> None:
         read_until("distill>")
         os.write(ours, b"select count(*) from range(1000000000000) t(runaway);\r")
         read_until("\x1b[?2004l")  # the prompt has handed the line over
-        while not ready.select([ours], [], [], 1)[0]:  # one that comes before the query has begun is lost
+        while not ready.select([ours], [], [], 1)[0]:  # one that comes while the prompt still closes is lost
             process.send_signal(signal.SIGINT)
         read_until("distill>")
         os.write(ours, b"select count(*) as n from opin" + TAB.encode())
