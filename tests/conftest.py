@@ -1,8 +1,10 @@
 """What the tests share: a tiny task, a tiny BERT, a dumped logit set. Nothing here is trained or downloaded."""
 
 import json
+import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # the commands of this environment, whether or not it is activated
@@ -186,3 +188,15 @@ def token_store(work: Path, corpus_file: Path, masked_lm: Path) -> Path:
     for codec in ("hidden", "sampled", "topk", "dense"):
         dump_mlm(corpus_config(work, work / "tokens", name=codec, codec=codec, top_k=10), "distill teacher-dump")
     return work / "tokens"
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 that keeps everything in memory."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells every request
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
+import s3fs
 import yaml
 
 from pipeline.targets import make_target
@@ -72,28 +73,48 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     teacher = new_classifier(mnli, make_target(mnli), str(root / "bert-base-uncased"), None, 128)
     save_teacher(teacher.model, teacher.name, teacher.revision, root / "textattack" / "bert-base-uncased-MNLI")
     (root / "tickets.yaml").write_text(blocks("yaml")[0])
-    (root / "data").mkdir()
-    for split, count in (("train", 90), ("validation", 30)):
-        random = np.random.default_rng(count)
-        queue = [["billing", "technical", "other"][k] for k in random.integers(3, size=count)]
-        pc.write_csv(pa.table({"text": sentences(random, count), "queue": queue}), root / "data" / f"{split}.csv")
+    write_tickets(root / "data", {"train": 90, "validation": 30})
+    write_tickets(root / "more-data", {"train": 120, "validation": 30})
     return root
 
 
-def run(command: list[str], folder: Path) -> str:
+def write_tickets(folder: Path, splits: dict[str, int]) -> None:
+    """The rows of the task of one's own; a longer file begins with the rows of a shorter one."""
+    folder.mkdir()
+    for split, count in splits.items():
+        random = np.random.default_rng(len(split))
+        rows = [(sentences(random, 1)[0], ("billing", "technical", "other")[random.integers(3)]) for _ in range(count)]
+        table = pa.table({"text": [text for text, _ in rows], "queue": [queue for _, queue in rows]})
+        pc.write_csv(table, folder / f"{split}.csv")
+
+
+@pytest.fixture(scope="module")
+def object_store(s3_server: str) -> dict[str, str]:
+    """The environment that leads to an S3 with the bucket that the README names."""
+    keys = {"key": "readme", "secret": "readme"}
+    s3fs.S3FileSystem(endpoint_url=s3_server, skip_instance_cache=True, **keys).mkdir("team-a")
+    return {
+        "AWS_ACCESS_KEY_ID": keys["key"],
+        "AWS_SECRET_ACCESS_KEY": keys["secret"],
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": s3_server,
+    }
+
+
+def run(command: list[str], folder: Path, more: dict[str, str]) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "HF_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PATH": path, "HF_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"} | more
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 @pytest.mark.slow
-def test_every_command_and_python_block_runs_as_written(folder: Path) -> None:
+def test_every_command_and_python_block_runs_as_written(folder: Path, object_store: dict[str, str]) -> None:
     for block in blocks("bash"):
         for command in block.strip().splitlines():
-            run(["bash", "-c", command], folder)
-    outputs = [run([sys.executable, "-P", "-c", code], folder) for code in blocks("python")]
+            run(["bash", "-c", command], folder, object_store)
+    outputs = [run([sys.executable, "-P", "-c", code], folder, {}) for code in blocks("python")]
     assert "[" in outputs[0]
     assert "count" in outputs[1]
     assert any(label in outputs[2] for label in load_task("mnli").labels)

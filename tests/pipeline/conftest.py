@@ -1,8 +1,6 @@
 """A private copy of a dumped set, for tests that damage it, and places to push sets to."""
 
-import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +13,6 @@ def own_set(opinion_set: LogitSet, tmp_path: Path) -> LogitSet:
     """The single-sentence set, free to be changed."""
     shutil.copytree(opinion_set.root, tmp_path / "own" / "opinion")
     return open_set(tmp_path / "own" / "opinion")
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """The address of an S3 that keeps everything in memory."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells every request
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield "http://{}:{}".format(*server.get_host_and_port())
-    server.stop()
 
 
 @pytest.fixture
