@@ -14,14 +14,14 @@ COPY student student
 COPY data_manifests data_manifests
 
 FROM base AS student
-RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt .
+RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt .[s3]
 USER 1000
 WORKDIR /work
 ENTRYPOINT ["distill"]
 CMD ["--help"]
 
 FROM base AS gpu
-RUN pip install -c constraints.txt ".[teacher,pos]"
+RUN pip install -c constraints.txt ".[teacher,pos,s3]"
 USER 1000
 WORKDIR /work
 ENV HF_HOME=/work/.cache/huggingface

@@ -17,7 +17,7 @@ def demo(
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run the whole product on two small generated tasks, offline, in a few minutes."""
-    from pipeline.cli.teacher import needs_teacher_libraries
+    from pipeline.cli.options import needs_teacher_libraries
     from pipeline.demo.run import run_demo
 
     needs_teacher_libraries()

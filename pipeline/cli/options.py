@@ -1,6 +1,7 @@
 """From a configuration class to flags: one field is one option, its description the help text."""
 
 import functools
+import importlib.util
 import inspect
 import shlex
 import sys
@@ -11,7 +12,7 @@ import typer
 
 from pipeline import console
 from pipeline.config import Config, flag_name
-from pipeline.errors import DistillError
+from pipeline.errors import DistillError, MissingDependencyError
 
 C = TypeVar("C", bound=Config)
 
@@ -58,6 +59,15 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
 def command_line() -> str:
     """The command as the user typed it, for the record."""
     return shlex.join(["distill", *sys.argv[1:]])
+
+
+def needs_teacher_libraries() -> None:
+    """Raises MissingDependencyError, naming the extra, unless the teacher stage's libraries are installed."""
+    missing = [name for name in ("datasets", "sentencex", "transformers") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"the teacher stage needs {', '.join(missing)}: pip install 'distill-offline[teacher]'"
+        )
 
 
 def _typed(context: typer.Context, name: str) -> bool:

@@ -1,15 +1,13 @@
 """``distill finetune-teacher``, ``augment``, ``teacher-dump`` and ``check``."""
 
-import importlib.util
 from dataclasses import asdict
 from typing import Any
 
 import typer
 
 from pipeline import console
-from pipeline.cli.options import command_line, takes
+from pipeline.cli.options import command_line, needs_teacher_libraries, takes
 from pipeline.cli.tokens import print_tokens
-from pipeline.errors import MissingDependencyError
 from pipeline.logit_set.augmentation import AugmentationRecord
 from teacher.config import AugmentConfig, CheckConfig, DumpConfig, FinetuneConfig
 
@@ -136,15 +134,6 @@ def _print_plan(config: DumpConfig, plan: Any) -> None:
         "memory, about": console.size(plan.memory_bytes) if plan.memory_bytes else "unknown",
     }
     console.print_pairs("plan", shown)
-
-
-def needs_teacher_libraries() -> None:
-    """Raises MissingDependencyError, naming the extra, unless the teacher stage's libraries are installed."""
-    missing = [name for name in ("datasets", "sentencex", "transformers") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingDependencyError(
-            f"the teacher stage needs {', '.join(missing)}: pip install 'distill-offline[teacher]'"
-        )
 
 
 @takes(CheckConfig)

@@ -49,7 +49,7 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
     if (config.logits is None) == (config.corpus is None):
         raise ConfigError("what to measure: give a set of tokens or --corpus, one of them")
     if config.corpus is not None:
-        from pipeline.cli.teacher import needs_teacher_libraries
+        from pipeline.cli.options import needs_teacher_libraries
 
         needs_teacher_libraries()
         from teacher.mlm.budget import corpus_budget

@@ -10,11 +10,11 @@ import duckdb
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
-from pipeline.logit_set.manifest import ExamplesManifest, has_text
 from pipeline.logit_set.mix import DEFAULT_MIX, mix_sql
 from pipeline.logit_set.reader import KEYS, LogitSet, open_set
 from pipeline.logit_set.same_rows import different_rows
 from pipeline.sql.gate import first_row, open_files
+from pipeline.sql.set_view import columns_with_text
 from pipeline.targets import Target
 
 
@@ -63,7 +63,10 @@ class Mixture(LogitSet):
             IntegrityError: if a file is missing or was changed.
         """
         files = {one.view: one.checked_files(split) for one in self.sets}
-        columns = {one.view: _columns(self.manifest.target, one.manifest) for one in self.sets}
+        first = self.manifest.target
+        columns = {
+            one.view: columns_with_text(one.manifest, columns_as(first, one.manifest.target)) for one in self.sets
+        }
         with open_files(files, columns) as connection:
             yield connection
 
@@ -99,12 +102,6 @@ def open_sets(paths: Sequence[Path], mix: str | None = None, allow_unverified: b
 def mix_of(logit_set: LogitSet) -> str | None:
     """How the logits of a set are mixed, None if it is of one teacher."""
     return logit_set.mix if isinstance(logit_set, Mixture) else None
-
-
-def _columns(first: Target, manifest: ExamplesManifest) -> str:
-    """What to select of a set, in SQL: columns in the order of the first's labels, null for texts it has not."""
-    columns = columns_as(first, manifest.target)
-    return columns if has_text(manifest) else f"{columns}, null::varchar as sentence1, null::varchar as sentence2"
 
 
 def columns_as(first: Target, other: Target) -> str:

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.console import size
-from pipeline.errors import IntegrityError, raise_all
-from pipeline.logit_set.manifest import AugmentedManifest, ExamplesManifest, SetManifest, Shard, TokensManifest
+from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, Shard, TokensManifest, augmentation_of
 from pipeline.logit_set.reader import usable_manifest
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import require_shards
 from pipeline.report import pictures, questions
 from pipeline.report.page import Page, Section, Table, clipped
 from pipeline.report.pictures import TEXTS, Connection
 from pipeline.report.variants import variants_section
 from pipeline.sql.gate import open_files
+from pipeline.sql.set_view import columns_with_text
 
 
 def set_page(root: Path, allow_unverified: bool = False) -> Page:
@@ -82,14 +82,15 @@ def _dev_first(manifest: SetManifest) -> list[str]:
 
 
 def _row_sections(root: Path, manifest: ExamplesManifest) -> list[Section]:
-    problems = [problem for shard in manifest.shards for problem in check_bytes(root, shard)]
-    raise_all(IntegrityError, f"{root}: cannot be used", problems)
+    require_shards(root, manifest, manifest.shards)
     tables = {split: f"split_{number}" for number, split in enumerate(_dev_first(manifest))}
     views = {table: _files(root, manifest.shards_of(split)) for split, table in tables.items()}
-    with open_files(views) as connection:
+    columns = dict.fromkeys(views, columns_with_text(manifest))
+    with open_files(views, columns) as connection:
         sections = [_split(connection, table, split, manifest) for split, table in tables.items()]
-        if isinstance(manifest, AugmentedManifest):
-            sections.append(variants_section(connection, tables["train"], manifest))
+        record = augmentation_of(manifest)
+        if record is not None:
+            sections.append(variants_section(connection, tables["train"], manifest.target, record))
     return sections
 
 

@@ -1,21 +1,22 @@
 """What augmentation has added to a set, and how much the teacher changes its mind over it."""
 
-from pipeline.logit_set.manifest import AugmentedManifest
+from pipeline.logit_set.augmentation import AugmentationRecord
 from pipeline.report import pictures, questions
 from pipeline.report.page import Picture, Rows, Section, Table, clipped
 from pipeline.report.pictures import Connection
+from pipeline.targets import Target
 
 AXES = ("original row", "variant")
 
 
-def variants_section(connection: Connection, table: str, manifest: AugmentedManifest) -> Section:
+def variants_section(connection: Connection, table: str, target: Target, record: AugmentationRecord) -> Section:
     """Counts, the teacher's changes of mind by origin, and a few variants."""
-    rows = questions.changed_mind(connection, table, manifest.target)
-    is_classes = manifest.target.kind == "classes"
-    drawn = _answers(connection, table, manifest) if is_classes else _scores(connection, table, manifest)
+    rows = questions.changed_mind(connection, table, target)
+    is_classes = target.kind == "classes"
+    drawn = _answers(connection, table, target) if is_classes else _scores(connection, table, target)
     said = _minds(rows) if is_classes else _moves(rows)
-    facts = manifest.augmentation.lines()
-    return Section("Variants of training rows", facts=facts, pictures=(drawn,), tables=(said, _sample(manifest)))
+    tables = (said, _sample(record)) if record.sample else (said,)  # a set without text has no sample
+    return Section("Variants of training rows", facts=record.lines(), pictures=(drawn,), tables=tables)
 
 
 def _minds(rows: Rows) -> Table:
@@ -29,23 +30,24 @@ def _moves(rows: Rows) -> Table:
     return Table("How far the teacher's score moves", ("origin", "variants", "mean distance"), cells)
 
 
-def _answers(connection: Connection, table: str, manifest: AugmentedManifest) -> Picture:
+def _answers(connection: Connection, table: str, target: Target) -> Picture:
     caption = "What the teacher answers to variants, by its answer to the row that each was made from."
     counts = questions.variant_answers(connection, table)
-    return pictures.matrix("Change of mind", counts, manifest.target, AXES, caption)
+    return pictures.matrix("Change of mind", counts, target, AXES, caption)
 
 
-def _scores(connection: Connection, table: str, manifest: AugmentedManifest) -> Picture:
-    pairs = questions.variant_scores_sql(table, manifest.target)
-    limits = questions.score_limits(connection, [table], manifest.target)
+def _scores(connection: Connection, table: str, target: Target) -> Picture:
+    pairs = questions.variant_scores_sql(table, target)
+    limits = questions.score_limits(connection, [table], target)
     caption = "The teacher's score of each variant, by that of the row it was made from; on the line they are the same."
     return pictures.density(connection, pairs, limits, "Change of the score", AXES, caption)
 
 
-def _sample(manifest: AugmentedManifest) -> Table:
+def _sample(record: AugmentationRecord) -> Table:
     def text(sentences: tuple[str, ...]) -> str:
         return clipped(" ‖ ".join(sentences))
 
-    sample = manifest.augmentation.sample
-    rows = [(f"{row.source_row}:{row.variant}", row.origin, text(row.original), text(row.text)) for row in sample]
+    rows = [
+        (f"{row.source_row}:{row.variant}", row.origin, text(row.original), text(row.text)) for row in record.sample
+    ]
     return Table("A few of them", ("row:variant", "origin", "original", "variant"), rows)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.manifest import ExamplesManifest, SetManifest
+from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, has_text
 from pipeline.logit_set.schema import examples_schema
 from pipeline.logit_set.shard_file import id_type, read_metadata
 from pipeline.sql.gate import parquet, quoted
@@ -41,6 +41,11 @@ def all_examples_sql(view: str, views: Sequence[tuple[str, str]]) -> str:
     """
     branches = [SET_ROWS.format(name=quoted(name), view=its_view) for name, its_view in views]
     return f'create view "{view}" as {" union all ".join(branches)}'
+
+
+def columns_with_text(manifest: ExamplesManifest, columns: str = "*") -> str:
+    """What to select of a set's files, in SQL, so that there are texts; of a set without text they are null."""
+    return columns if has_text(manifest) else f"{columns}, null::varchar as sentence1, null::varchar as sentence2"
 
 
 def view_columns(root: Path, manifest: SetManifest) -> list[str]:
