@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.errors import IntegrityError
-from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, has_text
+from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, TokensManifest, has_text
 from pipeline.logit_set.schema import examples_schema
-from pipeline.logit_set.shard_file import id_type, read_metadata
+from pipeline.logit_set.shard_file import id_type
 from pipeline.sql.gate import parquet, quoted
 
 SPLIT_ROWS = "select {split} as split, {columns} from {files}"
@@ -21,12 +20,8 @@ SET_ROWS = """select {name} as "set", * replace (ids1::uinteger[] as ids1, ids2:
 
 
 def set_view_sql(view: str, root: Path, manifest: SetManifest) -> str:
-    """The statement that creates the view on a set's files.
-
-    Raises:
-        IntegrityError: as `view_columns`.
-    """
-    columns = ", ".join(view_columns(root, manifest))
+    """The statement that creates the view on a set's files."""
+    columns = ", ".join(view_columns(manifest))
     branches = []
     for split in dict.fromkeys(shard.split for shard in manifest.shards):
         files = parquet([root / shard.path for shard in manifest.shards_of(split)])
@@ -48,20 +43,16 @@ def columns_with_text(manifest: ExamplesManifest, columns: str = "*") -> str:
     return columns if has_text(manifest) else f"{columns}, null::varchar as sentence1, null::varchar as sentence2"
 
 
-def view_columns(root: Path, manifest: SetManifest) -> list[str]:
-    """The columns of a set's view but for the split, in SQL; of a set without text null where that would be.
+def view_columns(manifest: SetManifest) -> list[str]:
+    """The columns of a set's view but for the split, in SQL; of a set without text null where that would be."""
+    if isinstance(manifest, TokensManifest):
+        from pipeline.logit_set.tokens import tokens_schema  # codecs need torch, which other sets do without
 
-    Raises:
-        IntegrityError: if the first file is not whole, or has not the columns of a set of examples.
-    """
-    path = root / manifest.shards[0].path
-    there = read_metadata(path).schema.to_arrow_schema().names
-    if not isinstance(manifest, ExamplesManifest):
-        return [name for name in there if name != "split"]
+        return [name for name in tokens_schema(manifest.codec).names if name != "split"]
+    assert isinstance(manifest, ExamplesManifest)
+    names = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size).names[1:]
+    if has_text(manifest):
+        return names
     ids = "usmallint[]" if id_type(manifest.tokenizer.vocabulary_size) == pa.uint16() else "uinteger[]"
     of_text = {"sentence1": "varchar", "sentence2": "varchar", "ids1": ids, "ids2": ids}
-    names = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size).names[1:]
-    missing = [name for name in names if name not in there and name not in of_text]
-    if missing:
-        raise IntegrityError(f"{path}: columns are missing: {', '.join(missing)}")
-    return [name if name in there else f"null::{of_text[name]} as {name}" for name in names]
+    return [f"null::{of_text[name]} as {name}" if name in of_text else name for name in names]
