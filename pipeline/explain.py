@@ -13,17 +13,16 @@ from tokenizers import Tokenizer
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
 from pipeline.logit_set.manifest import (
     TOKENIZER_FILE,
-    AugmentedManifest,
     ExamplesManifest,
     SetManifest,
     Shard,
+    augmentation_of,
     read_manifest,
 )
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.schema import text_hash
-from pipeline.logit_set.verify import check_bytes
+from pipeline.logit_set.verify import require_shards
 from pipeline.sql.names import words_view_name
-from pipeline.sql.set_view import view_columns
 from pipeline.targets import Floats64, Target, predicted_scores
 from pipeline.tokenization import load_tokenizer
 
@@ -52,17 +51,16 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
     split, number, variant = parts["split"], int(parts["row"]), int(parts["variant"] or 0)
     manifest = _manifest_of_examples(root, split, number)
     shard = _shard_of(root, manifest, split, number)
-    raise_all(IntegrityError, f"{root}: cannot be believed", check_bytes(root, shard))
+    require_shards(root, manifest, [shard])
     rows = _rows(root / shard.path, number)
     if variant not in rows:
         there = ", ".join(map(str, sorted(rows))) or "none"
         raise DataError(f"{root}: row {number:,} of {split!r} has no variant {variant}; there are: {there}")
     row, tokenizer = rows[variant], load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
     _check(root, shard, manifest, row)
-    is_variant = isinstance(manifest, AugmentedManifest) and variant > 0
     return {
         **_origin(root, manifest, shard),
-        **({"variant": _variant(manifest, row, rows.get(0, {}))} if is_variant else {}),
+        **({"variant": _variant(manifest, row, rows.get(0, {}))} if variant > 0 else {}),
         "row": _text(row, tokenizer, manifest),
         "teacher's answer": _answer(manifest.target, np.array(row["logits"], dtype=np.float64)),
     }
@@ -78,7 +76,6 @@ def _manifest_of_examples(root: Path, split: str, number: int) -> ExamplesManife
         )
     if manifest.state == "staged":
         raise IntegrityError(f"{root}: is not finished; repeat the command that writes it")
-    view_columns(root, manifest)
     return manifest
 
 
@@ -134,10 +131,10 @@ def _origin(root: Path, manifest: ExamplesManifest, shard: Shard) -> dict[str, S
 
 
 def _variant(manifest: ExamplesManifest, row: Row, parent: Row) -> Section:
-    assert isinstance(manifest, AugmentedManifest)
+    record = augmentation_of(manifest)
     texts = {f"parent_{name}": parent.get(name) for name in ("sentence1", "sentence2")}
-    record = manifest.augmentation
-    return {"origin": row["origin"], **texts, "method": record.method, "settings": dict(record.settings)}
+    made = {"method": record.method, "settings": dict(record.settings)} if record else {}
+    return {"origin": row["origin"], **texts, **made}
 
 
 def _text(row: Row, tokenizer: Tokenizer, manifest: ExamplesManifest) -> Section:

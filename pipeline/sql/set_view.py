@@ -50,7 +50,7 @@ def view_columns(manifest: SetManifest) -> list[str]:
 
         return [name for name in tokens_schema(manifest.codec).names if name != "split"]
     assert isinstance(manifest, ExamplesManifest)
-    names = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size).names[1:]
+    names: list[str] = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size).names[1:]
     if has_text(manifest):
         return names
     ids = "usmallint[]" if id_type(manifest.tokenizer.vocabulary_size) == pa.uint16() else "uinteger[]"

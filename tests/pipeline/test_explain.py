@@ -18,6 +18,7 @@ from pipeline.explain import explain_row
 from pipeline.files import sha256
 from pipeline.logit_set.manifest import write_manifest
 from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.sharing.text_free import without_text
 from pipeline.targets import Target
 from tests.pipeline.token_sets import CODECS_BY_NAME, write_set
 
@@ -148,15 +149,9 @@ def test_sets_of_tokens_are_shown_elsewhere(tmp_path: Path) -> None:
         explain_row(tmp_path, "the-colours:train:1")
 
 
-def test_a_set_without_text_says_so(own_set: LogitSet) -> None:
-    for shard in own_set.manifest.shards:
-        table = pq.read_table(own_set.root / shard.path, partitioning=None)
-        pq.write_table(
-            table.drop_columns(["sentence1", "sentence2", "ids1", "ids2"]),
-            own_set.root / shard.path,
-        )
-    rewritten(own_set.root, "label", [])
-    text = explain_row(own_set.root.parent, "opinion:train:0")["row"]
+def test_a_set_without_text_says_so(opinion_set: LogitSet) -> None:
+    with without_text(opinion_set.root, opinion_set.manifest) as (bare, _):
+        text = explain_row(bare.parent, "opinion:train:0")["row"]
     assert [text[key] for key in ("sentence1", "tokens1", "text_hash_belongs_to_text")] == [None] * 3
 
 
