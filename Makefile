@@ -16,7 +16,7 @@ demo: install
 	$(BIN)/distill demo
 
 test: check
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: install
 	$(BIN)/ruff check .

@@ -46,6 +46,11 @@ splits: {train: , validation: }
 """
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest file first, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: "test_readme" not in item.nodeid)
+
+
 @pytest.fixture(scope="session")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two tiny tasks (``opinion.yaml``, ``roles.yaml``, ``data/``) and a tiny untrained BERT (``bert``)."""
