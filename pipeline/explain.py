@@ -53,6 +53,8 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
     shard = _shard_of(root, manifest, split, number)
     require_shards(root, manifest, [shard])
     rows = _rows(root / shard.path, number)
+    if not rows:
+        raise DataError(f"{root}: row {number:,} of {split!r} has no logits in this set")
     if variant not in rows:
         there = ", ".join(map(str, sorted(rows))) or "none"
         raise DataError(f"{root}: row {number:,} of {split!r} has no variant {variant}; there are: {there}")

@@ -146,6 +146,8 @@ class DumpConfig(AugmentFlags, CodecFlags, CorpusConfig, _TaskDumpConfig):
 
     def check(self) -> None:
         """Raises ConfigError for flags that do not go together, such as those of a task given with a corpus."""
+        if self.plan and self.extend is not None:
+            raise ConfigError("--plan: cannot tell what --extend saves; leave one of them out")
         if self.shard_index >= self.num_shards:
             raise ConfigError(f"--shard-index: {self.shard_index} is not below --num-shards {self.num_shards}")
         if self.signal is not None and (self.signal == "mlm") != (self.corpus is not None):

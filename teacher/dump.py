@@ -63,6 +63,7 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
     make_folder(config.store)
     old = open_old(config, root)
     there = sum(file.stat().st_size for file in root.glob("examples/*.parquet"))
+    there += old.manifest.num_bytes if old is not None else 0
     require_space(config.store, amount(source, most_variants(config, task)).expected_bytes - there)
     state = PartialState()
     teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length)

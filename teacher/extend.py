@@ -35,9 +35,11 @@ from pipeline.sql.gate import open_files, select, to_arrow
 from teacher.config import DumpConfig
 from teacher.known import Hashes, Known, known
 
-ANSWERS = (
-    "select text_hash, any_value(logits) as logits from rows semi join wanted using (text_hash) group by text_hash"
-)
+# of a text with several answers the first: which one it is must not depend on the process
+ANSWERS = """
+select text_hash, arg_min(logits, format('{}:{:020d}', split, source_row)) as logits
+from rows semi join wanted using (text_hash) group by text_hash
+"""
 
 
 def open_old(config: DumpConfig, root: Path) -> LogitSet | None:
@@ -52,6 +54,8 @@ def open_old(config: DumpConfig, root: Path) -> LogitSet | None:
     old = open_set(find_set(config.extend, config.store))
     if old.root.resolve() == root.resolve():
         raise ConfigError(f"--extend {config.extend}: the new version needs a --name of its own; the old one stays")
+    if any(isinstance(record, PartialSplit) and record.absent for record in old.manifest.splits.values()):
+        raise ConfigError(f"--extend {config.extend}: has rows without logits, so that it cannot be extended")
     if augmentation_of(old.manifest) is not None:
         raise ConfigError(f"--extend {config.extend}: has variants of its rows, which cannot be extended")
     require_shards(old.root, old.manifest, old.manifest.shards)

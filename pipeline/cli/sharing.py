@@ -45,7 +45,7 @@ def pull(config: PullConfig) -> None:
 
 @takes(VerifyConfig)
 def verify(config: VerifyConfig) -> None:
-    """Check a set's every file and row against what it says of itself; a complete set becomes verified."""
+    """Check a set's every file and row against what it says of itself."""
     from pipeline.sharing.verify import verify as verify_set
 
     manifest = verify_set(config)

@@ -120,6 +120,8 @@ def _print(relation: Any, form: Literal["table", "json", "csv"]) -> None:
         writer.writerows([columns, *rows])
     else:
         console.print_rows(columns, rows)
+        if not rows:
+            console.note("no rows")
 
 
 def _rows(relation: Any) -> list[tuple[Any, ...]]:

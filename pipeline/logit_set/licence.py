@@ -3,7 +3,9 @@
 import re
 
 OPEN = re.compile(r"\b(CC0|CC[ -]BY(-SA)?|Apache|MIT|BSD|GFDL|public domain|ODC-By|PDDL)\b", re.IGNORECASE)
-DOUBTS = re.compile(r"\b(other|unknown|terms|non-?commercial|NC|ND|internal|research|not)\b", re.IGNORECASE)
+DOUBTS = re.compile(
+    r"\b(other|unknown|terms|non[- ]?commercial|NC|ND|internal|research|not|only|proprietary)\b", re.IGNORECASE
+)
 
 
 def is_open(licence: str) -> bool:

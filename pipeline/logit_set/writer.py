@@ -79,16 +79,12 @@ def _check_same(root: Path, there: SetManifest, planned: SetManifest) -> None:
         raise FingerprintMismatchError(
             f"{root} holds a logit set made with other settings:\n{changes}\n"
             "Give the new set another --name, or remove the folder if the old one is not needed"
-            + (
-                f". The teacher is the same: with --extend {root.name} it is asked only what is new"
-                if only_rows
-                else ""
-            )
+            + (f". The teacher is the same: `teacher-dump --extend {root.name}` asks what is new" if only_rows else "")
         )
     if [s.path for s in there.shards] != [s.path for s in planned.shards]:
         raise FingerprintMismatchError(
             f"{root} was started with other shards ({len(there.shards)} files, now {len(planned.shards)}): "
-            "repeat the command with the --rows-per-shard it was started with"
+            "repeat the command with the --rows-per-shard (and the --extend, if any) it was started with"
         )
 
 

@@ -67,14 +67,14 @@ def push(config: PushConfig, manifest: SetManifest, files: "dict[str, SetFile]")
         if branch != BRANCH:
             api.create_branch(repo, repo_type="dataset", branch=branch, exist_ok=True)
         there = _files_there(api, repo, branch)
-        _check_other(config, manifest, there)
+        old = _set_there(config, manifest, there)
         changed = [name for name, file in files.items() if there.get(name) != file.sha256]
-        stale = [name for name in there if name.startswith(f"{manifest.shards[0].folder}/") and name not in files]
+        obsolete = {shard.path for shard in old.shards} & there.keys() - files.keys() if old else set()
         operations = [CommitOperationAdd(name, str(files[name].path)) for name in changed]
         operations.append(CommitOperationAdd(FILE_NAME, to_json(manifest).encode()))
         api.create_commit(
             repo,
-            [*operations, *(CommitOperationDelete(name) for name in stale)],
+            [*operations, *(CommitOperationDelete(name) for name in sorted(obsolete))],
             commit_message=f"{manifest.name}: logits of {manifest.teacher.name}",
             repo_type="dataset",
             revision=branch,
@@ -93,16 +93,21 @@ def _files_there(api: HfApi, repo: str, revision: str) -> dict[str, str | None]:
     return {e.path: e.lfs.sha256 if e.lfs else None for e in entries if isinstance(e, RepoFile)}
 
 
-def _check_other(config: PushConfig, manifest: SetManifest, there: dict[str, str | None]) -> None:
-    if FILE_NAME not in there or config.replace:
-        return
+def _set_there(config: PushConfig, manifest: SetManifest, there: dict[str, str | None]) -> SetManifest | None:
+    """The set in the repository; None if there is none."""
+    if FILE_NAME not in there:
+        taken = sorted(name for name in there if name.startswith(f"{manifest.shards[0].folder}/"))
+        if taken:
+            raise ConfigError(f"{config.url}: holds {taken[0]}, but no set; choose a repository of the set's own")
+        return None
     content = open_hub(config.url).read(FILE_NAME, MAX_MANIFEST_BYTES)
     old = parse_manifest(content or b"", f"{config.url}/{FILE_NAME}")
-    if old.fingerprint != manifest.fingerprint:
+    if old.fingerprint != manifest.fingerprint and not config.replace:
         raise ConfigError(
             f"{config.url}: holds another set, {old.name!r} of {old.teacher.name}; "
             "choose another repository or revision, or use --replace to put this one in its place"
         )
+    return old
 
 
 def _address(url: str) -> tuple[str, str | None]:

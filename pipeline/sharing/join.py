@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,14 +44,24 @@ from pipeline.targets import make_target
 from pipeline.tasks import Task, load_task
 from pipeline.tokenization import tokenize
 
-# of several rows with the same text, the one that stands at the same place
+# the row at the same place if it has the text, else of all rows with the text the first
 FOUND = """
-    select m.split, m.source_row, arg_min(
-        {'logits': s.logits, 'label': s.label, 'score': s.score, 'variant': s.variant},
-        [(s.split <> m.split)::bigint, (s.source_row <> m.source_row)::bigint, s.source_row, s.variant]
-    ) as found
-    from mine m join theirs s using (text_hash) group by m.split, m.source_row order by m.split, m.source_row
+    with same as (
+        select m.split, m.source_row, s.logits,
+            s.label is distinct from m.label or s.score is distinct from m.score as other_gold
+        from mine m join theirs s using (split, source_row, text_hash) where s.variant = 0
+    ), first as (
+        select text_hash, arg_min({'logits': logits, 'label': label, 'score': score, 'variant': variant},
+            format('{}:{:020d}:{:010d}', split, source_row, variant)) as row
+        from theirs semi join mine using (text_hash) group by text_hash
+    ), elsewhere as (
+        select m.split, m.source_row, row.logits,
+            row.variant = 0 and (row.label is distinct from m.label or row.score is distinct from m.score) as other_gold
+        from mine m anti join same using (split, source_row) join first using (text_hash)
+    )
+    from same union all from elsewhere order by split, source_row
 """
+PLACE = {"split", "index", "count", "start", "stop"}
 MISSING = """
     select split, source_row, variant from theirs anti join mine using (text_hash) order by split, source_row, variant
 """
@@ -128,12 +137,13 @@ def _task_of(root: Path, manifest: DerivedManifest, config: JoinConfig) -> Task:
 
 
 def _keys(source: Source, manifest: DerivedManifest) -> pa.Table:
-    """The key and the text hash of every row of one's own."""
+    """Key, text hash and gold of every row of one's own."""
     parts = []
     for split, rows in source.splits.items():
         hashes = pa.array(text_hashes(rows, manifest.tokenizer.sha256), pa.binary(16))
         names = pa.repeat(pa.scalar(split), rows.num_rows)
-        parts.append(pa.table({"split": names, "source_row": rows.column("source_row"), "text_hash": hashes}))
+        gold = {name: rows.column(name) for name in ("source_row", "label", "score")}
+        parts.append(pa.table({"split": names, "text_hash": hashes, **gold}))
     return pa.concat_tables(parts)
 
 
@@ -191,7 +201,9 @@ def _staged(manifest: DerivedManifest, source: Source, found: pa.Table, name: st
 
 
 def _shards(manifest: DerivedManifest, split: str, num_rows: int) -> list[Shard]:
-    """As many shards as the set has."""
+    """The ranges of the set's own shards if they fit, else about as many."""
+    if num_rows == manifest.splits[split].rows:
+        return [Shard(**s.model_dump(include=PLACE)) for s in manifest.shards_of(split)]
     return plan_shards(split, num_rows, max(1, -(-num_rows // len(manifest.shards_of(split)))))
 
 
@@ -214,8 +226,7 @@ def _rows(manifest: ExamplesManifest, shard: Shard, source: Source, tokenizer: T
     rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
     rows = rows.append_column("origin", pa.repeat(pa.scalar("original"), rows.num_rows))
     inputs = tokenize(tokenizer, *sentences(rows), manifest.max_seq_length)
-    logits = pa.table({"logits": pc.struct_field(own.column("found").combine_chunks(), "logits")})
-    return shard_table(manifest, shard, rows, inputs, logits_of(logits, manifest.target.num_logits))
+    return shard_table(manifest, shard, rows, inputs, logits_of(own, manifest.target.num_logits))
 
 
 def _scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:
@@ -243,13 +254,8 @@ def _by_split(missing: pa.Table, manifest: DerivedManifest) -> dict[str, list[tu
 
 def _other_gold(source: Source, found: pa.Table) -> dict[str, list[int]]:
     """Rows whose text has another gold in the set than here; variants have none."""
-    rows: dict[str, list[int]] = {split: [] for split in source.splits}
-    gold = {
-        split: {n: table.column(n).to_pylist() for n in ("label", "score")} for split, table in source.splits.items()
+    other = found.filter(found.column("other_gold"))
+    return {
+        split: other.filter(pc.equal(other.column("split"), split)).column("source_row").to_pylist()
+        for split in source.splits
     }
-    for row in found.to_pylist():
-        theirs: dict[str, Any] = row["found"]
-        mine = {name: values[row["source_row"]] for name, values in gold[row["split"]].items()}
-        if theirs["variant"] == 0 and any(theirs[name] != value for name, value in mine.items()):
-            rows[row["split"]].append(row["source_row"])
-    return rows

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from pipeline.catalog import CATALOG_FILE
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import link_or_copy, make_folder, require_space
@@ -62,9 +64,27 @@ def pull(config: PullConfig) -> Pulled:
     manifest = _manifest_there(place)
     root = config.store / (config.name or manifest.name)
     here = _set_here(root, manifest, config.replace)
-    if here == manifest and not any(check_bytes(root, shard) for shard in manifest.shards):
+    if here == manifest and _is_whole(root, manifest):
         return Pulled(root, here, ())
-    make_folder(config.store)
+    make_folder(config.store / FOLDER)
+    lock = config.store / FOLDER / f".{root.name}.lock"  # no set's name begins with a dot
+    try:
+        with FileLock(lock, timeout=0):
+            pulled = _pull(config, place, manifest, root)
+            lock.unlink(missing_ok=True)
+    except Timeout as error:
+        raise DataError(f"{root}: is being pulled by another process; wait for it, or choose another --name") from error
+    with suppress(OSError):  # other sets are being pulled
+        (config.store / FOLDER).rmdir()
+    return pulled
+
+
+def _is_whole(root: Path, manifest: SetManifest) -> bool:
+    has_others = all((root / name).is_file() for name in _others(manifest))
+    return has_others and not any(check_bytes(root, shard) for shard in manifest.shards)
+
+
+def _pull(config: PullConfig, place: Place, manifest: SetManifest, root: Path) -> Pulled:
     require_space(config.store, manifest.num_bytes + sum(_most_bytes(name, manifest) for name in _others(manifest)))
     staging = config.store / FOLDER / root.name
     make_folder(staging / manifest.shards[0].folder)
@@ -83,7 +103,7 @@ def _manifest_there(place: Place) -> SetManifest:
         reason = "a push to it is under way or was stopped" if unfinished else f"not a logit set: it has no {FILE_NAME}"
         raise DataError(f"{place.url}: {reason}")
     manifest = parse_manifest(content, f"{place.url}/{FILE_NAME}")
-    if manifest.state == "staged":
+    if manifest.state != "verified":
         raise IntegrityError(f"{place.url}: a set that was never finished (state {manifest.state!r})")
     sizes = place.sizes(manifest.shards[0].folder)
     problems = [
@@ -167,14 +187,12 @@ def _most_bytes(name: str, manifest: SetManifest) -> int:
 
 def _put_in_place(staging: Path, root: Path) -> None:
     """Gives the finished set its name; one that has the name is moved away first and removed after."""
-    old = staging.with_name(f".{root.name}.old")  # no set's name begins with a dot
+    old = staging.with_name(f".{root.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if root.exists():
         root.replace(old)
     staging.replace(root)
     shutil.rmtree(old, ignore_errors=True)
-    with suppress(OSError):  # other sets are being pulled
-        staging.parent.rmdir()
 
 
 def _bytes(number: int | None) -> str:

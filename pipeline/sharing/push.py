@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pydantic import BaseModel, Field, ValidationError
+
 from pipeline import console
 from pipeline.errors import ConfigError, DistillError, IntegrityError
 from pipeline.logit_set.licence import is_open
 from pipeline.logit_set.manifest import (
     FILE_NAME,
     MAX_MANIFEST_BYTES,
+    TOKENIZER_FILE,
+    ExamplesManifest,
     SetManifest,
     has_text,
     parse_manifest,
@@ -27,13 +31,20 @@ from pipeline.logit_set.manifest import (
 from pipeline.logit_set.reader import find_set
 from pipeline.sharing import hub
 from pipeline.sharing.config import PushConfig
-from pipeline.sharing.files import SetFile, all_at_once, files_of
+from pipeline.sharing.files import CARD_FILE, SetFile, all_at_once, files_of
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.text_free import without_text
 
 JOURNAL = "distill.push.json"
 SMALL_BYTES = 2**20  # to be looked at rather than sent again
 Hashes = dict[str, str]  # by path inside the set
+
+
+class Journal(BaseModel):
+    """What a push has done so far: files that have arrived, and those of the set before that are to go at the end."""
+
+    arrived: Hashes = Field(default_factory=dict)
+    obsolete: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,43 +72,75 @@ def push(config: PushConfig) -> Pushed:
     source = without_text(root, manifest) if config.without_text else nullcontext((root, manifest))
     with source as (folder, sent):
         if has_text(sent) and not is_open(sent.licence):
+            advice = ", or leave them out with --without-text" if isinstance(sent, ExamplesManifest) else ""
             console.warn(
                 f"{root}: whether its texts may be passed on is unclear (licence: {sent.licence}); make sure that they "
-                "may, or leave them out with --without-text"
+                f"may{advice}"
             )
         files = files_of(folder, sent)
         if hub.is_hub(config.url):
             travelled = hub.push(config, sent, files)
         else:
             travelled = _push(open_place(config.url), sent, files, config.replace)
-    return Pushed(config.url, sent.name, tuple(sorted(travelled)), tuple(sorted(files.keys() - set(travelled))))
+    kept = files.keys() - set(travelled)
+    return Pushed(config.url, root.resolve().name, tuple(sorted(travelled)), tuple(sorted(kept)))
 
 
 def _push(place: Place, manifest: SetManifest, files: dict[str, SetFile], replace: bool) -> list[str]:
     there = place.read(FILE_NAME, MAX_MANIFEST_BYTES)
+    journal = _read_journal(place)
+    if there is None and journal is None:
+        _require_empty(place, manifest)
     old = _other_set(place, there, manifest, replace) if there else None
-    known = _known(place, old, files)
+    known = _known(place, old, journal, files)
     missing = [name for name in files if name not in known]
-    if not missing and there == to_json(manifest).encode():
+    if not missing and journal is None and there == to_json(manifest).encode():
         return []
-    place.write(JOURNAL, json.dumps(known).encode())
-    overwritten = {shard.path for shard in old.shards} & set(missing) if old else set()
-    if there and (overwritten or old is None):
-        place.remove(FILE_NAME)  # rather no set for a while than one that is half old, half new
+    before = {shard.path for shard in old.shards} if old else set()
+    obsolete = (before | set(journal.obsolete if journal else ())) - files.keys()
     lock = threading.Lock()
+
+    def note(name: str | None = None) -> None:
+        with lock:
+            known.update({name: files[name].sha256} if name else {})
+            place.write(JOURNAL, json.dumps({"arrived": known, "obsolete": sorted(obsolete)}).encode())
 
     def send(name: str) -> None:
         place.send(files[name].path, name)
-        with lock:
-            known[name] = files[name].sha256
-            place.write(JOURNAL, json.dumps(known).encode())
+        note(name)
 
+    note()
+    if there and (before & set(missing) or old is None):
+        place.remove(FILE_NAME)  # rather no set for a while than one that is half old, half new
     all_at_once(f"to {place.url}", [partial(send, name) for name in missing])
     place.write(FILE_NAME, to_json(manifest).encode())
-    for name in place.sizes(manifest.shards[0].folder).keys() - files.keys():
+    for name in sorted(obsolete & place.sizes(manifest.shards[0].folder).keys()):
         place.remove(name)
     place.remove(JOURNAL)
     return missing
+
+
+def _require_empty(place: Place, manifest: SetManifest) -> None:
+    """What is at a place that never held a set is somebody's: it is neither overwritten nor removed."""
+    taken = sorted(
+        (place.sizes("").keys() & {CARD_FILE, TOKENIZER_FILE}) | place.sizes(manifest.shards[0].folder).keys()
+    )
+    if taken:
+        raise ConfigError(
+            f"{place.url}: holds {taken[0]}, but no set and no push that was stopped; choose a place of the set's own, "
+            f"such as {place.url}/{manifest.name}"
+        )
+
+
+def _read_journal(place: Place) -> Journal | None:
+    """What a push that was stopped has left; one that cannot be read tells of nothing."""
+    content = place.read(JOURNAL, MAX_MANIFEST_BYTES)
+    if content is None:
+        return None
+    try:
+        return Journal.model_validate_json(content)
+    except ValidationError:
+        return Journal()
 
 
 def _other_set(place: Place, there: bytes, manifest: SetManifest, replace: bool) -> SetManifest | None:
@@ -116,14 +159,10 @@ def _other_set(place: Place, there: bytes, manifest: SetManifest, replace: bool)
     return old
 
 
-def _known(place: Place, old: SetManifest | None, files: dict[str, SetFile]) -> Hashes:
+def _known(place: Place, old: SetManifest | None, journal: Journal | None, files: dict[str, SetFile]) -> Hashes:
     """The files that are at the destination as they should be, by what the manifest or the journal there says."""
     hashes: Hashes = {shard.path: shard.sha256 or "" for shard in old.shards} if old else {}
-    journal = place.read(JOURNAL, MAX_MANIFEST_BYTES)
-    try:
-        hashes |= dict(json.loads(journal)) if journal else {}
-    except ValueError:
-        hashes = {}
+    hashes |= journal.arrived if journal else {}
     sizes = place.sizes("") | place.sizes(Path(list(files)[-1]).parent.name)
     same = {name for name, file in files.items() if sizes.get(name) == file.num_bytes}
     for name in same - hashes.keys():

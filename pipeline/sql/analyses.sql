@@ -22,9 +22,10 @@ create or replace macro confusion(t) as table
     select split, label, argmax(logits) as teacher, count(*) as n, n / sum(n) over (partition by split, label) as share
     from query_table(t) where label is not null group by split, label, teacher order by all;
 
--- whether two rows have the same text, as far as it is known: a set may come without
-create or replace macro same_text(x, y) as
-    coalesce(x.sentence1 = y.sentence1, true) and coalesce(x.sentence2 = y.sentence2, true);
+-- whether two rows have the same text: by the text, or where a set has none by its hash
+create or replace macro same_text(x, y) as coalesce(
+    x.sentence1 = y.sentence1 and x.sentence2 is not distinct from y.sentence2, x.text_hash = y.text_hash
+);
 
 -- how much two teachers say the same of the same texts: share of equal answers, mean divergence of b from a (nats)
 create or replace macro agreement(a, b) as table

@@ -18,7 +18,7 @@ class Speed:
     """The first rows of a set's first dev split, for students to read."""
 
     def __init__(self, logit_set: LogitSet) -> None:
-        self.split = min(logit_set.manifest.splits, key=lambda split: split == "train")
+        self.split = min(logit_set.splits, key=lambda split: split == "train")
         self._examples = load_examples(logit_set, self.split, f"source_row < {MOST_ROWS} and variant = 0")
         self.num_rows = len(self._examples)
 

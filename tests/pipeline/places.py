@@ -34,6 +34,7 @@ def objects(url: str) -> dict[str, bytes]:
 
 def replace(url: str, name: str, content: bytes) -> None:
     fs, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
+    fs.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
     fs.pipe_file(f"{root}/{name}", content)
 
 

@@ -18,7 +18,7 @@ Row = tuple[str, int, int, int | None, Sequence[float]]  # split, source row, va
 
 COLUMNS = (
     "split varchar, source_row bigint, variant int, origin varchar, sentence1 varchar, sentence2 varchar, label int, "
-    "logits float[]"
+    "logits float[], text_hash blob"
 )
 PLAIN: list[Row] = [
     ("train", 0, 0, 0, (0.85, 0.15)),  # right
@@ -42,8 +42,8 @@ def create(connection: duckdb.DuckDBPyConnection, name: str, rows: list[Row], te
     for split, row, variant, label, probabilities in rows:
         logits = [log(p) if p else -1000.0 for p in probabilities]
         origin, text = "mask" if variant else "original", texts and f"{texts} {row}"
-        values = [split, row, variant, origin, text, None, label, logits]
-        connection.execute(f"insert into {name} values (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        values = [split, row, variant, origin, text, None, label, logits, f"hash of {row}".encode()]
+        connection.execute(f"insert into {name} values (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
 
 def ask(connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[Any, ...]]:
@@ -198,3 +198,10 @@ def test_on_real_sets(store: Path, opinion_set: LogitSet, tmp_path: Path) -> Non
         assert dict(confused.fetchall()) == {"bad": gold.count(0), "good": gold.count(1)}
         with pytest.raises(QueryError, match="Table with name nobody does not exist"):
             to_arrow(select(opened, "from hardest(nobody)"))
+
+
+def test_rows_without_text_are_compared_by_their_hash(connection: duckdb.DuckDBPyConnection) -> None:
+    create(connection, "a", PLAIN)
+    create(connection, "b", PLAIN, texts=None)
+    connection.execute("update b set text_hash = 'another' where split = 'train' and source_row < 3")
+    assert [row[:2] for row in ask(connection, "from agreement(a, b)")] == [("train", 2), ("validation", 1)]

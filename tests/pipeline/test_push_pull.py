@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from typer.testing import CliRunner
 
 import pipeline.sharing.push
@@ -193,11 +194,54 @@ def test_what_an_interrupted_pull_of_another_set_left_does_not_stay(opinion_set:
     assert contents(tmp_path / "store" / "opinion") == contents(opinion_set.root)
 
 
-def test_a_set_that_was_complete_is_verified_here(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_set_that_was_never_verified_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     edit_manifest(str(tmp_path / "there"), lambda m: m.update(state="complete"))
-    assert fetch(str(tmp_path / "there"), tmp_path / "store").manifest == opinion_set.manifest
-    assert read_manifest(tmp_path / "store" / "opinion").state == "verified"
+    with pytest.raises(IntegrityError, match=r"never finished \(state 'complete'\)"):
+        fetch(str(tmp_path / "there"), tmp_path / "store")
+
+
+def test_what_never_held_a_set_is_left_alone(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:
+    replace(place, "README.md", b"mine")
+    replace(place, "examples/mine.py", b"mine, too")
+    with pytest.raises(ConfigError, match=r"holds README\.md, but no set .* choose a place of the set's own"):
+        send(opinion_set.root, place, replace=True)
+    assert objects(place) == {"README.md": b"mine", "examples/mine.py": b"mine, too"}
+
+
+def test_a_push_killed_at_its_very_end_still_removes_what_is_obsolete(
+    opinion_set: LogitSet, place: str, tmp_path: Path
+) -> None:
+    send(opinion_set.root, place)
+    stale = "examples/train-00000-of-00001.parquet"
+    replace(place, stale, b"of the set before")
+    replace(place, "examples/mine.parquet", b"of nobody")
+    replace(place, JOURNAL, json.dumps({"arrived": {}, "obsolete": [stale]}).encode())
+    send(opinion_set.root, place)
+    assert objects(place).keys() == {*contents(opinion_set.root), "examples/mine.parquet"}
+
+
+@pytest.mark.parametrize("journal", [b"[]", b"{", b'{"arrived": 1}'])
+def test_a_journal_that_cannot_be_read_tells_of_nothing(
+    opinion_set: LogitSet, place: str, tmp_path: Path, journal: bytes
+) -> None:
+    replace(place, JOURNAL, journal)
+    send(opinion_set.root, place)
+    assert objects(place) == contents(opinion_set.root)
+
+
+def test_two_pulls_of_one_name_do_not_meet(opinion_set: LogitSet, tmp_path: Path) -> None:
+    send(opinion_set.root, str(tmp_path / "there"))
+    (tmp_path / "store" / FOLDER).mkdir(parents=True)
+    with (
+        FileLock(tmp_path / "store" / FOLDER / ".opinion.lock"),
+        pytest.raises(DataError, match="is being pulled by another process"),
+    ):
+        fetch(str(tmp_path / "there"), tmp_path / "store")
+    fetch(str(tmp_path / "there"), tmp_path / "store")
+    (tmp_path / "store" / "opinion" / TOKENIZER_FILE).unlink()
+    fetch(str(tmp_path / "there"), tmp_path / "store")
+    assert contents(tmp_path / "store") == {f"opinion/{k}": v for k, v in contents(opinion_set.root).items()}
 
 
 def test_a_card_is_never_anybody_elses(opinion_set: LogitSet, tmp_path: Path) -> None:
@@ -271,11 +315,10 @@ def test_no_such_place_is_one_message(url: str, message: str, tmp_path: Path) ->
     assert message in " ".join(result.stderr.split())
 
 
-def test_a_complete_set_becomes_verified(own_set: LogitSet) -> None:
-    write_manifest(own_set.root, own_set.manifest.model_copy(update={"state": "complete"}))
+@pytest.mark.parametrize("state", ["staged", "complete"])
+def test_a_set_that_is_not_finished_is_not_verified(own_set: LogitSet, state: str) -> None:
     assert CliRunner().invoke(app, ["verify", str(own_set.root)]).exit_code == 0
-    assert read_manifest(own_set.root) == own_set.manifest
-    write_manifest(own_set.root, own_set.manifest.model_copy(update={"state": "staged"}))
+    write_manifest(own_set.root, own_set.manifest.model_copy(update={"state": state}))
     result = CliRunner().invoke(app, ["verify", str(own_set.root)])
     assert result.exit_code == 2
     assert f"not finished yet; repeat its command to finish it: {own_set.manifest.command}" in " ".join(

@@ -232,7 +232,9 @@ def test_what_cannot_be_extended_is_refused(
 
 def test_a_plain_dump_of_new_rows_says_how_to_extend(versions: Path, work: Path) -> None:
     edit(versions, lambda lines: [*lines, *NEW])
-    with pytest.raises(FingerprintMismatchError, match=r"source\.train.*(?s:.*)with --extend opinion it is asked only"):
+    with pytest.raises(
+        FingerprintMismatchError, match=r"source\.train.*(?s:.*)`teacher-dump --extend opinion` asks only what is new"
+    ):
         extend(work, versions, "opinion", None)
     with pytest.raises(FingerprintMismatchError) as caught:
         extend(work, versions, "opinion", None, max_seq_length=16)
