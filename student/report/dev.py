@@ -19,7 +19,9 @@ COLUMNS = (*KEYS, "label", "score", "logits", "sentence1", "sentence2")
 
 
 def dev_sections(run: Path, logit_set: LogitSet) -> list[Section]:
-    """A section per dev split."""
+    """A section per dev split, or one that says that there is none."""
+    if set(logit_set.splits) == {"train"}:
+        return [Section("Dev splits", "The set has none.")]
     student = Student.load(run).to(default_device())
     return [
         _section(split, _teacher_table(logit_set, split, rows), student, rows)

@@ -9,7 +9,7 @@ from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.schema import logits_of
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Rows, render
-from student.config import PretrainConfig, SweepConfig
+from student.config import PretrainConfig, SweepConfig, TrainConfig
 from student.data import load_examples
 from student.evaluate import student_logits
 from student.mlm.train import pretrain
@@ -18,6 +18,8 @@ from student.report.run import run_page
 from student.report.sweep import sweep_page
 from student.sweep.run import sweep
 from student.train import train
+from teacher.dump import dump
+from tests.conftest import dump_config
 from tests.report_pages import Parsed, needs_nothing_else
 from tests.student.conftest import tiny_config
 
@@ -91,6 +93,13 @@ def test_without_its_set_the_page_says_so(opinion_run: Path, tmp_path: Path) -> 
         "Settings",
     ]
     assert f"neither in {tmp_path / 'gone' / 'opinion'} nor in the store {tmp_path / 'store'}" in render(page)
+
+
+def test_a_run_without_dev_rows_has_a_page(work: Path, teachers: Path, tmp_path: Path) -> None:
+    dump(dump_config(work, "opinion", tmp_path, splits="train"), "distill teacher-dump")
+    flags = {"logits": (str(tmp_path / "opinion"),), "output_dir": tmp_path / "run", "num_train_epochs": 1}
+    train(TrainConfig.from_flags(**flags, embedding="cbow", vector_size=4, head="linear"), "distill train-student")
+    assert "The set has none." in render(run_page(config_for(tmp_path / "run", tmp_path), tmp_path / "run"))
 
 
 def test_a_set_that_has_moved_is_found_in_the_store(opinion_run: Path, store: Path, tmp_path: Path) -> None:
