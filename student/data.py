@@ -72,7 +72,8 @@ def load_examples(logit_set: LogitSet, split: str, where: str | None = None) -> 
     """
     rows = logit_set.read(split, COLUMNS, where)
     if not rows.num_rows:
-        raise DataError(f"{logit_set.root}: no row of split {split!r} fulfils --where {where!r}")
+        reason = f"fulfils --where {where!r}" if where else "has logits in every set that was given"
+        raise DataError(f"{logit_set.root}: no row of split {split!r} {reason}")
     return _examples(logit_set, split, rows, np.ones(rows.num_rows, dtype=np.float32))
 
 
