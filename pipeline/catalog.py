@@ -26,10 +26,9 @@ from pipeline.logit_set.manifest import (
     SetManifest,
     TokensManifest,
     augmentation_of,
-    has_text,
     read_manifest,
 )
-from pipeline.logit_set.schema import examples_schema
+from pipeline.logit_set.schema import set_schema
 from pipeline.logit_set.set_tokenizer import load_set_tokenizer
 from pipeline.logit_set.shard_file import read_metadata
 from pipeline.sql.gate import add_macros, macros, open_database
@@ -129,15 +128,13 @@ def _readable_set(root: Path) -> SetManifest:
 
 def _check_columns(root: Path, manifest: SetManifest) -> None:
     """Makes sure that the views of a set can be made, and that no pipe among its files keeps a query waiting."""
+    expected = set_schema(manifest)
     if isinstance(manifest, TokensManifest):
-        from pipeline.logit_set.tokens import tokens_schema  # codecs need torch, which other sets do without
-
         load_set_tokenizer(root, manifest.tokenizer)
-        expected, kind = tokens_schema(manifest.codec), f"of codec {str(manifest.codec)!r}"
+        kind = f"of codec {str(manifest.codec)!r}"
     else:
         assert isinstance(manifest, ExamplesManifest)
-        size = (manifest.target.num_logits, manifest.tokenizer.vocabulary_size)
-        expected, kind = examples_schema(*size, has_text(manifest)), f"of {manifest.target.num_logits} logits"
+        kind = f"of {manifest.target.num_logits} logits"
     for shard in manifest.shards:
         try:
             schema = read_metadata(root / shard.path).schema.to_arrow_schema().remove_metadata()

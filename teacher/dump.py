@@ -171,7 +171,7 @@ def _write_shards(
             inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
             hashes = text_hashes(rows, manifest.tokenizer.sha256)
             logits_NC = ask_once(teacher, inputs, hashes, said, max_tokens, steps.advance)
-            write_shard(root, manifest, shard, shard_table(manifest, shard, rows, inputs, logits_NC))
+            write_shard(root, manifest, shard, shard_table(manifest, shard, rows, hashes, inputs, logits_NC))
 
 
 def finish(root: Path, kind: type[M], scores: Callable[[M], Scores]) -> M:

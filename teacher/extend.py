@@ -125,8 +125,7 @@ def _shared_shards(old: LogitSet, split: str, rows: pa.Table, tokenizer_sha256: 
         if shard.stop > rows.num_rows or not _is_same(old, shard, rows, tokenizer_sha256):
             break
         version = shard.version if isinstance(shard, SharedShard) and shard.version else old.manifest.fingerprint
-        blank = {"rows": None, "bytes": None, "sha256": None, "version": version}
-        shared.append(SharedShard(**shard.model_dump() | blank))
+        shared.append(SharedShard(**shard.unmeasured().model_dump() | {"version": version}))
     return shared
 
 

@@ -9,12 +9,10 @@ import duckdb
 
 from pipeline.errors import ConfigError
 from pipeline.logit_set.config import DiffConfig
-from pipeline.logit_set.manifest import (
-    ExamplesManifest,
-    has_text,
-)
+from pipeline.logit_set.manifest import ExamplesManifest, has_text
 from pipeline.logit_set.reader import find_set, usable_manifest
 from pipeline.logit_set.records import Setting
+from pipeline.logit_set.same_rows import SAME_HASH, SAME_SENTENCES
 from pipeline.logit_set.verify import require_shards
 from pipeline.sql.gate import open_files, select, to_arrow
 
@@ -113,9 +111,9 @@ def _open(root: Path, allow_unverified: bool) -> ExamplesManifest:
 def _same_text(roots: list[Path], a: ExamplesManifest, b: ExamplesManifest) -> str:
     """The SQL that says whether both texts are the same: by their hash, which covers the tokenizer, or themselves."""
     if a.tokenizer.sha256 == b.tokenizer.sha256:
-        return "a.text_hash = b.text_hash"
+        return SAME_HASH
     if has_text(a) and has_text(b):
-        return "a.sentence1 = b.sentence1 and a.sentence2 is not distinct from b.sentence2"
+        return SAME_SENTENCES
     raise ConfigError(
         f"{roots[0]} and {roots[1]}: one has no text, and hashes of texts under different tokenizers always differ; "
         "`distill join` it with your data first"

@@ -69,6 +69,10 @@ class Shard(Record):
             raise ValueError(f"begins at row {self.start:,} and ends before, at {self.stop:,}")
         return self
 
+    def unmeasured(self) -> Self:
+        """The same shard before it is written."""
+        return self.model_copy(update={"rows": None, "bytes": None, "sha256": None})
+
     @property
     def path(self) -> str:
         """Path inside the set, by the hub's naming of split files."""

@@ -94,7 +94,6 @@ def predictions(columns: Columns, decoder: Decoder | None, random_P: torch.Tenso
 def _staged(config: RecodeConfig, source: TokenSet, codec: Codec, command: str) -> TokensManifest:
     manifest = source.manifest
     settings = manifest.settings | {"codec": str(codec), "recoded_from": manifest.fingerprint}
-    blank = {"rows": None, "bytes": None, "sha256": None}
     changes = {
         "name": config.name,
         "state": "staged",
@@ -104,7 +103,7 @@ def _staged(config: RecodeConfig, source: TokenSet, codec: Codec, command: str) 
         "decoder_sha256": None,
         "settings": settings,
         "fingerprint": fingerprint(settings),
-        "shards": tuple(shard.model_copy(update=blank) for shard in manifest.shards),
+        "shards": tuple(shard.unmeasured() for shard in manifest.shards),
         "scores": {},
         "notes": (*manifest.notes, f"recoded from a set with codec {manifest.codec}, made by: {manifest.command}"),
     }

@@ -8,8 +8,8 @@ from pipeline.logit_set.reader import KEYS, LogitSet
 from pipeline.sql.gate import first_row
 from pipeline.targets import Target
 
-OTHER_HASH = "a.text_hash is distinct from b.text_hash"
-OTHER_SENTENCE = "a.sentence1 is distinct from b.sentence1 or a.sentence2 is distinct from b.sentence2"
+SAME_HASH = "a.text_hash = b.text_hash"
+SAME_SENTENCES = "a.sentence1 = b.sentence1 and a.sentence2 is not distinct from b.sentence2"
 OTHER_GOLD = "a.label is distinct from b.label or a.score is distinct from b.score"
 
 
@@ -25,7 +25,7 @@ def different_rows(connection: duckdb.DuckDBPyConnection, split: str, first: Log
         other: the other set.
     """
     same_tokenizer = first.manifest.tokenizer.sha256 == other.manifest.tokenizer.sha256
-    other_text = OTHER_HASH if same_tokenizer else f"a.sentence1 is null or {OTHER_SENTENCE}"
+    other_text = f"({SAME_HASH if same_tokenizer else SAME_SENTENCES}) is not true"
     for what, condition, columns in (
         ("text", other_text, ("sentence1", "sentence2")),
         ("gold", OTHER_GOLD, ("label", "score")),

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, TokensManifest, has_text
 from pipeline.logit_set.shard_file import Footer, id_type, parquet_writer
 from pipeline.targets import Floats
 
@@ -35,6 +36,16 @@ def examples_schema(num_logits: int, vocabulary_size: int, has_text: bool = True
         pa.field("logits", pa.list_(pa.float32(), num_logits), nullable=False),
     ]
     return pa.schema([field for field in fields if has_text or field.name not in TEXT_COLUMNS])
+
+
+def set_schema(manifest: SetManifest) -> pa.Schema:
+    """The columns of the files of a set."""
+    if isinstance(manifest, TokensManifest):
+        from pipeline.logit_set.tokens import tokens_schema  # codecs need torch, which other sets do without
+
+        return tokens_schema(manifest.codec)
+    assert isinstance(manifest, ExamplesManifest)
+    return examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size, has_text(manifest))
 
 
 def text_hash(tokenizer_sha256: str, sentence1: str, sentence2: str | None) -> bytes:

@@ -12,7 +12,12 @@ from pipeline.tokenization import Tokenized
 
 
 def shard_table(
-    manifest: ExamplesManifest, shard: Shard, rows: pa.Table, inputs: Sequence[Tokenized], logits_NC: Floats
+    manifest: ExamplesManifest,
+    shard: Shard,
+    rows: pa.Table,
+    hashes: Sequence[bytes],
+    inputs: Sequence[Tokenized],
+    logits_NC: Floats,
 ) -> pa.Table:
     """Puts a shard together.
 
@@ -20,6 +25,7 @@ def shard_table(
         manifest: the set's manifest.
         shard: which rows of which split.
         rows: its rows, variants and all.
+        hashes: their text hashes.
         inputs: the same rows in tokens.
         logits_NC: float32, the same rows' logits in the task's label order.
 
@@ -37,7 +43,7 @@ def shard_table(
         "sentence2": rows.column("sentence2"),
         "ids1": pa.array([row.ids1 for row in inputs], schema.field("ids1").type),
         "ids2": pa.array([row.ids2 if is_pair else None for row in inputs], schema.field("ids2").type),
-        "text_hash": pa.array(text_hashes(rows, manifest.tokenizer.sha256), schema.field("text_hash").type),
+        "text_hash": pa.array(hashes, schema.field("text_hash").type),
         "label": rows.column("label"),
         "score": rows.column("score"),
         "logits": pa.FixedSizeListArray.from_arrays(pa.array(logits_NC.ravel()), logits_NC.shape[1]),

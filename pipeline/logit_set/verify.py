@@ -19,9 +19,8 @@ from pipeline.logit_set.manifest import (
 from pipeline.logit_set.records import (
     PartialSplit,
 )
-from pipeline.logit_set.schema import examples_schema
+from pipeline.logit_set.schema import set_schema
 from pipeline.logit_set.shard_file import bomb_problem, footer_of, read_footer, read_metadata, split_problem
-from pipeline.logit_set.tokens import tokens_schema
 from pipeline.logit_set.verify_examples import Tally, examples_problem
 from pipeline.logit_set.verify_tokens import read_set_decoder, tokens_problems
 
@@ -103,7 +102,7 @@ def check_shard(root: Path, manifest: SetManifest, shard: Shard) -> list[str]:
 
 def _frame_problem(manifest: SetManifest, shard: Shard, path: Path) -> str | None:
     """What is wrong with a file as far as its metadata tell."""
-    metadata, expected = read_metadata(path), _expected_schema(manifest)
+    metadata, expected = read_metadata(path), set_schema(manifest)
     if metadata.num_columns > MOST_COLUMNS:  # hundreds of thousands would take hours to compare
         return f"{metadata.num_columns:,} columns, but a set of this kind has {len(expected)}"
     if read_footer(path) != footer_of(manifest, shard):
@@ -124,13 +123,6 @@ def _strangers(root: Path, manifest: SetManifest) -> list[str]:
     folders = {Path(path).parent for path in known}
     there = {str(path.relative_to(root)) for folder in folders for path in (root / folder).glob("*.parquet")}
     return [f"{path}: not a file of the set; remove it" for path in sorted(there - known)]
-
-
-def _expected_schema(manifest: SetManifest) -> pa.Schema:
-    if isinstance(manifest, TokensManifest):
-        return tokens_schema(manifest.codec)
-    assert isinstance(manifest, ExamplesManifest)
-    return examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size, has_text(manifest))
 
 
 def _tally_problems(manifest: ExamplesManifest, tallies: dict[str, Tally]) -> list[str]:

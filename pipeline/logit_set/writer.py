@@ -96,8 +96,7 @@ def unfinished_shards(root: Path, manifest: SetManifest) -> list[Shard]:
 def reopen_set(root: Path, manifest: SetManifest, unfinished: list[Shard]) -> None:
     """Takes a finished set of which shards were lost or damaged back to ``staged``, their checksums forgotten."""
     lost = {shard.path for shard in unfinished}
-    blank = {"rows": None, "bytes": None, "sha256": None}
-    shards = tuple(s.model_copy(update=blank) if s.path in lost else s for s in manifest.shards)
+    shards = tuple(s.unmeasured() if s.path in lost else s for s in manifest.shards)
     write_manifest(root, manifest.model_copy(update={"state": "staged", "shards": shards}))
 
 

@@ -25,6 +25,12 @@ class SetFile:
     num_bytes: int
 
 
+def other_files(manifest: SetManifest) -> list[str]:
+    """The files of a set beside its shards, its manifest and its card."""
+    has_decoder = isinstance(manifest, TokensManifest) and manifest.decoder_sha256
+    return [TOKENIZER_FILE, DECODER_FILE] if has_decoder else [TOKENIZER_FILE]
+
+
 def files_of(root: Path, manifest: SetManifest) -> dict[str, SetFile]:
     """Every file of a set but its ``distill.json``, by its path inside the set.
 
@@ -32,10 +38,7 @@ def files_of(root: Path, manifest: SetManifest) -> dict[str, SetFile]:
         IntegrityError: if a shard is not what the manifest says.
     """
     require_shards(root, manifest, manifest.shards)
-    names = [TOKENIZER_FILE, CARD_FILE]
-    if isinstance(manifest, TokensManifest) and manifest.decoder_sha256:
-        names.append(DECODER_FILE)
-    files = {name: _measured(root / name) for name in names}
+    files = {name: _measured(root / name) for name in (*other_files(manifest), CARD_FILE)}
     shards = {s.path: SetFile(root / s.path, s.sha256 or "", s.bytes or 0) for s in manifest.shards}
     return files | shards
 

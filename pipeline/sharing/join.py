@@ -226,7 +226,8 @@ def _rows(manifest: ExamplesManifest, shard: Shard, source: Source, tokenizer: T
     rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
     rows = rows.append_column("origin", pa.repeat(pa.scalar("original"), rows.num_rows))
     inputs = tokenize(tokenizer, *sentences(rows), manifest.max_seq_length)
-    return shard_table(manifest, shard, rows, inputs, logits_of(own, manifest.target.num_logits))
+    hashes = text_hashes(rows, manifest.tokenizer.sha256)
+    return shard_table(manifest, shard, rows, hashes, inputs, logits_of(own, manifest.target.num_logits))
 
 
 def _scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:

@@ -28,12 +28,11 @@ from pipeline.logit_set.manifest import (
     read_manifest,
 )
 from pipeline.logit_set.set_tokenizer import load_set_tokenizer
-from pipeline.logit_set.tokens import DECODER_FILE
 from pipeline.logit_set.verify import check_bytes
 from pipeline.logit_set.writer import finish_set
 from pipeline.sharing import hub
 from pipeline.sharing.config import PullConfig
-from pipeline.sharing.files import all_at_once
+from pipeline.sharing.files import all_at_once, other_files
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
 from pipeline.tokenization import MAX_TOKENIZER_BYTES
@@ -80,12 +79,12 @@ def pull(config: PullConfig) -> Pulled:
 
 
 def _is_whole(root: Path, manifest: SetManifest) -> bool:
-    has_others = all((root / name).is_file() for name in _others(manifest))
+    has_others = all((root / name).is_file() for name in other_files(manifest))
     return has_others and not any(check_bytes(root, shard) for shard in manifest.shards)
 
 
 def _pull(config: PullConfig, place: Place, manifest: SetManifest, root: Path) -> Pulled:
-    require_space(config.store, manifest.num_bytes + sum(_most_bytes(name, manifest) for name in _others(manifest)))
+    require_space(config.store, manifest.num_bytes + sum(_most_bytes(name, manifest) for name in other_files(manifest)))
     staging = config.store / FOLDER / root.name
     make_folder(staging / manifest.shards[0].folder)
     fetched = _fetch_all(place, manifest, staging, root)
@@ -139,7 +138,7 @@ def _fetch_all(place: Place, manifest: SetManifest, staging: Path, root: Path) -
     """Brings every file into ``staging``; returns the paths of those that had to travel."""
     _clear(staging, manifest)
     missing = [shard for shard in manifest.shards if not _is_here(shard, staging, root)]
-    others = _others(manifest)
+    others = other_files(manifest)
 
     def fetch(shard: Shard) -> None:
         if place.fetch(shard.path, staging / shard.path, shard.bytes or 0) != shard.sha256:
@@ -158,12 +157,6 @@ def _clear(staging: Path, manifest: SetManifest) -> None:
     for path in staging.rglob("*"):
         if path not in shards and not path.is_dir():
             path.unlink()
-
-
-def _others(manifest: SetManifest) -> list[str]:
-    """The files of a set beside its shards."""
-    has_decoder = isinstance(manifest, TokensManifest) and manifest.decoder_sha256
-    return [TOKENIZER_FILE, DECODER_FILE] if has_decoder else [TOKENIZER_FILE]
 
 
 def _is_here(shard: Shard, staging: Path, root: Path) -> bool:

@@ -57,7 +57,6 @@ def without_text(root: Path, manifest: SetManifest) -> Iterator[tuple[Path, Deri
 def _staged(manifest: ExamplesManifest) -> DerivedManifest:
     settings = manifest.settings | {TEXT_SETTING: "left out"}
     record = augmentation_of(manifest)
-    blank = {"rows": None, "bytes": None, "sha256": None, "version": None}
     own = {
         "format_version": 4,
         "state": "staged",
@@ -67,7 +66,9 @@ def _staged(manifest: ExamplesManifest) -> DerivedManifest:
         "versions_before": (),
         "augmentation": record.model_copy(update={"sample": ()}) if record else None,
         "splits": {name: PartialSplit(**split.model_dump()) for name, split in manifest.splits.items()},
-        "shards": tuple(SharedShard(**shard.model_dump() | blank) for shard in manifest.shards),
+        "shards": tuple(
+            SharedShard(**shard.unmeasured().model_dump() | {"version": None}) for shard in manifest.shards
+        ),
         "scores": {},
     }
     return DerivedManifest(**{name: getattr(manifest, name) for name in ExamplesManifest.model_fields} | own)

@@ -1,11 +1,14 @@
 """A private copy of a dumped set, for tests that damage it, and places to push sets to."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.sql.gate import open_database, open_files
 
 
 @pytest.fixture
@@ -35,3 +38,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "s3":
         return f"{request.getfixturevalue('bucket')}/sets/opinion"
     return f"file://{tmp_path}/there/opinion"
+
+
+@pytest.fixture(params=["files", "database"])
+def connection(request: pytest.FixtureRequest, folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The view ``v`` of a test's folder behind the gate, by its file and by its database."""
+    shard = folder / "shard.parquet"
+    opened = (
+        open_files({"v": [shard]}) if request.param == "files" else open_database(folder / "catalog.duckdb", [shard])
+    )
+    with opened as connection:
+        yield connection

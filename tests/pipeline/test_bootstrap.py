@@ -68,7 +68,9 @@ def test_classes_against_rows_resampled_one_set_at_a_time() -> None:
 
 def test_three_classes_against_rows_resampled_one_set_at_a_time() -> None:
     said, gold = noisy_classes(3)
-    expect_slow_resampling(of_classes(("accuracy", "matthews_correlation"), THREE, said, gold), said, gold)
+    intervals = of_classes(("accuracy", "matthews_correlation"), THREE, said, gold)
+    assert list(intervals) == ["accuracy", "matthews_correlation"]
+    expect_slow_resampling(intervals, said, gold)
 
 
 def test_scores_against_rows_resampled_one_set_at_a_time() -> None:

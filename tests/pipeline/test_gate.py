@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -7,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import QueryError
-from pipeline.sql.gate import add_macros, create_view, open_database, open_files, select
+from pipeline.sql.gate import add_macros, create_view, open_files, select
 
 
 @pytest.fixture
@@ -20,16 +19,6 @@ def folder(tmp_path: Path) -> Path:
         add_macros(connection)
         create_view(connection, "v", [root / "shard.parquet"])
     return root
-
-
-@pytest.fixture(params=["files", "database"])
-def connection(request: pytest.FixtureRequest, folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    shard = folder / "shard.parquet"
-    opened = (
-        open_files({"v": [shard]}) if request.param == "files" else open_database(folder / "catalog.duckdb", [shard])
-    )
-    with opened as connection:
-        yield connection
 
 
 @pytest.mark.parametrize(

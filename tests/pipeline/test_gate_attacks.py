@@ -1,6 +1,5 @@
 """Everything that is not reading: each attack, by what it meets, and the files as they were."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -136,16 +135,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         add_macros(connection)
         create_view(connection, "v", [root / "shard.parquet"])
     return root
-
-
-@pytest.fixture(params=["files", "database"])
-def connection(request: pytest.FixtureRequest, folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    shard = folder / "shard.parquet"
-    opened = (
-        open_files({"v": [shard]}) if request.param == "files" else open_database(folder / "catalog.duckdb", [shard])
-    )
-    with opened as connection:
-        yield connection
 
 
 @pytest.mark.parametrize(("attack", "met"), ATTACKS, ids=[attack[:60] for attack, _ in ATTACKS])
