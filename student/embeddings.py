@@ -10,7 +10,7 @@ from torch import nn
 
 from student.architecture import EncoderConfig
 from student.config import TableDtype
-from student.products import ordered_product, prefix_products
+from student.kernels.reference import ordered_product, prefix_products
 from student.tables import SmallTable, TokenTable, trained_table
 
 Product = Callable[[torch.Tensor], torch.Tensor]

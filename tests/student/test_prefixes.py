@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from student.embeddings import Encoder
-from student.products import ordered_product, prefix_products
+from student.kernels.reference import ordered_product, prefix_products
 
 PAD, VOCABULARY, SIDE, VECTOR = 0, 12, 3, 4
 HALF = VECTOR + SIDE**2  # of a position's representation: one direction

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from student.products import GROUP, exported_product, ordered_product
+from student.kernels.reference import GROUP, exported_product, ordered_product
 
 
 def random_matrices(rows: int, length: int, side: int, seed: int = 0) -> torch.Tensor:

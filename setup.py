@@ -1,0 +1,34 @@
+"""The compiled parts. Where no compiler is found, the installation goes on without them: plain torch does their work.
+
+The kernels of the ordered products are built once per level of instructions; which one is loaded is decided when they
+are used, see `student.kernels.compiled`. Everything else about the package is in pyproject.toml.
+"""
+
+import platform
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+LEVELS: dict[str, list[str]] = {"portable": []}
+if platform.machine() in {"x86_64", "AMD64"}:
+    LEVELS |= {"avx2": ["-march=x86-64-v3"], "avx512": ["-march=x86-64-v4"]}
+COMPILE = ["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
+# Compiled for OpenMP but not linked with it: the symbols are those of the library that torch has loaded, so that both
+# share one pool of threads.
+OPENMP = ["-fopenmp"] if sys.platform == "linux" else []
+KERNELS = Path("student/kernels/cpp")
+
+
+def _kernels(level: str, flags: list[str]) -> Extension:
+    return Extension(
+        f"student.kernels._{level}",
+        sources=sorted(map(str, KERNELS.glob("*.cpp"))),
+        depends=sorted(map(str, KERNELS.glob("*.h"))),
+        extra_compile_args=[*COMPILE, *OPENMP, *flags],
+        language="c++",
+        optional=True,
+    )
+
+
+setup(ext_modules=[_kernels(level, flags) for level, flags in LEVELS.items()])

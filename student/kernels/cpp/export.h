@@ -1,0 +1,3 @@
+// Functions that Python calls through ctypes.
+#pragma once
+#define EXPORT extern "C" __attribute__((visibility("default")))

@@ -1,0 +1,145 @@
+"""The backend that is meant to be read: plain torch, any device, any floating point type, differentiable by autograd.
+
+Shapes: T tokens of all sequences end to end, N sequences, S = N + 1 starts, L tokens of the longest, V rows of a table,
+E vector size, D matrix side, M = D² numbers of a matrix (rows one after the other), F features of a sequence, P of a
+token, B batch, X any.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+GROUP = 8
+RESIDUALS = (torch.float16, torch.bfloat16)
+
+# vectors_VE, forward_VM, backward_VM; None for what a student does not have. A backward table needs a forward one.
+# A float32 table holds the rows themselves, a float16 or bfloat16 one what is to be added to the neutral row: 0, or I.
+Tables = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
+    """The representation of each sequence, [v_1 + … + v_L ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1].
+
+    Args:
+        tables: the vectors v, the matrices X and Y.
+        ids_T: int64, all sequences end to end.
+        starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]`` and may be empty: sum 0, product I.
+
+    Returns:
+        features_NF, F = E + M + M, less the parts without a table.
+    """
+    vectors_VE, forward_VM, backward_VM = tables
+    parts = []
+    if vectors_VE is not None:
+        parts.append(_vectors(vectors_VE, ids_T, starts_S).sum(1))
+    if forward_VM is not None:
+        parts.append(ordered_product(_matrices(forward_VM, ids_T, starts_S)).flatten(1))
+    if backward_VM is not None:
+        parts.append(ordered_product(_matrices(backward_VM, ids_T, starts_S).flip(1)).flatten(1))
+    return torch.cat(parts, dim=1)
+
+
+def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
+    """What has been read up to each token, and what is read from the end back to it.
+
+    Position t holds [v_1 + … + v_t ; X_1 … X_t] and, with a backward table, [v_t + … + v_L ; Y_L … Y_t].
+
+    Returns:
+        features_TP, in the order of ``ids_T``.
+    """
+    vectors_VE, forward_VM, backward_VM = tables
+    parts = []
+    if vectors_VE is not None:
+        parts.append(_vectors(vectors_VE, ids_T, starts_S).cumsum(1))
+    if forward_VM is not None:
+        parts.append(prefix_products(_matrices(forward_VM, ids_T, starts_S)).flatten(2))
+    if backward_VM is not None:
+        if vectors_VE is not None:
+            parts.append(_vectors(vectors_VE, ids_T, starts_S).flip(1).cumsum(1).flip(1))
+        parts.append(prefix_products(_matrices(backward_VM, ids_T, starts_S).flip(1)).flip(1).flatten(2))
+    return torch.cat(parts, dim=2)[_places(starts_S)]
+
+
+def _vectors(table_VE: Tensor, ids_T: Tensor, starts_S: Tensor) -> Tensor:
+    return _padded(table_VE, ids_T, starts_S, table_VE.new_zeros(table_VE.shape[1]))
+
+
+def _matrices(table_VM: Tensor, ids_T: Tensor, starts_S: Tensor) -> Tensor:
+    side = math.isqrt(table_VM.shape[1])
+    identity_M = torch.eye(side, dtype=table_VM.dtype, device=table_VM.device).flatten()
+    m_NLM = _padded(table_VM, ids_T, starts_S, identity_M)
+    return m_NLM.view(*m_NLM.shape[:2], side, side)
+
+
+def _padded(table_VX: Tensor, ids_T: Tensor, starts_S: Tensor, neutral_X: Tensor) -> Tensor:
+    """Rows of the tokens [N, L, X]; the neutral one after the end of a sequence."""
+    rows_TX = table_VX[ids_T]
+    if table_VX.dtype in RESIDUALS:
+        neutral_X, rows_TX = neutral_X.float(), neutral_X.float() + rows_TX.float()
+    longest = max(1, int(starts_S.diff().amax()))
+    return neutral_X.expand(len(starts_S) - 1, longest, -1).index_put(_places(starts_S), rows_TX)
+
+
+def _places(starts_S: Tensor) -> tuple[Tensor, Tensor]:
+    """Sequence and position of each token [T]."""
+    sequences_N = torch.arange(len(starts_S) - 1, device=starts_S.device)
+    sequence_T = torch.repeat_interleave(sequences_N, starts_S.diff())
+    return sequence_T, torch.arange(len(sequence_T), device=starts_S.device) - starts_S[sequence_T]
+
+
+def ordered_product(m_BLDD: torch.Tensor) -> torch.Tensor:
+    """The product of each row's matrices from left to right, X_1 X_2 … X_L.
+
+    Neighbours are multiplied pairwise, level by level: log2(L) batched products instead of L, with the same result
+    because matrix products are associative. Identity matrices anywhere leave the result as it is.
+
+    Args:
+        m_BLDD: floating point, at least one matrix per row.
+
+    Returns:
+        product_BDD, in the dtype of the input.
+    """
+    while m_BLDD.shape[1] > 1:
+        pairs, odd = divmod(m_BLDD.shape[1], 2)
+        left_BLDD, right_BLDD = m_BLDD[:, : 2 * pairs].reshape(len(m_BLDD), pairs, 2, *m_BLDD.shape[2:]).unbind(2)
+        product_BLDD = left_BLDD @ right_BLDD
+        m_BLDD = torch.cat([product_BLDD, m_BLDD[:, -1:]], dim=1) if odd else product_BLDD
+    return m_BLDD[:, 0]
+
+
+def exported_product(m_BLDD: torch.Tensor, longest: int) -> torch.Tensor:
+    """`ordered_product` for a graph that takes any length up to ``longest``, in which no loop may depend on it.
+
+    First groups of `GROUP` matrices, as many as there are, then as many groups as the longest input has; identities
+    fill up what is missing.
+
+    Returns:
+        product_BDD; an input of more groups than the longest is an error when the graph is run.
+    """
+    batch_size, length, side, _ = m_BLDD.shape
+    identity_BLDD = torch.eye(side, device=m_BLDD.device).expand(batch_size, 1, -1, -1)
+    groups, most_groups = (length + GROUP - 1) // GROUP, (longest + GROUP - 1) // GROUP
+    m_BLDD = torch.cat([m_BLDD, identity_BLDD.expand(-1, GROUP - 1, -1, -1)], dim=1)[:, : GROUP * groups]
+    m_BDD = ordered_product(m_BLDD.reshape(batch_size * groups, GROUP, side, side))
+    missing_BLDD = identity_BLDD.expand(-1, most_groups - groups, -1, -1)
+    m_BLDD = torch.cat([m_BDD.view(batch_size, groups, side, side), missing_BLDD], dim=1)
+    return ordered_product(m_BLDD.view(batch_size, most_groups, side, side))
+
+
+def prefix_products(m_BLDD: torch.Tensor) -> torch.Tensor:
+    """All the products that end at a matrix: X_1, X_1 X_2, …, X_1 X_2 … X_L.
+
+    One after the other: a parallel scan does more products than it saves steps, and loses on a CPU.
+
+    Args:
+        m_BLDD: floating point, at least one matrix per row.
+
+    Returns:
+        products_BLDD, in the dtype of the input.
+    """
+    first_BDD, *others = m_BLDD.unbind(1)
+    products = [first_BDD]
+    for m_BDD in others:
+        products.append(products[-1] @ m_BDD)
+    return torch.stack(products, dim=1)

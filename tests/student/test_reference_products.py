@@ -1,0 +1,77 @@
+"""The reference of the ordered products against loops over numbers, on ragged batches."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from student.kernels import reference
+from student.kernels.reference import Tables
+
+LENGTHS = (3, 0, 1, 5)
+SUBSETS = [(True, True, True), (False, True, True), (True, True, False), (True, False, False), (False, True, False)]
+
+
+def _case(parts: tuple[bool, bool, bool], side: int = 3) -> tuple[Tables, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    sizes = (4, side * side, side * side)
+    tables = [
+        torch.randn(7, size, generator=generator, dtype=torch.float64) if part else None
+        for part, size in zip(parts, sizes, strict=True)
+    ]
+    ids_T = torch.randint(7, (sum(LENGTHS),), generator=generator)
+    return (tables[0], tables[1], tables[2]), ids_T, torch.tensor([0, *itertools.accumulate(LENGTHS)])
+
+
+def _product(table: Tensor, ids: list[int], side: int = 3) -> Tensor:
+    product = torch.eye(side, dtype=torch.float64)
+    for token in ids:
+        product = product @ table[token].view(side, side)
+    return product.flatten()
+
+
+def _sum(table: Tensor, ids: list[int]) -> Tensor:
+    return table[torch.tensor(ids, dtype=torch.int64)].sum(0)
+
+
+@pytest.mark.parametrize("parts", SUBSETS)
+def test_each_sequence_is_sum_and_products_in_both_directions(parts: tuple[bool, bool, bool]) -> None:
+    (vectors, forward, backward), ids_T, starts_S = _case(parts)
+    rows = []
+    for start, stop in itertools.pairwise(starts_S.tolist()):
+        ids = ids_T[start:stop].tolist()
+        row = [_sum(vectors, ids)] if vectors is not None else []
+        row += [_product(forward, ids)] if forward is not None else []
+        row += [_product(backward, ids[::-1])] if backward is not None else []
+        rows.append(torch.cat(row))
+    torch.testing.assert_close(reference.reduce((vectors, forward, backward), ids_T, starts_S), torch.stack(rows))
+
+
+@pytest.mark.parametrize("parts", SUBSETS)
+def test_each_token_has_what_precedes_and_what_follows_it(parts: tuple[bool, bool, bool]) -> None:
+    (vectors, forward, backward), ids_T, starts_S = _case(parts)
+    rows = []
+    for start, stop in itertools.pairwise(starts_S.tolist()):
+        for place in range(start, stop):
+            before, after = ids_T[start : place + 1].tolist(), ids_T[place:stop].tolist()
+            row = [_sum(vectors, before)] if vectors is not None else []
+            row += [_product(forward, before)] if forward is not None else []
+            if backward is not None:
+                row += [_sum(vectors, after)] if vectors is not None else []
+                row.append(_product(backward, after[::-1]))
+            rows.append(torch.cat(row))
+    torch.testing.assert_close(reference.scan((vectors, forward, backward), ids_T, starts_S), torch.stack(rows))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_small_table_holds_what_is_added_to_the_neutral_row(dtype: torch.dtype) -> None:
+    (vectors, forward, backward), ids_T, starts_S = _case((True, True, True))
+    assert vectors is not None
+    assert forward is not None
+    assert backward is not None
+    small = (vectors.to(dtype), forward.to(dtype), backward.to(dtype))
+    identity = torch.eye(3).flatten()
+    whole = (small[0].float(), small[1].float() + identity, small[2].float() + identity)
+    for function in (reference.reduce, reference.scan):
+        torch.testing.assert_close(function(small, ids_T, starts_S), function(whole, ids_T, starts_S))
