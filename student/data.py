@@ -12,7 +12,7 @@ from pipeline.errors import DataError, IntegrityError
 from pipeline.logit_set.chosen import read_chosen
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.logit_set.schema import logits_of
-from pipeline.ragged import Ragged, ragged, side_by_side
+from pipeline.ragged import Ragged, ragged, side_by_side, stacked
 from pipeline.targets import NO_LABEL, Floats, Ints, Target, gold_arrays, gold_classes
 from student.architecture import StudentConfig
 
@@ -59,9 +59,10 @@ class Examples:
         """Tokens per row, the longer sentence of a pair [N]."""
         return self.ids1.lengths if self.ids2 is None else np.maximum(self.ids1.lengths, self.ids2.lengths)
 
-    def batch(self, rows: Sequence[int], pad_id: int) -> tuple[torch.Tensor, ...]:
-        """The student's inputs for some rows: ids1_BL, and ids2_BK for pairs."""
-        return tuple(part.padded(rows, pad_id) for part in self.sequences)
+    def batch(self, rows: Sequence[int] | Ints) -> tuple[torch.Tensor, torch.Tensor]:
+        """The student's inputs for some rows, sequences end to end: ids_T and starts_S, see `Student.logits`."""
+        taken = stacked([part.take(rows) for part in self.sequences])
+        return torch.from_numpy(taken.flat), torch.from_numpy(taken.offsets)
 
 
 def load_examples(logit_set: LogitSet, split: str, where: str | None = None) -> Examples:

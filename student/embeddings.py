@@ -1,16 +1,19 @@
 """CBOW, CMOW and Hybrid representations (paper, section III; Mai et al. 2019).
 
-Shapes: B batch, L tokens, D matrix side, E vector size, V vocabulary, F features.
+Shapes: B batch, L tokens, T tokens of all sequences end to end, N sequences, S = N + 1 starts, D matrix side, E vector
+size, V vocabulary, F features.
 """
 
 from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from student.architecture import EncoderConfig
 from student.config import TableDtype
-from student.kernels.reference import ordered_product, prefix_products
+from student.kernels.reference import Tables
+from student.products import RowGradients, reduce, scan
 from student.tables import SmallTable, TokenTable, trained_table
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -27,10 +30,6 @@ class VectorSum(nn.Module):
         """Returns sums_BE, float32."""
         return self.table(ids_BL).sum(dim=1)  # type: ignore[no-any-return]
 
-    def prefixes(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """Returns the sums of tokens 1 to t, sums_BLE, float32."""
-        return self.table(ids_BL).cumsum(dim=1)  # type: ignore[no-any-return]
-
 
 class MatrixProduct(nn.Module):
     """CMOW: the product of the tokens' matrices, X_1 X_2 … X_L, as a vector of F = D * D numbers.
@@ -44,16 +43,9 @@ class MatrixProduct(nn.Module):
         self.matrix_size = matrix_size
         self.table = table
 
-    def forward(self, ids_BL: torch.Tensor, product: Product = ordered_product) -> torch.Tensor:
-        """Returns products_BF, float32."""
-        return product(self._matrices(ids_BL)).flatten(1)
-
-    def prefixes(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """Returns the products of tokens 1 to t, products_BLF, float32."""
-        return prefix_products(self._matrices(ids_BL)).flatten(2)
-
-    def _matrices(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        return self.table(ids_BL).unflatten(-1, (self.matrix_size, self.matrix_size))  # type: ignore[no-any-return]
+    def forward(self, ids_BL: torch.Tensor, product: Product) -> torch.Tensor:
+        """Returns products_BF, float32; ``product`` multiplies."""
+        return product(self.table(ids_BL).unflatten(-1, (self.matrix_size, self.matrix_size))).flatten(1)
 
 
 class Encoder(nn.Module):
@@ -92,6 +84,7 @@ class Encoder(nn.Module):
         def product() -> MatrixProduct:
             return MatrixProduct(table(torch.eye(matrix_size).flatten()), matrix_size)
 
+        self.pad_id, self.vector_size, self.matrix_size = pad_id, vector_size, matrix_size
         two_ways = bool(matrix_size) and bidirectional
         self.vectors = VectorSum(table(torch.zeros(vector_size))) if vector_size else None
         self.forward_matrices = product() if matrix_size else None
@@ -112,8 +105,61 @@ class Encoder(nn.Module):
             config.table_dtype,
         )
 
-    def forward(self, ids_BL: torch.Tensor, product: Product = ordered_product) -> torch.Tensor:
-        """Returns features_BF, float32, F = `size`, for ids padded at the end; ``product`` multiplies the matrices."""
+    def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """Returns features_BF, float32, F = `size`, for padded ids."""
+        return self.reduce(*without_padding(ids_BL, self.pad_id))
+
+    def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: RowGradients | None = None) -> torch.Tensor:
+        """The representations of sequences that lie end to end.
+
+        Args:
+            ids_T: int64.
+            starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
+            rows: takes the gradients of the tables, see `student.products`.
+
+        Returns:
+            features_NF, float32, F = `size`.
+        """
+        tables, ids_T = self._tables(ids_T)
+        return reduce(tables, ids_T, starts_S, self.pad_id, rows)
+
+    def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: RowGradients | None = None) -> torch.Tensor:
+        """What has been read up to each token, and for both directions what is read from the end back to it.
+
+        Position t holds [v_1 + … + v_t ; X_1 … X_t] and, if bidirectional, [v_t + … + v_L ; Y_L … Y_t]. The published
+        code leaves the backward half in processing order, so that it belongs to position t only in the middle.
+
+        Returns:
+            features_TP, float32, P = `token_size`, for arguments as of `reduce`.
+        """
+        tables, ids_T = self._tables(ids_T)
+        return scan(tables, ids_T, starts_S, self.pad_id, rows)
+
+    def per_token(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: RowGradients | None = None) -> torch.Tensor:
+        """`scan`, padded: beyond its end a sequence has been read as a whole, and nothing is read back to there.
+
+        Returns:
+            features_NLP, float32; L is at least 1.
+        """
+        features_TP = self.scan(ids_T, starts_S, rows)
+        nothing_P = self.scan(torch.tensor([self.pad_id]).to(ids_T), torch.tensor([0, 1]).to(ids_T)).detach()
+        features_XP = torch.cat([features_TP, nothing_P])
+        lengths_N1, nothing = starts_S.diff().unsqueeze(1), len(features_TP)
+        position_L = torch.arange(max(1, int(lengths_N1.max())), device=ids_T.device)
+        place_NL = starts_S[:-1].unsqueeze(1) + position_L
+        is_inside_NL = position_L < lengths_N1
+        last_N1 = torch.where(lengths_N1 > 0, starts_S[1:].unsqueeze(1) - 1, nothing)
+        read_P = self.vector_size + self.matrix_size**2
+        return torch.cat(
+            [
+                features_XP[torch.where(is_inside_NL, place_NL, last_N1), :read_P],
+                features_XP[torch.where(is_inside_NL, place_NL, nothing), read_P:],
+            ],
+            dim=2,
+        )
+
+    def exported(self, ids_BL: torch.Tensor, product: Product) -> torch.Tensor:
+        """`forward` for a graph of torch's own operators, in which ``product`` multiplies the matrices."""
         parts = []
         if self.vectors is not None:
             parts.append(self.vectors(ids_BL))
@@ -123,23 +169,14 @@ class Encoder(nn.Module):
             parts.append(self.backward_matrices(ids_BL.flip(1), product))
         return torch.cat(parts, dim=1)
 
-    def per_token(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """What has been read up to each token, and for both directions what is read from the end back to it.
-
-        Position t holds [v_1 + … + v_t ; X_1 … X_t] and, if bidirectional, [v_t + … + v_L ; Y_L … Y_t]. The published
-        code leaves the backward half in processing order, so that it belongs to position t only in the middle.
-
-        Returns:
-            features_BLF, float32, F = `token_size`.
-        """
-        passes = [(ids_BL, self.vectors, self.forward_matrices)]
-        if self.backward_matrices is not None:
-            passes.append((ids_BL.flip(1), self.vectors, self.backward_matrices))
-        parts = [
-            torch.cat([part.prefixes(ids) for part in (vectors, matrices) if part is not None], dim=-1)
-            for ids, vectors, matrices in passes
-        ]
-        return torch.cat([parts[0], *(part.flip(1) for part in parts[1:])], dim=-1)
+    def _tables(self, ids_T: torch.Tensor) -> tuple[Tables, torch.Tensor]:
+        """What the kernels read, and the ids into it."""
+        parts = (self.vectors, self.forward_matrices, self.backward_matrices)
+        if any(part is not None and part.table.weight.dtype == torch.int8 for part in parts):  # no kernel reads int8
+            vectors, forward, backward = (None if part is None else part.table(ids_T) for part in parts)
+            return (vectors, forward, backward), torch.arange(len(ids_T), device=ids_T.device)
+        vectors, forward, backward = (None if part is None else part.table.weight for part in parts)
+        return (vectors, forward, backward), ids_T
 
     def parts(self) -> list[VectorSum | MatrixProduct]:
         """What the representation is put together from, in its order."""
@@ -148,3 +185,9 @@ class Encoder(nn.Module):
     def tables(self) -> list[nn.Embedding]:
         """The tables that can be trained, with a row per token; none if they are stored smaller."""
         return [part.table for part in self.parts() if isinstance(part.table, nn.Embedding)]
+
+
+def without_padding(ids_BL: torch.Tensor, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Padded ids as sequences end to end: ids_T and starts_S. Padding is neutral, wherever it stands."""
+    is_token_BL = ids_BL != pad_id
+    return ids_BL[is_token_BL], functional.pad(is_token_BL.sum(dim=1).cumsum(0), (1, 0))

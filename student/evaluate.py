@@ -102,6 +102,6 @@ def student_logits(student: Student, examples: Examples) -> Floats:
     student.eval()
     with torch.inference_mode():
         for rows in sorted_batches(examples.lengths, BATCH_SIZE):
-            ids = examples.batch(rows.tolist(), student.config.pad_id)
-            logits_NC[rows] = student(*(part.to(student.device) for part in ids)).cpu().numpy()
+            ids_T, starts_S = examples.batch(rows)
+            logits_NC[rows] = student.logits(ids_T.to(student.device), starts_S.to(student.device)).cpu().numpy()
     return logits_NC

@@ -26,7 +26,7 @@ from student.data import Examples, gold_tensor
 from student.evaluate import score_student
 from student.losses import distillation_loss, score_loss
 from student.model import Student
-from student.optimizer import RowAdam, clip_gradients
+from student.optimizer import RowAdam
 
 
 def train_epochs(
@@ -47,10 +47,9 @@ def train_epochs(
     Raises:
         ConfigError: if training diverges.
     """
-    tables = student.encoder.tables()
-    for table in tables:
-        table.sparse = student.device.type == "cpu"  # a GPU passes over a whole table in no time
-    optimizer = RowAdam((table.weight for table in tables), student.head.parameters(), lr=config.learning_rate)
+    tables = (table.weight for table in student.encoder.tables())
+    pad_id = student.config.pad_id
+    optimizer = RowAdam(tables, student.head.parameters(), lr=config.learning_rate, padding_idx=pad_id)
     progress = load_checkpoint(checkpoint, student, optimizer)
     history: list[dict[str, Any]] = progress["history"] if progress else []
     dev = {split: examples for split, examples in splits.items() if split != "train"}
@@ -80,7 +79,7 @@ def _train_epoch(config: TrainConfig, student: Student, optimizer: RowAdam, exam
     """One pass over the training rows; returns the mean loss."""
     batches = epoch_batches(config, examples.lengths, epoch)
     total_steps = len(batches) * config.num_train_epochs
-    target, device, pad_id = student.config.target, student.device, student.config.pad_id
+    target, device = student.config.target, student.device
     gold_N, teacher_NC = gold_tensor(target, examples), torch.from_numpy(examples.teacher_NC)
     weight_N = torch.from_numpy(examples.weight_N)
     total = torch.zeros((), device=device)
@@ -91,13 +90,13 @@ def _train_epoch(config: TrainConfig, student: Student, optimizer: RowAdam, exam
             seed_step(config.seed, step + 1)
             rate = linear_decay(step, total_steps, config.warmup_steps)
             set_learning_rate(optimizer, config.learning_rate * rate)
-            batch = examples.batch(rows, pad_id)
-            optimizer.catch_up(torch.cat([ids.flatten() for ids in batch]))
-            logits_BC = student(*(ids.to(device) for ids in batch))
+            ids_T, starts_S = student.drop_tokens(*(part.to(device) for part in examples.batch(rows)))
+            used = optimizer.use(ids_T) if optimizer.by_rows else None
+            logits_BC = student.logits(ids_T, starts_S, used)
             teacher_BC, gold_B, weight_B = (part[rows].to(device) for part in (teacher_NC, gold_N, weight_N))
             loss = _loss(config, target, logits_BC, teacher_BC, gold_B, weight_B)
             loss.backward()  # type: ignore[no-untyped-call]
-            clip_gradients(student.parameters(), config.max_grad_norm)
+            optimizer.clip_gradients(config.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
             total += loss.detach() * len(rows)

@@ -1,6 +1,7 @@
 """The student: encoder, pairing, head; saved as a folder that explains itself.
 
-Shapes: B batch, L tokens of the first sentence, K tokens of the second, N sentences (B or 2 B), F features, C logits.
+Shapes: B batch, L tokens of the first sentence, K tokens of the second, N sequences (B or 2 B), T tokens of all
+sequences end to end, S = N + 1 starts, F features, C logits.
 """
 
 from functools import partial
@@ -16,9 +17,10 @@ from pipeline.files import write_atomically
 from pipeline.logit_set.manifest import TOKENIZER_FILE
 from student.architecture import StudentConfig, read_config
 from student.card import CARD_FILE, card_text
-from student.embeddings import Encoder
+from student.embeddings import Encoder, without_padding
 from student.heads import BiLstmHead, cnn_head, linear_head, mlp_head
 from student.pairing import COMPARE, WIDTHS
+from student.products import RowGradients
 from student.tables import SmallTable
 from student.weights import CONFIG_FILE, load_weights, save_weights
 
@@ -49,34 +51,42 @@ class Student(nn.Module, PyTorchModelHubMixin):
                 ``joint``, padded at the end.
             ids2_BK: likewise the second sentences, if the student takes two sequences.
         """
-        if ids2_BK is None:
-            ids_NL = ids1_BL
-        else:
-            width = max(ids1_BL.shape[1], ids2_BK.shape[1])
-            ids_NL = torch.cat([self._padded(ids1_BL, width), self._padded(ids2_BK, width)])
-        read = self.encoder.per_token if self.config.head == "bilstm" else self.encoder
-        features = read(self._drop_tokens(ids_NL))
+        ids_T, starts_S = without_padding(ids1_BL, self.config.pad_id)
         if ids2_BK is not None:
-            features = COMPARE[self.config.pairing](*features.chunk(2))
+            ids2_T, starts2_S = without_padding(ids2_BK, self.config.pad_id)
+            ids_T, starts_S = torch.cat([ids_T, ids2_T]), torch.cat([starts_S, starts2_S[1:] + len(ids_T)])
+        return self.logits(*self.drop_tokens(ids_T, starts_S))
+
+    def logits(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: RowGradients | None = None) -> torch.Tensor:
+        """The same for sequences end to end.
+
+        Args:
+            ids_T: int64 ids of all sequences; of two per input, the second sentences after all the first ones.
+            starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
+            rows: takes the gradients of the tables, see `student.products`.
+
+        Returns:
+            logits_BC, float32.
+        """
         if self.config.head == "bilstm":
-            return self.head(self.dropout(features), self._lengths(ids_NL, len(ids1_BL)))  # type: ignore[no-any-return]
+            features = self.encoder.per_token(ids_T, starts_S, rows)
+        else:
+            features = self.encoder.reduce(ids_T, starts_S, rows)
+        lengths = starts_S.diff().clamp(min=1)
+        if self.config.num_sequences == 2:
+            features = COMPARE[self.config.pairing](*features.chunk(2))
+            lengths = torch.maximum(*lengths.chunk(2))
+        if self.config.head == "bilstm":
+            return self.head(self.dropout(features), lengths)  # type: ignore[no-any-return]
         return self.head(self.dropout(features))  # type: ignore[no-any-return]
 
-    def _padded(self, ids_BL: torch.Tensor, width: int) -> torch.Tensor:
-        return functional.pad(ids_BL, (0, width - ids_BL.shape[1]), value=self.config.pad_id)
-
-    def _drop_tokens(self, ids_NL: torch.Tensor) -> torch.Tensor:
+    def drop_tokens(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Leaves out whole tokens while training; dropping numbers of a matrix would destroy the product."""
         if not self.training or not self.config.token_dropout:
-            return ids_NL
-        dropped_NL = torch.rand(ids_NL.shape, device=ids_NL.device) < self.config.token_dropout
-        return ids_NL.masked_fill(dropped_NL, self.config.pad_id)
-
-    def _lengths(self, ids_NL: torch.Tensor, batch_size: int) -> torch.Tensor:
-        """Tokens per input up to the last one that is not padding, the longer sentence of a pair; at least 1."""
-        position_L = torch.arange(1, ids_NL.shape[1] + 1, device=ids_NL.device)
-        lengths_N = torch.where(ids_NL == self.config.pad_id, 1, position_L).amax(dim=1)
-        return lengths_N.view(-1, batch_size).amax(dim=0)
+            return ids_T, starts_S
+        is_kept_T = torch.rand(ids_T.shape, device=ids_T.device) >= self.config.token_dropout
+        kept_before_S = functional.pad(is_kept_T.cumsum(0), (1, 0))
+        return ids_T[is_kept_T], kept_before_S[starts_S]
 
     @property
     def device(self) -> torch.device:

@@ -36,10 +36,10 @@ class Graph(nn.Module):
 
     def forward(self, ids1: torch.Tensor, ids2: torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits_BC, float32, for int64 ids1_BL, and ids2_BK if the student reads two sequences."""
-        features_BF = self.encoder(ids1, self.product)
+        features_BF = self.encoder.exported(ids1, self.product)
         if ids2 is not None:
             assert self.compare is not None
-            features_BF = self.compare(features_BF, self.encoder(ids2, self.product))
+            features_BF = self.compare(features_BF, self.encoder.exported(ids2, self.product))
         return self.head(features_BF)  # type: ignore[no-any-return]
 
 

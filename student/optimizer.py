@@ -1,174 +1,178 @@
 """Adam for embedding tables: the work of a step is that of the rows in the batch, the result that of dense Adam.
 
 Dense Adam also moves the rows that a batch does not use, by their momentum. Those moves are not skipped here (torch's
-SparseAdam skips them, and ends elsewhere) but deferred: before a row is used again it makes up for what it has missed.
+SparseAdam skips them, and ends elsewhere) but deferred: before a row is used again it makes up for what it has missed,
+see `student.missed_moves`.
 
-A row whose moments were m and v after step s moves at step k > s by a_k beta1^(k-s) m / (sqrt(v) c_k + eps), with
-a_k = lr_k / (1 - beta1^k) and c_k = sqrt(beta2^(k-s) / (1 - beta2^k)). Where eps is small beside sqrt(v), which has the
-size of the row's gradients, the sum over k is m / sqrt(v) times a number per row; where sqrt(v) is small beside eps, it
-is m / eps times another. Both numbers are kept, and m / (sqrt(v) / first + eps / second) is right at both ends.
-
-Shapes: V rows, F features, R rows of a batch, S steps.
+Shapes: T tokens of a batch, V rows, X numbers of a row.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from student.kernels import compiled, compiled_adam, reference_adam
+from student.kernels.reference_adam import RowState
+from student.missed_moves import MissedMoves
+from student.products import NO_PADDING
+
+
+@dataclass
+class UsedRows:
+    """The rows that a batch uses, and what takes the gradients of its tokens.
+
+    Attributes:
+        groups: the batch's tokens by row.
+        gradients: [T, X] per table, written by the backward pass.
+        is_filled: whether it has.
+        squares: the sum of the squares of the rows' gradients, once they are added up.
+        scale: what they are to be multiplied by.
+    """
+
+    groups: Any
+    gradients: list[Tensor]
+    is_filled: bool = False
+    squares: float | None = None
+    scale: float = 1.0
+
+    def buffers(self) -> list[Tensor]:
+        """What the backward pass is to write to."""
+        self.is_filled = True
+        return self.gradients
 
 
 class RowAdam(torch.optim.Adam):
-    """`torch.optim.Adam` for tables with sparse gradients, and other parameters; its state is the same.
+    """`torch.optim.AdamW` for tables of which a batch uses a few rows, and other parameters; its state is the same.
+
+    A step: `use` the ids, compute the loss from what it returns, then backward, `clip_gradients`, `step`. Tables that
+    get a dense gradient instead are treated as usual.
 
     Args:
-        tables: with a row for each id; all are used with the same ids. Those with dense gradients are treated as usual.
+        tables: with a row for each id; all are used with the same ids.
         others: the other parameters.
         lr: the learning rate; may be changed from step to step.
-        weight_decay: of the other parameters, decoupled as in AdamW.
+        weight_decay: of the other parameters, decoupled.
+        table_weight_decay: of the tables, of every row at every step; a row for padding does not decay.
+        padding_idx: a row that is never changed.
         settings: ``betas`` and ``eps``.
     """
 
     def __init__(
         self,
-        tables: Iterable[torch.Tensor],
-        others: Iterable[torch.Tensor],
+        tables: Iterable[Tensor],
+        others: Iterable[Tensor],
         lr: float,
         weight_decay: float = 0.0,
+        table_weight_decay: float = 0.0,
+        padding_idx: int = NO_PADDING,
         **settings: Any,
     ) -> None:
         self._tables = list(tables)
         groups: list[dict[str, Any]] = [
-            {"params": self._tables},
+            {"params": self._tables, "weight_decay": table_weight_decay},
             {"params": list(others), "weight_decay": weight_decay},
         ]
         super().__init__(groups, lr=lr, fused=True, decoupled_weight_decay=True, **settings)
+        self._padding_idx = padding_idx
+        self._states: list[RowState] = []
         self._missed: MissedMoves | None = None  # None: every row is where dense Adam has it
+        self._used: UsedRows | None = None
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether tables are treated row by row; a GPU passes over a whole table in no time."""
+        return bool(self._tables) and self._tables[0].device.type == "cpu"
+
+    @torch.no_grad()
+    def use(self, ids_T: Tensor) -> UsedRows:
+        """Brings the rows of a batch up to date; to be called before they are read.
+
+        Args:
+            ids_T: int64, every token of the batch, in the order in which the backward pass will give gradients.
+        """
+        self._make_room(len(ids_T))
+        groups = self._kernels.group(ids_T, len(self._tables[0]), self._padding_idx)
+        if self._missed is not None:
+            self._kernels.catch_up(self._states, groups.rows_R, self._missed, self.param_groups[0]["eps"])
+        self._used = UsedRows(groups, [state.gradient_TX[: len(ids_T)] for state in self._states])
+        return self._used
+
+    @torch.no_grad()
+    def clip_gradients(self, max_norm: float) -> None:
+        """Scales all gradients so that their norm is at most this, as `torch.nn.utils.clip_grad_norm_` does."""
+        dense = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(dense)
+        if self._used is None:
+            torch._foreach_mul_(dense, (max_norm / (norm + 1e-6)).clamp(max=1))
+            return
+        whole = math.hypot(norm, math.sqrt(self._sum_of_squares(self._used)))
+        self._used.scale = min(1.0, max_norm / (whole + 1e-6))
+        if dense and self._used.scale < 1:
+            torch._foreach_mul_(dense, self._used.scale)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Does one step; the rows with a gradient must be up to date, their gradients coalesced (`clip_gradients`)."""
+        """Does one step."""
         assert closure is None, "not built"
-        gradients = [table.grad for table in self._tables]
-        sparse = any(gradient is not None and gradient.is_sparse for gradient in gradients)
-        if sparse:
-            for table in self._tables:
-                table.grad = None
         super().step()
-        if sparse:
-            self._step_rows(gradients)
+        used, self._used = self._used, None
+        if used is None:
+            return
+        assert used.is_filled, "there was no backward pass"
+        if used.squares is None:
+            self._sum_of_squares(used)
+        group = self.param_groups[0]
+        if self._missed is None:
+            number = int(self.state[self._tables[0]]["step"])
+            self._missed = MissedMoves(len(self._tables[0]), number, *group["betas"])
+        rates = (group["lr"], group["weight_decay"])
+        self._kernels.step(self._states, used.groups, self._missed, *rates, group["eps"], used.scale)
+        self._missed.step_taken(*rates)
+        for table in self._tables:
+            self.state[table]["step"] += 1
 
     @torch.no_grad()
-    def catch_up(self, ids: torch.Tensor | None = None) -> None:
-        """Brings rows to where dense Adam would have them: those of ``ids`` (before they are used), or all."""
-        missed = self._missed
+    def catch_up(self) -> None:
+        """Brings every row to where dense Adam would have it, its moments too; before tables or state are read."""
+        missed, self._missed = self._missed, None
         if missed is None:
             return
-        rows_R = missed.behind(ids)
-        large_R1, small_R1 = missed.moves(rows_R)
-        eps_R1 = self.param_groups[0]["eps"] / small_R1
+        rows_R = missed.behind()
+        self._kernels.catch_up(self._states, rows_R[rows_R != self._padding_idx], missed, self.param_groups[0]["eps"])
+        decays = missed.decays(torch.arange(len(missed.row_V)))
+        for state in self._states:
+            for moment_VX, decay_V in zip((state.m_VX, state.v_VX), decays, strict=True):
+                moment_VX.mul_(decay_V.to(moment_VX.dtype).unsqueeze(1))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over what `catch_up` and ``state_dict`` have left."""
+        super().load_state_dict(state_dict)
+        self._states, self._missed, self._used = [], None, None
+
+    @property
+    def _kernels(self) -> ModuleType:
+        is_float = self._tables[0].dtype == torch.float32
+        return compiled_adam if is_float and compiled.library() is not None else reference_adam
+
+    def _sum_of_squares(self, used: UsedRows) -> float:
+        used.squares = self._kernels.sum_gradients(self._states, used.groups)
+        return used.squares
+
+    def _make_room(self, num_tokens: int) -> None:
+        """Sees to a gradient row per token in every table; the memory is kept from step to step."""
+        if self._states and len(self._states[0].gradient_TX) >= num_tokens:
+            return
         for table in self._tables:
-            state = self.state[table]
-            size_RF = state["exp_avg_sq"][rows_R].sqrt_().div_(large_R1).add_(eps_R1)
-            table.index_copy_(0, rows_R, table[rows_R].addcdiv_(state["exp_avg"][rows_R], size_RF, value=-1))
-        missed.row_V[rows_R] = missed.step
-        if ids is None:
-            every_V = torch.arange(len(missed.row_V))
-            for table in self._tables:
-                for name, decay_V1 in zip(("exp_avg", "exp_avg_sq"), missed.decays(every_V), strict=True):
-                    self.state[table][name].mul_(decay_V1)
-            self._missed = None
-
-    def _step_rows(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        group = self.param_groups[0]
-        lr, eps, (beta1, beta2) = group["lr"], group["eps"], group["betas"]
-        for table, gradient in zip(self._tables, gradients, strict=True):
-            assert gradient is not None, "all tables are used with the same ids"
-            state = self.state[table]
-            if not state:
-                zeros = {name: torch.zeros_like(table) for name in ("exp_avg", "exp_avg_sq")}
-                state.update({"step": torch.zeros(()), **zeros})
-            if self._missed is None:
-                self._missed = MissedMoves(table, int(state["step"]), beta1, beta2)
-            rows_R, gradient_RF = gradient.indices()[0], gradient.values()
-            decay1_R1, decay2_R1 = self._missed.decays(rows_R)
-            state["step"] += 1
-            step = int(state["step"])
-            m_RF = state["exp_avg"][rows_R].mul_(decay1_R1).lerp_(gradient_RF, 1 - beta1)
-            v_RF = state["exp_avg_sq"][rows_R].mul_(decay2_R1 * beta2)
-            v_RF.addcmul_(gradient_RF, gradient_RF, value=1 - beta2)
-            state["exp_avg"].index_copy_(0, rows_R, m_RF)
-            state["exp_avg_sq"].index_copy_(0, rows_R, v_RF)
-            size_RF = v_RF.sqrt_().div_((1 - beta2**step) ** 0.5).add_(eps)
-            row_RF = table[rows_R].addcdiv_(m_RF, size_RF, value=-lr / (1 - beta1**step))
-            table.index_copy_(0, rows_R, row_RF)
-        assert self._missed is not None
-        self._missed.step_taken(rows_R, lr)
-
-
-class MissedMoves:
-    """Which rows have missed which steps, and what those would have done to them.
-
-    Attributes:
-        step: the last step.
-        row_V: the step that a row's values are up to date with.
-        moments_V: the step that its moments are up to date with, the last that it took part in.
-    """
-
-    def __init__(self, table_VF: torch.Tensor, step: int, beta1: float, beta2: float) -> None:
-        self.step = self._first = step
-        self._beta1, self._beta2 = beta1, beta2
-        self._dtype = table_VF.dtype
-        self.row_V = torch.full((len(table_VF),), step)
-        self.moments_V = torch.full((len(table_VF),), step)
-        self._large_S = torch.zeros(1, dtype=torch.float64)  # by s, from the first: the sum of a_k beta1^(k-s) / c_k
-        self._small_S = torch.zeros(1, dtype=torch.float64)  # by s, from the first: the sum of a_k beta1^(k-s)
-
-    def behind(self, ids: torch.Tensor | None) -> torch.Tensor:
-        """The rows that are not up to date, among ids or all; each once."""
-        behind_V = self.row_V < self.step
-        if ids is not None:
-            used_V = torch.zeros_like(behind_V)
-            used_V[ids.flatten()] = True
-            behind_V &= used_V
-        return behind_V.nonzero().squeeze(1)
-
-    def moves(self, rows_R: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """How far rows have to move, in units of m / sqrt(v) and of m / eps of their moments; each [R, 1]."""
-        row_R = self.row_V[rows_R]
-        gap_R, s_R = (row_R - self.moments_V[rows_R]).double(), row_R - self._first
-        decay_R = self._beta1**gap_R
-        return self._columns(self._large_S[s_R] * decay_R / self._beta2 ** (gap_R / 2), self._small_S[s_R] * decay_R)
-
-    def decays(self, rows_R: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """What is left of the first and second moments of rows; each [R, 1]."""
-        gap_R = (self.step - self.moments_V[rows_R]).double()
-        return self._columns(self._beta1**gap_R, self._beta2**gap_R)
-
-    def step_taken(self, rows_R: torch.Tensor, lr: float) -> None:
-        """Records a step in which these rows took part."""
-        self.step += 1
-        gap_S = torch.arange(len(self._large_S), 0, -1, dtype=torch.float64)
-        move_S = lr / (1 - self._beta1**self.step) * self._beta1**gap_S
-        now = torch.zeros(1, dtype=torch.float64)
-        self._small_S = torch.cat([self._small_S + move_S, now])
-        self._large_S = torch.cat([self._large_S + move_S * self._root(gap_S), now])
-        self.row_V[rows_R] = self.moments_V[rows_R] = self.step
-
-    def _root(self, gap_S: torch.Tensor) -> torch.Tensor:
-        return ((1 - self._beta2**self.step) / self._beta2**gap_S).sqrt()
-
-    def _columns(self, *values_R: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        tiny = torch.finfo(self._dtype).tiny  # no move at all, as with a learning rate of 0, must divide nothing by 0
-        return tuple(value_R.clamp(min=tiny).to(self._dtype).unsqueeze(1) for value_R in values_R)
-
-
-def clip_gradients(parameters: Iterable[torch.Tensor], max_norm: float) -> None:
-    """`torch.nn.utils.clip_grad_norm_` that also takes sparse gradients, and leaves them coalesced."""
-    values = []
-    for parameter in parameters:
-        if parameter.grad is not None:
-            if parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.coalesce()
-            values.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
-    norm = torch.nn.utils.get_total_norm(values)
-    torch._foreach_mul_(values, (max_norm / (norm + 1e-6)).clamp(max=1))
+            if not self.state[table]:
+                moments = {name: torch.zeros_like(table) for name in ("exp_avg", "exp_avg_sq")}
+                self.state[table].update({"step": torch.zeros(()), **moments})
+        size = max(num_tokens, 2 * len(self._states[0].gradient_TX) if self._states else 0)
+        self._states = [
+            RowState(table.detach(), state["exp_avg"], state["exp_avg_sq"], table.new_empty(size, table.shape[1]))
+            for table, state in ((table, self.state[table]) for table in self._tables)
+        ]

@@ -8,7 +8,7 @@ import torch
 
 from pipeline.errors import ConfigError
 from pipeline.logit_set.manifest import TOKENIZER_FILE
-from pipeline.ragged import Ragged
+from pipeline.ragged import Ragged, stacked
 from pipeline.targets import predicted_scores, softmax
 from pipeline.tokenization import load_tokenizer, tokenize
 from student.data import sequences
@@ -60,9 +60,10 @@ class Predictor:
         ids = [Ragged.of([row.ids1 for row in inputs])]
         if config.is_pair:
             ids.append(Ragged.of([row.ids2 for row in inputs]))
-        batch = [part.padded(range(len(inputs)), config.pad_id) for part in sequences(config, *ids)]
+        taken = stacked(sequences(config, *ids))
+        ids_T, starts_S = (torch.from_numpy(part).to(self.student.device) for part in (taken.flat, taken.offsets))
         with torch.inference_mode():
-            logits_BC = self.student(*(part.to(self.student.device) for part in batch)).cpu().numpy()
+            logits_BC = self.student.logits(ids_T, starts_S).cpu().numpy()
         target = config.target
         if target.kind != "classes":
             return [{"score": float(score)} for score in predicted_scores(target, logits_BC)]

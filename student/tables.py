@@ -46,6 +46,11 @@ class SmallTable(nn.Module):
         self.register_buffer("scale_V", torch.ones(vocabulary_size))
         self.register_buffer("neutral_F", neutral_F, persistent=False)
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """What is stored, deviations [V, F]; of int8, without their scale."""
+        return self.residual_VF
+
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns the rows of ids, float32, with F as the last axis."""
         return self.neutral_F + self.scale_V[ids].unsqueeze(-1) * self.residual_VF[ids].float()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+DTYPES = ()  # of tables
 LEVELS = {"AVX512": ("avx512", "avx2", "portable"), "AVX2": ("avx2", "portable")}
 
 

@@ -6,6 +6,7 @@ token, B batch, X any.
 """
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -40,6 +41,24 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
     return torch.cat(parts, dim=1)
 
 
+def reduce_backward(
+    tables: Tables, ids_T: Tensor, starts_S: Tensor, grad_NF: Tensor, out: Sequence[Tensor] | None = None
+) -> list[Tensor]:
+    """Gradients of `reduce` with respect to the row of each token; a row's own is the sum over its tokens.
+
+    Args:
+        tables: as for `reduce`; float32.
+        ids_T: all sequences.
+        starts_S: where they start.
+        grad_NF: gradients of the features.
+        out: tensors [T, E] or [T, M] to write to, one per table that is there.
+
+    Returns:
+        A gradient per table that is there, in their order.
+    """
+    return _gradients(reduce, tables, ids_T, starts_S, grad_NF, out)
+
+
 def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
     """What has been read up to each token, and what is read from the end back to it.
 
@@ -59,6 +78,36 @@ def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
             parts.append(_vectors(vectors_VE, ids_T, starts_S).flip(1).cumsum(1).flip(1))
         parts.append(prefix_products(_matrices(backward_VM, ids_T, starts_S).flip(1)).flip(1).flatten(2))
     return torch.cat(parts, dim=2)[_places(starts_S)]
+
+
+def scan_backward(
+    tables: Tables,
+    ids_T: Tensor,
+    starts_S: Tensor,
+    features_TP: Tensor,
+    grad_TP: Tensor,
+    out: Sequence[Tensor] | None = None,
+) -> list[Tensor]:
+    """Gradients of `scan` with respect to the rows of tokens, see `reduce_backward`; ``features_TP`` is its result."""
+    return _gradients(scan, tables, ids_T, starts_S, grad_TP, out)
+
+
+def _gradients(
+    function: Callable[[Tables, Tensor, Tensor], Tensor],
+    tables: Tables,
+    ids_T: Tensor,
+    starts_S: Tensor,
+    grad: Tensor,
+    out: Sequence[Tensor] | None,
+) -> list[Tensor]:
+    with torch.enable_grad():
+        rows = [table if table is None else table.detach()[ids_T].requires_grad_() for table in tables]
+        places_T = torch.arange(len(ids_T), device=ids_T.device)
+        features = function((rows[0], rows[1], rows[2]), places_T, starts_S)
+    gradients = torch.autograd.grad(features, [row for row in rows if row is not None], grad)
+    if out is None:
+        return list(gradients)
+    return [part.copy_(gradient) for part, gradient in zip(out, gradients, strict=True)]
 
 
 def _vectors(table_VE: Tensor, ids_T: Tensor, starts_S: Tensor) -> Tensor:

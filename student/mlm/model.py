@@ -16,6 +16,7 @@ from pipeline.logit_set.manifest import TokensManifest
 from student.architecture import DEFAULT_SIZES, EncoderConfig, read_config, size_problems
 from student.config import PretrainConfig
 from student.embeddings import Encoder
+from student.products import RowGradients
 from student.weights import CONFIG_FILE, load_weights, save_weights
 
 
@@ -42,13 +43,17 @@ class MlmStudent(nn.Module):
         self.encoder = Encoder.of(config)
         self.head = nn.Linear(self.encoder.token_size, config.num_outputs)
 
-    def forward(self, ids_BL: torch.Tensor, row_P: torch.Tensor, place_P: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, ids_BL: torch.Tensor, row_P: torch.Tensor, place_P: torch.Tensor, rows: RowGradients | None = None
+    ) -> torch.Tensor:
         """Returns features_PF of positions ``place_P`` of the sequences ``row_P``: the input of `head`.
 
         A position's features are made of the prefix that ends at it and the suffix that begins at it, both of the
-        masked sequence.
+        masked sequence. ``rows`` takes the gradients of the tables, one per number of ``ids_BL``.
         """
-        return self.encoder.per_token(ids_BL)[row_P, place_P]
+        batch_size, length = ids_BL.shape
+        starts_S = torch.arange(batch_size + 1, device=ids_BL.device) * length
+        return self.encoder.scan(ids_BL.flatten(), starts_S, rows)[row_P * length + place_P]
 
     @property
     def device(self) -> torch.device:

@@ -37,7 +37,7 @@ from student.mlm.data import Batch, Stream
 from student.mlm.evaluate import evaluate_mlm
 from student.mlm.loss import PositionLoss, chunked_loss, position_loss
 from student.mlm.model import MlmStudent, design_mlm
-from student.optimizer import RowAdam, clip_gradients
+from student.optimizer import RowAdam
 
 CHECKPOINT = "checkpoint.safetensors"
 BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
@@ -147,12 +147,10 @@ def _train(
 
 def _optimizer(config: PretrainConfig, student: MlmStudent, state: PartialState) -> RowAdam:
     """AdamW. Embeddings do not decay: a matrix near the identity would decay to nothing, not to doing nothing."""
-    tables = student.encoder.tables()
-    for table in tables:
-        # a GPU passes over a whole table in no time, and processes add up gradients of the same shape
-        table.sparse = state.device.type == "cpu" and state.num_processes == 1
-    weights = (table.weight for table in tables)
-    return RowAdam(weights, student.head.parameters(), config.learning_rate, config.weight_decay, betas=BETAS, eps=EPS)
+    tables = (table.weight for table in student.encoder.tables())
+    rates = (config.learning_rate, config.weight_decay)
+    pad_id = student.config.pad_id
+    return RowAdam(tables, student.head.parameters(), *rates, padding_idx=pad_id, betas=BETAS, eps=EPS)
 
 
 def _step(
@@ -166,9 +164,10 @@ def _step(
 ) -> torch.Tensor:
     """One step; returns the mean loss of a position over all processes."""
     device = state.device
-    optimizer.catch_up(batch.ids_BL)
+    # Processes add up gradients of the same shape: those of whole tables.
+    rows = optimizer.use(batch.ids_BL.flatten()) if optimizer.by_rows and state.num_processes == 1 else None
     student.train()
-    features_PF = student(batch.ids_BL.to(device), batch.row_P.to(device), batch.place_P.to(device))
+    features_PF = student(batch.ids_BL.to(device), batch.row_P.to(device), batch.place_P.to(device), rows)
     loss_of = stored_loss(token_set, decoder, batch, config.alpha, config.temperature, device)
     dtype = torch.bfloat16 if has_fast_bf16() else torch.float32
     loss = chunked_loss(features_PF, student.head.weight, student.head.bias, loss_of, dtype)
@@ -181,7 +180,7 @@ def _step(
         for parameter in student.parameters():
             parameter.grad = reduce(parameter.grad, reduction="sum")
         mean = reduce(mean, reduction="sum")
-    clip_gradients(student.parameters(), config.max_grad_norm)
+    optimizer.clip_gradients(config.max_grad_norm)
     optimizer.step()
     optimizer.zero_grad()
     return mean

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from student.embeddings import Encoder
+from student.embeddings import Encoder, without_padding
 from student.kernels.reference import ordered_product, prefix_products
 
 PAD, VOCABULARY, SIDE, VECTOR = 0, 12, 3, 4
@@ -31,6 +31,10 @@ def by_hand(vector_size: int, bidirectional: bool) -> Encoder:
         with torch.no_grad():
             table.weight[1:4] = rows.view(3, -1).double()
     return model
+
+
+def per_token(model: Encoder, ids_BL: torch.Tensor) -> torch.Tensor:
+    return model.per_token(*without_padding(ids_BL, PAD))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])
@@ -61,20 +65,23 @@ def test_prefix_products_have_gradients(length: int) -> None:
 
 
 def test_a_position_holds_the_prefix_to_it_and_the_suffix_from_it() -> None:
-    features_LF = by_hand(vector_size=1, bidirectional=True).per_token(torch.tensor([[1, 2, 3]]))[0]
+    features_LF = per_token(by_hand(vector_size=1, bidirectional=True), torch.tensor([[1, 2, 3]]))[0]
     sums, suffix_sums = [1.0, 21.0, 321.0], [321.0, 320.0, 300.0]
     expected = zip(sums, FORWARD, suffix_sums, BACKWARD, strict=True)
     assert features_LF.tolist() == [[v, *forward, w, *backward] for v, forward, w, backward in expected]
 
 
 def test_after_the_sentence_the_prefix_stays_and_the_suffix_is_neutral() -> None:
-    features_LF = by_hand(vector_size=1, bidirectional=True).per_token(torch.tensor([[1, 2, 3, PAD, PAD]]))[0]
-    assert features_LF[3:].tolist() == [[321, *FORWARD[2], 0, 1, 0, 0, 1]] * 2
+    longer, nothing = [1, 2, 3, 1, 2], [0, 1, 0, 0, 1]
+    ids_BL = torch.tensor([longer, [1, 2, 3, PAD, PAD], [PAD] * 5])
+    _, features_LF, empty_LF = per_token(by_hand(vector_size=1, bidirectional=True), ids_BL)
+    assert features_LF[3:].tolist() == [[321, *FORWARD[2], *nothing]] * 2
+    assert empty_LF.tolist() == [[*nothing, *nothing]] * 5
 
 
 def test_one_direction_has_prefixes_only() -> None:
     ids = torch.tensor([[1, 2, 3]])
-    hybrid, cmow = (by_hand(vector_size, bidirectional=False).per_token(ids) for vector_size in (1, 0))
+    hybrid, cmow = (per_token(by_hand(vector_size, bidirectional=False), ids) for vector_size in (1, 0))
     assert hybrid.tolist() == [[[v, *product] for v, product in zip((1, 21, 321), FORWARD, strict=True)]]
     assert cmow.tolist() == [FORWARD]
 
@@ -83,13 +90,13 @@ def test_without_matrices_there_are_sums_in_one_direction() -> None:
     cbow = encoder(0, 2, bidirectional=True)
     (vectors,) = cbow.tables()
     expected = torch.stack([vectors.weight[1], vectors.weight[1] + vectors.weight[2]])[None]
-    torch.testing.assert_close(cbow.per_token(torch.tensor([[1, 2]])), expected)
+    torch.testing.assert_close(per_token(cbow, torch.tensor([[1, 2]])), expected)
 
 
 def test_directions_have_their_own_matrices() -> None:
     cmow = encoder(2, 0, bidirectional=True)
     forward, backward = (table.weight.view(-1, 2, 2) for table in cmow.tables())
-    first, last = cmow.per_token(torch.tensor([[1, 2]]))[0]
+    first, last = per_token(cmow, torch.tensor([[1, 2]]))[0]
     torch.testing.assert_close(first, torch.cat([forward[1].flatten(), (backward[2] @ backward[1]).flatten()]))
     torch.testing.assert_close(last, torch.cat([(forward[1] @ forward[2]).flatten(), backward[2].flatten()]))
 
@@ -100,7 +107,7 @@ def test_directions_have_their_own_matrices() -> None:
 )
 def test_sizes_are_those_that_the_encoder_states(matrix_size: int, vector_size: int, bidirectional: bool) -> None:
     model = encoder(matrix_size, vector_size, bidirectional)
-    assert model.per_token(torch.tensor([[1, 2, 3], [4, PAD, PAD]])).shape == (2, 3, model.token_size)
+    assert per_token(model, torch.tensor([[1, 2, 3], [4, PAD, PAD]])).shape == (2, 3, model.token_size)
 
 
 @given(sentence=SENTENCE, data=st.data())
@@ -108,7 +115,7 @@ def test_a_token_changes_the_prefixes_from_it_and_the_suffixes_to_it(sentence: l
     model, place = encoder(), data.draw(st.integers(0, len(sentence) - 1))
     other = data.draw(st.integers(1, VOCABULARY - 1).filter(lambda token: token != sentence[place]))
     changed = [*sentence[:place], other, *sentence[place + 1 :]]
-    before_LF, after_LF = (model.per_token(torch.tensor([ids]))[0] for ids in (sentence, changed))
+    before_LF, after_LF = (per_token(model, torch.tensor([ids]))[0] for ids in (sentence, changed))
     differs = (before_LF - after_LF).abs().view(len(sentence), 2, HALF).amax(dim=2) > 1e-9
     assert differs[:, 0].tolist() == [position >= place for position in range(len(sentence))]
     assert differs[:, 1].tolist() == [position <= place for position in range(len(sentence))]
@@ -117,16 +124,16 @@ def test_a_token_changes_the_prefixes_from_it_and_the_suffixes_to_it(sentence: l
 @given(sentence=SENTENCE)
 def test_both_ends_hold_the_whole_sentence(sentence: list[int]) -> None:
     model, ids = encoder(), torch.tensor([sentence])
-    features_LF = model.per_token(ids)[0]
+    features_LF = per_token(model, ids)[0]
     sums, forward, backward = model(ids)[0].split([VECTOR, SIDE**2, SIDE**2])
     torch.testing.assert_close(features_LF[-1, :HALF], torch.cat([sums, forward]))
     torch.testing.assert_close(features_LF[0, HALF:], torch.cat([sums, backward]))
 
 
-@given(sentences=st.lists(SENTENCE, min_size=1, max_size=4), extra=st.integers(0, 6))
-def test_positions_do_not_depend_on_padding_or_batch(sentences: list[list[int]], extra: int) -> None:
-    model, width = encoder(), max(map(len, sentences)) + extra
-    together = model.per_token(torch.tensor([ids + [PAD] * (width - len(ids)) for ids in sentences]))
+@given(sentences=st.lists(SENTENCE, min_size=1, max_size=4))
+def test_positions_do_not_depend_on_padding_or_batch(sentences: list[list[int]]) -> None:
+    model, width = encoder(), max(map(len, sentences))
+    together = per_token(model, torch.tensor([ids + [PAD] * (width - len(ids)) for ids in sentences]))
     for ids, features_LF in zip(sentences, together, strict=True):
-        alone_LF = model.per_token(torch.tensor([ids]))[0]
+        alone_LF = per_token(model, torch.tensor([ids]))[0]
         torch.testing.assert_close(features_LF[: len(ids)], alone_LF, rtol=1e-9, atol=1e-9)

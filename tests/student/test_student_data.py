@@ -74,17 +74,19 @@ def test_examples_are_aligned_by_key(opinion_set: LogitSet, where: str | None) -
 def test_single_sentences_have_no_second_one(opinion_set: LogitSet) -> None:
     examples = load_examples(opinion_set, "validation")
     assert examples.ids2 is None
-    assert len(examples.batch([0, 1], PAD)) == 1
+    ids_T, starts_S = examples.batch([1, 0])
+    assert ids_T.tolist() == [*examples.ids1[1], *examples.ids1[0]]
+    assert starts_S.tolist() == [0, len(examples.ids1[1]), len(ids_T)]
 
 
 def test_pairs_hold_both_sentences_in_the_tokenizers_ids(roles_set: LogitSet) -> None:
     examples = load_examples(roles_set, "validation")
     tokenizer = Tokenizer.from_str(roles_set.tokenizer_json())
-    ids1, ids2 = (part.tolist() for part in examples.batch(range(5), PAD))
-    for row, one, other in zip(stored(roles_set, "validation"), ids1, ids2, strict=False):
+    ids_T, starts_S = examples.batch(range(5))
+    sequences = [part.tolist() for part in ids_T.tensor_split(starts_S[1:-1])]
+    for row, one, other in zip(stored(roles_set, "validation"), sequences[:5], sequences[5:], strict=False):
         for text, ids in ((row["sentence1"], one), (row["sentence2"], other)):
-            expected = tokenizer.encode(str(text), add_special_tokens=False).ids
-            assert ids == expected + [PAD] * (len(ids) - len(expected))
+            assert ids == tokenizer.encode(str(text), add_special_tokens=False).ids
     assert examples.ids2 is not None
     assert (examples.lengths == np.maximum(examples.ids1.lengths, examples.ids2.lengths)).all()
 

@@ -1,0 +1,174 @@
+// Adam on the rows that a batch uses; what the moves are is explained in student/optimizer.py.
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "export.h"
+
+namespace {
+
+// A table with its moments, and a gradient row per token of the batch. All tables are used with the same ids.
+struct Table {
+  float* value;
+  float* m;
+  float* v;
+  float* gradient;
+  int64_t width;
+};
+
+// What the rows have missed: the arrays of MissedMoves.
+struct Missed {
+  int64_t* row;            // by row: the step its values are up to date with
+  int64_t* moments;        // by row: the step its moments are up to date with
+  const double* large;     // by step, from `first`
+  const double* small;     // by step, from `first`
+  const double* kept;      // by step, from `first`: what weight decay has left of a value since the first step
+  int64_t first, step;
+  double beta1, beta2, eps;
+};
+
+constexpr int LINE = 64;
+constexpr double TINY = 1.17549435e-38;  // no move at all, as with a learning rate of 0, must divide nothing by 0
+
+void prefetch(const float* row, int64_t width) {
+  for (int64_t i = 0; i < width; i += LINE / sizeof(float)) __builtin_prefetch(row + i, 1);
+}
+
+void prefetch_row(const Table* tables, int count, int64_t row) {
+  for (int k = 0; k < count; k++) {
+    const int64_t start = row * tables[k].width;
+    prefetch(tables[k].value + start, tables[k].width);
+    prefetch(tables[k].m + start, tables[k].width);
+    prefetch(tables[k].v + start, tables[k].width);
+  }
+}
+
+void move(float* __restrict value, const float* __restrict m, const float* __restrict v, int64_t width, float kept,
+          float over_large, float eps_over_small) {
+#pragma omp simd
+  for (int64_t i = 0; i < width; i++) value[i] = kept * value[i] - m[i] / (std::sqrt(v[i]) * over_large + eps_over_small);
+}
+
+void adam(float* __restrict value, float* __restrict m, float* __restrict v, const float* __restrict gradient,
+          int64_t width, float scale, float keep1, float keep2, float share1, float share2, float kept, float rate,
+          float over_c, float eps) {
+#pragma omp simd
+  for (int64_t i = 0; i < width; i++) {
+    const float g = gradient[i] * scale;
+    const float m_new = keep1 * m[i] + share1 * g, v_new = keep2 * v[i] + share2 * g * g;
+    m[i] = m_new;
+    v[i] = v_new;
+    value[i] = kept * value[i] - rate * m_new / (std::sqrt(v_new) * over_c + eps);
+  }
+}
+
+}  // namespace
+
+// Groups the tokens of a batch by row, those of the padding left out. Writes the distinct rows in the order of their
+// first tokens, where each one's tokens start, and the tokens by row. Returns how many rows there are, or -1 - t if the
+// id of token t is not a row.
+EXPORT int64_t group_rows(const int64_t* ids, int64_t count, int64_t num_rows, int64_t padding, int64_t* rows,
+                          int64_t* starts, int64_t* tokens) {
+  static thread_local std::vector<int32_t> slots;  // of each row: 0, or one more than its place among the distinct ones
+  if (static_cast<int64_t>(slots.size()) < num_rows) slots.resize(num_rows);
+  for (int64_t t = 0; t < count; t++)
+    if (ids[t] < 0 || ids[t] >= num_rows) return -1 - t;
+  int64_t distinct = 0;
+  for (int64_t t = 0; t < count; t++) {
+    if (ids[t] == padding) continue;
+    int32_t& slot = slots[ids[t]];
+    if (slot == 0) {
+      rows[distinct] = ids[t];
+      starts[distinct] = 0;
+      slot = static_cast<int32_t>(++distinct);
+    }
+    starts[slot - 1]++;
+  }
+  int64_t next = 0;
+  for (int64_t u = 0; u < distinct; u++) {
+    const int64_t size = starts[u];
+    starts[u] = next;
+    next += size;
+  }
+  for (int64_t t = 0; t < count; t++)
+    if (ids[t] != padding) tokens[starts[slots[ids[t]] - 1]++] = t;
+  for (int64_t u = distinct; u > 0; u--) starts[u] = starts[u - 1];
+  starts[0] = 0;
+  for (int64_t u = 0; u < distinct; u++) slots[rows[u]] = 0;
+  return distinct;
+}
+
+// Adds up the gradients of each row's tokens, in the gradient row of its first token; returns the sum of all squares.
+EXPORT double sum_gradients(const Table* tables, int count, const int64_t* starts, const int64_t* tokens,
+                            int64_t distinct, int threads) {
+  double squares = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : squares)
+  for (int64_t u = 0; u < distinct; u++) {
+    for (int k = 0; k < count; k++) {
+      const int64_t width = tables[k].width;
+      float* __restrict sum = tables[k].gradient + tokens[starts[u]] * width;
+      for (int64_t i = starts[u] + 1; i < starts[u + 1]; i++) {
+        const float* __restrict other = tables[k].gradient + tokens[i] * width;
+#pragma omp simd
+        for (int64_t j = 0; j < width; j++) sum[j] += other[j];
+      }
+      float row_squares = 0;
+#pragma omp simd reduction(+ : row_squares)
+      for (int64_t j = 0; j < width; j++) row_squares += sum[j] * sum[j];
+      squares += row_squares;
+    }
+  }
+  return squares;
+}
+
+// Brings the values of rows (all different) to where dense Adam would have them after the last step.
+EXPORT void catch_up(const Table* tables, int count, const int64_t* rows, int64_t num_rows, const Missed* missed,
+                     int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t u = 0; u < num_rows; u++) {
+    const int64_t row = rows[u], since = missed->row[row];
+    if (u + 1 < num_rows) prefetch_row(tables, count, rows[u + 1]);
+    if (since == missed->step) continue;
+    const int64_t s = since - missed->first;
+    const double gap = static_cast<double>(since - missed->moments[row]);
+    const double kept = missed->kept[missed->step - missed->first];
+    const double decay1 = gap == 0 ? 1 : std::pow(missed->beta1, gap);
+    const double decay2 = gap == 0 ? 1 : std::pow(missed->beta2, gap / 2);
+    const double large = kept * missed->large[s] * decay1 / decay2, small = kept * missed->small[s] * decay1;
+    for (int k = 0; k < count; k++) {
+      const Table& table = tables[k];
+      const int64_t start = row * table.width;
+      move(table.value + start, table.m + start, table.v + start, table.width,
+           static_cast<float>(kept / missed->kept[s]), static_cast<float>(1 / std::fmax(large, TINY)),
+           static_cast<float>(missed->eps / std::fmax(small, TINY)));
+    }
+    missed->row[row] = missed->step;
+  }
+}
+
+// One step of AdamW on rows (all different, up to date); the gradient of rows[u] is that of token tokens[starts[u]].
+// `missed` is as it was after the step before.
+EXPORT void adam_step(const Table* tables, int count, const int64_t* rows, int64_t num_rows, const int64_t* starts,
+                      const int64_t* tokens, const Missed* missed, double rate, double weight_decay, double scale,
+                      int threads) {
+  const double beta1 = missed->beta1, beta2 = missed->beta2;
+  const int64_t step = missed->step + 1;
+  const double over_c = 1 / std::sqrt(1 - std::pow(beta2, step));
+  const double length = rate / (1 - std::pow(beta1, step));
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t u = 0; u < num_rows; u++) {
+    const int64_t row = rows[u];
+    if (u + 1 < num_rows) prefetch_row(tables, count, rows[u + 1]);
+    const double gap = static_cast<double>(step - missed->moments[row]);
+    const double keep1 = std::pow(beta1, gap), keep2 = std::pow(beta2, gap);
+    for (int k = 0; k < count; k++) {
+      const Table& table = tables[k];
+      const int64_t start = row * table.width;
+      adam(table.value + start, table.m + start, table.v + start, table.gradient + tokens[starts[u]] * table.width,
+           table.width, static_cast<float>(scale), static_cast<float>(keep1), static_cast<float>(keep2), static_cast<float>(1 - beta1),
+           static_cast<float>(1 - beta2), static_cast<float>(1 - rate * weight_decay), static_cast<float>(length),
+           static_cast<float>(over_c), static_cast<float>(missed->eps));
+    }
+    missed->row[row] = missed->moments[row] = step;
+  }
+}

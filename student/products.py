@@ -1,0 +1,193 @@
+"""Sums and ordered products of ragged sequences, from the tables of embeddings to features, with their gradients.
+
+Both functions are the torch operator ``torch.ops.distill.products``: autograd and `torch.compile` see it. The work is
+done by a backend of `student.kernels`: compiled code on a CPU, Triton on a GPU, plain torch where those are not.
+
+Shapes: as in `student.kernels.reference`.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from student.kernels import compiled, reference
+from student.kernels.reference import Tables
+
+NO_PADDING = -1
+
+
+class RowGradients(Protocol):
+    """Takes the gradients of a batch's tokens, a row each, in place of gradients of whole tables."""
+
+    def buffers(self) -> Sequence[Tensor]:
+        """Tensors [T, X] to write to, one per table that is there."""
+        ...
+
+
+def reduce(
+    tables: Tables, ids_T: Tensor, starts_S: Tensor, padding_idx: int = NO_PADDING, rows: RowGradients | None = None
+) -> Tensor:
+    """The representation of each sequence, [v_1 + … + v_L ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1].
+
+    Args:
+        tables: the vectors v, the matrices X and Y, see `student.kernels.reference.Tables`.
+        ids_T: int64, all sequences end to end.
+        starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]`` and may be empty: sum 0, product I.
+        padding_idx: a row of the tables that gets no gradient.
+        rows: takes the gradients instead of the tables.
+
+    Returns:
+        features_NF, float32, F = E + M + M, less the parts without a table.
+    """
+    return _products(tables, False, ids_T, starts_S, padding_idx, rows)
+
+
+def scan(
+    tables: Tables, ids_T: Tensor, starts_S: Tensor, padding_idx: int = NO_PADDING, rows: RowGradients | None = None
+) -> Tensor:
+    """What has been read up to each token, and what is read from the end back to it.
+
+    Position t holds [v_1 + … + v_t ; X_1 … X_t] and, with a backward table, [v_t + … + v_L ; Y_L … Y_t].
+
+    Args:
+        tables: as for `reduce`, as are the others.
+        ids_T: all sequences.
+        starts_S: where they start.
+        padding_idx: a row without gradient.
+        rows: takes the gradients.
+
+    Returns:
+        features_TP, float32, in the order of ``ids_T``.
+    """
+    return _products(tables, True, ids_T, starts_S, padding_idx, rows)
+
+
+def backend(tables: Tables, ids_T: Tensor) -> ModuleType:
+    """The kernels for these tables, where they lie."""
+    known = all(table is None or table.dtype in compiled.DTYPES for table in tables)
+    if known and ids_T.device.type == "cpu" and compiled.library() is not None:
+        return compiled
+    return reference
+
+
+def _products(
+    tables: Tables,
+    per_token: bool,
+    ids_T: Tensor,
+    starts_S: Tensor,
+    padding_idx: int,
+    rows: RowGradients | None,
+) -> Tensor:
+    there = [table for table in tables if table is not None]
+    if rows is None and backend(tables, ids_T) is reference:  # torch sees through it
+        found = [functional.embedding(ids_T, table, padding_idx if padding_idx >= 0 else None) for table in there]
+        return _forward(_named(found, tables[0] is not None), per_token, torch.arange(len(ids_T)).to(ids_T), starts_S)
+    if rows is not None:
+        return _RowProducts.apply(rows, tables, per_token, ids_T, starts_S, *there)  # type: ignore[no-any-return, no-untyped-call]
+    has_vectors = tables[0] is not None
+    return torch.ops.distill.products(there, has_vectors, per_token, ids_T, starts_S, padding_idx)  # type: ignore[no-any-return]
+
+
+@torch.library.custom_op("distill::products", mutates_args=())
+def _op(
+    tables: list[Tensor], has_vectors: bool, per_token: bool, ids: Tensor, starts: Tensor, padding_idx: int
+) -> Tensor:
+    return _forward(_named(tables, has_vectors), per_token, ids, starts)
+
+
+@torch.library.custom_op("distill::products_backward", mutates_args=())
+def _backward_op(
+    tables: list[Tensor],
+    has_vectors: bool,
+    per_token: bool,
+    ids: Tensor,
+    starts: Tensor,
+    padding_idx: int,
+    features: Tensor,
+    grad: Tensor,
+) -> list[Tensor]:
+    rows = _backward(_named(tables, has_vectors), per_token, ids, starts, features, grad)
+    gradients = [torch.zeros_like(table).index_add_(0, ids, row) for table, row in zip(tables, rows, strict=True)]
+    if padding_idx != NO_PADDING:
+        for gradient in gradients:
+            gradient[padding_idx] = 0
+    return gradients
+
+
+@_op.register_fake
+def _(
+    tables: list[Tensor], has_vectors: bool, per_token: bool, ids: Tensor, starts: Tensor, padding_idx: int
+) -> Tensor:
+    size = sum(table.shape[1] for table in tables)
+    if per_token and has_vectors and len(tables) == len(("vectors", "forward", "backward")):
+        size += tables[0].shape[1]
+    return tables[0].new_empty(ids.shape[0] if per_token else starts.shape[0] - 1, size, dtype=torch.float32)
+
+
+@_backward_op.register_fake
+def _(tables: list[Tensor], *_: object) -> list[Tensor]:
+    return [torch.empty_like(table) for table in tables]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    tables, ctx.has_vectors, ctx.per_token, ids_T, starts_S, ctx.padding_idx = inputs
+    ctx.save_for_backward(*tables, ids_T, starts_S, output)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    *tables, ids_T, starts_S, features = ctx.saved_tensors
+    where = (list(tables), ctx.has_vectors, ctx.per_token, ids_T, starts_S, ctx.padding_idx)
+    return torch.ops.distill.products_backward(*where, features, grad), None, None, None, None, None
+
+
+_op.register_autograd(_gradients, setup_context=_save)
+
+
+class _RowProducts(torch.autograd.Function):
+    """Products whose gradients go to ``rows``; the tables are arguments twice, for autograd to see them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: RowGradients, tables: Tables, per_token: bool, ids_T: Tensor, starts_S: Tensor, *_: Tensor
+    ) -> Tensor:
+        features = _forward(tables, per_token, ids_T, starts_S)
+        ctx.rest = rows, tables, per_token, ids_T, starts_S
+        ctx.save_for_backward(features)
+        return features
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
+        rows, tables, per_token, ids_T, starts_S = ctx.rest
+        (features,) = ctx.saved_tensors
+        _backward(tables, per_token, ids_T, starts_S, features, grad, rows.buffers())
+        return (None,) * len(ctx.needs_input_grad)
+
+
+def _named(tables: Sequence[Tensor], has_vectors: bool) -> Tables:
+    vectors, *matrices = tables if has_vectors else (None, *tables)
+    forward, backward = (*matrices, None, None)[:2]
+    return vectors, forward, backward
+
+
+def _forward(tables: Tables, per_token: bool, ids_T: Tensor, starts_S: Tensor) -> Tensor:
+    kernels = backend(tables, ids_T)
+    return (kernels.scan if per_token else kernels.reduce)(tables, ids_T, starts_S)  # type: ignore[no-any-return]
+
+
+def _backward(
+    tables: Tables,
+    per_token: bool,
+    ids_T: Tensor,
+    starts_S: Tensor,
+    features: Tensor,
+    grad: Tensor,
+    out: Sequence[Tensor] | None = None,
+) -> Sequence[Tensor]:
+    kernels, grad = backend(tables, ids_T), grad.contiguous()
+    if per_token:
+        return kernels.scan_backward(tables, ids_T, starts_S, features, grad, out)  # type: ignore[no-any-return]
+    return kernels.reduce_backward(tables, ids_T, starts_S, grad, out)  # type: ignore[no-any-return]
