@@ -1,13 +1,21 @@
-"""The C++ backend: finding, loading and calling it. The sources are in ``cpp``, built by ``setup.py``."""
+"""The C++ backend: finding, loading and calling it. The sources are in ``cpp``, built by ``setup.py``.
+
+Shapes as in `student.kernels.reference`. The functions take contiguous tensors on the CPU and copy none of them.
+"""
 
 import ctypes
 from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
+
+from student.kernels.arguments import Batch, Gradients, check_values, pointer, rows
+from student.kernels.reference import Tables
 
 DTYPES = ()  # of tables
 LEVELS = {"AVX512": ("avx512", "avx2", "portable"), "AVX2": ("avx2", "portable")}
+LAST_CACHE = 32 << 20  # bytes; gradients larger than this are written past the caches
 
 
 @cache
@@ -32,7 +40,9 @@ def load(path: Path) -> ctypes.CDLL:
     """Loads kernels; their threads are those of the OpenMP library that torch uses."""
     for openmp in _openmp_libraries():
         ctypes.CDLL(openmp, mode=ctypes.RTLD_GLOBAL)
-    return ctypes.CDLL(str(path))
+    kernels = ctypes.CDLL(str(path))
+    kernels.first_wrong_id.restype = kernels.first_wrong_start.restype = ctypes.c_int64
+    return kernels
 
 
 def _openmp_libraries() -> list[str]:
@@ -44,8 +54,100 @@ def _openmp_libraries() -> list[str]:
     return sorted(file for file in files if "libgomp" in file or "libiomp" in file or "libomp" in file)
 
 
-def use_huge_pages(table: torch.Tensor) -> None:
+def use_huge_pages(table: Tensor) -> None:
     """Asks for huge pages under a tensor, if the system has them: random rows are read faster then."""
     loaded = library()
     if loaded is not None:
-        loaded.use_huge_pages(ctypes.c_void_p(table.data_ptr()), ctypes.c_int64(table.numel() * table.element_size()))
+        loaded.use_huge_pages(pointer(table), ctypes.c_int64(table.numel() * table.element_size()))
+
+
+def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = None) -> Tensor:
+    """`reference.reduce`, at the speed of the machine.
+
+    Args:
+        tables: all float32, or all float16 or bfloat16.
+        ids_T: int64.
+        starts_S: int64.
+        out: float32, at least N rows of F, to be written and returned.
+
+    Raises:
+        IndexError: an id is no row of the tables.
+        ValueError: starts do not rise from 0 to T, or a tensor is not as it should be.
+    """
+    batch = Batch.of(tables, ids_T, starts_S)
+    check_values(_kernels(), batch, tables)
+    features_NF = rows(out, batch.sequences, batch.features())
+    _kernels().reduce(ctypes.byref(batch), pointer(features_NF))
+    return features_NF
+
+
+def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = None) -> Tensor:
+    """`reference.scan`; arguments and errors as of `reduce`, ``out`` of at least T rows of P."""
+    batch = Batch.of(tables, ids_T, starts_S)
+    check_values(_kernels(), batch, tables)
+    features_TP = rows(out, batch.tokens, batch.token_features())
+    _kernels().scan(ctypes.byref(batch), pointer(features_TP))
+    return features_TP
+
+
+RowGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+def reduce_backward(
+    tables: Tables, ids_T: Tensor, starts_S: Tensor, grad_NF: Tensor, out: RowGradients | None = None
+) -> RowGradients:
+    """The gradient of every token's rows, from that of the features.
+
+    Args:
+        tables: all float32.
+        ids_T: int64.
+        starts_S: int64.
+        grad_NF: float32.
+        out: float32, at least T rows each, to be written and returned.
+
+    Returns:
+        grad_vectors_TE, grad_forward_TM, grad_backward_TM; None where there is no table.
+    """
+    batch = Batch.of(tables, ids_T, starts_S)
+    check_values(_kernels(), batch, tables)
+    grad_NF = rows(grad_NF, batch.sequences, batch.features())
+    gradients, pointers = _gradients(tables, batch, out)
+    _kernels().reduce_backward(ctypes.byref(batch), pointer(grad_NF), ctypes.byref(pointers))
+    return gradients
+
+
+def scan_backward(
+    tables: Tables,
+    ids_T: Tensor,
+    starts_S: Tensor,
+    features_TP: Tensor,
+    grad_TP: Tensor,
+    out: RowGradients | None = None,
+) -> RowGradients:
+    """As `reduce_backward`, from the gradient of ``features_TP``, which `scan` gave."""
+    batch = Batch.of(tables, ids_T, starts_S)
+    check_values(_kernels(), batch, tables)
+    features_TP = rows(features_TP, batch.tokens, batch.token_features())
+    grad_TP = rows(grad_TP, batch.tokens, batch.token_features())
+    gradients, pointers = _gradients(tables, batch, out)
+    _kernels().scan_backward(ctypes.byref(batch), pointer(features_TP), pointer(grad_TP), ctypes.byref(pointers))
+    return gradients
+
+
+def _gradients(tables: Tables, batch: Batch, out: RowGradients | None) -> tuple[RowGradients, Gradients]:
+    if any(table is not None and table.dtype != torch.float32 for table in tables):
+        raise ValueError("only float32 tables have gradients")
+    vectors, forward, backward = (
+        None if table is None else rows(kept, batch.tokens, table.shape[1])
+        for table, kept in zip(tables, out or (None, None, None), strict=True)
+    )
+    gradients = vectors, forward, backward
+    num_bytes = sum(4 * gradient.numel() for gradient in gradients if gradient is not None)
+    return gradients, Gradients(*map(pointer, gradients), num_bytes > LAST_CACHE)
+
+
+def _kernels() -> ctypes.CDLL:
+    loaded = library()
+    if loaded is None:
+        raise RuntimeError("the compiled kernels are not built")
+    return loaded

@@ -1,0 +1,141 @@
+"""What the C++ kernels are given: the structures of ``cpp/batch.h``, and checks before an address is handed over.
+
+Shapes as in `student.kernels.reference`.
+"""
+
+import ctypes
+import math
+
+import torch
+from torch import Tensor
+
+from student.kernels.reference import Tables
+
+NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+LARGEST_SIDE = 64
+FEW_TOKENS = 64  # less work than it takes to wake the other threads
+
+
+class Batch(ctypes.Structure):
+    """Tables, ids and starts: addresses, so the tensors have to outlive it."""
+
+    _fields_ = (
+        ("vectors", ctypes.c_void_p),
+        ("forward", ctypes.c_void_p),
+        ("backward", ctypes.c_void_p),
+        ("vector_size", ctypes.c_int64),
+        ("side", ctypes.c_int64),
+        ("number", ctypes.c_int64),
+        ("ids", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
+        ("tokens", ctypes.c_int64),
+        ("sequences", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+    )
+
+    @classmethod
+    def of(cls, tables: Tables, ids_T: Tensor, starts_S: Tensor) -> "Batch":
+        """Takes the addresses of tensors of the right kind; `check_values` looks at what is in them.
+
+        Raises:
+            ValueError: a tensor has another shape, type, layout or device.
+        """
+        dtype = next((table.dtype for table in tables if table is not None), torch.float32)
+        if dtype not in NUMBERS:
+            raise ValueError(f"tables are float32, float16 or bfloat16, not {dtype}")
+        for name, table in zip(("vectors", "forward", "backward"), tables, strict=True):
+            if table is not None:
+                _check(f"the {name} table", table, dtype, dimensions=2)
+                if table.numel() == 0:
+                    raise ValueError(f"the {name} table is empty: {tuple(table.shape)}")
+        _check("ids", ids_T, torch.int64, dimensions=1)
+        _check("starts", starts_S, torch.int64, dimensions=1)
+        if len(starts_S) == 0:
+            raise ValueError("starts are one more than the sequences, at least [0]")
+        vectors_VE, *matrices = tables
+        threads = 1 if len(ids_T) < FEW_TOKENS else torch.get_num_threads()
+        return cls(
+            *map(pointer, tables),
+            0 if vectors_VE is None else vectors_VE.shape[1],
+            _side([table.shape[1] for table in matrices if table is not None]),
+            NUMBERS[dtype],
+            pointer(ids_T),
+            pointer(starts_S),
+            len(ids_T),
+            len(starts_S) - 1,
+            threads,
+        )
+
+    def features(self) -> int:
+        """F."""
+        return int(self.vector_size + self._products() * self.side**2)
+
+    def token_features(self) -> int:
+        """P."""
+        return int(self.features() + (self.vector_size if self.backward else 0))
+
+    def _products(self) -> int:
+        return (self.forward is not None) + (self.backward is not None)
+
+
+class Gradients(ctypes.Structure):
+    """Where the rows' gradients are written."""
+
+    _fields_ = (
+        ("vectors", ctypes.c_void_p),
+        ("forward", ctypes.c_void_p),
+        ("backward", ctypes.c_void_p),
+        ("streamed", ctypes.c_bool),
+    )
+
+
+def pointer(tensor: Tensor | None) -> ctypes.c_void_p:
+    """A tensor's address; null for none."""
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+def rows(kept: Tensor | None, count: int, width: int) -> Tensor:
+    """The first rows of a kept float32 tensor, or of a new one.
+
+    Raises:
+        ValueError: it is too small, or not contiguous rows of float32 of this width on the CPU.
+    """
+    if kept is None:
+        return torch.empty(count, width)
+    _check("rows of features or gradients", kept, torch.float32, dimensions=2)
+    if len(kept) < count or kept.shape[1] != width:
+        raise ValueError(f"rows of features or gradients are {tuple(kept.shape)}, not ({count} or more, {width})")
+    return kept[:count]
+
+
+def check_values(kernels: ctypes.CDLL, batch: Batch, tables: Tables) -> None:
+    """Looks at ids and starts.
+
+    Raises:
+        IndexError: an id is no row of the tables.
+        ValueError: starts do not rise from 0 to T, or the tables differ in their number of rows.
+    """
+    heights = {len(table) for table in tables if table is not None}
+    if len(heights) != 1:
+        raise ValueError(f"tables have one number of rows, not {sorted(heights)}")
+    start = kernels.first_wrong_start(ctypes.byref(batch))
+    if start >= 0:
+        raise ValueError(f"starts[{start}] is wrong: they rise from 0 to the {batch.tokens} ids")
+    token = kernels.first_wrong_id(ctypes.byref(batch), ctypes.c_int64(*heights))
+    if token >= 0:
+        raise IndexError(f"ids[{token}] is no row of the tables, which have {heights.pop()}")
+
+
+def _side(widths: list[int]) -> int:
+    side = math.isqrt(widths[0]) if widths else 0
+    if side > LARGEST_SIDE or any(width != side**2 for width in widths):
+        raise ValueError(f"matrices of {widths} numbers: the same square, at most {LARGEST_SIDE} squared, is needed")
+    return side
+
+
+def _check(name: str, tensor: Tensor, dtype: torch.dtype, dimensions: int) -> None:
+    if tensor.dtype != dtype or tensor.dim() != dimensions or tensor.device.type != "cpu":
+        wanted = f"{dimensions} dimensions of {dtype} on the CPU"
+        raise ValueError(f"{name}: {tensor.dim()} dimensions of {tensor.dtype} on {tensor.device}, not {wanted}")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name}: not contiguous")

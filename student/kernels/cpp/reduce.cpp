@@ -1,0 +1,44 @@
+// The representation of each sequence: the sum of its vectors and both products, in one pass over its rows.
+#include "chain.h"
+#include "export.h"
+#include "order.h"
+
+namespace {
+
+template <class Size, class Number>
+void reduce_part(const Batch& batch, Size size, Number, Part part, float* features) {
+  const Table<Number> vectors(batch.vectors, batch.vector_size);
+  const Table<Number> forward(batch.forward, batch.matrix_size()), backward(batch.backward, batch.matrix_size());
+  auto ahead_forward = ahead<Forward>(batch, part);
+  auto ahead_backward = ahead<Backward>(batch, part);
+  Chain<Size> there(size), back(size);
+  for (int64_t n = part.first; n < part.last; n++) {
+    const int64_t start = batch.starts[n], stop = batch.starts[n + 1];
+    float* out = features + n * batch.features();
+    std::fill_n(out, batch.vector_size, 0.0f);
+    there.clear();
+    back.clear();
+    for (int64_t t = start; t < stop; t++) {
+      const int64_t id = batch.ids[t], next = ahead_forward.next();
+      if (forward) there.append(forward.row(id), forward.row(next));
+      if (backward) back.append(backward.row(batch.ids[stop - 1 - (t - start)]), backward.row(ahead_backward.next()));
+      if (vectors) add_row(out, vectors.row(id), vectors.width, vectors.row(next));
+    }
+    out += batch.vector_size;
+    if (forward) {
+      there.write(out);
+      out += forward.width;
+    }
+    if (backward) back.write(out);
+  }
+}
+
+}  // namespace
+
+EXPORT void reduce(const Batch* batch, float* features) {
+  with_size(*batch, [=](auto size) {
+    with_number(*batch, [=](auto number) {
+      in_parts(*batch, [=](Part part) { reduce_part(*batch, size, number, part, features); });
+    });
+  });
+}

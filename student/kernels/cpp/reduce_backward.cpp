@@ -1,0 +1,60 @@
+// The gradient of every token's rows from the gradient of the sequences' representations.
+#include "batch.h"
+#include "export.h"
+#include "gradients.h"
+
+namespace {
+
+// A sequence in the order of its product.
+struct Walk {
+  int64_t first, by, length;
+  int64_t token(int64_t place) const { return first + place * by; }
+};
+
+// The products before each matrix are computed again: keeping them would cost more memory than the rows themselves.
+template <class Size>
+void chain_backward(Size size, const Batch& batch, Walk walk, const void* table, const float* gradient, float* out,
+                    bool streamed, Scratch& scratch) {
+  if (walk.length == 0) return;
+  const Table<float> matrices(table, batch.matrix_size());
+  const auto row = [&](int64_t place) { return matrices.row(batch.ids[walk.token(place)]); };
+  float* products = scratch.of(walk.length * Size::CAPACITY);
+  for (int64_t i = 0; i + 1 < walk.length; i++) {
+    const float* before = i ? products + (i - 1) * Size::CAPACITY : nullptr;
+    append(size, products + i * Size::CAPACITY, before, row(i), row(std::min(i + 2, walk.length - 1)));
+  }
+  Back<Size> back(size);
+  back.clear();
+  back.add(gradient);
+  for (int64_t i = walk.length - 1; i > 0; i--) {
+    const State before{products + (i - 1) * Size::CAPACITY, size.blocks()};
+    back.step(row(i), before, out + walk.token(i) * matrices.width, streamed);
+  }
+  back.finish(out + walk.token(0) * matrices.width, streamed);
+}
+
+template <class Size>
+void reduce_backward_part(const Batch& batch, Size size, Part part, const float* features, const Gradients& out) {
+  static thread_local Scratch scratch;
+  for (int64_t n = part.first; n < part.last; n++) {
+    const int64_t start = batch.starts[n], stop = batch.starts[n + 1], E = batch.vector_size;
+    const float* gradient = features + n * batch.features();
+    for (int64_t t = start; out.vectors && t < stop; t++) put(out.vectors + t * E, gradient, E, out.streamed);
+    gradient += E;
+    if (out.forward) {
+      chain_backward(size, batch, {start, 1, stop - start}, batch.forward, gradient, out.forward, out.streamed, scratch);
+      gradient += batch.matrix_size();
+    }
+    if (out.backward)
+      chain_backward(size, batch, {stop - 1, -1, stop - start}, batch.backward, gradient, out.backward, out.streamed,
+                     scratch);
+  }
+}
+
+}  // namespace
+
+EXPORT void reduce_backward(const Batch* batch, const float* features, const Gradients* out) {
+  with_size(*batch, [=](auto size) {
+    in_parts(*batch, [=](Part part) { reduce_backward_part(*batch, size, part, features, *out); });
+  });
+}

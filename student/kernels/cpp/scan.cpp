@@ -1,0 +1,52 @@
+// What has been read up to each token, and what is read from the end back to it.
+#include "chain.h"
+#include "export.h"
+#include "order.h"
+
+namespace {
+
+// Sums and products along a sequence, from `token` in steps of `by`; they start at column `column` of the features.
+template <class Order, class Size, class Number>
+void scan_part(const Batch& batch, Size size, Number, Part part, const void* table, int64_t column, float* features) {
+  constexpr bool BACK = std::is_same_v<Order, Backward>;
+  const Table<Number> vectors(batch.vectors, batch.vector_size), matrices(table, batch.matrix_size());
+  const int64_t width = batch.token_features(), by = BACK ? -1 : 1;
+  auto order = ahead<Order>(batch, part);
+  Chain<Size> chain(size);
+  for (int64_t n = part.first; n < part.last; n++) {
+    const int64_t start = batch.starts[n], stop = batch.starts[n + 1];
+    const float* sum = nullptr;
+    chain.clear();
+    for (int64_t count = start, t = BACK ? stop - 1 : start; count < stop; count++, t += by) {
+      const int64_t id = batch.ids[t], next = order.next();
+      float* out = features + t * width + column;
+      if (vectors) {
+        if (sum)
+          std::copy_n(sum, vectors.width, out);
+        else
+          std::fill_n(out, vectors.width, 0.0f);
+        add_row(out, vectors.row(id), vectors.width, vectors.row(next));
+        sum = out;
+      }
+      if (matrices) {
+        chain.append(matrices.row(id), matrices.row(next));
+        chain.write(out + vectors.width);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+EXPORT void scan(const Batch* batch, float* features) {
+  with_size(*batch, [=](auto size) {
+    with_number(*batch, [=](auto number) {
+      in_parts(*batch, [=](Part part) {
+        scan_part<Forward>(*batch, size, number, part, batch->forward, 0, features);
+        if (!batch->backward) return;
+        const int64_t column = batch->vector_size + (batch->forward ? batch->matrix_size() : 0);
+        scan_part<Backward>(*batch, size, number, part, batch->backward, column, features);
+      });
+    });
+  });
+}
