@@ -13,7 +13,7 @@ from torch.nn import functional
 from student.architecture import EncoderConfig
 from student.config import TableDtype
 from student.kernels.reference import Tables
-from student.products import RowGradients, reduce, scan
+from student.products import GradientTaker, reduce, scan
 from student.tables import SmallTable, TokenTable, trained_table
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -109,7 +109,7 @@ class Encoder(nn.Module):
         """Returns features_BF, float32, F = `size`, for padded ids."""
         return self.reduce(*without_padding(ids_BL, self.pad_id))
 
-    def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: RowGradients | None = None) -> torch.Tensor:
+    def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """The representations of sequences that lie end to end.
 
         Args:
@@ -123,7 +123,7 @@ class Encoder(nn.Module):
         tables, ids_T = self._tables(ids_T)
         return reduce(tables, ids_T, starts_S, self.pad_id, rows)
 
-    def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: RowGradients | None = None) -> torch.Tensor:
+    def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """What has been read up to each token, and for both directions what is read from the end back to it.
 
         Position t holds [v_1 + … + v_t ; X_1 … X_t] and, if bidirectional, [v_t + … + v_L ; Y_L … Y_t]. The published
@@ -135,7 +135,7 @@ class Encoder(nn.Module):
         tables, ids_T = self._tables(ids_T)
         return scan(tables, ids_T, starts_S, self.pad_id, rows)
 
-    def per_token(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: RowGradients | None = None) -> torch.Tensor:
+    def per_token(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """`scan`, padded: beyond its end a sequence has been read as a whole, and nothing is read back to there.
 
         Returns:

@@ -20,7 +20,7 @@ from student.card import CARD_FILE, card_text
 from student.embeddings import Encoder, without_padding
 from student.heads import BiLstmHead, cnn_head, linear_head, mlp_head
 from student.pairing import COMPARE, WIDTHS
-from student.products import RowGradients
+from student.products import GradientTaker
 from student.tables import SmallTable
 from student.weights import CONFIG_FILE, load_weights, save_weights
 
@@ -57,7 +57,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
             ids_T, starts_S = torch.cat([ids_T, ids2_T]), torch.cat([starts_S, starts2_S[1:] + len(ids_T)])
         return self.logits(*self.drop_tokens(ids_T, starts_S))
 
-    def logits(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: RowGradients | None = None) -> torch.Tensor:
+    def logits(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """The same for sequences end to end.
 
         Args:

@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from student.kernels import compiled, reference
-from student.kernels.reference import Tables
+from student.kernels.reference import RowGradients, Tables
 
 NO_PADDING = -1
+IS_COMPILED = compiled.library() is not None
 
 
-class RowGradients(Protocol):
+class GradientTaker(Protocol):
     """Takes the gradients of a batch's tokens, a row each, in place of gradients of whole tables."""
 
     def buffers(self) -> Sequence[Tensor]:
@@ -29,7 +30,7 @@ class RowGradients(Protocol):
 
 
 def reduce(
-    tables: Tables, ids_T: Tensor, starts_S: Tensor, padding_idx: int = NO_PADDING, rows: RowGradients | None = None
+    tables: Tables, ids_T: Tensor, starts_S: Tensor, padding_idx: int = NO_PADDING, rows: GradientTaker | None = None
 ) -> Tensor:
     """The representation of each sequence, [v_1 + … + v_L ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1].
 
@@ -47,7 +48,7 @@ def reduce(
 
 
 def scan(
-    tables: Tables, ids_T: Tensor, starts_S: Tensor, padding_idx: int = NO_PADDING, rows: RowGradients | None = None
+    tables: Tables, ids_T: Tensor, starts_S: Tensor, padding_idx: int = NO_PADDING, rows: GradientTaker | None = None
 ) -> Tensor:
     """What has been read up to each token, and what is read from the end back to it.
 
@@ -69,7 +70,7 @@ def scan(
 def backend(tables: Tables, ids_T: Tensor) -> ModuleType:
     """The kernels for these tables, where they lie."""
     known = all(table is None or table.dtype in compiled.DTYPES for table in tables)
-    if known and ids_T.device.type == "cpu" and compiled.library() is not None:
+    if known and IS_COMPILED and ids_T.device.type == "cpu":
         return compiled
     return reference
 
@@ -80,7 +81,7 @@ def _products(
     ids_T: Tensor,
     starts_S: Tensor,
     padding_idx: int,
-    rows: RowGradients | None,
+    rows: GradientTaker | None,
 ) -> Tensor:
     there = [table for table in tables if table is not None]
     if rows is None and backend(tables, ids_T) is reference:  # torch sees through it
@@ -92,14 +93,19 @@ def _products(
     return torch.ops.distill.products(there, has_vectors, per_token, ids_T, starts_S, padding_idx)  # type: ignore[no-any-return]
 
 
-@torch.library.custom_op("distill::products", mutates_args=())
+# Not `torch.library.custom_op`: that imports torch's compiler when the operator is first called, for seconds.
+_LIBRARY = torch.library.Library("distill", "DEF")  # type: ignore[no-untyped-call]
+_WHERE = "Tensor[] tables, bool has_vectors, bool per_token, Tensor ids, Tensor starts, int padding_idx"
+_LIBRARY.define(f"products({_WHERE}) -> Tensor")  # type: ignore[no-untyped-call]
+_LIBRARY.define(f"products_backward({_WHERE}, Tensor features, Tensor grad) -> Tensor[]")  # type: ignore[no-untyped-call]
+
+
 def _op(
     tables: list[Tensor], has_vectors: bool, per_token: bool, ids: Tensor, starts: Tensor, padding_idx: int
 ) -> Tensor:
     return _forward(_named(tables, has_vectors), per_token, ids, starts)
 
 
-@torch.library.custom_op("distill::products_backward", mutates_args=())
 def _backward_op(
     tables: list[Tensor],
     has_vectors: bool,
@@ -110,7 +116,8 @@ def _backward_op(
     features: Tensor,
     grad: Tensor,
 ) -> list[Tensor]:
-    rows = _backward(_named(tables, has_vectors), per_token, ids, starts, features, grad)
+    found = _backward(_named(tables, has_vectors), per_token, ids, starts, features, grad)
+    rows = [row for row in found if row is not None]
     gradients = [torch.zeros_like(table).index_add_(0, ids, row) for table, row in zip(tables, rows, strict=True)]
     if padding_idx != NO_PADDING:
         for gradient in gradients:
@@ -118,8 +125,7 @@ def _backward_op(
     return gradients
 
 
-@_op.register_fake
-def _(
+def _like_op(
     tables: list[Tensor], has_vectors: bool, per_token: bool, ids: Tensor, starts: Tensor, padding_idx: int
 ) -> Tensor:
     size = sum(table.shape[1] for table in tables)
@@ -128,8 +134,7 @@ def _(
     return tables[0].new_empty(ids.shape[0] if per_token else starts.shape[0] - 1, size, dtype=torch.float32)
 
 
-@_backward_op.register_fake
-def _(tables: list[Tensor], *_: object) -> list[Tensor]:
+def _like_backward_op(tables: list[Tensor], *_: object) -> list[Tensor]:
     return [torch.empty_like(table) for table in tables]
 
 
@@ -144,7 +149,13 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return torch.ops.distill.products_backward(*where, features, grad), None, None, None, None, None
 
 
-_op.register_autograd(_gradients, setup_context=_save)
+for _name, _function, _like in (
+    ("products", _op, _like_op),
+    ("products_backward", _backward_op, _like_backward_op),
+):
+    _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"distill::{_name}", _like, lib=_LIBRARY)
+torch.library.register_autograd("distill::products", _gradients, setup_context=_save, lib=_LIBRARY)
 
 
 class _RowProducts(torch.autograd.Function):
@@ -152,7 +163,7 @@ class _RowProducts(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, rows: RowGradients, tables: Tables, per_token: bool, ids_T: Tensor, starts_S: Tensor, *_: Tensor
+        ctx: Any, rows: GradientTaker, tables: Tables, per_token: bool, ids_T: Tensor, starts_S: Tensor, *_: Tensor
     ) -> Tensor:
         features = _forward(tables, per_token, ids_T, starts_S)
         ctx.rest = rows, tables, per_token, ids_T, starts_S
@@ -163,7 +174,8 @@ class _RowProducts(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
         rows, tables, per_token, ids_T, starts_S = ctx.rest
         (features,) = ctx.saved_tensors
-        _backward(tables, per_token, ids_T, starts_S, features, grad, rows.buffers())
+        out = _named(rows.buffers(), tables[0] is not None)
+        _backward(tables, per_token, ids_T, starts_S, features, grad, out)
         return (None,) * len(ctx.needs_input_grad)
 
 
@@ -185,8 +197,8 @@ def _backward(
     starts_S: Tensor,
     features: Tensor,
     grad: Tensor,
-    out: Sequence[Tensor] | None = None,
-) -> Sequence[Tensor]:
+    out: RowGradients | None = None,
+) -> RowGradients:
     kernels, grad = backend(tables, ids_T), grad.contiguous()
     if per_token:
         return kernels.scan_backward(tables, ids_T, starts_S, features, grad, out)  # type: ignore[no-any-return]

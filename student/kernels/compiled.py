@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from student.kernels.arguments import Batch, Gradients, check_values, pointer, rows
-from student.kernels.reference import Tables
+from student.kernels.reference import RowGradients, Tables
 
-DTYPES = ()  # of tables
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of tables
 LEVELS = {"AVX512": ("avx512", "avx2", "portable"), "AVX2": ("avx2", "portable")}
 LAST_CACHE = 32 << 20  # bytes; gradients larger than this are written past the caches
 
@@ -88,9 +88,6 @@ def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = N
     features_TP = rows(out, batch.tokens, batch.token_features())
     _kernels().scan(ctypes.byref(batch), pointer(features_TP))
     return features_TP
-
-
-RowGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 def reduce_backward(

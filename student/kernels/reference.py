@@ -6,7 +6,7 @@ token, B batch, X any.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ RESIDUALS = (torch.float16, torch.bfloat16)
 # vectors_VE, forward_VM, backward_VM; None for what a student does not have. A backward table needs a forward one.
 # A float32 table holds the rows themselves, a float16 or bfloat16 one what is to be added to the neutral row: 0, or I.
 Tables = tuple[Tensor | None, Tensor | None, Tensor | None]
+# grad_vectors_TE, grad_forward_TM, grad_backward_TM: a row per token; a table's row gets the sum of its tokens'.
+RowGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
@@ -42,19 +44,16 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
 
 
 def reduce_backward(
-    tables: Tables, ids_T: Tensor, starts_S: Tensor, grad_NF: Tensor, out: Sequence[Tensor] | None = None
-) -> list[Tensor]:
-    """Gradients of `reduce` with respect to the row of each token; a row's own is the sum over its tokens.
+    tables: Tables, ids_T: Tensor, starts_S: Tensor, grad_NF: Tensor, out: RowGradients | None = None
+) -> RowGradients:
+    """Gradients of `reduce` with respect to the rows of each token.
 
     Args:
         tables: as for `reduce`; float32.
         ids_T: all sequences.
         starts_S: where they start.
         grad_NF: gradients of the features.
-        out: tensors [T, E] or [T, M] to write to, one per table that is there.
-
-    Returns:
-        A gradient per table that is there, in their order.
+        out: at least T rows each, to be written and returned.
     """
     return _gradients(reduce, tables, ids_T, starts_S, grad_NF, out)
 
@@ -86,8 +85,8 @@ def scan_backward(
     starts_S: Tensor,
     features_TP: Tensor,
     grad_TP: Tensor,
-    out: Sequence[Tensor] | None = None,
-) -> list[Tensor]:
+    out: RowGradients | None = None,
+) -> RowGradients:
     """Gradients of `scan` with respect to the rows of tokens, see `reduce_backward`; ``features_TP`` is its result."""
     return _gradients(scan, tables, ids_T, starts_S, grad_TP, out)
 
@@ -98,16 +97,20 @@ def _gradients(
     ids_T: Tensor,
     starts_S: Tensor,
     grad: Tensor,
-    out: Sequence[Tensor] | None,
-) -> list[Tensor]:
+    out: RowGradients | None,
+) -> RowGradients:
     with torch.enable_grad():
         rows = [table if table is None else table.detach()[ids_T].requires_grad_() for table in tables]
         places_T = torch.arange(len(ids_T), device=ids_T.device)
         features = function((rows[0], rows[1], rows[2]), places_T, starts_S)
-    gradients = torch.autograd.grad(features, [row for row in rows if row is not None], grad)
+    found = iter(torch.autograd.grad(features, [row for row in rows if row is not None], grad))
+    vectors, forward, backward = (None if row is None else next(found) for row in rows)
     if out is None:
-        return list(gradients)
-    return [part.copy_(gradient) for part, gradient in zip(out, gradients, strict=True)]
+        return vectors, forward, backward
+    for kept_TX, gradient_TX in zip(out, (vectors, forward, backward), strict=True):
+        if kept_TX is not None and gradient_TX is not None:
+            kept_TX[: len(ids_T)] = gradient_TX
+    return out
 
 
 def _vectors(table_VE: Tensor, ids_T: Tensor, starts_S: Tensor) -> Tensor:

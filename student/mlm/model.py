@@ -16,7 +16,7 @@ from pipeline.logit_set.manifest import TokensManifest
 from student.architecture import DEFAULT_SIZES, EncoderConfig, read_config, size_problems
 from student.config import PretrainConfig
 from student.embeddings import Encoder
-from student.products import RowGradients
+from student.products import GradientTaker
 from student.weights import CONFIG_FILE, load_weights, save_weights
 
 
@@ -44,7 +44,7 @@ class MlmStudent(nn.Module):
         self.head = nn.Linear(self.encoder.token_size, config.num_outputs)
 
     def forward(
-        self, ids_BL: torch.Tensor, row_P: torch.Tensor, place_P: torch.Tensor, rows: RowGradients | None = None
+        self, ids_BL: torch.Tensor, row_P: torch.Tensor, place_P: torch.Tensor, rows: GradientTaker | None = None
     ) -> torch.Tensor:
         """Returns features_PF of positions ``place_P`` of the sequences ``row_P``: the input of `head`.
 
