@@ -5,6 +5,7 @@ from torch.nn import functional
 
 from pipeline.targets import NO_LABEL
 from student.config import SoftLoss
+from student.kernels import compiled_loss
 
 
 def distillation_loss(
@@ -32,6 +33,23 @@ def distillation_loss(
     Returns:
         A scalar.
     """
+    if compiled_loss.can_do(logits_BC):
+        return compiled_loss.distillation_loss(
+            logits_BC, teacher_BC, gold_B, weight_B, alpha, temperature, soft_loss == "mse"
+        )
+    return plain_loss(logits_BC, teacher_BC, gold_B, alpha, temperature, soft_loss, weight_B)
+
+
+def plain_loss(
+    logits_BC: torch.Tensor,
+    teacher_BC: torch.Tensor,
+    gold_B: torch.Tensor,
+    alpha: float,
+    temperature: float,
+    soft_loss: SoftLoss,
+    weight_B: torch.Tensor | None,
+) -> torch.Tensor:
+    """`distillation_loss` in torch's own operators."""
     if soft_loss == "mse":
         soft_B = logit_error(logits_BC, teacher_BC)
     else:

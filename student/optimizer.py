@@ -106,24 +106,23 @@ class RowAdam(torch.optim.Adam):
     def clip_gradients(self, max_norm: float) -> None:
         """Scales all gradients so that their norm is at most this, as `torch.nn.utils.clip_grad_norm_` does."""
         dense = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(dense)
         if self._used is None:
+            norm = torch.nn.utils.get_total_norm(dense)
             torch._foreach_mul_(dense, (max_norm / (norm + 1e-6)).clamp(max=1))
             return
-        whole = math.hypot(norm, math.sqrt(self._sum_of_squares(self._used)))
-        self._used.scale = min(1.0, max_norm / (whole + 1e-6))
-        if dense and self._used.scale < 1:
-            torch._foreach_mul_(dense, self._used.scale)
+        norm = math.sqrt(self._kernels.squares(dense) + self._sum_of_squares(self._used))
+        self._used.scale = min(1.0, max_norm / (norm + 1e-6))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Does one step."""
         assert closure is None, "not built"
-        super().step()
         used, self._used = self._used, None
         if used is None:
+            super().step()
             return
         assert used.is_filled, "there was no backward pass"
+        self._step_others(used.scale)
         if used.squares is None:
             self._sum_of_squares(used)
         group = self.param_groups[0]
@@ -133,8 +132,7 @@ class RowAdam(torch.optim.Adam):
         rates = (group["lr"], group["weight_decay"])
         self._kernels.step(self._states, used.groups, self._missed, *rates, group["eps"], used.scale)
         self._missed.step_taken(*rates)
-        for table in self._tables:
-            self.state[table]["step"] += 1
+        torch._foreach_add_([self.state[table]["step"] for table in self._tables], 1)
 
     @torch.no_grad()
     def catch_up(self) -> None:
@@ -159,18 +157,39 @@ class RowAdam(torch.optim.Adam):
         is_float = self._tables[0].dtype == torch.float32
         return compiled_adam if is_float and compiled.library() is not None else reference_adam
 
+    def _step_others(self, scale: float) -> None:
+        group = self.param_groups[1]
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if self._kernels is reference_adam or any(p.dtype != torch.float32 for p in parameters):
+            torch._foreach_mul_([p.grad for p in parameters], scale)
+            super().step()
+            return
+        states = [self._state_of(parameter) for parameter in parameters]
+        torch._foreach_add_([state["step"] for state in states], 1)
+        arrays = [
+            (p, state["exp_avg"], state["exp_avg_sq"], p.grad) for p, state in zip(parameters, states, strict=True)
+        ]
+        step = int(states[0]["step"])
+        rates = (group["lr"], group["weight_decay"], group["eps"], scale)
+        compiled_adam.dense_step(arrays, step, *group["betas"], *rates)
+
     def _sum_of_squares(self, used: UsedRows) -> float:
         used.squares = self._kernels.sum_gradients(self._states, used.groups)
         return used.squares
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            state.update({"step": torch.zeros(()), **moments})
+        return state
 
     def _make_room(self, num_tokens: int) -> None:
         """Sees to a gradient row per token in every table; the memory is kept from step to step."""
         if self._states and len(self._states[0].gradient_TX) >= num_tokens:
             return
         for table in self._tables:
-            if not self.state[table]:
-                moments = {name: torch.zeros_like(table) for name in ("exp_avg", "exp_avg_sq")}
-                self.state[table].update({"step": torch.zeros(()), **moments})
+            self._state_of(table)
         size = max(num_tokens, 2 * len(self._states[0].gradient_TX) if self._states else 0)
         self._states = [
             RowState(table.detach(), state["exp_avg"], state["exp_avg_sq"], table.new_empty(size, table.shape[1]))

@@ -23,6 +23,13 @@ class _Table(ctypes.Structure):
     )
 
 
+class _Parameter(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("value", "m", "v", "gradient")),
+        ("size", ctypes.c_int64),
+    )
+
+
 class _Missed(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("row", "moments", "large", "small", "kept")),
@@ -83,12 +90,35 @@ def step(
     _kernels().adam_step(*_tables(states), *rows, ctypes.byref(_missed(missed, eps)), *numbers, _threads())
 
 
+def squares(gradients: Sequence[Tensor]) -> float:
+    """The sum of the squares of all gradients."""
+    arrays = [_Parameter(None, None, None, part.data_ptr(), part.numel()) for part in gradients]
+    return float(_kernels().dense_squares((_Parameter * len(arrays))(*arrays), len(arrays), _threads()))
+
+
+def dense_step(
+    arrays: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]],
+    step: int,
+    beta1: float,
+    beta2: float,
+    lr: float,
+    weight_decay: float,
+    eps: float,
+    scale: float,
+) -> None:
+    """Step number ``step`` of AdamW on whole parameters: value, both moments and gradient of each, contiguous."""
+    parameters = [_Parameter(*(part.data_ptr() for part in four), four[0].numel()) for four in arrays]
+    numbers = (ctypes.c_double(number) for number in (beta1, beta2, eps, lr, weight_decay, scale))
+    places = ((_Parameter * len(parameters))(*parameters), len(parameters))
+    _kernels().dense_adam(*places, ctypes.c_int64(step), *numbers, _threads())
+
+
 @cache
 def _kernels() -> ctypes.CDLL:
     kernels = library()
     assert kernels is not None, "whoever calls has looked"
     kernels.group_rows.restype = ctypes.c_int64
-    kernels.sum_gradients.restype = ctypes.c_double
+    kernels.sum_gradients.restype = kernels.dense_squares.restype = ctypes.c_double
     return kernels
 
 

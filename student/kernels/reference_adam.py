@@ -57,6 +57,11 @@ def sum_gradients(states: Sequence[RowState], groups: Groups) -> float:
     return squares
 
 
+def squares(gradients: Sequence[Tensor]) -> float:
+    """The sum of the squares of all gradients."""
+    return float(torch.nn.utils.get_total_norm(gradients)) ** 2
+
+
 def catch_up(states: Sequence[RowState], rows_R: Tensor, missed: MissedMoves, eps: float) -> None:
     """Brings the values of rows (all different) to where dense Adam would have them after the last step."""
     rows_R = rows_R[missed.row_V[rows_R] < missed.step]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pipeline import console
@@ -13,7 +14,8 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
     "masked LM over 512 sentences, MiniLM-L6's shape, bf16": mlm_dump.alternatives,
     "candidates for the words of 64 sentences, MiniLM-L6's shape, bf16": augmentation.alternatives,
     "SQL macros on a million rows of 3 logits": macros.alternatives,
-    "training step of the default student, batch 32": training_step.alternatives,
+    "training step, batch 32": partial(training_step.alternatives, 32),
+    "training step, batch 256": partial(training_step.alternatives, 256),
 }
 
 

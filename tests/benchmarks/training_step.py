@@ -1,74 +1,125 @@
-"""A training step: whole tables, only the rows that the data use, only those that the batch uses."""
+"""A training step of the default student with a linear head: plain torch over whole tables, and this project's."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from pipeline.ragged import Ragged
 from pipeline.targets import Target
 from student.architecture import StudentConfig
 from student.data import Examples
+from student.kernels.compiled import use_huge_pages
 from student.losses import distillation_loss
 from student.model import Student
-from student.optimizer import RowAdam, clip_gradients
-from student.vocabulary import active_ids, renumber, shrunk
+from student.optimizer import RowAdam
 
-VOCABULARY, USED, ROWS = 30522, 11500, 32
+VOCABULARY, BATCHES = 30522, 8
+CLASSES = 3
 
 
-def alternatives() -> dict[str, Callable[[], object]]:
-    """One step of the default student on a batch of 32 rows, with the same result."""
-    target = Target(kind="classes", names=("a", "b", "c"))
-    config = StudentConfig(
-        task="bench",
-        target=target,
-        metrics=("accuracy",),
-        is_pair=False,
-        vocabulary_size=VOCABULARY,
-        pad_id=0,
-        tokenizer_sha256="",
-        max_seq_length=128,
-        matrix_size=20,
-        vector_size=400,
-        bidirectional=True,
-        hidden_size=1000,
-        hidden_dropout=0.2,
-    )
-    random = np.random.default_rng(0)
-    used = np.sort(random.choice(np.arange(1, VOCABULARY), USED, replace=False))
-    rows = [random.choice(used, n).tolist() for n in np.clip(random.lognormal(2.4, 0.5, ROWS).astype(int), 1, 60)]
-    gold, score = random.integers(3, size=ROWS), np.full(ROWS, np.nan, dtype=np.float32)
-    teacher = random.normal(size=(ROWS, 3)).astype(np.float32)
-    weight = np.ones(ROWS, dtype=np.float32)
-    batch = Examples(Ragged.of(rows), None, gold, score, teacher, weight, "")
-    vocabulary = Examples(Ragged.of([used.tolist()]), None, gold[:1], score[:1], teacher[:1], weight[:1], "")
-    active = active_ids([vocabulary], 0)
-    whole = Student(config)
-    small, by_rows = shrunk(whole, active), shrunk(whole, active)
-
-    def step(student: Student, examples: Examples, by_rows: bool = False) -> Callable[[], object]:
-        for table in student.encoder.tables():
-            table.sparse = by_rows
-        tables = (table.weight for table in student.encoder.tables())
-        optimizer = RowAdam(tables, student.head.parameters(), lr=5e-4)
-
-        def run() -> None:
-            ids = examples.batch(range(ROWS), student.config.pad_id)
-            optimizer.catch_up(ids[0])
-            logits = student(*ids)
-            loss = distillation_loss(
-                logits, torch.from_numpy(teacher), torch.from_numpy(gold), alpha=0.5, temperature=1.0
-            )
-            loss.backward()  # type: ignore[no-untyped-call]
-            clip_gradients(student.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return run
-
+def alternatives(batch_size: int) -> dict[str, Callable[[], object]]:
+    """A step on batches of realistic lengths (log-normal, 13 tokens in the mean, at most 60), different ones in turn."""
+    batches = [_examples(batch_size, seed) for seed in range(BATCHES)]
     return {
-        f"all {VOCABULARY:,} rows": step(whole, batch),
-        f"the {len(active):,} rows that the data use": step(small, renumber(batch, active)),
-        "the rows of the batch": step(by_rows, renumber(batch, active), by_rows=True),
+        "torch loop, Adam": _plain_step(batches, _indexed_product, fused=False),
+        "torch loop over unbound matrices, fused Adam": _plain_step(batches, _unbound_product, fused=True),
+        "distill": _step(batches),
     }
+
+
+def lengths(count: int, seed: int = 0) -> np.ndarray:
+    """Tokens of sentences: log-normal, mean 13.2, at most 60."""
+    return np.clip(np.random.default_rng(seed).lognormal(2.45, 0.5, count).astype(int), 1, 60)
+
+
+def default_student(head: str = "linear") -> Student:
+    """The default student of a task with three classes."""
+    return Student(
+        StudentConfig(
+            task="bench",
+            target=Target(kind="classes", names=tuple("abc")),
+            metrics=("accuracy",),
+            is_pair=False,
+            vocabulary_size=VOCABULARY,
+            pad_id=0,
+            tokenizer_sha256="",
+            max_seq_length=128,
+            matrix_size=20,
+            vector_size=400,
+            bidirectional=True,
+            head=head,
+            hidden_size=None if head == "linear" else 1000,
+            hidden_dropout=0.0,
+        )
+    )
+
+
+def _examples(count: int, seed: int) -> Examples:
+    random = np.random.default_rng(seed)
+    ids = Ragged.of([random.integers(1, VOCABULARY, n).tolist() for n in lengths(count, seed)])
+    teacher = random.normal(size=(count, CLASSES)).astype(np.float32)
+    ones = np.ones(count, dtype=np.float32)
+    return Examples(ids, None, random.integers(CLASSES, size=count), ones * np.nan, teacher, ones, "")
+
+
+def _plain_step(batches: list[Examples], product: Callable[[Tensor], Tensor], fused: bool) -> Callable[[], object]:
+    """What one would write: padded ids, embeddings, a loop of products, Adam over everything."""
+    student = default_student()
+    tables = [table.weight for table in student.encoder.tables()]
+    optimizer = torch.optim.Adam(student.parameters(), lr=5e-4, fused=fused or None)
+    padded = [batch.ids1.padded(range(len(batch)), 0) for batch in batches]
+    turns = itertools.cycle(range(len(batches)))
+
+    def run() -> None:
+        turn = next(turns)
+        sums, forward, backward = (nn.functional.embedding(padded[turn], table, 0) for table in tables)
+        matrices = (rows.unflatten(-1, (20, 20)).transpose(0, 1) for rows in (forward, backward.flip(1)))
+        logits = student.head(torch.cat([sums.sum(1), *(product(m).flatten(1) for m in matrices)], dim=1))
+        _loss(logits, batches[turn]).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return run
+
+
+def _indexed_product(m_LBDD: Tensor) -> Tensor:
+    product_BDD = m_LBDD[0]
+    for place in range(1, len(m_LBDD)):
+        product_BDD = product_BDD @ m_LBDD[place]
+    return product_BDD
+
+
+def _unbound_product(m_LBDD: Tensor) -> Tensor:
+    product_BDD, *others = m_LBDD.unbind(0)
+    for m_BDD in others:
+        product_BDD = product_BDD @ m_BDD
+    return product_BDD
+
+
+def _step(batches: list[Examples], head: str = "linear") -> Callable[[], object]:
+    student = default_student(head)
+    tables = [table.weight for table in student.encoder.tables()]
+    for table in tables:
+        use_huge_pages(table)
+    optimizer = RowAdam(tables, student.head.parameters(), lr=5e-4, padding_idx=0)
+    turns = itertools.cycle(range(len(batches)))
+
+    def run() -> None:
+        examples = batches[next(turns)]
+        ids_T, starts_S = examples.batch(range(len(examples)))
+        logits = student.logits(ids_T, starts_S, optimizer.use(ids_T))
+        _loss(logits, examples).backward()  # type: ignore[no-untyped-call]
+        optimizer.clip_gradients(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return run
+
+
+def _loss(logits: Tensor, examples: Examples) -> Tensor:
+    teacher, gold = torch.from_numpy(examples.teacher_NC), torch.from_numpy(examples.label_N)
+    return distillation_loss(logits, teacher, gold, alpha=0.5, temperature=2.0)

@@ -1,8 +1,10 @@
 // Adam on the rows that a batch uses; what the moves are is explained in student/optimizer.py.
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
+#include "adam.h"
 #include "export.h"
 
 namespace {
@@ -49,19 +51,6 @@ void move(float* __restrict value, const float* __restrict m, const float* __res
   for (int64_t i = 0; i < width; i++) value[i] = kept * value[i] - m[i] / (std::sqrt(v[i]) * over_large + eps_over_small);
 }
 
-void adam(float* __restrict value, float* __restrict m, float* __restrict v, const float* __restrict gradient,
-          int64_t width, float scale, float keep1, float keep2, float share1, float share2, float kept, float rate,
-          float over_c, float eps) {
-#pragma omp simd
-  for (int64_t i = 0; i < width; i++) {
-    const float g = gradient[i] * scale;
-    const float m_new = keep1 * m[i] + share1 * g, v_new = keep2 * v[i] + share2 * g * g;
-    m[i] = m_new;
-    v[i] = v_new;
-    value[i] = kept * value[i] - rate * m_new / (std::sqrt(v_new) * over_c + eps);
-  }
-}
-
 }  // namespace
 
 // Groups the tokens of a batch by row, those of the padding left out. Writes the distinct rows in the order of their
@@ -98,11 +87,12 @@ EXPORT int64_t group_rows(const int64_t* ids, int64_t count, int64_t num_rows, i
   return distinct;
 }
 
-// Adds up the gradients of each row's tokens, in the gradient row of its first token; returns the sum of all squares.
+// Adds up the gradients of each row's tokens, in the gradient row of its first token; returns the sum of all squares,
+// the same for any number of threads.
 EXPORT double sum_gradients(const Table* tables, int count, const int64_t* starts, const int64_t* tokens,
                             int64_t distinct, int threads) {
-  double squares = 0;
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : squares)
+  std::vector<double> squares(distinct);
+#pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t u = 0; u < distinct; u++) {
     for (int k = 0; k < count; k++) {
       const int64_t width = tables[k].width;
@@ -112,13 +102,10 @@ EXPORT double sum_gradients(const Table* tables, int count, const int64_t* start
 #pragma omp simd
         for (int64_t j = 0; j < width; j++) sum[j] += other[j];
       }
-      float row_squares = 0;
-#pragma omp simd reduction(+ : row_squares)
-      for (int64_t j = 0; j < width; j++) row_squares += sum[j] * sum[j];
-      squares += row_squares;
+      squares[u] += sum_of_squares(sum, width);
     }
   }
-  return squares;
+  return std::accumulate(squares.begin(), squares.end(), 0.0);
 }
 
 // Brings the values of rows (all different) to where dense Adam would have them after the last step.
@@ -151,23 +138,19 @@ EXPORT void catch_up(const Table* tables, int count, const int64_t* rows, int64_
 EXPORT void adam_step(const Table* tables, int count, const int64_t* rows, int64_t num_rows, const int64_t* starts,
                       const int64_t* tokens, const Missed* missed, double rate, double weight_decay, double scale,
                       int threads) {
-  const double beta1 = missed->beta1, beta2 = missed->beta2;
   const int64_t step = missed->step + 1;
-  const double over_c = 1 / std::sqrt(1 - std::pow(beta2, step));
-  const double length = rate / (1 - std::pow(beta1, step));
+  const Rates rates(missed->beta1, missed->beta2, missed->eps, step, rate, weight_decay, scale);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t u = 0; u < num_rows; u++) {
     const int64_t row = rows[u];
     if (u + 1 < num_rows) prefetch_row(tables, count, rows[u + 1]);
     const double gap = static_cast<double>(step - missed->moments[row]);
-    const double keep1 = std::pow(beta1, gap), keep2 = std::pow(beta2, gap);
+    const Rates now = rates.after(gap);
     for (int k = 0; k < count; k++) {
       const Table& table = tables[k];
       const int64_t start = row * table.width;
       adam(table.value + start, table.m + start, table.v + start, table.gradient + tokens[starts[u]] * table.width,
-           table.width, static_cast<float>(scale), static_cast<float>(keep1), static_cast<float>(keep2), static_cast<float>(1 - beta1),
-           static_cast<float>(1 - beta2), static_cast<float>(1 - rate * weight_decay), static_cast<float>(length),
-           static_cast<float>(over_c), static_cast<float>(missed->eps));
+           table.width, now);
     }
     missed->row[row] = missed->moments[row] = step;
   }
