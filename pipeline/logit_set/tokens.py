@@ -124,6 +124,7 @@ def write_tokens(path: Path, codec: Codec, groups: Iterable[pa.Table], footer: F
     own = CODECS[codec.name].fields(codec).items()
     small = [_leaf(name, kind) for name, kind in own if _innermost(kind) == pa.uint8()]
     split_bytes = [_leaf(name, kind) for name, kind in own if _innermost(kind) != pa.uint8()]
+    split_bytes += ["ids.list.element", "targets.list.element"]
     with parquet_writer(
         path,
         tokens_schema(codec),

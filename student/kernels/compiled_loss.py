@@ -1,4 +1,4 @@
-"""The distillation loss and its gradient in one call of C++ (``cpp/loss.cpp``): of few numbers, torch's calls cost most.
+"""The distillation loss and its gradient in one call of C++ (``cpp/loss.cpp``): for few numbers, calls cost most.
 
 Shapes: B batch, C logits.
 """

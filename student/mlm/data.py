@@ -14,6 +14,7 @@ import torch
 from pipeline.logit_set.manifest import TokensShard
 from pipeline.logit_set.token_reader import Group, TokenSet
 from pipeline.logit_set.tokens import MaskedRows, split_table
+from pipeline.ragged import Ragged
 from pipeline.training import shuffled_batches
 
 POOL_ROWS, POOL_GROUPS = 16384, 8
@@ -48,12 +49,12 @@ class Pool:
     def batch(self, rows: list[int], pad_id: int) -> Batch:
         """Some rows, with all their masked positions."""
         positions = self.rows.positions
-        places = [np.arange(positions.offsets[row], positions.offsets[row + 1]) for row in rows]
-        chosen_P = np.concatenate(places)
+        places = Ragged(np.arange(len(positions.flat)), positions.offsets).take(rows)
+        chosen_P = places.flat
         indices = pa.array(chosen_P)
         return Batch(
             self.rows.ids.padded(rows, pad_id),
-            torch.from_numpy(np.repeat(np.arange(len(rows)), [len(part) for part in places])),
+            torch.from_numpy(np.repeat(np.arange(len(rows)), places.lengths)),
             torch.from_numpy(positions.flat[chosen_P]),
             torch.from_numpy(self.rows.targets.flat[chosen_P]),
             {name: column.take(indices) for name, column in self.said.items()},

@@ -14,7 +14,8 @@ from pipeline.run_record import RUN_RECORD, read_record
 from pipeline.training import has_fast_bf16
 from student.config import EvaluateConfig
 from student.mlm.data import Batch, read_pool
-from student.mlm.loss import CHUNK, teacher_cross_entropy
+from student.mlm.head import CHUNK
+from student.mlm.loss import cross_entropy
 from student.mlm.model import MlmStudent
 from student.model import default_device
 
@@ -65,7 +66,7 @@ def evaluate_mlm(student: MlmStudent, token_set: TokenSet, split: str) -> dict[s
             teacher = CODECS[codec.name].decode(codec, columns, temperature, decoder)
             right += int((logits_PV.argmax(dim=1) == target_P[part]).sum())
             gold += float(functional.cross_entropy(logits_PV, target_P[part], reduction="sum"))
-            soft += float(teacher_cross_entropy(logits_PV / temperature, teacher).sum())
+            soft += float(cross_entropy(logits_PV / temperature, [(1, teacher.to(student.device))])[0].sum())
         positions += len(target_P)
     if not positions:
         return {}

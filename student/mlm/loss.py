@@ -1,121 +1,100 @@
-"""The loss of masked positions, without ever building all positions times the vocabulary.
+"""The loss of masked positions, and its gradient with respect to the logits.
 
-Shapes: P positions, F features, V vocabulary, E kept entries of the teacher's distributions.
+Shapes: P positions, V vocabulary, E kept entries of a distribution.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from torch.nn import functional
-from torch.nn.functional import pad
 
-from pipeline.logit_set.codecs import Dense, Distribution
+from pipeline.logit_set.codecs import Dense, Distribution, Kept
 
-CHUNK = 512  # positions at once: 62 MB of logits for BERT's vocabulary
-STEP = 64  # their number is rounded up to so many: oneDNN keeps compiled code for each shape it has seen
+MOST_KEPT = 1 - 1e-6  # of the student's mass; its rest is divided by
 
-PositionLoss = Callable[[torch.Tensor, slice], torch.Tensor]
+Weight = float | torch.Tensor  # a scalar
 
 
 def position_loss(
-    logits_PV: torch.Tensor, target_P: torch.Tensor, teacher: Distribution, alpha: float, temperature: float
-) -> torch.Tensor:
-    """Alpha * CE(gold) + (1 - alpha) * T² * CE(teacher_T, student_T) of each position [P], nats.
+    logits_PV: torch.Tensor,
+    target_P: torch.Tensor,
+    teacher: Distribution,
+    alpha: float,
+    temperature: float,
+    scale: Weight = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Alpha * CE(gold) + (1 - alpha) * T² * CE(teacher_T, student_T) of each position, nats.
 
     The cross-entropy with the teacher has the gradient of their divergence, and needs no entropy of a distribution of
     which only a part is stored.
 
     Args:
-        logits_PV: float32, the student's.
+        logits_PV: float32 or float64, the student's.
         target_P: int64, what stood at the position.
         teacher: its distributions at ``temperature``.
         alpha: weight of the gold.
         temperature: T.
-    """
-    hard_P = functional.cross_entropy(logits_PV, target_P, reduction="none")
-    if alpha == 1:
-        return hard_P
-    return alpha * hard_P + (1 - alpha) * temperature**2 * teacher_cross_entropy(logits_PV / temperature, teacher)
-
-
-def teacher_cross_entropy(logits_PV: torch.Tensor, teacher: Distribution) -> torch.Tensor:
-    """-Σ p log q of each position [P]; tokens that were not kept are one class together.
-
-    Args:
-        logits_PV: the student's, divided by the temperature.
-        teacher: p.
-    """
-    log_z_P = logits_PV.logsumexp(dim=1)
-    if isinstance(teacher, Dense):
-        return log_z_P - (teacher.probability_PV.to(logits_PV.device) * logits_PV).sum(dim=1)
-    row_E, token_E, p_E, rest_P = (
-        part.to(logits_PV.device)
-        for part in (teacher.position_E, teacher.token_E, teacher.probability_E, teacher.rest_P)
-    )
-    log_q_E = logits_PV[row_E, token_E] - log_z_P[row_E]
-    kept_P = torch.zeros_like(log_z_P).index_add(0, row_E, p_E * log_q_E)
-    if not rest_P.any():
-        return -kept_P
-    kept_mass_P = torch.zeros_like(log_z_P).index_add(0, row_E, log_q_E.exp())
-    return -kept_P - rest_P * torch.log1p(-kept_mass_P.clamp(max=1 - 1e-6))
-
-
-def chunked_loss(
-    features_PF: torch.Tensor,
-    weight_VF: torch.Tensor,
-    bias_V: torch.Tensor,
-    position_loss_of: PositionLoss,
-    dtype: torch.dtype = torch.float32,
-) -> torch.Tensor:
-    """The sum over positions of a loss of logits_PV = features_PF @ weight_VF.T + bias_V.
-
-    Logits and their gradient exist for `CHUNK` positions at a time: the gradients of features, weight and bias are
-    worked out on the way, each chunk's matrix read once, which also saves a second forward pass.
-
-    Args:
-        features_PF: float32.
-        weight_VF: float32.
-        bias_V: float32.
-        position_loss_of: loss_P of the logits of a slice of positions.
-        dtype: of the matrix products; sums are float32.
+        scale: by which everything is multiplied.
 
     Returns:
-        A scalar, float32.
+        The losses [P], and the gradient of their sum with respect to the logits [P, V].
     """
-    apply: Callable[..., torch.Tensor] = _ChunkedLoss.apply
-    return apply(features_PF, weight_VF, bias_V, position_loss_of, dtype)
+    position_P = torch.arange(len(target_P), device=target_P.device)
+    one_P = torch.ones_like(target_P, dtype=logits_PV.dtype)
+    gold, soft = Kept(position_P, target_P, one_P, 0 * one_P), (1 - alpha) * temperature**2
+    if alpha == 1:
+        return cross_entropy(logits_PV, [(scale, gold)])
+    if temperature == 1:
+        return cross_entropy(logits_PV, [(alpha * scale, gold), (soft * scale, teacher)])
+    hard_P, gradient_PV = cross_entropy(logits_PV, [(alpha * scale, gold)])
+    soft_P, soft_PV = cross_entropy(logits_PV / temperature, [(soft * scale, teacher)])
+    return hard_P + soft_P, gradient_PV.add_(soft_PV.div_(temperature))
 
 
-class _ChunkedLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        features_PF: torch.Tensor,
-        weight_VF: torch.Tensor,
-        bias_V: torch.Tensor,
-        position_loss_of: PositionLoss,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
-        total = features_PF.new_zeros(())
-        weight = weight_VF.to(dtype)
-        d_features_PF, d_weight_VF, d_bias_V = map(torch.zeros_like, (features_PF, weight_VF, bias_V))
-        for start in range(0, len(features_PF), CHUNK):
-            part = slice(start, min(start + CHUNK, len(features_PF)))
-            num_positions = part.stop - part.start
-            features = pad(features_PF[part].to(dtype), (0, 0, 0, -num_positions % STEP))
-            logits_PV = (features @ weight.T)[:num_positions].float() + bias_V
-            with torch.enable_grad():
-                loss = position_loss_of(logits_PV.requires_grad_(), part).sum()
-                (d_logits_PV,) = torch.autograd.grad(loss, logits_PV)
-            total += loss.detach()
-            d_bias_V += d_logits_PV.sum(dim=0)
-            d_logits = pad(d_logits_PV.to(dtype), (0, 0, 0, len(features) - num_positions))
-            d_features_PF[part] = (d_logits @ weight)[:num_positions]
-            d_weight_VF += d_logits.T @ features
-        ctx.save_for_backward(d_features_PF, d_weight_VF, d_bias_V)
-        return total
+def cross_entropy(
+    logits_PV: torch.Tensor, weighted: Sequence[tuple[Weight, Distribution]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Σ weight * (-Σ p log q) over some distributions p; tokens that were not kept are one class together.
 
-    @staticmethod
-    def backward(ctx: Any, *d_loss: torch.Tensor) -> Any:
-        return *(part.mul_(d_loss[0]) for part in ctx.saved_tensors), None, None
+    Args:
+        logits_PV: log q up to a constant, float32 or float64.
+        weighted: each p with its weight.
+
+    Returns:
+        The losses [P], and the gradient of their sum with respect to the logits [P, V].
+    """
+    q_PV = logits_PV.softmax(dim=1)
+    log_z_P = logits_PV.amax(dim=1) - q_PV.amax(dim=1).log()  # one pass less than logsumexp, and no exp
+    terms = [(weight, *_term(logits_PV, log_z_P, p)) for weight, p in weighted]
+    loss_P = sum((weight * term_P for weight, term_P, _, _ in terms), start=torch.zeros_like(log_z_P))
+    mass_P = sum((weight * pull_P for weight, _, pull_P, _ in terms), start=torch.zeros_like(log_z_P))
+    gradient_PV = q_PV.mul_(mass_P[:, None])
+    for weight, _, _, pull in terms:
+        _subtract(gradient_PV, weight, pull)
+    return loss_P, gradient_PV
+
+
+def _term(
+    logits_PV: torch.Tensor, log_z_P: torch.Tensor, p: Distribution
+) -> tuple[torch.Tensor, torch.Tensor, Distribution]:
+    """-Σ p log q [P], and its gradient: q times a mass [P], less what pulls at single tokens."""
+    if isinstance(p, Dense):
+        return log_z_P - (p.probability_PV * logits_PV).sum(dim=1), torch.ones_like(log_z_P), p
+    log_q_E = logits_PV[p.position_E, p.token_E] - log_z_P[p.position_E]
+    kept_P = torch.zeros_like(log_z_P).index_add(0, p.position_E, p.probability_E * log_q_E)
+    loss_P, pull_E = -kept_P, p.probability_E
+    if p.rest_P.any():
+        q_E = log_q_E.exp()
+        mass_P = torch.zeros_like(log_z_P).index_add(0, p.position_E, q_E)
+        free_P = 1 - mass_P.clamp(max=MOST_KEPT)
+        loss_P = loss_P - p.rest_P * free_P.log()
+        odds_P = (p.rest_P / free_P).where(mass_P < MOST_KEPT, 0)
+        pull_E = pull_E - odds_P[p.position_E] * q_E
+    return loss_P, torch.zeros_like(log_z_P).index_add(0, p.position_E, pull_E), replace(p, probability_E=pull_E)
+
+
+def _subtract(gradient_PV: torch.Tensor, weight: Weight, pull: Distribution) -> None:
+    if isinstance(pull, Dense):
+        gradient_PV.sub_(weight * pull.probability_PV)
+    else:
+        gradient_PV.index_put_((pull.position_E, pull.token_E), -weight * pull.probability_E, accumulate=True)

@@ -17,7 +17,7 @@ from accelerate.utils import reduce
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder, remove_temporaries, write_text
-from pipeline.logit_set.codecs import CODECS, Decoder
+from pipeline.logit_set.codecs import CODECS, Decoder, Distribution
 from pipeline.logit_set.manifest import TOKENIZER_FILE
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
@@ -35,7 +35,7 @@ from student.config import PretrainConfig
 from student.mlm.card import card_text
 from student.mlm.data import Batch, Stream
 from student.mlm.evaluate import evaluate_mlm
-from student.mlm.loss import PositionLoss, chunked_loss, position_loss
+from student.mlm.head import HeadPass, TeacherOf
 from student.mlm.model import MlmStudent, design_mlm
 from student.optimizer import RowAdam
 
@@ -121,6 +121,7 @@ def _train(
     optimizer = _optimizer(config, student, state)
     saved = load_checkpoint(folder / CHECKPOINT, student, optimizer)
     progress = Progress(**saved) if saved else Progress()
+    head = HeadPass(student.head, torch.bfloat16 if has_fast_bf16() else torch.float32)
     decoder = token_set.decoder()
     pad_id, warmup_steps = student.config.pad_id, int(config.warmup_ratio * total_steps)
     with console.progress(total_steps, "pretraining") as bar:
@@ -129,7 +130,7 @@ def _train(
             rate = linear_decay(progress.step, total_steps, warmup_steps)
             set_learning_rate(optimizer, config.learning_rate * rate)
             batch = stream.batch(progress.step, state.process_index, pad_id)
-            loss = _step(config, student, optimizer, token_set, decoder, batch, state)
+            loss = _step(config, student, head, optimizer, token_set, decoder, batch, state)
             progress.step += 1
             bar.advance()
             if progress.step % config.save_steps == 0 or progress.step == total_steps:
@@ -156,6 +157,7 @@ def _optimizer(config: PretrainConfig, student: MlmStudent, state: PartialState)
 def _step(
     config: PretrainConfig,
     student: MlmStudent,
+    head: HeadPass,
     optimizer: RowAdam,
     token_set: TokenSet,
     decoder: Decoder | None,
@@ -168,14 +170,12 @@ def _step(
     rows = optimizer.use(batch.ids_BL.flatten()) if optimizer.by_rows and state.num_processes == 1 else None
     student.train()
     features_PF = student(batch.ids_BL.to(device), batch.row_P.to(device), batch.place_P.to(device), rows)
-    loss_of = stored_loss(token_set, decoder, batch, config.alpha, config.temperature, device)
-    dtype = torch.bfloat16 if has_fast_bf16() else torch.float32
-    loss = chunked_loss(features_PF, student.head.weight, student.head.bias, loss_of, dtype)
     counts = torch.tensor(float(len(batch.row_P)), device=device)
     if state.num_processes > 1:
         counts = reduce(counts, reduction="sum")
-    (loss / counts).backward()  # type: ignore[no-untyped-call]
-    mean = loss.detach() / counts
+    teacher_of = stored_teacher(token_set, decoder, batch, config.temperature)
+    target_P = batch.target_P.to(device)
+    mean = head.backward(features_PF, target_P, teacher_of, config.alpha, config.temperature, 1 / counts)
     if state.num_processes > 1:
         for parameter in student.parameters():
             parameter.grad = reduce(parameter.grad, reduction="sum")
@@ -186,16 +186,12 @@ def _step(
     return mean
 
 
-def stored_loss(
-    token_set: TokenSet, decoder: Decoder | None, batch: Batch, alpha: float, temperature: float, device: torch.device
-) -> PositionLoss:
-    """The loss of a slice of a batch's positions, from what the set's codec has kept of the teacher."""
+def stored_teacher(token_set: TokenSet, decoder: Decoder | None, batch: Batch, temperature: float) -> TeacherOf:
+    """The teacher's distributions at some of a batch's positions, from what the set's codec has kept of them."""
     codec = token_set.manifest.codec
-    target_P = batch.target_P.to(device)
 
-    def loss_of(logits_PV: torch.Tensor, part: slice) -> torch.Tensor:
+    def teacher_of(part: slice) -> Distribution:
         columns = {name: column[part] for name, column in batch.said.items()}
-        teacher = CODECS[codec.name].decode(codec, columns, temperature, decoder)
-        return position_loss(logits_PV, target_P[part], teacher, alpha, temperature)
+        return CODECS[codec.name].decode(codec, columns, temperature, decoder)
 
-    return loss_of
+    return teacher_of

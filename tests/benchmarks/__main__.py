@@ -6,12 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from pipeline import console
-from tests.benchmarks import augmentation, batching, macros, mlm_dump, training_step
+from tests.benchmarks import augmentation, batching, macros, mlm_dump, mlm_head, training_step
 from tests.benchmarks.measure import interleaved, ratios
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
     "teacher's forward pass over 512 rows, MiniLM-L6's shape": batching.alternatives,
     "masked LM over 512 sentences, MiniLM-L6's shape, bf16": mlm_dump.alternatives,
+    "masked-LM head of 1600 x 30522 at 506 positions, forward and backward": mlm_head.alternatives,
     "candidates for the words of 64 sentences, MiniLM-L6's shape, bf16": augmentation.alternatives,
     "SQL macros on a million rows of 3 logits": macros.alternatives,
     "training step, batch 32": partial(training_step.alternatives, 32),

@@ -305,11 +305,11 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(size: int, kind: pa.DataType) -
 
 
 def test_numbers_lie_on_disk_as_they_compress_best(token_set: TokenSet) -> None:
-    """Floats and their bits byte by byte, what repeats in dictionaries; keys can be looked up by page."""
+    """Ids, floats and their bits byte by byte, what repeats in dictionaries; keys can be looked up by page."""
     group = pq.read_metadata(token_set.root / token_set.manifest.shards[0].path).row_group(0)
     columns = {column.path_in_schema.split(".")[0]: column for column in map(group.column, range(group.num_columns))}
     split = {name for name, column in columns.items() if "BYTE_STREAM_SPLIT" in column.encodings}
-    assert split == {"log_probs", "log_z", "hidden", "candidates"} & columns.keys()
+    assert split == {"ids", "targets", "log_probs", "log_z", "hidden", "candidates"} & columns.keys()
     in_dictionary = {name for name, column in columns.items() if column.has_dictionary_page}
     assert in_dictionary == {"split", "copy", "positions", "counts"} & columns.keys()
     assert {name for name, column in columns.items() if column.has_column_index} == {"split", "source_row", "copy"}

@@ -6,23 +6,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn import functional
 from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.codecs import Dense, Kept
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.token_reader import open_tokens
 from student.config import PretrainConfig
-from student.mlm import loss as loss_module
 from student.mlm.data import Stream, read_pool
-from student.mlm.loss import chunked_loss, position_loss, teacher_cross_entropy
 from student.mlm.model import MlmConfig, MlmStudent, read_encoder_config
 from student.mlm.train import pretrain
 from student.train import train
@@ -71,60 +66,6 @@ def test_a_position_sees_its_prefix_and_its_suffix_and_nothing_else(
     for position in range(len(sentence)):
         assert bool(moved_LF[position, :FORWARD].any()) == (expected and position >= place)
         assert bool(moved_LF[position, FORWARD:].any()) == (expected and position <= place)
-
-
-def test_the_loss_of_two_positions_by_hand() -> None:
-    logits_PV = torch.tensor([[2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0]]).log_softmax(dim=1)
-    q = logits_PV.exp().tolist()
-    teacher = Kept(
-        torch.tensor([0, 0, 1]), torch.tensor([0, 1, 2]), torch.tensor([0.5, 0.25, 1.0]), torch.tensor([0.25, 0.0])
-    )
-    first = -(0.5 * np.log(q[0][0]) + 0.25 * np.log(q[0][1]) + 0.25 * np.log(q[0][2] + q[0][3]))
-    torch.testing.assert_close(
-        teacher_cross_entropy(logits_PV, teacher), torch.tensor([first, -np.log(q[1][2])], dtype=torch.float32)
-    )
-    mixed_P = position_loss(logits_PV, torch.tensor([3, 2]), teacher, 0.25, 1.0)
-    assert float(mixed_P[0]) == pytest.approx(0.25 * -np.log(q[0][3]) + 0.75 * first, rel=1e-5)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_the_teachers_term_has_the_gradient_of_the_divergence(temperature: float) -> None:
-    torch.manual_seed(0)
-    logits_PV, teacher_PV = torch.randn(5, 7, dtype=torch.float64), torch.randn(5, 7, dtype=torch.float64)
-    gradients = []
-    for mine in (True, False):
-        leaf = logits_PV.clone().requires_grad_()
-        if mine:
-            stored = Dense((teacher_PV / temperature).softmax(dim=1))
-            loss = position_loss(leaf, torch.zeros(5, dtype=torch.int64), stored, 0.0, temperature).sum()
-        else:
-            log_q, log_p = ((x / temperature).log_softmax(dim=1) for x in (leaf, teacher_PV))
-            loss = functional.kl_div(log_q, log_p, log_target=True, reduction="sum") * temperature**2
-        loss.backward()  # type: ignore[no-untyped-call]
-        gradients.append(leaf.grad)
-    torch.testing.assert_close(gradients[0], gradients[1])
-
-
-@pytest.mark.parametrize("positions", [1, 3, 4, 11])
-def test_chunks_give_the_loss_and_gradients_of_the_whole(positions: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_module, "CHUNK", 4)
-    torch.manual_seed(0)
-    features_PF, weight_VF, bias_V = parts = (
-        torch.randn(positions, 6, requires_grad=True),
-        torch.randn(9, 6, requires_grad=True),
-        torch.randn(9, requires_grad=True),
-    )
-    target_P, teacher_PV = torch.arange(positions) % 9, torch.randn(positions, 9).softmax(dim=1)
-
-    def loss_of(logits_PV: torch.Tensor, part: slice) -> torch.Tensor:
-        return position_loss(logits_PV, target_P[part], Dense(teacher_PV[part]), 0.3, 1.0)
-
-    whole = loss_of(functional.linear(features_PF, weight_VF, bias_V), slice(0, positions)).sum() / 7
-    expected = torch.autograd.grad(whole, parts)
-    chunked = chunked_loss(features_PF, weight_VF, bias_V, loss_of) / 7
-    torch.testing.assert_close(chunked, whole)
-    for mine, theirs in zip(torch.autograd.grad(chunked, parts), expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])

@@ -60,13 +60,21 @@ class Dense:
 
     probability_PV: torch.Tensor
 
+    def part(self, start: int, stop: int) -> "Dense":
+        """Those of some positions."""
+        return Dense(self.probability_PV[start:stop])
+
+    def to(self, device: torch.device) -> "Dense":
+        """The same on a device."""
+        return Dense(self.probability_PV.to(device))
+
 
 @dataclass(frozen=True)
 class Kept:
     """Distributions of which some entries are kept.
 
     Attributes:
-        position_E: int64, which position an entry belongs to.
+        position_E: int64, which position an entry belongs to; ascending.
         token_E: int64, its id.
         probability_E: float32.
         rest_P: float32, the probability of all tokens that were not kept, together.
@@ -76,6 +84,19 @@ class Kept:
     token_E: torch.Tensor
     probability_E: torch.Tensor
     rest_P: torch.Tensor
+
+    def part(self, start: int, stop: int) -> "Kept":
+        """Those of some positions."""
+        low, high = torch.searchsorted(self.position_E, self.position_E.new_tensor([start, stop])).tolist()
+        position_E, token_E, probability_E = (
+            part[low:high] for part in (self.position_E, self.token_E, self.probability_E)
+        )
+        return Kept(position_E - start, token_E, probability_E, self.rest_P[start:stop])
+
+    def to(self, device: torch.device) -> "Kept":
+        """The same on a device."""
+        parts = (self.position_E, self.token_E, self.probability_E, self.rest_P)
+        return Kept(*(part.to(device) for part in parts))
 
 
 Distribution = Dense | Kept
