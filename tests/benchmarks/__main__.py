@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pipeline import console
-from tests.benchmarks import augmentation, batching, macros, mlm_dump, training_step
+from tests.benchmarks import augmentation, batching, macros, mlm_dump, products, training_step
 from tests.benchmarks.measure import interleaved, ratios
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
@@ -15,6 +16,12 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
     "SQL macros on a million rows of 3 logits": macros.alternatives,
     "training step of the default student, batch 32": training_step.alternatives,
 }
+for threads in (1, 2):
+    BENCHMARKS |= {
+        f"256 sequences of 64 tokens, threads: {threads}": partial(products.uniform, threads),
+        f"256 sequences of 13 tokens on average, threads: {threads}": partial(products.realistic, threads),
+        f"per token, forward and backward, threads: {threads}": partial(products.per_token, threads),
+    }
 
 
 def main() -> None:
