@@ -3,11 +3,11 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: install demo test check bench clean
+.PHONY: install demo test check sanitize bench clean
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt setup.py $(wildcard student/kernels/cpp/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[teacher,pos,sweep,onnx,s3,report,dev]'
 	touch $@
@@ -23,6 +23,9 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+sanitize: install
+	tests/sanitize.sh $(abspath $(BIN)/python)
 
 bench: install
 	$(BIN)/python -m tests.benchmarks

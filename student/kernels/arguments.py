@@ -12,6 +12,7 @@ from torch import Tensor
 from student.kernels.reference import Tables
 
 NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+TABLES = ("vectors", "forward", "backward")
 LARGEST_SIDE = 64
 FEW_TOKENS = 64  # less work than it takes to wake the other threads
 
@@ -23,6 +24,7 @@ class Batch(ctypes.Structure):
         ("vectors", ctypes.c_void_p),
         ("forward", ctypes.c_void_p),
         ("backward", ctypes.c_void_p),
+        ("height", ctypes.c_int64),
         ("vector_size", ctypes.c_int64),
         ("side", ctypes.c_int64),
         ("number", ctypes.c_int64),
@@ -40,22 +42,15 @@ class Batch(ctypes.Structure):
         Raises:
             ValueError: a tensor has another shape, type, layout or device.
         """
-        dtype = next((table.dtype for table in tables if table is not None), torch.float32)
-        if dtype not in NUMBERS:
-            raise ValueError(f"tables are float32, float16 or bfloat16, not {dtype}")
-        for name, table in zip(("vectors", "forward", "backward"), tables, strict=True):
-            if table is not None:
-                _check(f"the {name} table", table, dtype, dimensions=2)
-                if table.numel() == 0:
-                    raise ValueError(f"the {name} table is empty: {tuple(table.shape)}")
         _check("ids", ids_T, torch.int64, dimensions=1)
         _check("starts", starts_S, torch.int64, dimensions=1)
         if len(starts_S) == 0:
             raise ValueError("starts are one more than the sequences, at least [0]")
+        height, dtype = _height_and_type(tables)
         vectors_VE, *matrices = tables
-        threads = 1 if len(ids_T) < FEW_TOKENS else torch.get_num_threads()
         return cls(
             *map(pointer, tables),
+            height,
             0 if vectors_VE is None else vectors_VE.shape[1],
             _side([table.shape[1] for table in matrices if table is not None]),
             NUMBERS[dtype],
@@ -63,7 +58,7 @@ class Batch(ctypes.Structure):
             pointer(starts_S),
             len(ids_T),
             len(starts_S) - 1,
-            threads,
+            1 if len(ids_T) < FEW_TOKENS else torch.get_num_threads(),
         )
 
     def features(self) -> int:
@@ -108,22 +103,33 @@ def rows(kept: Tensor | None, count: int, width: int) -> Tensor:
     return kept[:count]
 
 
-def check_values(kernels: ctypes.CDLL, batch: Batch, tables: Tables) -> None:
+def check_values(kernels: ctypes.CDLL, batch: Batch, ids_T: Tensor, starts_S: Tensor) -> None:
     """Looks at ids and starts.
 
     Raises:
         IndexError: an id is no row of the tables.
-        ValueError: starts do not rise from 0 to T, or the tables differ in their number of rows.
+        ValueError: starts do not rise from 0 to T.
     """
-    heights = {len(table) for table in tables if table is not None}
-    if len(heights) != 1:
-        raise ValueError(f"tables have one number of rows, not {sorted(heights)}")
-    start = kernels.first_wrong_start(ctypes.byref(batch))
-    if start >= 0:
-        raise ValueError(f"starts[{start}] is wrong: they rise from 0 to the {batch.tokens} ids")
-    token = kernels.first_wrong_id(ctypes.byref(batch), ctypes.c_int64(*heights))
-    if token >= 0:
-        raise IndexError(f"ids[{token}] is no row of the tables, which have {heights.pop()}")
+    place = kernels.first_wrong_start(ctypes.byref(batch))
+    if place >= 0:
+        raise ValueError(f"starts[{place}] is {starts_S[place]}: they rise from 0 to {batch.tokens}, the number of ids")
+    place = kernels.first_wrong_id(ctypes.byref(batch))
+    if place >= 0:
+        raise IndexError(f"ids[{place}] is {ids_T[place]}, and the tables have {batch.height} rows")
+
+
+def _height_and_type(tables: Tables) -> tuple[int, torch.dtype]:
+    given = {name: table for name, table in zip(TABLES, tables, strict=True) if table is not None}
+    if not given:
+        raise ValueError("no table is given")
+    height, dtype = next((len(table), table.dtype) for table in given.values())
+    if dtype not in NUMBERS:
+        raise ValueError(f"tables are float32, float16 or bfloat16, not {dtype}")
+    for name, table in given.items():
+        _check(f"the {name} table", table, dtype, dimensions=2)
+        if table.numel() == 0 or len(table) != height:
+            raise ValueError(f"the {name} table is {tuple(table.shape)}: all have the same number of rows")
+    return height, dtype
 
 
 def _side(widths: list[int]) -> int:

@@ -75,7 +75,7 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None =
         ValueError: starts do not rise from 0 to T, or a tensor is not as it should be.
     """
     batch = Batch.of(tables, ids_T, starts_S)
-    check_values(_kernels(), batch, tables)
+    check_values(_kernels(), batch, ids_T, starts_S)
     features_NF = rows(out, batch.sequences, batch.features())
     _kernels().reduce(ctypes.byref(batch), pointer(features_NF))
     return features_NF
@@ -84,7 +84,7 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None =
 def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = None) -> Tensor:
     """`reference.scan`; arguments and errors as of `reduce`, ``out`` of at least T rows of P."""
     batch = Batch.of(tables, ids_T, starts_S)
-    check_values(_kernels(), batch, tables)
+    check_values(_kernels(), batch, ids_T, starts_S)
     features_TP = rows(out, batch.tokens, batch.token_features())
     _kernels().scan(ctypes.byref(batch), pointer(features_TP))
     return features_TP
@@ -106,7 +106,7 @@ def reduce_backward(
         grad_vectors_TE, grad_forward_TM, grad_backward_TM; None where there is no table.
     """
     batch = Batch.of(tables, ids_T, starts_S)
-    check_values(_kernels(), batch, tables)
+    check_values(_kernels(), batch, ids_T, starts_S)
     grad_NF = rows(grad_NF, batch.sequences, batch.features())
     gradients, pointers = _gradients(tables, batch, out)
     _kernels().reduce_backward(ctypes.byref(batch), pointer(grad_NF), ctypes.byref(pointers))
@@ -123,7 +123,7 @@ def scan_backward(
 ) -> RowGradients:
     """As `reduce_backward`, from the gradient of ``features_TP``, which `scan` gave."""
     batch = Batch.of(tables, ids_T, starts_S)
-    check_values(_kernels(), batch, tables)
+    check_values(_kernels(), batch, ids_T, starts_S)
     features_TP = rows(features_TP, batch.tokens, batch.token_features())
     grad_TP = rows(grad_TP, batch.tokens, batch.token_features())
     gradients, pointers = _gradients(tables, batch, out)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline import console
-from tests.benchmarks import augmentation, batching, macros, mlm_dump, mlm_head, training_step
+from tests.benchmarks import augmentation, batching, macros, mlm_dump, mlm_head, products, training_step
 from tests.benchmarks.measure import interleaved, ratios
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
@@ -18,6 +18,12 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
     "training step, batch 32": partial(training_step.alternatives, 32),
     "training step, batch 256": partial(training_step.alternatives, 256),
 }
+for threads in (1, 2):
+    BENCHMARKS |= {
+        f"256 sequences of 64 tokens, threads: {threads}": partial(products.uniform, threads),
+        f"256 sequences of 13 tokens on average, threads: {threads}": partial(products.realistic, threads),
+        f"per token, forward and backward, threads: {threads}": partial(products.per_token, threads),
+    }
 
 
 def main() -> None:

@@ -8,6 +8,7 @@
 
 struct Batch {
   const void *vectors, *forward, *backward;  // tables; null where there is none
+  int64_t height;                            // rows of a table
   int64_t vector_size, side;                 // 0 where there is no such table
   int64_t number;                            // 0 float, 1 Half, 2 Brain
   const int64_t *ids, *starts;

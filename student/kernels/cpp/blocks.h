@@ -65,14 +65,17 @@ INLINE Vector spread(Vector vector) {
 
 #endif
 
-// A whole block in registers; its rows lie `stride` numbers apart in memory, 4 in a state.
+// A whole block in registers: 16 contiguous numbers in a state, rows that lie `stride` numbers apart elsewhere.
 #if defined(__AVX512F__)
 
 struct Block {
   __m512 rows;
 };
 
-INLINE Block load_block(const float* from, int stride) {
+INLINE Block load_block(const float* from) { return {_mm512_load_ps(from)}; }
+INLINE void store_block(float* to, Block block) { _mm512_store_ps(to, block.rows); }
+
+INLINE Block load_rows(const float* from, int stride) {
   __m512 rows = _mm512_castps128_ps512(_mm_loadu_ps(from));
   rows = _mm512_mask_broadcast_f32x4(rows, 0x00f0, _mm_loadu_ps(from + stride));
   rows = _mm512_mask_broadcast_f32x4(rows, 0x0f00, _mm_loadu_ps(from + 2 * stride));
@@ -80,7 +83,7 @@ INLINE Block load_block(const float* from, int stride) {
   return {rows};
 }
 
-INLINE void store_block(float* to, int stride, Block block) {
+INLINE void store_rows(float* to, int stride, Block block) {
   _mm_storeu_ps(to, _mm512_castps512_ps128(block.rows));
   _mm_storeu_ps(to + stride, _mm512_extractf32x4_ps(block.rows, 1));
   _mm_storeu_ps(to + 2 * stride, _mm512_extractf32x4_ps(block.rows, 2));
@@ -100,11 +103,11 @@ struct Block {
   Quad a, b, c, d;
 };
 
-INLINE Block load_block(const float* from, int stride) {
+INLINE Block load_rows(const float* from, int stride) {
   return {load_quad(from), load_quad(from + stride), load_quad(from + 2 * stride), load_quad(from + 3 * stride)};
 }
 
-INLINE void store_block(float* to, int stride, Block block) {
+INLINE void store_rows(float* to, int stride, Block block) {
   store_quad(to, block.a);
   store_quad(to + stride, block.b);
   store_quad(to + 2 * stride, block.c);
@@ -116,6 +119,9 @@ INLINE Block transposed(Block block) {
   return {Quad{a[0], b[0], c[0], d[0]}, Quad{a[1], b[1], c[1], d[1]}, Quad{a[2], b[2], c[2], d[2]},
           Quad{a[3], b[3], c[3], d[3]}};
 }
+
+INLINE Block load_block(const float* from) { return load_rows(from, 4); }
+INLINE void store_block(float* to, Block block) { store_rows(to, 4, block); }
 
 INLINE Block operator+(Block x, Block y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
 

@@ -3,26 +3,11 @@
 #include "numbers.h"
 #include "product.h"
 
-// The matrix in a table's row, as rows of whole blocks: where it is, or a copy.
-template <class Size, class Number>
-INLINE const float* table_rows(Size size, const Number* matrix, float* copy) {
-  if constexpr (!IS_RESIDUAL<Number>) {
-    return whole_rows(size, matrix, copy);
-  } else {
-    const int side = size.side(), stride = 4 * size.blocks();
-    if (!size.whole()) std::memset(copy, 0, sizeof(float) * stride * stride);
-    for (int row = 0; row < side; row++)
-      for (int column = 0; column < side; column++)
-        copy[row * stride + column] = to_float(matrix[row * side + column]);
-    return copy;
-  }
-}
-
 // out = before * matrix of a table's row, or the matrix itself where nothing is before.
 template <class Size, class Number>
 INLINE void append(Size size, float* out, const float* before, const Number* matrix, const Number* ahead) {
-  alignas(64) float copy[Size::CAPACITY];
-  const float* rows = table_rows(size, matrix, copy);
+  alignas(64) float numbers[Size::CAPACITY], copy[Size::CAPACITY];
+  const float* rows = whole_rows(size, as_floats(matrix, size.side() * size.side(), numbers), copy);
   if (before) return multiply<IS_RESIDUAL<Number>>(size, out, before, Rows{rows, size.blocks()}, ahead);
   prefetch(ahead, size.side() * size.side());
   rows_to_state(size, out, rows);

@@ -2,8 +2,9 @@
 #include "batch.h"
 #include "export.h"
 
-// The position of the first id that is no row of tables with `rows` rows, or -1.
-EXPORT int64_t first_wrong_id(const Batch* batch, int64_t rows) {
+// The position of the first id that is no row of the tables, or -1.
+EXPORT int64_t first_wrong_id(const Batch* batch) {
+  const int64_t rows = batch->height;
   uint64_t largest = 0;  // negative ids are the largest
   for (int64_t t = 0; t < batch->tokens; t++) largest = std::max(largest, static_cast<uint64_t>(batch->ids[t]));
   if (batch->tokens == 0 || largest < static_cast<uint64_t>(rows)) return -1;

@@ -62,14 +62,14 @@ template <class Size>
 INLINE void rows_to_state(Size size, float* state, const float* rows) {
   const int n = size.blocks();
   for (int I = 0; I < n; I++)
-    for (int J = 0; J < n; J++) store_block(state + (I * n + J) * 16, 4, load_block(rows + (I * n * 4 + J) * 4, 4 * n));
+    for (int J = 0; J < n; J++) store_block(state + (I * n + J) * 16, load_rows(rows + (I * n * 4 + J) * 4, 4 * n));
 }
 
 template <class Size>
 INLINE void state_to_rows(Size size, float* rows, const float* state) {
   const int n = size.blocks();
   for (int I = 0; I < n; I++)
-    for (int J = 0; J < n; J++) store_block(rows + (I * n * 4 + J) * 4, 4 * n, load_block(state + (I * n + J) * 16, 4));
+    for (int J = 0; J < n; J++) store_rows(rows + (I * n * 4 + J) * 4, 4 * n, load_block(state + (I * n + J) * 16));
 }
 
 template <class Size>
@@ -77,7 +77,7 @@ INLINE void transposed_to_rows(Size size, float* rows, const float* state) {
   const int n = size.blocks();
   for (int I = 0; I < n; I++)
     for (int J = 0; J < n; J++)
-      store_block(rows + (I * n * 4 + J) * 4, 4 * n, transposed(load_block(state + (J * n + I) * 16, 4)));
+      store_rows(rows + (I * n * 4 + J) * 4, 4 * n, transposed(load_block(state + (J * n + I) * 16)));
 }
 
 template <class Size>
@@ -86,7 +86,7 @@ INLINE void add_transposed(Size size, float* state, const float* rows) {
   for (int I = 0; I < n; I++)
     for (int J = 0; J < n; J++) {
       float* block = state + (I * n + J) * 16;
-      store_block(block, 4, load_block(block, 4) + transposed(load_block(rows + (J * n * 4 + I) * 4, 4 * n)));
+      store_block(block, load_block(block) + transposed(load_rows(rows + (J * n * 4 + I) * 4, 4 * n)));
     }
 }
 

@@ -17,24 +17,71 @@ struct Brain {
 template <class Number>
 constexpr bool IS_RESIDUAL = !std::is_same_v<Number, float>;
 
-INLINE float from_bits(uint32_t bits) {
-  float number;
-  std::memcpy(&number, &bits, sizeof number);
-  return number;
+// Sixteen numbers at once; the compiler splits them where registers are shorter.
+constexpr int64_t SIXTEEN = 16;
+typedef float Floats __attribute__((vector_size(4 * SIXTEEN)));
+typedef uint32_t Words __attribute__((vector_size(4 * SIXTEEN)));
+typedef uint16_t Shorts __attribute__((vector_size(2 * SIXTEEN)));
+
+template <class Vector, class Number>
+INLINE void load(Vector& vector, const Number* from) {
+  static_assert(sizeof vector == SIXTEEN * sizeof(Number));
+  std::memcpy(&vector, from, sizeof vector);
 }
 
-INLINE float to_float(float number) { return number; }
+INLINE void load_floats(Floats& floats, const float* from) { load(floats, from); }
 
-INLINE float to_float(Brain number) { return from_bits(static_cast<uint32_t>(number.bits) << 16); }
+INLINE void load_floats(Floats& floats, const Brain* from) {
+  Shorts bits;
+  load(bits, from);
+  floats = reinterpret_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
+}
 
 // The exponents differ by 112, which a multiplication puts right for numbers below the normal ones too.
-INLINE float to_float(Half number) {
-  const uint32_t sign = (number.bits & 0x8000u) << 16, size = number.bits & 0x7fffu;
-  const float finite = from_bits(size << 13) * 0x1p112f;
-  const uint32_t infinite = 0x7f800000u | size << 13;
-  uint32_t bits;
-  std::memcpy(&bits, &finite, sizeof bits);
-  return from_bits(sign | (size < 0x7c00u ? bits : infinite));
+INLINE void load_floats(Floats& floats, const Half* from) {
+  Shorts bits;
+  load(bits, from);
+  const Words words = __builtin_convertvector(bits, Words), size = words & 0x7fff;
+  const Words finite = reinterpret_cast<Words>(reinterpret_cast<Floats>(size << 13) * 0x1p112f);
+  const Words infinite = 0x7f800000 | size << 13;
+  floats = reinterpret_cast<Floats>((words & 0x8000) << 16 | (size < 0x7c00 ? finite : infinite));
+}
+
+// Calls `work` with sixteen numbers at a time, zeros behind the last, their place and how many they are.
+template <class Number, class Work>
+INLINE void in_sixteens(const Number* numbers, int64_t count, Work work) {
+  Floats floats;
+  int64_t i = 0;
+  for (; i + SIXTEEN <= count; i += SIXTEEN) {
+    load_floats(floats, numbers + i);
+    work(floats, i, SIXTEEN);
+  }
+  if (i == count) return;
+  Number rest[SIXTEEN] = {};
+  std::memcpy(rest, numbers + i, sizeof(Number) * (count - i));
+  load_floats(floats, rest);
+  work(floats, i, count - i);
+}
+
+// The numbers as floats: where they are, or in `copy`, which has room for them.
+INLINE const float* as_floats(const float* numbers, int64_t, float*) { return numbers; }
+
+template <class Number>
+INLINE const float* as_floats(const Number* numbers, int64_t count, float* copy) {
+  in_sixteens(numbers, count, [=](const Floats& floats, int64_t i, int64_t count) __attribute__((always_inline)) { std::memcpy(copy + i, &floats, sizeof(float) * count); });
+  return copy;
+}
+
+// sum += row. Fetches another row meanwhile.
+template <class Number>
+INLINE void add_row(float* sum, const Number* row, int64_t width, const Number* ahead) {
+  in_sixteens(row, width, [=](const Floats& floats, int64_t i, int64_t count) __attribute__((always_inline)) {
+    __builtin_prefetch(ahead + i);
+    Floats total = {};
+    std::memcpy(&total, sum + i, sizeof(float) * count);
+    total += floats;
+    std::memcpy(sum + i, &total, sizeof(float) * count);
+  });
 }
 
 // A table, of which there may be none.
@@ -46,15 +93,3 @@ struct Table {
   explicit operator bool() const { return start; }
   INLINE const Number* row(int64_t id) const { return start + id * width; }
 };
-
-// sum += row. Fetches another row meanwhile.
-template <class Number>
-INLINE void add_row(float* __restrict sum, const Number* __restrict row, int64_t width, const Number* ahead) {
-  constexpr int64_t LINE = 64 / sizeof(Number);
-  int64_t i = 0;
-  for (; i + LINE <= width; i += LINE) {
-    __builtin_prefetch(ahead + i);
-    for (int64_t k = i; k < i + LINE; k++) sum[k] += to_float(row[k]);
-  }
-  for (; i < width; i++) sum[i] += to_float(row[i]);
-}

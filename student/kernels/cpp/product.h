@@ -30,7 +30,9 @@ INLINE void tile(float* out, const float* left, Right right, int n, int top, int
   for (int K = 0; K < n; K++) {
     Vector numbers[HEIGHT];
     UNROLL for (int i = 0; i < HEIGHT; i++) numbers[i] = load_vector(left + place(top + i * LANE_ROWS, K));
-    if (J == 0) prefetch(ahead + (top * n + K * HEIGHT * LANE_ROWS) * 4, HEIGHT * LANE_ROWS * 4);
+    if (J == 0)
+      UNROLL for (int i = 0; i < HEIGHT; i++)
+        prefetch(ahead + ((top + i * LANE_ROWS) * n + K * LANE_ROWS) * 4, LANE_ROWS * 4);
     step<0>(sum, numbers, right, 4 * K, J);
     step<1>(sum, numbers, right, 4 * K, J);
     step<2>(sum, numbers, right, 4 * K, J);
@@ -40,6 +42,13 @@ INLINE void tile(float* out, const float* left, Right right, int n, int top, int
     UNROLL for (int j = 0; j < WIDTH; j++) store_vector(out + place(top + i * LANE_ROWS, J + j), sum[i][j]);
 }
 
+// Where there are tiles of several widths, they are not compiled anew in every place that multiplies.
+template <int HEIGHT, int WIDTH, bool KEEP, class Right, class Number>
+__attribute__((noinline)) void called_tile(float* out, const float* left, Right right, int n, int top, int J,
+                                           const Number* ahead) {
+  tile<HEIGHT, WIDTH, KEEP>(out, left, right, n, top, J, ahead);
+}
+
 template <int HEIGHT, bool KEEP, class Size, class Right, class Number>
 INLINE void row_of_tiles(Size size, float* out, const float* left, Right right, int top, const Number* ahead) {
   const int n = size.blocks();
@@ -47,10 +56,10 @@ INLINE void row_of_tiles(Size size, float* out, const float* left, Right right, 
     tile<HEIGHT, Size::blocks(), KEEP>(out, left, right, n, top, 0, ahead);
   } else {
     int J = 0;
-    for (; J + 4 <= n; J += 4) tile<HEIGHT, 4, KEEP>(out, left, right, n, top, J, ahead);
-    if (n - J == 3) tile<HEIGHT, 3, KEEP>(out, left, right, n, top, J, ahead);
-    if (n - J == 2) tile<HEIGHT, 2, KEEP>(out, left, right, n, top, J, ahead);
-    if (n - J == 1) tile<HEIGHT, 1, KEEP>(out, left, right, n, top, J, ahead);
+    for (; J + 4 <= n; J += 4) called_tile<HEIGHT, 4, KEEP>(out, left, right, n, top, J, ahead);
+    if (n - J == 3) called_tile<HEIGHT, 3, KEEP>(out, left, right, n, top, J, ahead);
+    if (n - J == 2) called_tile<HEIGHT, 2, KEEP>(out, left, right, n, top, J, ahead);
+    if (n - J == 1) called_tile<HEIGHT, 1, KEEP>(out, left, right, n, top, J, ahead);
   }
 }
 
