@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,7 +27,7 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     """
     problems: list[str] = []
     warnings: list[str] = []
-    columns: dict[str, pa.Array] = {"source_row": pa.array(range(table.num_rows), pa.int64())}
+    columns: dict[str, pa.Array] = {"source_row": pa.array(np.arange(table.num_rows))}
     for name, accepted in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
         columns[name] = pa.nulls(table.num_rows, pa.string())
         if accepted is not None:
@@ -88,7 +89,8 @@ def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
         if pc.any(nan).as_py():
             problems.append(f"{place}: label is NaN in {_rows(nan)}")
             return pa.nulls(len(raw), pa.int32())
-        raw = pa.array([int(v) if v is not None and float(v).is_integer() else v for v in raw.to_pylist()])
+        if pc.all(pc.equal(raw, pc.floor(raw))).as_py():
+            raw = raw.cast(pa.int64())
     distinct = raw.unique().to_pylist()
     wrong = [value for value in distinct if value not in numbers or isinstance(value, bool)]
     known = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
@@ -99,7 +101,8 @@ def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
     ]
     if wrong:
         return pa.nulls(len(raw), pa.int32())
-    return pa.array([numbers[value] for value in raw.to_pylist()], pa.int32())
+    encoded = raw.dictionary_encode()
+    return pa.array([numbers[value] for value in encoded.dictionary.to_pylist()], pa.int32()).take(encoded.indices)
 
 
 def _label_numbers(task: Task) -> dict[Any, int | None]:
