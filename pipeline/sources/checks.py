@@ -89,20 +89,22 @@ def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
         if pc.any(nan).as_py():
             problems.append(f"{place}: label is NaN in {_rows(nan)}")
             return pa.nulls(len(raw), pa.int32())
-        if pc.all(pc.equal(raw, pc.floor(raw))).as_py():
-            raw = raw.cast(pa.int64())
     distinct = raw.unique().to_pylist()
     wrong = [value for value in distinct if value not in numbers or isinstance(value, bool)]
     known = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
-    problems += [
-        f"{place}: label {value!r} in {_rows(pc.equal(raw, pa.scalar(value, raw.type)).fill_null(False))} is neither "
-        f"a name nor a number of the task's labels ({known})"
-        for value in wrong[:MAX_EXAMPLES]
-    ]
+    for value in wrong[:MAX_EXAMPLES]:
+        rows = _rows(pc.equal(raw, pa.scalar(value, raw.type)).fill_null(False))
+        reason = f"is neither a name nor a number of the task's labels ({known})"
+        problems.append(f"{place}: label {_as_written(value)} in {rows} {reason}")
     if wrong:
         return pa.nulls(len(raw), pa.int32())
     encoded = raw.dictionary_encode()
     return pa.array([numbers[value] for value in encoded.dictionary.to_pylist()], pa.int32()).take(encoded.indices)
+
+
+def _as_written(label: Any) -> str:
+    """A label as its writer thinks of it: whole numbers become floats where some are missing."""
+    return f"{label:g}" if isinstance(label, float) else repr(label)
 
 
 def _label_numbers(task: Task) -> dict[Any, int | None]:
