@@ -1,6 +1,8 @@
 """The one place that reads environment variables."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 DEFAULT_STORE = "logits"
@@ -30,3 +32,17 @@ def is_main_process() -> bool:
 def progress_disabled() -> bool:
     """Whether the user switched progress bars off, by Hugging Face's variable."""
     return os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+@contextmanager
+def tokenizers_in_parallel(parallel: bool) -> Iterator[None]:
+    """Lets the `tokenizers` library use one thread or all, by its own variable, which it reads at each call."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ[name] = str(parallel).lower()
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before

@@ -4,10 +4,12 @@ Shapes: B batch, C logits.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
@@ -18,7 +20,7 @@ from pipeline.errors import DataError, TeacherError
 from pipeline.files import make_folder
 from pipeline.metrics import score_logits
 from pipeline.run_record import Record, finish_run, start_run
-from pipeline.sources import Source, load_source, rows_sha256, sentences
+from pipeline.sources import ROWS_AT_ONCE, Source, load_source, rows_sha256, sentences
 from pipeline.targets import NO_LABEL, Floats, Ints, gold_arrays, gold_classes, make_target
 from pipeline.tasks import Task, load_task
 from pipeline.tokenization import Tokenized, tokenize
@@ -40,10 +42,18 @@ from teacher.training import CHECKPOINT, adamw, save_teacher
 
 
 @dataclass(frozen=True)
-class TokenizedSplit:
-    """Rows of a split in tokens, with their gold as arrays [N]."""
+class Split:
+    """Rows of a split; as tokens, which take far more memory than their texts, only those of a batch.
 
-    inputs: list[Tokenized]
+    Attributes:
+        rows: the source rows, N of them.
+        lengths_N: tokens per row.
+        label_N: int64 gold classes, ``NO_LABEL`` where there is none.
+        score_N: float32 gold scores, NaN where there is none.
+    """
+
+    rows: pa.Table
+    lengths_N: Ints
     label_N: Ints
     score_N: Floats
 
@@ -96,7 +106,7 @@ def finetune(config: FinetuneConfig, command: str) -> Record:
         finished = start_run(record_path, settings, command, checkpoint)
     if finished is not None:
         return finished if accelerator.is_main_process else {}
-    splits = {name: _tokenized(teacher, source, name, config.max_seq_length) for name in source.splits}
+    splits = {name: _split(teacher, rows, config.max_seq_length) for name, rows in source.splits.items()}
     history = _train(config, task, teacher, splits, accelerator)
     if not accelerator.is_main_process:
         return {}
@@ -120,13 +130,20 @@ def _settings(config: FinetuneConfig, task: Task, source: Source, teacher: Teach
     return settings | {f"rows.{split}": rows_sha256(rows) for split, rows in source.splits.items()}
 
 
-def _tokenized(teacher: Teacher, source: Source, split: str, max_seq_length: int) -> TokenizedSplit:
-    rows = source.splits[split]
-    return TokenizedSplit(tokenize(teacher.tokenizer, *sentences(rows), max_seq_length), *gold_arrays(rows))
+def _split(teacher: Teacher, rows: pa.Table, max_seq_length: int) -> Split:
+    parts = (rows.slice(start, ROWS_AT_ONCE) for start in range(0, rows.num_rows, ROWS_AT_ONCE))
+    lengths = [len(row.ids) for part in parts for row in tokenize(teacher.tokenizer, *sentences(part), max_seq_length)]
+    return Split(rows, np.array(lengths, dtype=np.int64), *gold_arrays(rows))
+
+
+def _inputs(loop: Loop, split: Split, numbers: Sequence[int]) -> list[Tokenized]:
+    """Some rows of a split in tokens."""
+    rows = split.rows.take(pa.array(numbers, pa.int64()))
+    return tokenize(loop.teacher.tokenizer, *sentences(rows), loop.config.max_seq_length)
 
 
 def _train(
-    config: FinetuneConfig, task: Task, teacher: Teacher, splits: dict[str, TokenizedSplit], accelerator: Accelerator
+    config: FinetuneConfig, task: Task, teacher: Teacher, splits: dict[str, Split], accelerator: Accelerator
 ) -> list[dict[str, Any]]:
     optimizer = adamw(teacher.model, config.learning_rate, config.weight_decay)
     saved = load_checkpoint(config.output_dir / CHECKPOINT, teacher.model, optimizer)
@@ -148,13 +165,13 @@ def _train(
     return progress.history
 
 
-def _train_epoch(loop: Loop, train: TokenizedSplit) -> None:
+def _train_epoch(loop: Loop, train: Split) -> None:
     """One pass over the rows with gold, or the rest of one that was interrupted."""
     config, progress, processes = loop.config, loop.progress, loop.accelerator.num_processes
     gold_N, rows = _gold(loop.teacher, train)
     if not len(rows):
         raise DataError("the train split has no row with gold, nothing to fine-tune on")
-    lengths = [len(train.inputs[row].ids) for row in rows]
+    lengths = train.lengths_N[rows].tolist()
     batches = shuffled_batches(lengths, config.per_device_train_batch_size, config.seed, progress.epoch)
     steps = -(-len(batches) // processes)
     loop.model.train()
@@ -168,7 +185,7 @@ def _train_epoch(loop: Loop, train: TokenizedSplit) -> None:
             # all processes take the same number of steps; a short last round starts over with the first batches
             place = (progress.step * processes + loop.accelerator.process_index) % len(batches)
             batch = [int(rows[k]) for k in batches[place]]
-            loss = _step(loop, [train.inputs[row] for row in batch], gold_N[batch])
+            loss = _step(loop, _inputs(loop, train, batch), gold_N[batch])
             progress.step += 1
             bar.advance()
             due = progress.step % config.save_steps == 0
@@ -211,7 +228,7 @@ def _save_checkpoint(loop: Loop) -> None:
         save_checkpoint(loop.config.output_dir / CHECKPOINT, model, loop.optimizer, vars(loop.progress))
 
 
-def _gold(teacher: Teacher, split: TokenizedSplit) -> tuple[Floats | Ints, Ints]:
+def _gold(teacher: Teacher, split: Split) -> tuple[Floats | Ints, Ints]:
     """Training targets [N] of every row, and the numbers of the rows that have one."""
     if teacher.target.kind == "score":
         return split.score_N, np.flatnonzero(np.isfinite(split.score_N))
@@ -219,16 +236,16 @@ def _gold(teacher: Teacher, split: TokenizedSplit) -> tuple[Floats | Ints, Ints]
     return class_N, np.flatnonzero(class_N != NO_LABEL)
 
 
-def _evaluate(loop: Loop, task: Task, split: TokenizedSplit) -> dict[str, float]:
+def _evaluate(loop: Loop, task: Task, split: Split) -> dict[str, float]:
     """Metrics on a dev split, in fp32 as a dump has them; each process takes every n-th row."""
     accelerator = loop.accelerator
-    mine = range(accelerator.process_index, len(split.inputs), accelerator.num_processes)
+    mine = range(accelerator.process_index, split.rows.num_rows, accelerator.num_processes)
     loop.model.eval()
     with torch.no_grad():
         max_tokens = default_tokens_per_batch(accelerator.device)
-        logits = teacher_logits(loop.teacher, [split.inputs[row] for row in mine], max_tokens)
+        logits = teacher_logits(loop.teacher, _inputs(loop, split, mine), max_tokens)
     gathered = dict(gather_object(list(zip(mine, logits.tolist(), strict=True))))
-    logits_NC = np.array([gathered[row] for row in range(len(split.inputs))], dtype=np.float32)
+    logits_NC = np.array([gathered[row] for row in range(split.rows.num_rows)], dtype=np.float32)
     return score_logits(task.metrics, loop.teacher.target, logits_NC, split.label_N, split.score_N)
 
 

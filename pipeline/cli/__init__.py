@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.cli import corpora, demo, diff, report, sharing, sql, student, tasks, teacher, tokens
+from pipeline.cli import bench, corpora, demo, diff, report, sharing, sql, student, tasks, teacher, tokens
 
 app = typer.Typer(
     name="distill",
@@ -36,4 +36,5 @@ app.command("describe")(student.describe)
 app.command("export")(student.export)
 app.command("predict")(student.predict)
 app.command("report")(report.report)
+app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)

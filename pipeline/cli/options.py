@@ -70,6 +70,14 @@ def needs_teacher_libraries() -> None:
         )
 
 
+def needs_report_libraries(command: str, *names: str) -> None:
+    """Raises MissingDependencyError, naming the extra, unless these of the report's libraries are installed."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        advice = "pip install 'distill-offline[report]'"
+        raise MissingDependencyError(f"{command} needs {', '.join(missing)}: {advice}")
+
+
 def _typed(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"

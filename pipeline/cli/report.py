@@ -1,12 +1,11 @@
 """``distill report``."""
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import console
-from pipeline.cli.options import takes
-from pipeline.errors import ConfigError, DataError, MissingDependencyError
+from pipeline.cli.options import needs_report_libraries, takes
+from pipeline.errors import ConfigError, DataError
 from pipeline.report.config import ReportConfig
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 @takes(ReportConfig)
 def report(config: ReportConfig) -> None:
     """Make an HTML page with pictures of a logit set, a run or a sweep."""
-    _needs_report_libraries()
+    needs_report_libraries("distill report", "jinja2", "matplotlib")
     from pipeline.files import make_folder, write_text
     from pipeline.report.page import render
 
@@ -66,10 +65,3 @@ def _is_run(folder: Path) -> bool:
 
 def _is_sweep(folder: Path) -> bool:
     return (folder / "sweep.json").is_file()
-
-
-def _needs_report_libraries() -> None:
-    missing = [name for name in ("jinja2", "matplotlib") if importlib.util.find_spec(name) is None]
-    if missing:
-        advice = "pip install 'distill-offline[report]'"
-        raise MissingDependencyError(f"distill report needs {', '.join(missing)}: {advice}")

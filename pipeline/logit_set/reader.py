@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -23,6 +22,7 @@ from pipeline.targets import Floats, Ints, gold_arrays
 from pipeline.tokenization import read_tokenizer_json
 
 KEYS = ("split", "source_row", "variant")
+ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def find_set(name_or_path: str, store: Path | None = None) -> Path:
 def keys_sha256(table: pa.Table) -> str:
     """Hash of the keys of the rows in a table, in their order: which rows were chosen."""
     digest = hashlib.sha256()
-    columns: list[list[Any]] = [table.column(name).to_pylist() for name in KEYS]
-    for key in zip(*columns, strict=True):
-        digest.update(repr(key).encode())
+    for batch in table.select(KEYS).to_batches(max_chunksize=ROWS_AT_ONCE):
+        for key in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            digest.update(repr(key).encode())
     return digest.hexdigest()

@@ -145,8 +145,7 @@ def points(groups: Sequence[tuple[str, float, Sequence[float]]], best: str, xlab
             )
         if max(places) > WIDE * min(places):
             axes.set_xscale("log")
-        else:
-            axes.xaxis.set_major_formatter(EngFormatter())
+        axes.xaxis.set_major_formatter(EngFormatter())
         axes.margins(x=0.12, y=0.1)
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.grid(color=FAINT, alpha=0.35)

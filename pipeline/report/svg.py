@@ -1,14 +1,18 @@
-"""A matplotlib figure as SVG inside a page: its colours are the page's, and the same figure gives the same bytes."""
+"""A matplotlib figure as SVG in a page, in its colours, or as a file; the same figure gives the same bytes."""
 
 import io
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from pipeline.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType  # since matplotlib 3.11
@@ -44,22 +48,47 @@ STYLE: "dict[RcKeyType, object]" = {
     "legend.frameon": False,
 }
 SIZE = (4.6, 3.5)  # inches
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def drawing(draw: Callable[[Axes], None]) -> str:
     """What ``draw`` puts on the axes, as inline SVG."""
     buffer = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with _our_style():
+        figure = Figure(figsize=SIZE, layout="constrained")
+        draw(figure.add_subplot())
+        figure.savefig(buffer, format="svg", transparent=True, metadata=NO_METADATA)
+    text = buffer.getvalue()
+    text = re.sub(r"<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)  # it would rule the page
+    return re.sub(r"<[^<>]*>", lambda tag: _page_tag(tag.group()), text)
+
+
+def write_picture(path: Path, size: tuple[float, float], draw: Callable[[Figure], None]) -> None:
+    """Writes what ``draw`` puts on a figure to a file of its own, on white.
+
+    Args:
+        path: ends in .svg or .png.
+        size: width and height in inches.
+        draw: adds axes and draws on them.
+
+    Raises:
+        DataError: if the file cannot be written.
+    """
+    kind = path.suffix.removeprefix(".")
+    with _our_style():
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        metadata = NO_METADATA if kind == "svg" else None
+        write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=150, metadata=metadata))
+
+
+@contextmanager
+def _our_style() -> Iterator[None]:
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that its font lacks; the browser's has them
         matplotlib.rcdefaults()  # whatever a user's matplotlibrc says
         matplotlib.rcParams.update(STYLE)
-        figure = Figure(figsize=SIZE, layout="constrained")
-        draw(figure.add_subplot())
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    text = buffer.getvalue()
-    text = re.sub(r"<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)  # it would rule the page
-    return re.sub(r"<[^<>]*>", lambda tag: _page_tag(tag.group()), text)
+        yield
 
 
 def _page_tag(tag: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,7 +27,7 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     """
     problems: list[str] = []
     warnings: list[str] = []
-    columns: dict[str, pa.Array] = {"source_row": pa.array(range(table.num_rows), pa.int64())}
+    columns: dict[str, pa.Array] = {"source_row": pa.array(np.arange(table.num_rows))}
     for name, accepted in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
         columns[name] = pa.nulls(table.num_rows, pa.string())
         if accepted is not None:
@@ -88,18 +89,22 @@ def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
         if pc.any(nan).as_py():
             problems.append(f"{place}: label is NaN in {_rows(nan)}")
             return pa.nulls(len(raw), pa.int32())
-        raw = pa.array([int(v) if v is not None and float(v).is_integer() else v for v in raw.to_pylist()])
     distinct = raw.unique().to_pylist()
     wrong = [value for value in distinct if value not in numbers or isinstance(value, bool)]
     known = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
-    problems += [
-        f"{place}: label {value!r} in {_rows(pc.equal(raw, pa.scalar(value, raw.type)).fill_null(False))} is neither "
-        f"a name nor a number of the task's labels ({known})"
-        for value in wrong[:MAX_EXAMPLES]
-    ]
+    for value in wrong[:MAX_EXAMPLES]:
+        rows = _rows(pc.equal(raw, pa.scalar(value, raw.type)).fill_null(False))
+        reason = f"is neither a name nor a number of the task's labels ({known})"
+        problems.append(f"{place}: label {_as_written(value)} in {rows} {reason}")
     if wrong:
         return pa.nulls(len(raw), pa.int32())
-    return pa.array([numbers[value] for value in raw.to_pylist()], pa.int32())
+    encoded = raw.dictionary_encode()
+    return pa.array([numbers[value] for value in encoded.dictionary.to_pylist()], pa.int32()).take(encoded.indices)
+
+
+def _as_written(label: Any) -> str:
+    """A label as its writer thinks of it: whole numbers become floats where some are missing."""
+    return f"{label:g}" if isinstance(label, float) else repr(label)
 
 
 def _label_numbers(task: Task) -> dict[Any, int | None]:

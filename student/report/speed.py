@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from pipeline.logit_set.reader import LogitSet
+from pipeline.machine import processor
 from student.data import as_read, load_examples
 from student.evaluate import student_logits
 from student.model import Student, default_device
@@ -39,13 +40,4 @@ def machine() -> str:
     """The device that students run on here, in words."""
     if default_device().type == "cuda":
         return f"on a {torch.cuda.get_device_name()}"
-    return f"on {_processor()}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
-
-
-def _processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "this processor")
+    return f"on {processor()}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"

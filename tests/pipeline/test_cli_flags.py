@@ -59,6 +59,7 @@ FLAGS = {
     "export": "run --onnx --output-dir --tables --logits --store --json",
     "predict": "run texts --file --json",
     "report": "set_or_run --output --store --allow-unverified --json",
+    "bench": "--student --peer --seconds --output --json",
     "demo": "--output-dir --json",
     "tasks": "--json",
     "tasks show": "name --manifest --json",

@@ -1,6 +1,9 @@
+import hashlib
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, QueryError
@@ -114,3 +117,26 @@ def test_hash_of_keys_says_which_rows_were_chosen(opinion_set: LogitSet) -> None
     assert keys_sha256(opinion_set.read("train", keys, "source_row < 40")) != keys_sha256(
         opinion_set.read("validation", keys)
     )
+
+
+def keys_table(rows: int, chunk: int) -> pa.Table:
+    starts = range(0, rows, chunk)
+    return pa.concat_tables(
+        pa.table({"source_row": np.arange(k, k + chunk), "variant": np.zeros(chunk, int), "split": ["train"] * chunk})
+        for k in starts
+    )
+
+
+def test_the_hash_of_keys_is_of_their_rows_in_order_however_they_are_chunked() -> None:
+    by_hand = hashlib.sha256("".join(f"('train', {row}, 0)" for row in range(9000)).encode()).hexdigest()
+    assert keys_sha256(keys_table(9000, 9000)) == keys_sha256(keys_table(9000, 3)) == by_hand
+    assert keys_sha256(keys_table(9000, 9000).slice(1)) != by_hand
+
+
+def test_the_hash_of_keys_needs_no_memory_for_all_rows() -> None:
+    table = keys_table(200_000, 200_000)
+    tracemalloc.start()
+    keys_sha256(table)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200_000 * 8  # one list of them

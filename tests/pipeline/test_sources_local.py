@@ -115,6 +115,15 @@ def test_numbers_are_classes_but_booleans_are_not(tmp_path: Path, value: str) ->
         assert read(tmp_path, "train.jsonl", line).column("label").to_pylist() == [1]
 
 
+@pytest.mark.parametrize("kind", [pa.int8(), pa.float32(), pa.float64(), pa.string()])
+def test_labels_of_every_type_are_put_in_their_rows(tmp_path: Path, kind: pa.DataType) -> None:
+    labels = pa.array([1, 0, None, 1, -1, 0]).cast(kind)
+    for column in (labels, labels.dictionary_encode()):
+        pq.write_table(pa.table({"text": ["x"] * 6, "label": column}), tmp_path / "train.parquet")
+        rows = load_source(task_of(), tmp_path).splits["train"]
+        assert rows.column("label").to_pylist() == [1, 0, None, 1, None, 0]
+
+
 def test_label_names_that_are_numerals_are_names(tmp_path: Path) -> None:
     rows = read(tmp_path, "train.csv", "text,label\na,1\nb,2\nc,3\n", task_of(labels=["1", "2", "3"]))
     assert rows.column("label").to_pylist() == [0, 1, 2]
@@ -126,6 +135,9 @@ def test_label_names_that_are_numerals_are_names(tmp_path: Path) -> None:
         ("train.csv", "txt,label\na,0\n", r"train\.csv: no column 'text'; did you mean 'txt'\? Known: label, txt"),
         ("train.csv", "text,label\na,0\nb,7\nc,7\n", r"label '7' in rows 1, 2 is neither.*0=no, 1=yes"),
         ("train.csv", "text,label\na,maybe\n", "label 'maybe' in row 0"),
+        ("train.jsonl", '{"text": "a", "label": 7.0}\n', "label 7 in row 0"),
+        ("train.jsonl", '{"text": "a", "label": 0.5}\n', r"label 0\.5 in row 0"),
+        ("train.jsonl", '{"text": "a", "label": 1e300}\n', r"label 1e\+300 in row 0"),
         ("train.jsonl", '{"text": "a", "label": 0}\n{"text": null, "label": 0}\n', "'text' is null in row 1"),
         ("train.jsonl", '{"text": 3, "label": 0}\n', "column 'text' holds int64, not text"),
         ("train.jsonl", '{"text": "a", "label": 0}\n{"text": "a", "label": NaN}\n', "label is NaN in row 1"),

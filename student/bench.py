@@ -1,0 +1,55 @@
+"""The student among those that ``distill bench`` compares."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from pipeline.bench.reader import Reader, wait_for
+from pipeline.bench.vocabulary import made_up_tokenizer
+from pipeline.files import write_text
+from pipeline.logit_set.manifest import TOKENIZER_FILE
+from pipeline.ragged import Ragged
+from pipeline.targets import Target
+from pipeline.tokenization import pad_id, tokenizer_sha256
+from student.architecture import design
+from student.config import TrainConfig
+from student.model import Student, num_parameters
+from student.predict import Predictor
+
+BERT_VOCABULARY_SIZE = 30522
+
+
+def write_default_student(run: Path) -> None:
+    """Writes a student of the default size with random weights and made-up words, for a task with two labels."""
+    tokenizer = made_up_tokenizer(BERT_VOCABULARY_SIZE)
+    tokenizer_json = tokenizer.to_str()
+    facts = {
+        "task": "bench",
+        "target": Target(kind="classes", names=("yes", "no")),
+        "metrics": ("accuracy",),
+        "is_pair": False,
+        "vocabulary_size": BERT_VOCABULARY_SIZE,
+        "pad_id": pad_id(tokenizer),
+        "tokenizer_sha256": tokenizer_sha256(tokenizer_json),
+        "max_seq_length": 128,
+    }
+    write_text(run / TOKENIZER_FILE, tokenizer_json)
+    Student(design(TrainConfig(), facts)).save(run)
+
+
+def student_reader(name: str, predictor: Predictor, device: torch.device) -> Reader:
+    """A student that reads on a device; it is moved there."""
+    student = predictor.student.to(device)
+
+    def encoding(ids: Ragged) -> Callable[[], torch.Tensor]:
+        ids_BL = ids.padded(range(len(ids)), student.config.pad_id).to(device)
+
+        def encode() -> torch.Tensor:
+            features_BF: torch.Tensor = student.encoder(ids_BL)
+            wait_for(device)
+            return features_BF
+
+        return encode
+
+    return Reader(name, "fp32", num_parameters(student), encoding, predictor)
