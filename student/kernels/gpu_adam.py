@@ -25,6 +25,7 @@ from triton import language as tl
 COLUMNS = tl.constexpr(512)  # of a row at once
 TOKENS = tl.constexpr(8)  # whose gradients are added up at once
 TINY = tl.constexpr(1e-30)  # in place of no moves at all, as with a learning rate of 0
+OPTIONS = {"enable_fp_fusion": True}
 NEGLIGIBLE = 1e-9  # share of a row's first missed move
 
 
@@ -50,7 +51,7 @@ def row_sums(runs: Runs, grad_TF: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     num_tokens, size = grad_TF.shape
     sums_TF = torch.empty_like(grad_TF)
     squares_TC = grad_TF.new_empty(num_tokens, triton.cdiv(size, COLUMNS.value))
-    _row_sums[squares_TC.shape](*runs, grad_TF, sums_TF, squares_TC, num_tokens, size)
+    _row_sums[squares_TC.shape](*runs, grad_TF, sums_TF, squares_TC, num_tokens, size, **OPTIONS)
     return sums_TF, squares_TC.sum()
 
 
@@ -104,7 +105,17 @@ class GpuRowAdam:
             runs = Runs(every_V, every_V)
         for table, m, v in zip(self.tables, self.exp_avg, self.exp_avg_sq, strict=True):
             _catch_up[(len(runs.ids_T),)](
-                runs.ids_T, table, m, v, self._row_V, self._step, *self._sums, table.shape[1], self._eps, *self._betas
+                runs.ids_T,
+                table,
+                m,
+                v,
+                self._row_V,
+                self._step,
+                *self._sums,
+                table.shape[1],
+                self._eps,
+                *self._betas,
+                **OPTIONS,
             )
         self._row_V[runs.ids_T] = self._step
 
@@ -117,11 +128,11 @@ class GpuRowAdam:
             scale: float32 scalar by which they are multiplied, to clip them.
         """
         torch._assert_async(self._step < self._num_steps, "more steps than GpuRowAdam was made for")
-        _advance[(1,)](self._step, self.lr, *self._sums, self._weight_decay, *self._betas, self._window)
+        _advance[(1,)](self._step, self.lr, *self._sums, self._weight_decay, *self._betas, self._window, **OPTIONS)
         for table, m, v, sums_TF in zip(self.tables, self.exp_avg, self.exp_avg_sq, sums, strict=True):
             _step_rows[(len(runs.ids_T),)](
                 runs.ids_T, table, m, v, sums_TF, scale, self._step, self.lr, table.shape[1],
-                self._eps, self._weight_decay, *self._betas,
+                self._eps, self._weight_decay, *self._betas, **OPTIONS,
             )  # fmt: skip
         self._row_V[runs.ids_T] = self._step
 

@@ -63,6 +63,7 @@ def to_gradient(
         logits_PV.shape[1],
         TEMPERED=temperature != 1,
         num_warps=8,
+        enable_fp_fusion=True,
     )
     return loss_P
 

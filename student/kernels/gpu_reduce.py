@@ -24,7 +24,7 @@ def reduce(tables: Tables, ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch
     width = sum(table.shape[1] for table in tables if table is not None)
     features_NF = ids_T.new_empty(len(starts_S) - 1, width, dtype=torch.float32)
     grid = sizes.grid(len(features_NF))
-    _reduce[grid](tables, ids_T, starts_S, features_NF, width, *sizes, num_warps=sizes.num_warps)
+    _reduce[grid](tables, ids_T, starts_S, features_NF, width, *sizes, **sizes.options)
     return features_NF
 
 
@@ -43,9 +43,7 @@ def reduce_backward(
     gradients = row_gradients(tables, len(ids_T))
     grid = sizes.grid(len(starts_S) - 1)
     grad_NF = grad_NF.contiguous()
-    _reduce_backward[grid](
-        tables, gradients, ids_T, starts_S, grad_NF, grad_NF.shape[1], *sizes, num_warps=sizes.num_warps
-    )
+    _reduce_backward[grid](tables, gradients, ids_T, starts_S, grad_NF, grad_NF.shape[1], *sizes, **sizes.options)
     return gradients
 
 

@@ -46,9 +46,9 @@ class Sizes(NamedTuple):
         return num_sequences, 2 + triton.cdiv(self.E, VECTOR_BLOCK.value)
 
     @property
-    def num_warps(self) -> int:
-        """Warps of a program: so many that a product stays in registers."""
-        return 16 if self.BLOCK_D > 32 else 4
+    def options(self) -> dict[str, int]:
+        """How a kernel is compiled: so many warps that a product stays in registers, a * b + c in one instruction."""
+        return {"num_warps": 16 if self.BLOCK_D > 32 else 4, "enable_fp_fusion": True}
 
 
 def row_gradients(tables: Tables, num_tokens: int) -> tuple[torch.Tensor | None, ...]:

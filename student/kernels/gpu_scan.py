@@ -24,7 +24,7 @@ def scan(tables: Tables, ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.T
     width += sum(table.shape[1] for table in (forward, backward) if table is not None)
     features_TP = ids_T.new_empty(len(ids_T), width, dtype=torch.float32)
     grid = sizes.grid(len(starts_S) - 1)
-    _scan[grid](tables, ids_T, starts_S, features_TP, width, *sizes, num_warps=sizes.num_warps)
+    _scan[grid](tables, ids_T, starts_S, features_TP, width, *sizes, **sizes.options)
     return features_TP
 
 
@@ -60,7 +60,7 @@ def scan_backward(
         grad_TP.contiguous(),
         features_TP.shape[1],
         *sizes,
-        num_warps=sizes.num_warps,
+        **sizes.options,
     )
     return gradients
 
