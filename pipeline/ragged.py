@@ -1,5 +1,6 @@
 """Lists of ids of different length as two arrays. Shapes: N rows, B batch, L tokens."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ class Ragged:
     def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
         """From lists."""
         lengths = [len(row) for row in rows]
-        flat = np.fromiter((token for row in rows for token in row), dtype=np.int64, count=sum(lengths))
+        flat = np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=sum(lengths))
         return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
     @classmethod

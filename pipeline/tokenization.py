@@ -143,13 +143,15 @@ def tokenize(
     inputs = list(sentences1) if sentences2 is None else list(zip(sentences1, sentences2, strict=True))
     with reported(FAILURE):
         tokenizer.enable_truncation(max_seq_length)
-        return [_tokenized(encoding) for encoding in tokenizer.encode_batch(inputs)]
+        return [_tokenized(encoding) for encoding in tokenizer.encode_batch_fast(inputs)]
 
 
 def _tokenized(encoding: Encoding) -> Tokenized:
     ids: list[int] = encoding.ids
-    parts: tuple[list[int], list[int]] = ([], [])
-    for token, sentence in zip(ids, encoding.sequence_ids, strict=True):
-        if sentence is not None:
-            parts[sentence].append(token)
+    sentence_L: list[int | None] = encoding.sequence_ids
+    parts = []
+    for sentence in (0, 1):
+        count = sentence_L.count(sentence)
+        start = sentence_L.index(sentence) if count else 0
+        parts.append(ids[start : start + count])  # a sentence's tokens stand together
     return Tokenized(ids, encoding.type_ids, *parts)

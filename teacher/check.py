@@ -21,8 +21,9 @@ from pipeline.targets import Floats, Target
 from pipeline.tasks import load_task
 from pipeline.tokenization import tokenize
 from teacher.config import CheckConfig
-from teacher.inference import default_tokens_per_batch, inference_mode, teacher_logits
+from teacher.inference import default_tokens_per_batch, teacher_logits
 from teacher.models import Teacher, load_teacher, weights_sha256
+from teacher.precision import head_settings, inference_mode, keep_head_in_float32
 
 TIMES_NOISE, LEAST_TOLERANCE = 4, 1e-3
 OTHER_BATCHES = 8  # times smaller than the usual ones
@@ -81,6 +82,8 @@ def check(config: CheckConfig) -> Check:
     teacher = _load(config, logit_set)
     rows = _sample(logit_set, config)
     device = PartialState().device
+    if head_settings(manifest.precision).items() <= manifest.settings.items():
+        keep_head_in_float32(teacher.model)
     teacher.model.to(device)
     inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
     usual = default_tokens_per_batch(device)

@@ -6,6 +6,7 @@ the set.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,20 @@ from pipeline.logit_set.writer import (
 )
 from pipeline.metrics import score_logits
 from pipeline.sources import Source, load_source, sentences
-from pipeline.targets import gold_arrays
+from pipeline.targets import Floats, gold_arrays
 from pipeline.tasks import Task, load_task
-from pipeline.tokenization import tokenize
+from pipeline.tokenization import Tokenized, tokenize
 from teacher.augment.folder import Variants
 from teacher.augment.mask_pos import MASK
 from teacher.augment.run import sides_for, training_rows, variants_for
 from teacher.config import DumpConfig
 from teacher.extend import answers, extended, open_old, take_over
-from teacher.inference import default_tokens_per_batch, inference_mode, teacher_logits
+from teacher.inference import default_tokens_per_batch, teacher_logits
 from teacher.known import Known, ask_ahead, ask_once, hashes_by_shard, nothing_known
 from teacher.label_order import check_label_order
 from teacher.models import Teacher, load_teacher
+from teacher.overlap import ahead, behind
+from teacher.precision import inference_mode, keep_head_in_float32
 from teacher.rows import Rows
 from teacher.staging import amount, staged_manifest
 
@@ -67,6 +70,7 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
     require_space(config.store, amount(source, most_variants(config, task)).expected_bytes - there)
     state = PartialState()
     teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length)
+    keep_head_in_float32(teacher.model)
     teacher.model.to(state.device)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     with inference_mode(state.device, config.precision):
@@ -154,6 +158,16 @@ def my_shards(root: Path, manifest: SetManifest, config: DumpConfig, state: Part
     return todo[state.process_index :: state.num_processes]
 
 
+@dataclass(frozen=True)
+class _Part:
+    """The rows of a shard, on their way through the teacher."""
+
+    shard: Shard
+    rows: pa.Table
+    hashes: list[bytes]
+    inputs: list[Tokenized]
+
+
 def _write_shards(
     root: Path,
     manifest: ExamplesManifest,
@@ -163,15 +177,25 @@ def _write_shards(
     said: Known,
     max_tokens: int,
 ) -> None:
-    total = sum(source.count(shard) for shard in shards)
-    with console.progress(total, "teacher") as steps:
-        for shard in shards:
-            steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
-            rows = source.read(shard)
-            inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
-            hashes = text_hashes(rows, manifest.tokenizer.sha256)
-            logits_NC = ask_once(teacher, inputs, hashes, said, max_tokens, steps.advance)
-            write_shard(root, manifest, shard, shard_table(manifest, shard, rows, hashes, inputs, logits_NC))
+    """Shard after shard; while the teacher goes through one, the next is read and the last is written."""
+
+    def read(shard: Shard) -> _Part:
+        rows = source.read(shard)
+        inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
+        return _Part(shard, rows, text_hashes(rows, manifest.tokenizer.sha256), inputs)
+
+    def ask(part: _Part) -> tuple[_Part, Floats]:
+        shard = part.shard
+        steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
+        return part, ask_once(teacher, part.inputs, part.hashes, said, max_tokens, steps.advance)
+
+    def write(answered: tuple[_Part, Floats]) -> None:
+        part, logits_NC = answered
+        table = shard_table(manifest, part.shard, part.rows, part.hashes, part.inputs, logits_NC)
+        write_shard(root, manifest, part.shard, table)
+
+    with console.progress(sum(source.count(shard) for shard in shards), "teacher") as steps:
+        behind(map(ask, ahead(map(read, shards))), write)
 
 
 def finish(root: Path, kind: type[M], scores: Callable[[M], Scores]) -> M:

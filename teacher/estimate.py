@@ -13,8 +13,9 @@ from pipeline.sources import Source
 from pipeline.tasks import Task
 from teacher.config import DumpConfig
 from teacher.dump import most_variants
-from teacher.inference import DTYPES, default_tokens_per_batch
+from teacher.inference import default_tokens_per_batch
 from teacher.models import load_config
+from teacher.precision import DTYPES
 from teacher.staging import all_shards, amount
 
 CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary

@@ -1,8 +1,6 @@
 """Asking a teacher: padded batches in, float32 logits out. Shapes: B batch, L tokens, N rows, C logits."""
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,12 +8,12 @@ from accelerate.utils.memory import should_reduce_batch_size
 
 from pipeline import console
 from pipeline.errors import TeacherError
+from pipeline.ragged import Ragged
 from pipeline.targets import Floats
 from pipeline.tokenization import Tokenized
 from teacher.batching import token_budget_batches
 from teacher.models import Teacher
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CPU_TOKENS_PER_BATCH = 2048
 GPU_TOKENS_PER_BATCH = 32768
 
@@ -23,14 +21,6 @@ GPU_TOKENS_PER_BATCH = 32768
 def default_tokens_per_batch(device: torch.device) -> int:
     """Padded tokens per forward pass that suit the device."""
     return CPU_TOKENS_PER_BATCH if device.type == "cpu" else GPU_TOKENS_PER_BATCH
-
-
-@contextmanager
-def inference_mode(device: torch.device, precision: str) -> Iterator[None]:
-    """No gradients, and matrix products in ``precision``; weights are converted once per block."""
-    dtype = DTYPES[precision]
-    with torch.no_grad(), torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
-        yield
 
 
 def teacher_logits(
@@ -54,12 +44,16 @@ def teacher_logits(
         TeacherError: if a logit is not finite, or a single row does not fit the memory.
     """
     logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
+    said: list[tuple[list[int], torch.Tensor]] = []  # stays on the device to the end: a copy a batch would wait for it
 
     def run(batch: list[int]) -> None:
-        logits_NC[batch] = forward(teacher, [inputs[row] for row in batch])
+        said.append((batch, forward(teacher, [inputs[row] for row in batch])))
         advance(len(batch))
 
     run_batches([len(row.ids) for row in inputs], max_tokens, run)
+    if said:
+        rows = [row for batch, _ in said for row in batch]
+        logits_NC[rows] = torch.cat([part for _, part in said]).cpu().numpy()[:, list(teacher.order)]
     finite_N = np.isfinite(logits_NC).all(axis=1)
     if not finite_N.all():
         row = int(np.flatnonzero(~finite_N)[0])
@@ -100,25 +94,25 @@ def run_batches(lengths: Sequence[int], max_tokens: int, run: Callable[[list[int
             pending = [[left[k] for k in rows] for rows in smaller][::-1]
 
 
-def forward(teacher: Teacher, inputs: Sequence[Tokenized]) -> Floats:
-    """One forward pass; logits [B, C] in the task's label order."""
-    batch = {key: value.to(teacher.model.device) for key, value in collate(teacher, inputs).items()}
-    logits_BC = teacher.model(**batch).logits.float()
-    return np.asarray(logits_BC[:, list(teacher.order)].cpu().numpy())
+def forward(teacher: Teacher, inputs: Sequence[Tokenized]) -> torch.Tensor:
+    """One forward pass; logits [B, C] in the teacher's own order, float32, on its device."""
+    batch = {name: to_device(values, teacher.model.device) for name, values in collate(teacher, inputs).items()}
+    logits_BC: torch.Tensor = teacher.model(**batch).logits.float()
+    return logits_BC
+
+
+def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copies a tensor to the device; to a GPU from pinned memory, so that the host need not wait."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 def collate(teacher: Teacher, inputs: Sequence[Tokenized]) -> dict[str, torch.Tensor]:
     """Pads inputs to the longest: ``input_ids``, ``attention_mask``, ``token_type_ids`` [B, L] int64."""
-    batch = {
-        "input_ids": pad([row.ids for row in inputs], teacher.pad_id),
-        "attention_mask": pad([[1] * len(row.ids) for row in inputs], 0),
-    }
+    rows = range(len(inputs))
+    ids = Ragged.of([row.ids for row in inputs])
+    ids_BL = ids.padded(rows, teacher.pad_id)
+    attention_BL = torch.arange(ids_BL.shape[1]) < torch.from_numpy(ids.lengths)[:, None]
+    batch = {"input_ids": ids_BL, "attention_mask": attention_BL.long()}
     if teacher.reads_token_types:
-        batch["token_type_ids"] = pad([row.type_ids for row in inputs], 0)
+        batch["token_type_ids"] = Ragged.of([row.type_ids for row in inputs]).padded(rows, 0)
     return batch
-
-
-def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    """Rows of different length as one int64 tensor [B, L], filled up at the end."""
-    columns = itertools.zip_longest(*rows, fillvalue=value)
-    return torch.tensor(list(columns), dtype=torch.int64).T.contiguous()

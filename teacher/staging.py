@@ -27,6 +27,7 @@ from pipeline.tokenization import pad_id, tokenizer_sha256, vocabulary_size
 from teacher.augment.folder import Variants
 from teacher.config import TRAIN, DumpConfig
 from teacher.models import Teacher, weights_sha256
+from teacher.precision import head_settings
 
 # Fitted to the files of SST-2 (short sentences) and MRPC (long pairs); both are within 3 %.
 BYTES_PER_ROW = 25.0
@@ -99,6 +100,7 @@ def staged_manifest(
         "tokenizer": tokenizer.sha256,
         "max_seq_length": config.max_seq_length,
         "precision": config.precision,
+        **head_settings(config.precision),
         **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
         **(_augment_settings(variants.record) if variants else {}),
     }

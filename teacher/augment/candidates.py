@@ -23,9 +23,9 @@ from teacher.augment.proposals import propose, whole_words
 from teacher.augment.sites import Sites, read_sites, write_sites
 from teacher.augment.vectors import WordVectors, file_sha256, read_vectors
 from teacher.config import AugmentConfig
-from teacher.inference import inference_mode
 from teacher.mlm.model import MaskedLm, load_masked_lm
 from teacher.models import weights_sha256
+from teacher.precision import inference_mode
 
 FOLDER = "candidates"
 RULES = 1  # to be raised when the same settings give other candidates

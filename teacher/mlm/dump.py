@@ -23,12 +23,13 @@ from pipeline.logit_set.tokens import MaskedRows, Statistics, rows_per_group, to
 from pipeline.logit_set.writer import start_set, write_decoder, write_tokens_shard
 from teacher.config import DumpConfig
 from teacher.dump import finish, my_shards
-from teacher.inference import default_tokens_per_batch, inference_mode, run_batches
+from teacher.inference import default_tokens_per_batch, run_batches
 from teacher.mlm.estimate import estimate_size
 from teacher.mlm.masking import MaskingPlan, mask
 from teacher.mlm.model import MaskedLm, ask, decoder_of, load_masked_lm
 from teacher.mlm.staging import staged_manifest
 from teacher.mlm.text import Text, masking_plan, open_text
+from teacher.precision import inference_mode
 
 PROBE_DOCUMENTS = 8
 

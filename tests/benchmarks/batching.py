@@ -1,57 +1,116 @@
-"""Length-sorted, token-budgeted batches against batches in the order of the rows, with a small random BERT."""
+"""How a teacher's rows are packed into batches, and in which arithmetic; with ``--model`` also how far bf16 is off.
 
+``make bench`` runs it with a random model of MiniLM-L6's shape; ids are random, lengths those of ordinary sentences.
+"""
+
+import argparse
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import BertConfig, BertForSequenceClassification
+from torch.nn import functional
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
-from pipeline.targets import Target
+from pipeline import console
+from pipeline.targets import Floats, Target
 from pipeline.tokenization import Tokenized
 from teacher.batching import token_budget_batches
-from teacher.inference import forward, inference_mode, pad
+from teacher.inference import CPU_TOKENS_PER_BATCH, collate, forward
 from teacher.models import Teacher
+from teacher.precision import inference_mode, keep_head_in_float32
+from tests.benchmarks.measure import interleaved, ratios
 
-ROWS, VOCABULARY, FIXED_LENGTH = 512, 30522, 128
+ROWS, VOCABULARY, FIXED_LENGTH, FIXED_ROWS, CLASSES = 768, 30522, 128, 32, 3
+DEVIATION = 2.5  # of the logits whose divergence is told
+Batches = list[list[int]]
 
 
-def alternatives() -> dict[str, Callable[[], object]]:
-    """One pass over the same rows: padded to 128, padded to the longest of a batch, sorted, sorted in bf16."""
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=1536,
-        num_labels=3,
-    )
-    model = BertForSequenceClassification(config).eval()
-    target = Target(kind="classes", names=("a", "b", "c"))
-    tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))  # noqa: S106
-    teacher = Teacher("random", None, model, tokenizer, 0, False, target, target.names, (0, 1, 2))
-    random = np.random.default_rng(0)
-    lengths = np.clip(random.lognormal(np.log(17), 0.6, ROWS).astype(int), 3, FIXED_LENGTH)
-    rows = [Tokenized(random.integers(1000, VOCABULARY, n).tolist(), [0] * n, [], []) for n in lengths]
-    in_order = [list(range(k, min(k + 32, ROWS))) for k in range(0, ROWS, 32)]
-    by_length = token_budget_batches([len(row.ids) for row in rows], 2048)
+def alternatives(model: Any = None) -> dict[str, Callable[[], Floats]]:
+    """One pass over the same rows: padded to 128, sorted and cut greedily, packed; logits in fp32 and bf16."""
+    teacher, rows = _teacher(model or _random_model()), _rows()
+    lengths = [len(row.ids) for row in rows]
+    in_order = [list(range(k, min(k + FIXED_ROWS, ROWS))) for k in range(0, ROWS, FIXED_ROWS)]
+    packed = token_budget_batches(lengths, CPU_TOKENS_PER_BATCH)
 
-    def run(batches: list[list[int]], precision: str = "fp32") -> None:
-        with inference_mode(torch.device("cpu"), precision):
-            for batch in batches:
-                forward(teacher, [rows[row] for row in batch])
+    def fixed(batch: list[int]) -> torch.Tensor:
+        inputs = collate(teacher, [rows[row] for row in batch]).items()
+        logits: torch.Tensor = teacher.model(
+            **{name: functional.pad(ids, (0, FIXED_LENGTH - ids.shape[1])) for name, ids in inputs}
+        ).logits
+        return logits
 
-    def run_fixed() -> None:
-        with inference_mode(torch.device("cpu"), "fp32"):
-            for batch in in_order:
-                ids = pad([rows[row].ids for row in batch], 0)
-                ids = torch.nn.functional.pad(ids, (0, FIXED_LENGTH - ids.shape[1]))
-                model(input_ids=ids, attention_mask=(ids != 0).long())
+    def own(batch: list[int]) -> torch.Tensor:
+        return forward(teacher, [rows[row] for row in batch])
+
+    def over(batches: Batches, ask: Callable[[list[int]], torch.Tensor], precision: str) -> Callable[[], Floats]:
+        def run() -> Floats:
+            logits_NC = np.empty((ROWS, CLASSES), dtype=np.float32)
+            with inference_mode(torch.device("cpu"), precision):
+                for batch in batches:
+                    logits_NC[batch] = ask(batch).numpy()
+            return logits_NC
+
+        return run
 
     return {
-        "fp32, all padded to 128": run_fixed,
-        "fp32, in order, longest of 32": lambda: run(in_order),
-        "fp32, sorted, 2048 tokens": lambda: run(by_length),
-        "bf16, sorted, 2048 tokens": lambda: run(by_length, "bf16"),
+        f"fp32, padded to {FIXED_LENGTH}": over(in_order, fixed, "fp32"),
+        f"fp32, longest of {FIXED_ROWS}": over(in_order, own, "fp32"),
+        "fp32, sorted, cut greedily": over(_greedy(lengths), own, "fp32"),
+        "fp32, packed": over(packed, own, "fp32"),
+        "bf16, packed": over(packed, own, "bf16"),
     }
+
+
+def divergence(p_NC: Floats, q_NC: Floats) -> float:
+    """Mean KL divergence of the rows' distributions, nats."""
+    p, q = (torch.log_softmax(torch.from_numpy(logits).double(), dim=1) for logits in (p_NC, q_NC))
+    return float(functional.kl_div(q, p, reduction="batchmean", log_target=True))
+
+
+def _rows() -> list[Tokenized]:
+    random = np.random.default_rng(0)
+    lengths = np.clip(random.lognormal(np.log(17), 0.6, ROWS).astype(int), 3, FIXED_LENGTH)
+    return [Tokenized(random.integers(1000, VOCABULARY, n).tolist(), [0] * n, [], []) for n in lengths]
+
+
+def _greedy(lengths: list[int]) -> Batches:
+    batches: Batches = []
+    for row in np.argsort([-length for length in lengths], kind="stable").tolist():
+        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > CPU_TOKENS_PER_BATCH:
+            batches.append([])
+        batches[-1].append(row)
+    return batches
+
+
+def _random_model() -> Any:
+    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    return BertForSequenceClassification(BertConfig(vocab_size=VOCABULARY, num_labels=CLASSES, **shape))
+
+
+def _teacher(model: Any) -> Teacher:
+    keep_head_in_float32(model.eval())
+    target = Target(kind="classes", names=tuple("abc"))
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))  # noqa: S106
+    return Teacher("benchmark", None, model, tokenizer, 0, False, target, target.names, (0, 1, 2))
+
+
+def main() -> None:
+    """Times a real model, with a random head, and tells the divergence from its first alternative."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True, help="hub id or folder of an encoder")
+    model = AutoModelForSequenceClassification.from_pretrained(parser.parse_args().model, num_labels=CLASSES)
+    runs = alternatives(model)
+    first = next(iter(runs.values()))
+    with torch.no_grad():
+        model.classifier.weight *= DEVIATION / first().std(axis=0).mean()
+        model.classifier.bias -= torch.from_numpy(first().mean(axis=0))
+    exact = first()
+    rows = [[*row, divergence(exact, run())] for row, run in zip(ratios(interleaved(runs)), runs.values(), strict=True)]
+    console.print_table(["variant", "median ms", "x first", "KL"], rows, title=f"{ROWS} rows")
+
+
+if __name__ == "__main__":
+    main()

@@ -13,11 +13,11 @@ from pipeline.logit_set.encode import no_statistics
 from pipeline.logit_set.tokens import MaskedRows, tokens_table
 from pipeline.ragged import Ragged
 from teacher.batching import token_budget_batches
-from teacher.inference import inference_mode
 from teacher.mlm.dump import said_about
 from teacher.mlm.masking import MaskingPlan, mask, uniform_weights
 from teacher.mlm.model import MaskedLm, MlmTokenizer, ask
 from teacher.mlm.sequences import Sequences
+from teacher.precision import inference_mode
 
 ROWS, VOCABULARY, HIDDEN, MAX_TOKENS = 512, 30522, 384, 2048
 CODECS = (

@@ -17,8 +17,9 @@ from pipeline.tasks import Task, load_task
 from pipeline.tokenization import tokenize
 from teacher.config import FinetuneConfig
 from teacher.finetune import finetune
-from teacher.inference import inference_mode, teacher_logits
+from teacher.inference import teacher_logits
 from teacher.models import load_teacher
+from teacher.precision import inference_mode
 from teacher.tiny import create_tiny_bert
 from tests.teacher.conftest import WORDS, MakeTask, distill, kill_when, make_louder
 

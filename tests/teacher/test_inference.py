@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from pipeline.errors import TeacherError
 from pipeline.targets import Target
 from pipeline.tokenization import Tokenized
-from teacher.inference import collate, inference_mode, pad, teacher_logits
+from teacher.inference import collate, teacher_logits
 from teacher.models import Teacher
 
 PAD = 99
@@ -98,18 +98,8 @@ def test_no_rows_give_no_logits() -> None:
 
 
 def test_padding_fills_the_end() -> None:
-    assert pad([[1, 2, 3], [4]], 9).tolist() == [[1, 2, 3], [4, 9, 9]]
     batch = collate(ramp_teacher(Ramp()), tokens([5, 6], [7]))
     assert {key: value.tolist() for key, value in batch.items()} == {
         "input_ids": [[5, 6], [7, PAD]],
         "attention_mask": [[1, 1], [1, 0]],
     }
-
-
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_precision_of_matrix_products_without_gradients(precision: str, dtype: torch.dtype) -> None:
-    weight = torch.ones(2, 2, requires_grad=True)
-    with inference_mode(torch.device("cpu"), precision):
-        product = weight @ weight
-    assert product.dtype == dtype
-    assert not product.requires_grad

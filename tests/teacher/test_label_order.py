@@ -12,9 +12,10 @@ from pipeline.errors import TeacherError
 from pipeline.targets import NO_LABEL, Floats, Ints, Target
 from pipeline.tasks import Bins, Task
 from pipeline.tokenization import tokenize
-from teacher.inference import inference_mode, teacher_logits
+from teacher.inference import teacher_logits
 from teacher.label_order import best_order, check_label_order
 from teacher.models import load_teacher
+from teacher.precision import inference_mode
 from tests.teacher.conftest import WORDS, MakeTask, MakeTeacher
 
 LABELS = ("ash", "birch", "cedar", "date", "elm", "fir", "gum", "hazel", "iris", "jute")
