@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from student.kernels import compiled, reference
+from student.kernels.gpu_trial import gpu_kernels
 from student.kernels.reference import RowGradients, Tables
 
 NO_PADDING = -1
@@ -69,9 +70,11 @@ def scan(
 
 def backend(tables: Tables, ids_T: Tensor) -> ModuleType:
     """The kernels for these tables, where they lie."""
-    known = all(table is None or table.dtype in compiled.DTYPES for table in tables)
-    if known and IS_COMPILED and ids_T.device.type == "cpu":
+    dtypes = {table.dtype for table in tables if table is not None}
+    if IS_COMPILED and ids_T.device.type == "cpu" and dtypes <= compiled.DTYPES:
         return compiled
+    if ids_T.device.type == "cuda" and dtypes == {torch.float32}:
+        return gpu_kernels() or reference
     return reference
 
 
@@ -200,6 +203,7 @@ def _backward(
     out: RowGradients | None = None,
 ) -> RowGradients:
     kernels, grad = backend(tables, ids_T), grad.contiguous()
+    kept = {} if out is None else {"out": out}
     if per_token:
-        return kernels.scan_backward(tables, ids_T, starts_S, features, grad, out)  # type: ignore[no-any-return]
-    return kernels.reduce_backward(tables, ids_T, starts_S, grad, out)  # type: ignore[no-any-return]
+        return kernels.scan_backward(tables, ids_T, starts_S, features, grad, **kept)  # type: ignore[no-any-return]
+    return kernels.reduce_backward(tables, ids_T, starts_S, grad, **kept)  # type: ignore[no-any-return]

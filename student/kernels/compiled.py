@@ -13,7 +13,7 @@ from torch import Tensor
 from student.kernels.arguments import Batch, Gradients, check_values, pointer, rows
 from student.kernels.reference import RowGradients, Tables
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of tables
+DTYPES = {torch.float32, torch.float16, torch.bfloat16}  # of tables
 LEVELS = {"AVX512": ("avx512", "avx2", "portable"), "AVX2": ("avx2", "portable")}
 LAST_CACHE = 32 << 20  # bytes; gradients larger than this are written past the caches
 

@@ -21,7 +21,7 @@ CLASSES = 3
 
 
 def alternatives(batch_size: int) -> dict[str, Callable[[], object]]:
-    """A step on batches of realistic lengths (log-normal, 13 tokens in the mean, at most 60), different ones in turn."""
+    """A step on batches of realistic lengths (log-normal, 13 tokens in the mean, at most 60), in turn."""
     batches = [_examples(batch_size, seed) for seed in range(BATCHES)]
     return {
         "torch loop, Adam": _plain_step(batches, _indexed_product, fused=False),
