@@ -14,7 +14,7 @@ LEVELS: dict[str, list[str]] = {"portable": []}
 if platform.machine() in {"x86_64", "AMD64"}:
     LEVELS |= {"avx2": ["-march=x86-64-v3"], "avx512": ["-march=x86-64-v4"]}
 # The warning is gcc's own about the undefined lanes in its headers.
-COMPILE = ["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
+COMPILE = ["-O3", "-g0", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
 COMPILE += ["-ffp-contract=fast", "-Wno-maybe-uninitialized"]
 # Compiled for OpenMP but not linked with it: the symbols are those of the library that torch has loaded, so that both
 # share one pool of threads.

@@ -43,12 +43,12 @@ def student_reader(name: str, predictor: Predictor, device: torch.device) -> Rea
     student = predictor.student.to(device)
 
     def encoding(ids: Ragged) -> Callable[[], torch.Tensor]:
-        ids_BL = ids.padded(range(len(ids)), student.config.pad_id).to(device)
+        ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (ids.flat, ids.offsets))
 
         def encode() -> torch.Tensor:
-            features_BF: torch.Tensor = student.encoder(ids_BL)
+            features_NF = student.encoder.reduce(ids_T, starts_S)
             wait_for(device)
-            return features_BF
+            return features_NF
 
         return encode
 
