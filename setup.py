@@ -1,7 +1,8 @@
-"""The compiled parts. Where no compiler is found, the installation goes on without them: plain torch does their work.
+"""The compiled parts. The installation goes on where no compiler is found: torch and `tokenizers` do their work then.
 
 The kernels of the ordered products are built once per level of instructions; which one is loaded is decided when they
-are used, see `student.kernels.compiled`. Everything else about the package is in pyproject.toml.
+are used, see `student.kernels.compiled`. WordPiece is built once, see `pipeline.wordpiece.compiled`. Everything else
+about the package is in pyproject.toml.
 """
 
 import platform
@@ -33,4 +34,15 @@ def _kernels(level: str, flags: list[str]) -> Extension:
     )
 
 
-setup(ext_modules=[_kernels(level, flags) for level, flags in LEVELS.items()])
+WORDPIECE = Path("pipeline/wordpiece/cpp")
+_wordpiece = Extension(
+    "pipeline.wordpiece._compiled",
+    sources=sorted(map(str, WORDPIECE.glob("*.cpp"))),
+    depends=sorted(map(str, WORDPIECE.glob("*.h"))),
+    extra_compile_args=[*COMPILE, "-pthread"],
+    extra_link_args=["-pthread"],
+    language="c++",
+    optional=True,
+)
+
+setup(ext_modules=[*(_kernels(level, flags) for level, flags in LEVELS.items()), _wordpiece])

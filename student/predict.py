@@ -4,17 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from pipeline.errors import ConfigError
 from pipeline.logit_set.manifest import TOKENIZER_FILE
-from pipeline.ragged import Ragged, stacked
-from pipeline.targets import predicted_scores, softmax
-from pipeline.tokenization import load_tokenizer, tokenize
+from pipeline.ragged import stacked
+from pipeline.targets import Floats, predicted_scores, softmax
+from pipeline.text_reader import TextReader
+from pipeline.tokenization import load_tokenizer
 from student.data import sequences
 from student.model import Student, default_device
 
-BATCH_SIZE = 256
+BATCH_SIZE = 1024
+
+Prediction = dict[str, Any]
 
 
 class Predictor:
@@ -26,9 +30,10 @@ class Predictor:
 
     def __init__(self, run: str | Path) -> None:
         self.student = Student.load(Path(run)).to(default_device())
-        self.tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
+        tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
+        self.reader = TextReader.of(tokenizer)
 
-    def __call__(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def __call__(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[Prediction]:
         """Predicts labels, or scores for a task with scores.
 
         Args:
@@ -41,6 +46,43 @@ class Predictor:
         Raises:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
+        target, logits_NC = self.student.config.target, self.logits(sentences1, sentences2)
+        if target.kind != "classes":
+            return [{"score": score} for score in predicted_scores(target, logits_NC).tolist()]
+        p_NC = softmax(logits_NC)
+        return [
+            {"label": target.names[best], "probabilities": dict(zip(target.names, row, strict=True))}
+            for best, row in zip(p_NC.argmax(axis=1).tolist(), p_NC.tolist(), strict=True)
+        ]
+
+    def logits(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Floats:
+        """What the student says, as numbers: for many sentences several times as fast as dicts.
+
+        Args:
+            sentences1: the (first) sentences.
+            sentences2: the second sentences, for a pair task.
+
+        Returns:
+            float32 logits [N, C] before softmax, in the order of the labels of ``student.config.target``.
+
+        Raises:
+            ConfigError: if the student takes pairs and gets single sentences, or the other way round.
+        """
+        self._check(sentences1, sentences2)
+        config = self.student.config
+        parts = sequences(config, *self.reader.read(sentences1, sentences2, config.max_seq_length))
+        logits_NC = np.empty((len(sentences1), config.target.num_logits), dtype=np.float32)
+        with torch.inference_mode():
+            for start in range(0, len(logits_NC), BATCH_SIZE):
+                rows = range(start, min(start + BATCH_SIZE, len(logits_NC)))
+                taken = stacked([part.take(rows) for part in parts])
+                ids_T, starts_S = (
+                    torch.from_numpy(part).to(self.student.device) for part in (taken.flat, taken.offsets)
+                )
+                logits_NC[rows.start : rows.stop] = self.student.logits(ids_T, starts_S).cpu().numpy()
+        return logits_NC
+
+    def _check(self, sentences1: Sequence[str], sentences2: Sequence[str] | None) -> None:
         config = self.student.config
         if isinstance(sentences1, str) or isinstance(sentences2, str):
             raise ConfigError("give lists of sentences, not one string")
@@ -48,29 +90,3 @@ class Predictor:
             raise ConfigError(f"this student of {config.task!r} takes {'pairs' if config.is_pair else 'one sentence'}")
         if sentences2 is not None and len(sentences1) != len(sentences2):
             raise ConfigError(f"{len(sentences1)} first sentences, but {len(sentences2)} second ones")
-        results: list[dict[str, Any]] = []
-        for start in range(0, len(sentences1), BATCH_SIZE):
-            stop = start + BATCH_SIZE
-            results += self._predict(sentences1[start:stop], sentences2[start:stop] if sentences2 else None)
-        return results
-
-    def _predict(self, sentences1: Sequence[str], sentences2: Sequence[str] | None) -> list[dict[str, Any]]:
-        config = self.student.config
-        inputs = tokenize(self.tokenizer, sentences1, sentences2, config.max_seq_length)
-        ids = [Ragged.of([row.ids1 for row in inputs])]
-        if config.is_pair:
-            ids.append(Ragged.of([row.ids2 for row in inputs]))
-        taken = stacked(sequences(config, *ids))
-        ids_T, starts_S = (torch.from_numpy(part).to(self.student.device) for part in (taken.flat, taken.offsets))
-        with torch.inference_mode():
-            logits_BC = self.student.logits(ids_T, starts_S).cpu().numpy()
-        target = config.target
-        if target.kind != "classes":
-            return [{"score": float(score)} for score in predicted_scores(target, logits_BC)]
-        return [
-            {
-                "label": target.names[int(row.argmax())],
-                "probabilities": {name: float(p) for name, p in zip(target.names, row, strict=True)},
-            }
-            for row in softmax(logits_BC)
-        ]

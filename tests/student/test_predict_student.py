@@ -10,6 +10,7 @@ from pipeline.cli import app
 from pipeline.errors import ConfigError, DistillError, IntegrityError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.targets import softmax
+from pipeline.text_reader import TextReader
 from student.data import load_examples
 from student.evaluate import student_logits
 from student.model import Student
@@ -33,6 +34,26 @@ def test_text_gives_the_same_as_the_stored_ids(name: str, request: pytest.Fixtur
     np.testing.assert_allclose(actual_NC.sum(axis=1), 1, atol=1e-6)
     assert [result["label"] for result in results] == [names[k] for k in expected_NC.argmax(axis=1)]
     assert len(np.unique(actual_NC.round(6))) > 20
+
+
+def test_logits_are_the_numbers_behind_the_answers(opinion_run: Path) -> None:
+    predictor = Predictor(opinion_run)
+    sentences = ["the food was dull .", "the wine was perfect .", "the food was 不 [MASK] ."] * 100
+    logits_NC = predictor.logits(sentences)
+    assert (logits_NC.shape, logits_NC.dtype) == ((300, 2), np.float32)
+    results = predictor(sentences)
+    actual_NC = np.array([[*result["probabilities"].values()] for result in results])
+    np.testing.assert_allclose(actual_NC, softmax(logits_NC), atol=1e-6)
+    names = predictor.student.config.target.names
+    assert [result["label"] for result in results] == [names[k] for k in logits_NC.argmax(axis=1)]
+    assert predictor.logits([]).shape == (0, 2)
+
+
+def test_without_compiled_code_the_answers_are_the_same(opinion_run: Path) -> None:
+    predictor, other = Predictor(opinion_run), Predictor(opinion_run)
+    other.reader = TextReader(predictor.reader.tokenizer, None)
+    sentences = ["the food was dull .", "The wine wasn't 不 [MASK] ."]
+    np.testing.assert_array_equal(other.logits(sentences), predictor.logits(sentences))
 
 
 def test_long_text_is_cut_as_the_teachers_was(opinion_run: Path) -> None:

@@ -1,0 +1,154 @@
+"""Sentences as ids in arrays, fast: those of `pipeline.tokenization.tokenize` without its special tokens.
+
+Shapes: N sentences, S = N + 1 starts, T bytes of all sentences end to end.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from pipeline.ragged import Ragged, stacked
+from pipeline.targets import Ints
+from pipeline.tokenization import FAILURE, tokenize
+from pipeline.tokenizer_safety import reported
+from pipeline.wordpiece.characters import character_table
+from pipeline.wordpiece.compiled import Int32s, WordPiece, end_to_end, library
+from pipeline.wordpiece.understood import is_understood
+
+SENTENCES_AT_ONCE = 8192  # so that what is needed beside the result stays small
+
+Texts = tuple[Sequence[str], ...]  # single sentences, or the first and the second ones
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """Reads sentences as a tokenizer does.
+
+    BERT's WordPiece is compiled code, where that was built. Sentences that it does not know, in Chinese or with a
+    ``[MASK]`` in them, and all sentences of other tokenizers are read by the library.
+
+    Attributes:
+        tokenizer: must not be changed meanwhile, but for truncation and padding, which are replaced.
+        wordpiece: the compiled code, or None.
+    """
+
+    tokenizer: Tokenizer
+    wordpiece: WordPiece | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "TextReader":
+        """For a tokenizer as it is now."""
+        content = json.loads(tokenizer.to_str())
+        loaded = library()
+        if loaded is None or not is_understood(content):
+            return cls(tokenizer, None)
+        tokens = content["added_tokens"]
+        found_in_text = [token["content"] for token in tokens if not token["normalized"]]
+        found_in_words = [tokenizer.normalizer.normalize_str(t["content"]) for t in tokens if t["normalized"]]
+        table = character_table(tokenizer, [token.strip()[:1] for token in found_in_words])
+        return cls(tokenizer, None if table is None else WordPiece(loaded, table, content["model"], found_in_text))
+
+    def read(
+        self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
+    ) -> tuple[Ragged, ...]:
+        """Ids of single sentences, or of the first and of the second ones of pairs; of pairs the longer is cut first.
+
+        Args:
+            sentences1: the (first) sentences.
+            sentences2: the second sentences, or None.
+            max_seq_length: most tokens per input, special tokens counted in.
+
+        Raises:
+            IntegrityError: if the tokenizer fails on a text.
+            ValueError: if there are not as many second sentences as first ones.
+        """
+        texts: Texts = (sentences1,) if sentences2 is None else (sentences1, sentences2)
+        if len(texts[0]) != len(texts[-1]):
+            raise ValueError(f"{len(texts[0])} first sentences, but {len(texts[-1])} second ones")
+        parts = [
+            self._read(tuple(text[start : start + SENTENCES_AT_ONCE] for text in texts), max_seq_length)
+            for start in range(0, max(1, len(sentences1)), SENTENCES_AT_ONCE)
+        ]
+        return tuple(stacked(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
+
+    def _read(self, texts: Texts, max_seq_length: int) -> tuple[Ragged, ...]:
+        joined = [_joined(sentences) for sentences in texts]
+        room = max_seq_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2)
+        if self.wordpiece is None or room < 0 or None in joined:
+            return self._by_the_library(texts, max_seq_length)
+        read = [self._sentences(self.wordpiece, text, *j) for text, j in zip(texts, joined, strict=True) if j]
+        lengths = _cut([sentences.count_N for sentences in read], room)
+        return tuple(r.flat(self.wordpiece, length_N) for r, length_N in zip(read, lengths, strict=True))
+
+    def _by_the_library(self, texts: Texts, max_seq_length: int) -> tuple[Ragged, ...]:
+        rows = tokenize(self.tokenizer, texts[0], texts[1] if len(texts) == 2 else None, max_seq_length)
+        return tuple(Ragged.of([(row.ids1, row.ids2)[k] for row in rows]) for k in range(len(texts)))
+
+    def _sentences(self, wordpiece: WordPiece, sentences: Sequence[str], text: bytes, starts_S: Ints) -> "_Sentences":
+        ids_T, count_N = wordpiece.read(text, starts_S)
+        unknown = np.flatnonzero(count_N < 0).tolist()
+        answers = self._ask({n: sentences[n] for n in unknown})
+        for n, ids in answers.items():
+            count_N[n] = len(ids)
+        return _Sentences(ids_T, starts_S, count_N, answers)
+
+    def _ask(self, sentences: dict[int, str]) -> dict[int, list[int]]:
+        """The library's ids of some sentences, not cut."""
+        if not sentences:
+            return {}
+        if self.tokenizer.truncation or self.tokenizer.padding:
+            self.tokenizer.no_truncation()
+            self.tokenizer.no_padding()
+        with reported(FAILURE):
+            encodings = self.tokenizer.encode_batch_fast(list(sentences.values()), add_special_tokens=False)
+            return {n: encoding.ids for n, encoding in zip(sentences, encodings, strict=True)}
+
+
+@dataclass(frozen=True)
+class _Sentences:
+    """Sentences that were read.
+
+    Attributes:
+        ids_T: the ids of sentence n from ``ids_T[starts_S[n]]``.
+        starts_S: where its text starts.
+        count_N: how many ids it has.
+        answers: the ids of those sentences that the library was asked about.
+    """
+
+    ids_T: Int32s
+    starts_S: Ints
+    count_N: Ints
+    answers: dict[int, list[int]]
+
+    def flat(self, wordpiece: WordPiece, length_N: Ints) -> Ragged:
+        """The first ids of each sentence, without the gaps."""
+        offsets_S = np.zeros_like(self.starts_S)
+        np.cumsum(length_N, out=offsets_S[1:])
+        flat = np.empty(offsets_S[-1], np.int64)
+        compiled_N = length_N.copy()
+        compiled_N[list(self.answers)] = 0
+        wordpiece.flatten(self.ids_T, self.starts_S, compiled_N, offsets_S, flat)
+        for n, ids in self.answers.items():
+            flat[offsets_S[n] : offsets_S[n + 1]] = ids[: length_N[n]]
+        return Ragged(flat, offsets_S)
+
+
+def _joined(sentences: Sequence[str]) -> tuple[bytes, Ints] | None:
+    """All sentences and where each starts [S]; None if the library will not take one of them."""
+    try:
+        return end_to_end(sentences)
+    except (TypeError, UnicodeEncodeError):
+        return None
+
+
+def _cut(counts: list[Ints], room: int) -> list[Ints]:
+    """What is left of each sentence in ``room`` tokens: the longer of a pair loses tokens first, then each by turns."""
+    if len(counts) == 1:
+        return [np.minimum(counts[0], room)]
+    short_N = np.minimum(np.minimum(*counts), room // 2)
+    long_N = np.minimum(np.maximum(*counts), room - short_N)
+    is_first_N = counts[0] <= counts[1]
+    return [np.where(is_first_N, short_N, long_N), np.where(is_first_N, long_N, short_N)]

@@ -1,0 +1,63 @@
+"""What a tokenizer makes of each character, found out by asking it.
+
+BERT's normalizer and splitting into words treat each character for itself: it becomes part of a word (a small letter, a
+letter without its accent, nothing), a space, or a word of its own. Only characters that combine with their neighbours
+are otherwise: Unicode puts the marks after a letter in order before BERT removes them. Sentences with such characters,
+or with one beyond the table, are left to `tokenizers`.
+"""
+
+import unicodedata
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+NUM_CHARACTERS = 0x3000  # those of alphabets, punctuation and symbols; before the Chinese ones and emoji
+IN_WORD, SPACE, WORD_OF_ITS_OWN, UNKNOWN = range(4)
+CHARACTER = np.dtype([("kind", "u1"), ("characters", "u1"), ("bytes", "u1"), ("text", "S5")])
+BETWEEN = "0"  # a digit is itself to every normalizer of BERT, and in no other character's decomposition
+Characters = npt.NDArray[Any]
+
+
+def character_table(tokenizer: Tokenizer, firsts: Collection[str] = ()) -> Characters | None:
+    """Asks a tokenizer of BERT's kind about the first `NUM_CHARACTERS` characters.
+
+    Args:
+        tokenizer: its normalizer and pre-tokenizer are used.
+        firsts: normal characters without which the text holds nothing but words; what becomes one is unknown, and what
+            becomes anything if one is empty.
+
+    Returns:
+        An array of `CHARACTER`, or None if the answers are not one for each.
+    """
+    asked = [chr(code) for code in range(NUM_CHARACTERS) if chr(code) != BETWEEN and _is_independent(chr(code))]
+    normal = tokenizer.normalizer.normalize_str(BETWEEN + BETWEEN.join(asked) + BETWEEN)
+    words = " ".join(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
+    first, *answers, last = words.split(BETWEEN)
+    if len(answers) != len(asked) or first or last:
+        return None
+    table = np.zeros(NUM_CHARACTERS, CHARACTER)
+    table["kind"] = UNKNOWN
+    for character, answer in zip([*asked, BETWEEN], [*answers, BETWEEN], strict=True):
+        if not any(first in answer for first in firsts):
+            table[ord(character)] = _entry(character, answer)
+    return table
+
+
+def _is_independent(character: str) -> bool:
+    """Whether neighbours cannot matter: not a mark, nor a character that this Python does not know."""
+    category = unicodedata.category(character)
+    return category[0] != "M" and category not in {"Cn", "Cs"}
+
+
+def _entry(character: str, answer: str) -> tuple[int, int, int, bytes]:
+    """The table's entry, from what stands between two digits."""
+    text = answer.strip(" ")
+    size = len(text.encode())
+    kind = {text: IN_WORD, " ": SPACE, f" {text} ": WORD_OF_ITS_OWN}.get(answer, UNKNOWN)
+    # no more ids than bytes of text, whatever the vocabulary: a place for each is all that the compiled code has
+    if " " in text or size > CHARACTER["text"].itemsize or len(text) > len(character.encode()):
+        kind = UNKNOWN
+    return (kind, len(text), size, text.encode()) if kind != UNKNOWN else (UNKNOWN, 0, 0, b"")

@@ -1,0 +1,109 @@
+"""Sentences to ids and to vectors: the library, compiled code, and model2vec where it is installed.
+
+The text is that of Python's own documentation strings, line by line; half of it teaches a WordPiece tokenizer.
+"""
+
+import ast
+import importlib.util
+import os
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from tokenizers.implementations import BertWordPieceTokenizer
+
+from pipeline.targets import Target
+from pipeline.text_reader import TextReader
+from student.architecture import StudentConfig
+from student.data import sorted_batches
+from student.model import Student
+
+SENTENCES, VOCABULARY, MAX_SEQ_LENGTH, BATCH_SIZE = 20_000, 30_000, 128, 256
+
+
+def ids() -> dict[str, Callable[[], object]]:
+    """Sentences to ids, by two threads and by one."""
+    sentences = _sentences()
+    tokenizer = _tokenizer(sentences)
+    tokenizer.enable_truncation(MAX_SEQ_LENGTH)
+    reader = TextReader.of(Tokenizer.from_str(tokenizer.to_str()))
+    ways: dict[str, Callable[[], object]] = {
+        "encode_batch_fast": lambda: tokenizer.encode_batch_fast(sentences),
+        "encode_batch": lambda: tokenizer.encode_batch(sentences),
+        "TextReader": lambda: reader.read(sentences, None, MAX_SEQ_LENGTH),
+    }
+    return {f"{name}, {n} threads": _with_threads(n, way) for n in (2, 1) for name, way in ways.items()}
+
+
+def vectors() -> dict[str, Callable[[], object]]:
+    """Sentences to vectors, by two threads."""
+    sentences = _sentences()
+    tokenizer = _tokenizer(sentences)
+    reader, student = TextReader.of(tokenizer), _student(tokenizer.get_vocab_size())
+
+    def encode() -> None:
+        (read,) = reader.read(sentences, None, MAX_SEQ_LENGTH)
+        with torch.inference_mode():
+            for rows in sorted_batches(read.lengths, BATCH_SIZE):
+                student.encoder(read.padded(rows.tolist(), student.config.pad_id))
+
+    ways = {"TextReader and a Hybrid student": _with_threads(2, encode)}
+    if importlib.util.find_spec("model2vec") is None:
+        return ways
+    from model2vec import StaticModel
+
+    random = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 256)).astype(np.float32)
+    static = StaticModel(random, Tokenizer.from_str(tokenizer.to_str()))
+    return {"model2vec.encode": _with_threads(2, lambda: static.encode(sentences))} | ways
+
+
+def _with_threads(threads: int, run: Callable[[], object]) -> Callable[[], object]:
+    def timed() -> None:
+        os.environ["TOKENIZERS_PARALLELISM"] = str(threads > 1).lower()  # the library reads it at every call
+        torch.set_num_threads(threads)
+        run()
+
+    return timed
+
+
+def _sentences() -> list[str]:
+    folder = Path(sysconfig.get_path("stdlib"))
+    lines = [line for path in sorted(folder.rglob("*.py")) if "test" not in path.parts for line in _doc_lines(path)]
+    random = np.random.default_rng(0)
+    return [lines[k] for k in random.choice(len(lines), min(SENTENCES, len(lines)), replace=False)]
+
+
+def _doc_lines(path: Path) -> Iterator[str]:
+    if "site-packages" in path.parts or "lib2to3" in path.parts:
+        return
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield from filter(None, map(str.strip, (ast.get_docstring(node) or "").splitlines()))
+
+
+def _tokenizer(sentences: list[str]) -> Tokenizer:
+    teacher = BertWordPieceTokenizer()
+    teacher.train_from_iterator(sentences[::2], VOCABULARY, min_frequency=1, show_progress=False)
+    return Tokenizer.from_str(teacher.to_str())
+
+
+def _student(vocabulary_size: int) -> Student:
+    config = StudentConfig(
+        task="bench",
+        target=Target(kind="classes", names=("a", "b")),
+        metrics=("accuracy",),
+        is_pair=False,
+        vocabulary_size=vocabulary_size,
+        pad_id=0,
+        tokenizer_sha256="",
+        max_seq_length=MAX_SEQ_LENGTH,
+        matrix_size=20,
+        vector_size=400,
+        bidirectional=True,
+        hidden_size=1000,
+        hidden_dropout=0.2,
+    )
+    return Student(config).eval()
