@@ -69,16 +69,14 @@ class Predictor:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
         self._check(sentences1, sentences2)
-        config = self.student.config
+        config, device = self.student.config, self.student.device
         parts = sequences(config, *self.reader.read(sentences1, sentences2, config.max_seq_length))
         logits_NC = np.empty((len(sentences1), config.target.num_logits), dtype=np.float32)
         with torch.inference_mode():
             for start in range(0, len(logits_NC), BATCH_SIZE):
                 rows = range(start, min(start + BATCH_SIZE, len(logits_NC)))
                 taken = stacked([part.take(rows) for part in parts])
-                ids_T, starts_S = (
-                    torch.from_numpy(part).to(self.student.device) for part in (taken.flat, taken.offsets)
-                )
+                ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (taken.flat, taken.offsets))
                 logits_NC[rows.start : rows.stop] = self.student.logits(ids_T, starts_S).cpu().numpy()
         return logits_NC
 
