@@ -160,6 +160,8 @@ class RowAdam(torch.optim.Adam):
     def _step_others(self, scale: float) -> None:
         group = self.param_groups[1]
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if not parameters:
+            return
         if self._kernels is reference_adam or any(p.dtype != torch.float32 for p in parameters):
             torch._foreach_mul_([p.grad for p in parameters], scale)
             super().step()

@@ -10,10 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pipeline import console
 from student.kernels.arguments import Batch, Gradients, check_values, pointer, rows
 from student.kernels.reference import RowGradients, Tables
 
 DTYPES = {torch.float32, torch.float16, torch.bfloat16}  # of tables
+INTERFACE_VERSION = 1  # of check.cpp: raise both when the arguments of a kernel change
 LEVELS = {"AVX512": ("avx512", "avx2", "portable"), "AVX2": ("avx2", "portable")}
 LAST_CACHE = 32 << 20  # bytes; gradients larger than this are written past the caches
 
@@ -26,9 +28,18 @@ def library() -> ctypes.CDLL | None:
     """
     for level in LEVELS.get(torch.backends.cpu.get_cpu_capability(), ("portable",)):
         path = library_path(level)
-        if path is not None:
-            return load(path)
+        if path is None:
+            continue
+        loaded = load(path)
+        if is_current(loaded):
+            return loaded
+        console.warn(f"{path}: built from other sources, and not used; install this package again")
     return None
+
+
+def is_current(loaded: ctypes.CDLL) -> bool:
+    """Whether kernels take what this version of the package hands over; others would read foreign memory."""
+    return hasattr(loaded, "interface_version") and loaded.interface_version() == INTERFACE_VERSION
 
 
 def library_path(level: str) -> Path | None:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline import console
-from tests.benchmarks import augmentation, batching, macros, mlm_dump, mlm_head, products, training_step
+from tests.benchmarks import augmentation, batching, macros, mlm_dump, mlm_head, products, tokenization, training_step
 from tests.benchmarks.measure import interleaved, ratios
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
@@ -15,6 +15,8 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
     "masked-LM head of 1600 x 30522 at 506 positions, forward and backward": mlm_head.alternatives,
     "candidates for the words of 64 sentences, MiniLM-L6's shape, bf16": augmentation.alternatives,
     "SQL macros on a million rows of 3 logits": macros.alternatives,
+    "ids of 20,000 lines of documentation": tokenization.ids,
+    "vectors of 20,000 lines of documentation": tokenization.vectors,
     "training step, batch 32": partial(training_step.alternatives, 32),
     "training step, batch 256": partial(training_step.alternatives, 256),
 }

@@ -18,10 +18,9 @@ from tokenizers.implementations import BertWordPieceTokenizer
 from pipeline.targets import Target
 from pipeline.text_reader import TextReader
 from student.architecture import StudentConfig
-from student.data import sorted_batches
 from student.model import Student
 
-SENTENCES, VOCABULARY, MAX_SEQ_LENGTH, BATCH_SIZE = 20_000, 30_000, 128, 256
+SENTENCES, VOCABULARY, MAX_SEQ_LENGTH = 20_000, 30_000, 128
 
 
 def ids() -> dict[str, Callable[[], object]]:
@@ -47,8 +46,7 @@ def vectors() -> dict[str, Callable[[], object]]:
     def encode() -> None:
         (read,) = reader.read(sentences, None, MAX_SEQ_LENGTH)
         with torch.inference_mode():
-            for rows in sorted_batches(read.lengths, BATCH_SIZE):
-                student.encoder(read.padded(rows.tolist(), student.config.pad_id))
+            student.encoder.reduce(torch.from_numpy(read.flat), torch.from_numpy(read.offsets))
 
     ways = {"TextReader and a Hybrid student": _with_threads(2, encode)}
     if importlib.util.find_spec("model2vec") is None:
