@@ -51,9 +51,7 @@ def train_epochs(
     tables = (table.weight for table in student.encoder.tables())
     pad_id = student.config.pad_id
     if student.device.type == "cpu" and not IS_COMPILED:
-        console.note(
-            "the compiled kernels were not built when this was installed: every step takes several times longer"
-        )
+        console.note("the compiled kernels were not built at installation: every step takes several times longer")
     optimizer = RowAdam(tables, student.head.parameters(), lr=config.learning_rate, padding_idx=pad_id)
     progress = load_checkpoint(checkpoint, student, optimizer)
     history: list[dict[str, Any]] = progress["history"] if progress else []

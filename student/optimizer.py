@@ -110,8 +110,8 @@ class RowAdam(torch.optim.Adam):
             norm = torch.nn.utils.get_total_norm(dense)
             torch._foreach_mul_(dense, (max_norm / (norm + 1e-6)).clamp(max=1))
             return
-        norm = math.sqrt(self._kernels.squares(dense) + self._sum_of_squares(self._used))
-        self._used.scale = min(1.0, max_norm / (norm + 1e-6))
+        whole = math.sqrt(self._kernels.squares(dense) + self._sum_of_squares(self._used))
+        self._used.scale = min(1.0, max_norm / (whole + 1e-6))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -172,8 +172,8 @@ class RowAdam(torch.optim.Adam):
             (p, state["exp_avg"], state["exp_avg_sq"], p.grad) for p, state in zip(parameters, states, strict=True)
         ]
         step = int(states[0]["step"])
-        rates = (group["lr"], group["weight_decay"], group["eps"], scale)
-        compiled_adam.dense_step(arrays, step, *group["betas"], *rates)
+        beta1, beta2 = group["betas"]
+        compiled_adam.dense_step(arrays, step, beta1, beta2, group["lr"], group["weight_decay"], group["eps"], scale)
 
     def _sum_of_squares(self, used: UsedRows) -> float:
         used.squares = self._kernels.sum_gradients(self._states, used.groups)

@@ -13,7 +13,8 @@ from pipeline.bench.reader import Reader, wait_for
 from pipeline.ragged import Ragged
 from pipeline.tokenization import tokenize
 from teacher.batching import token_budget_batches
-from teacher.inference import DTYPES, default_tokens_per_batch
+from teacher.inference import default_tokens_per_batch
+from teacher.precision import DTYPES
 
 MAX_POSITIONS = 512
 Batch = dict[str, torch.Tensor]

@@ -77,7 +77,7 @@ def _measure(config: BenchConfig, predictor: "Predictor", left_out: Left) -> "li
     from pipeline.bench.sentences import make_sentences
 
     student = predictor.student.config
-    sentences = make_sentences(predictor.tokenizer, student.vocabulary_size, student.pad_id, student.is_pair)
+    sentences = make_sentences(predictor.reader.tokenizer, student.vocabulary_size, student.pad_id, student.is_pair)
     found, where = [], places()
     for device in dict.fromkeys(place.device for place in where):
         console.note(f"making students and peers on {device}")
@@ -101,7 +101,7 @@ def _readers(config: BenchConfig, predictor: "Predictor", device: "torch.device"
     if "model2vec" in wanted and device.type == "cpu":
         from pipeline.bench.static_vectors import static_reader
 
-        readers.append(static_reader("model2vec", predictor.tokenizer, predictor.student.config.vocabulary_size))
+        readers.append(static_reader("model2vec", predictor.reader.tokenizer, predictor.student.config.vocabulary_size))
     transformers = [peer for peer in TRANSFORMERS if peer in wanted]
     if transformers and not has_fast_bf16():
         left_out["bf16"] = "this machine has no instructions for it"
@@ -111,7 +111,7 @@ def _readers(config: BenchConfig, predictor: "Predictor", device: "torch.device"
         for precision in ("fp32", "bf16") if has_fast_bf16() else ("fp32",):
             model = new_peer(peer_config(peer), precision, device)
             longest = predictor.student.config.max_seq_length
-            readers.append(peer_reader(PEERS[peer], model, precision, predictor.tokenizer, longest))
+            readers.append(peer_reader(PEERS[peer], model, precision, predictor.reader.tokenizer, longest))
     return readers
 
 

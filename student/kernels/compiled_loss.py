@@ -70,6 +70,6 @@ class _Loss(torch.autograd.Function):
         return torch.tensor(mean, dtype=torch.float32)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (gradient_BC,) = ctx.saved_tensors
         return gradient_BC * grad, None, None, None, None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.ragged import Ragged
-from pipeline.targets import Target
+from pipeline.targets import Ints, Target
 from student.architecture import StudentConfig
 from student.data import Examples
 from student.kernels.compiled import use_huge_pages
@@ -30,9 +30,10 @@ def alternatives(batch_size: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def lengths(count: int, seed: int = 0) -> np.ndarray:
+def lengths(count: int, seed: int = 0) -> Ints:
     """Tokens of sentences: log-normal, mean 13.2, at most 60."""
-    return np.clip(np.random.default_rng(seed).lognormal(2.45, 0.5, count).astype(int), 1, 60)
+    tokens: Ints = np.clip(np.random.default_rng(seed).lognormal(2.45, 0.5, count).astype(np.int64), 1, 60)
+    return tokens
 
 
 def default_student(head: str = "linear") -> Student:
@@ -76,7 +77,7 @@ def _plain_step(batches: list[Examples], product: Callable[[Tensor], Tensor], fu
     def run() -> None:
         turn = next(turns)
         sums, forward, backward = (nn.functional.embedding(padded[turn], table, 0) for table in tables)
-        matrices = (rows.unflatten(-1, (20, 20)).transpose(0, 1) for rows in (forward, backward.flip(1)))
+        matrices = (rows.view(*rows.shape[:2], 20, 20).transpose(0, 1) for rows in (forward, backward.flip(1)))
         logits = student.head(torch.cat([sums.sum(1), *(product(m).flatten(1) for m in matrices)], dim=1))
         _loss(logits, batches[turn]).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(student.parameters(), 1.0)

@@ -40,7 +40,8 @@ def test_logits_are_the_numbers_behind_the_answers(opinion_run: Path) -> None:
     predictor = Predictor(opinion_run)
     sentences = ["the food was dull .", "the wine was perfect .", "the food was 不 [MASK] ."] * 100
     logits_NC = predictor.logits(sentences)
-    assert (logits_NC.shape, logits_NC.dtype) == ((300, 2), np.float32)
+    assert logits_NC.shape == (300, 2)
+    assert logits_NC.dtype == np.float32
     results = predictor(sentences)
     actual_NC = np.array([[*result["probabilities"].values()] for result in results])
     np.testing.assert_allclose(actual_NC, softmax(logits_NC), atol=1e-6)
