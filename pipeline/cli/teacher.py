@@ -91,7 +91,7 @@ def teacher_dump(config: DumpConfig) -> None:
 
 def _dump_corpus(config: DumpConfig) -> None:
     if config.plan:
-        from teacher.mlm.estimate import estimate_mlm
+        from teacher.mlm.plan import estimate_mlm
 
         _print_plan(config, estimate_mlm(config))
         return

@@ -25,8 +25,9 @@ from teacher.config import DumpConfig
 from teacher.dump import finish, my_shards
 from teacher.inference import default_tokens_per_batch, run_batches
 from teacher.mlm.estimate import estimate_size
-from teacher.mlm.masking import MaskingPlan, mask
+from teacher.mlm.masking import Masked, MaskingPlan, mask
 from teacher.mlm.model import MaskedLm, ask, decoder_of, load_masked_lm
+from teacher.mlm.sequences import Sequences
 from teacher.mlm.staging import staged_manifest
 from teacher.mlm.text import Text, masking_plan, open_text
 from teacher.precision import inference_mode
@@ -143,20 +144,25 @@ def _groups(
         masked = mask(sequences, plan)
         for start in range(0, len(masked.sequence_R), size):
             part = masked.take(np.arange(start, min(start + size, len(masked.sequence_R))))
-            rows = MaskedRows(
-                sequences.source_row_N[part.sequence_R],
-                sequences.piece_N[part.sequence_R],
-                part.copy_R,
-                part.ids,
-                part.positions,
-                part.targets,
-            )
+            rows = rows_of(sequences, part)
             said = said_about(lm, manifest.codec, rows, plan.seed, max_tokens, statistics)
             yield tokens_table(manifest.codec, shard.split, rows, said)
         now = int(sequences.source_row_N[-1]) + 1
         steps.advance(now - seen)
         seen = now
     steps.advance(shard.stop - seen)
+
+
+def rows_of(sequences: Sequences, masked: Masked) -> MaskedRows:
+    """Masked copies of sequences, with the keys of these."""
+    return MaskedRows(
+        sequences.source_row_N[masked.sequence_R],
+        sequences.piece_N[masked.sequence_R],
+        masked.copy_R,
+        masked.ids,
+        masked.positions,
+        masked.targets,
+    )
 
 
 def said_about(

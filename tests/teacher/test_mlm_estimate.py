@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.logit_set.token_reader import open_tokens
-from teacher.mlm.estimate import estimate_mlm
+from teacher.mlm.plan import estimate_mlm
 from tests.conftest import corpus_config
 
 
