@@ -30,7 +30,7 @@ def seconds_of(shape: Any, make: Callable[[Any], Callable[[], object]]) -> float
             start = time.perf_counter()
             run()
             best[number] = min(best[number], time.perf_counter() - start)
-    return best[0] + (shape.num_hidden_layers - 1) * max(0.0, best[1] - best[0])
+    return float(best[0] + (shape.num_hidden_layers - 1) * max(0.0, best[1] - best[0]))
 
 
 def _with_layers(shape: Any, number: int) -> Any:
@@ -63,7 +63,7 @@ def classifier_seconds(shape: Any, lengths: list[int], max_tokens: int, device: 
 
         return run
 
-    return seconds_of(shape, make) * sum(padded) / sum(padded[place] for place in places)
+    return seconds_of(shape, make) * float(sum(padded) / sum(padded[place] for place in places))
 
 
 def _inputs(lengths: list[int], device: torch.device) -> dict[str, torch.Tensor]:
