@@ -5,6 +5,7 @@ are used, see `student.kernels.compiled`. WordPiece is built once, see `pipeline
 about the package is in pyproject.toml.
 """
 
+import os
 import platform
 import sys
 from pathlib import Path
@@ -45,4 +46,7 @@ _wordpiece = Extension(
     optional=True,
 )
 
-setup(ext_modules=[*(_kernels(level, flags) for level, flags in LEVELS.items()), _wordpiece])
+setup(
+    ext_modules=[*(_kernels(level, flags) for level, flags in LEVELS.items()), _wordpiece],
+    options={"build_ext": {"parallel": os.cpu_count()}},
+)
