@@ -30,7 +30,8 @@ def seconds_of(shape: Any, make: Callable[[Any], Callable[[], object]]) -> float
             start = time.perf_counter()
             run()
             best[number] = min(best[number], time.perf_counter() - start)
-    return float(best[0] + (shape.num_hidden_layers - 1) * max(0.0, best[1] - best[0]))
+    further = int(shape.num_hidden_layers) - 1
+    return best[0] + further * max(0.0, best[1] - best[0])
 
 
 def _with_layers(shape: Any, number: int) -> Any:
@@ -50,7 +51,7 @@ def classifier_seconds(shape: Any, lengths: list[int], max_tokens: int, device: 
         precision: its arithmetic.
     """
     batches = token_budget_batches(lengths, max_tokens)
-    places = np.unique(np.linspace(0, len(batches) - 1, min(BATCHES, len(batches))).astype(int)).tolist()
+    places: list[int] = np.unique(np.linspace(0, len(batches) - 1, min(BATCHES, len(batches))).astype(int)).tolist()
     inputs = [_inputs([lengths[row] for row in batches[place]], device) for place in places]
     padded = [len(batch) * lengths[batch[0]] for batch in batches]
 
@@ -63,7 +64,7 @@ def classifier_seconds(shape: Any, lengths: list[int], max_tokens: int, device: 
 
         return run
 
-    return seconds_of(shape, make) * float(sum(padded) / sum(padded[place] for place in places))
+    return seconds_of(shape, make) * sum(padded) / sum(padded[place] for place in places)
 
 
 def _inputs(lengths: list[int], device: torch.device) -> dict[str, torch.Tensor]:
