@@ -95,14 +95,15 @@ def test_padding_is_neutral_for_a_small_student(dtype: SmallDtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head", ["linear", "mlp", "cnn", "bilstm"])
 def test_a_small_student_differs_by_its_rounded_tables_alone(head: str, dtype: SmallDtype) -> None:
-    whole = student(head=head, matrix_size=4, vector_size=16, is_pair=True)
+    whole = student(head=head, matrix_size=4, vector_size=16, is_pair=True, initializer_range=0.3)
     before = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
     small = with_small_tables(whole, dtype)
     assert all(torch.equal(tensor, before[name]) for name, tensor in whole.state_dict().items())
     ids = torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([[6, 7], [8, 0]])
-    assert not torch.equal(small(*ids), whole(*ids))
+    rounding = (small(*ids) - whole(*ids)).abs().max().item()
+    assert rounding > 0
     with torch.no_grad():
         for part, small_part in zip(whole.encoder.parts(), small.encoder.parts(), strict=True):
             assert isinstance(part.table, torch.nn.Embedding)
             part.table.weight.copy_(small_part.table(torch.arange(part.table.num_embeddings)))
-    assert torch.equal(small(*ids), whole(*ids))
+    assert (small(*ids) - whole(*ids)).abs().max().item() < rounding / 3
