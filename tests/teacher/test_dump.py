@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
-from pipeline.logit_set.manifest import ExamplesManifest, Shard, read_manifest, write_manifest
+from pipeline.logit_set.manifest import ExamplesManifest, Shard, fingerprint, read_manifest, write_manifest
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.schema import logits_of
 from pipeline.sql.gate import open_files, select
@@ -336,8 +336,19 @@ def test_a_task_without_a_default_teacher_needs_one_named(work: Path, tmp_path: 
 def test_bf16_is_recorded_and_close_to_fp32(work: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
     manifest = write(work, tmp_path, precision="bf16")
     assert manifest.precision == manifest.settings["precision"] == "bf16"
+    assert manifest.settings["head"] == "fp32"
+    assert "head" not in opinion_set.manifest.settings
     fp32, bf16 = (logits_of(s.read("train", ("logits",)), 2) for s in (opinion_set, open_set(tmp_path / "opinion")))
     assert 0 < np.abs(fp32 - bf16).max() < 0.05
+
+
+def test_a_bf16_set_whose_head_was_in_bf16_is_not_gone_on_with(work: Path, store: Path, tmp_path: Path) -> None:
+    manifest = write(work, tmp_path, precision="bf16")
+    settings = {name: value for name, value in manifest.settings.items() if name != "head"}
+    older = manifest.model_copy(update={"settings": settings, "fingerprint": fingerprint(settings)})
+    (tmp_path / "opinion" / "distill.json").write_text(older.model_dump_json())
+    with pytest.raises(FingerprintMismatchError, match=r"settings:\n  - head: nothing there, fp32 now\nGive"):
+        write(work, tmp_path, precision="bf16")
 
 
 def test_the_batch_size_does_not_matter(work: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
