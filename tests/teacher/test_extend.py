@@ -201,7 +201,7 @@ def test_repeated_it_changes_nothing_and_a_lost_file_is_mended(versions: Path, w
     ("changes", "named"),
     [
         ({"max_seq_length": 16}, "- max_seq_length: 32 there, 16 now"),
-        ({"precision": "bf16"}, "- precision: fp32 there, bf16 now"),
+        ({"precision": "bf16"}, "- head: nothing there, fp32 now\n  - precision: fp32 there, bf16 now"),
         ({"teacher_labels": "good,bad"}, "- teacher.labels: bad,good there, good,bad now"),
     ],
 )
