@@ -1,7 +1,7 @@
 """Bars of a chart in a terminal, on a logarithmic scale."""
 
 from collections.abc import Sequence
-from math import floor, log10
+from math import ceil, log10
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -9,16 +9,13 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 def log_bars(values: Sequence[float], width: int = 30) -> list[str]:
     """A bar for each value, the largest as wide as ``width`` characters.
 
-    The scale begins at the power of ten at or below the smallest value, or at a tenth of it if that is the value
-    itself, so that every bar can be seen.
+    The scale begins at the last power of ten below the smallest value, so that every bar can be seen.
 
     Args:
         values: all above 0.
         width: of the longest bar.
     """
-    low = floor(log10(min(values)))
-    if 10**low == min(values):
-        low -= 1
+    low = ceil(log10(min(values))) - 1
     scale = width / (log10(max(values)) - low)
     return [_bar((log10(value) - low) * scale) for value in values]
 

@@ -16,6 +16,7 @@ def test_the_scale_begins_at_a_power_of_ten_and_bars_have_eighths() -> None:
 def test_a_single_value_and_equal_ones_are_seen() -> None:
     assert log_bars([7], width=5) == ["█████"]
     assert log_bars([10, 10], width=5) == ["█████"] * 2
+    assert log_bars([999999999.9999999], width=5) == ["█████"]  # not a power of ten, but its logarithm is 9.0
 
 
 @given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=9))
