@@ -20,22 +20,36 @@ from student.predict import Predictor
 BERT_VOCABULARY_SIZE = 30522
 
 
-def write_default_student(run: Path) -> None:
-    """Writes a student of the default size with random weights and made-up words, for a task with two labels."""
-    tokenizer = made_up_tokenizer(BERT_VOCABULARY_SIZE)
-    tokenizer_json = tokenizer.to_str()
+def random_student(
+    flags: TrainConfig,
+    vocabulary_size: int,
+    labels: tuple[str, ...] = ("yes", "no"),
+    padding_idx: int = 0,
+    tokenizer_json: str = "{}",
+) -> Student:
+    """The student that the flags ask for, with random weights, for a task with these labels."""
     facts = {
         "task": "bench",
-        "target": Target(kind="classes", names=("yes", "no")),
+        "target": Target(kind="classes", names=labels),
         "metrics": ("accuracy",),
         "is_pair": False,
-        "vocabulary_size": BERT_VOCABULARY_SIZE,
-        "pad_id": pad_id(tokenizer),
+        "vocabulary_size": vocabulary_size,
+        "pad_id": padding_idx,
         "tokenizer_sha256": tokenizer_sha256(tokenizer_json),
         "max_seq_length": 128,
     }
+    return Student(design(flags, facts))
+
+
+def write_default_student(run: Path) -> None:
+    """Writes a student of the default size with random weights and made-up words."""
+    tokenizer = made_up_tokenizer(BERT_VOCABULARY_SIZE)
+    tokenizer_json = tokenizer.to_str()
     write_text(run / TOKENIZER_FILE, tokenizer_json)
-    Student(design(TrainConfig(), facts)).save(run)
+    student = random_student(
+        TrainConfig(), BERT_VOCABULARY_SIZE, padding_idx=pad_id(tokenizer), tokenizer_json=tokenizer_json
+    )
+    student.save(run)
 
 
 def student_reader(name: str, predictor: Predictor, device: torch.device) -> Reader:

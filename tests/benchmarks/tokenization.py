@@ -15,10 +15,9 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from pipeline.targets import Target
 from pipeline.text_reader import TextReader
-from student.architecture import StudentConfig
-from student.model import Student
+from student.bench import random_student
+from student.config import TrainConfig
 
 SENTENCES, VOCABULARY, MAX_SEQ_LENGTH = 20_000, 30_000, 128
 
@@ -41,7 +40,7 @@ def vectors() -> dict[str, Callable[[], object]]:
     """Sentences to vectors, by two threads."""
     sentences = _sentences()
     tokenizer = _tokenizer(sentences)
-    reader, student = TextReader.of(tokenizer), _student(tokenizer.get_vocab_size())
+    reader, student = TextReader.of(tokenizer), random_student(TrainConfig(), tokenizer.get_vocab_size()).eval()
 
     def encode() -> None:
         (read,) = reader.read(sentences, None, MAX_SEQ_LENGTH)
@@ -86,22 +85,3 @@ def _tokenizer(sentences: list[str]) -> Tokenizer:
     teacher = BertWordPieceTokenizer()
     teacher.train_from_iterator(sentences[::2], VOCABULARY, min_frequency=1, show_progress=False)
     return Tokenizer.from_str(teacher.to_str())
-
-
-def _student(vocabulary_size: int) -> Student:
-    config = StudentConfig(
-        task="bench",
-        target=Target(kind="classes", names=("a", "b")),
-        metrics=("accuracy",),
-        is_pair=False,
-        vocabulary_size=vocabulary_size,
-        pad_id=0,
-        tokenizer_sha256="",
-        max_seq_length=MAX_SEQ_LENGTH,
-        matrix_size=20,
-        vector_size=400,
-        bidirectional=True,
-        hidden_size=1000,
-        hidden_dropout=0.2,
-    )
-    return Student(config).eval()

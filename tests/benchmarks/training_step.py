@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.ragged import Ragged
-from pipeline.targets import Ints, Target
-from student.architecture import StudentConfig
+from pipeline.targets import Ints
+from student.bench import random_student
+from student.config import TrainConfig
 from student.data import Examples
 from student.kernels.compiled import use_huge_pages
 from student.losses import distillation_loss
@@ -40,26 +41,9 @@ def lengths(count: int, seed: int = 0) -> Ints:
     return tokens
 
 
-def default_student(head: str = "linear") -> Student:
-    """The default student of a task with three classes."""
-    return Student(
-        StudentConfig(
-            task="bench",
-            target=Target(kind="classes", names=tuple("abc")),
-            metrics=("accuracy",),
-            is_pair=False,
-            vocabulary_size=VOCABULARY,
-            pad_id=0,
-            tokenizer_sha256="",
-            max_seq_length=128,
-            matrix_size=20,
-            vector_size=400,
-            bidirectional=True,
-            head=head,
-            hidden_size=None if head == "linear" else 1000,
-            hidden_dropout=0.0,
-        )
-    )
+def student_with(head: str = "linear") -> Student:
+    """The default student with this head, of a task with three classes."""
+    return random_student(TrainConfig(head=head, hidden_dropout=0), VOCABULARY, labels=("a", "b", "c"))
 
 
 def _examples(count: int, seed: int) -> Examples:
@@ -72,7 +56,7 @@ def _examples(count: int, seed: int) -> Examples:
 
 def _plain_step(batches: list[Examples], product: Callable[[Tensor], Tensor], fused: bool) -> Callable[[], object]:
     """What one would write: padded ids, embeddings, a loop of products, Adam over everything."""
-    student = default_student()
+    student = student_with()
     tables = [table.weight for table in student.encoder.tables()]
     optimizer = torch.optim.Adam(student.parameters(), lr=5e-4, fused=fused or None)
     padded = [batch.ids1.padded(range(len(batch)), 0) for batch in batches]
@@ -106,7 +90,7 @@ def _unbound_product(m_LBDD: Tensor) -> Tensor:
 
 
 def _step(batches: list[Examples], head: str = "linear") -> Callable[[], object]:
-    student = default_student(head)
+    student = student_with(head)
     tables = [table.weight for table in student.encoder.tables()]
     for table in tables:
         use_huge_pages(table)
