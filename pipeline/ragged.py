@@ -57,7 +57,7 @@ class Ragged:
     def take(self, rows: Sequence[int] | Ints) -> "Ragged":
         """The rows of these numbers, in their order."""
         rows_N = np.asarray(rows, dtype=np.int64)
-        lengths_N = self.lengths[rows_N]
+        lengths_N = self.offsets[rows_N + 1] - self.offsets[rows_N]
         offsets = np.concatenate([[0], np.cumsum(lengths_N, dtype=np.int64)])
         places = np.repeat(self.offsets[rows_N] - offsets[:-1], lengths_N) + np.arange(offsets[-1])
         return Ragged(self.flat[places], offsets)

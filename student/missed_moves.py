@@ -35,6 +35,8 @@ class MissedMoves:
         large_S: by s, from the first: the sum of a_k beta1^(k-s) / (c_k kept_k).
         small_S: by s, from the first: the sum of a_k beta1^(k-s) / kept_k.
         kept_S: by k, from the first: what weight decay has left of a value.
+        small_powers: beta1^(k-s), for the last steps s that a step k is added to.
+        large_powers: beta1^(k-s) / beta2^((k-s)/2), likewise.
     """
 
     def __init__(self, num_rows: int, step: int, beta1: float, beta2: float) -> None:
@@ -46,16 +48,21 @@ class MissedMoves:
 
     def step_taken(self, lr: float, weight_decay: float) -> None:
         """Records a step; whoever took part in it notes that in ``row_V`` and ``moments_V``."""
+        self.make_room()
         self.step += 1
         now = self.step - self.first
-        if now == len(self.kept_S):
-            self._reserve(2 * now)
         self.kept_S[now] = self.kept_S[now - 1] * (1 - lr * weight_decay)
-        some = min(now, len(self._small_powers))
+        some = min(now, len(self.small_powers))
         move = lr / (1 - self.beta1**self.step) / self.kept_S[now]
-        self.small_S[now - some : now] += move * self._small_powers[-some:]
+        self.small_S[now - some : now] += move * self.small_powers[-some:]
         move *= math.sqrt(1 - self.beta2**self.step)
-        self.large_S[now - some : now] += move * self._large_powers[-some:]
+        self.large_S[now - some : now] += move * self.large_powers[-some:]
+
+    def make_room(self) -> None:
+        """Sees to a place for the next step."""
+        next_one = self.step + 1 - self.first
+        if next_one == len(self.kept_S):
+            self._reserve(2 * next_one)
 
     def behind(self) -> torch.Tensor:
         """The rows that are not up to date."""
@@ -86,4 +93,4 @@ class MissedMoves:
         ratio = self.beta1 / math.sqrt(self.beta2)
         window = 1 if ratio == 0 else size if ratio >= 1 else math.ceil(math.log(NEGLIGIBLE) / math.log(ratio))
         gap_S = np.arange(min(size, window), 0, -1)
-        self._small_powers, self._large_powers = self.beta1**gap_S, ratio**gap_S
+        self.small_powers, self.large_powers = self.beta1**gap_S, ratio**gap_S

@@ -72,11 +72,12 @@ class Student(nn.Module, PyTorchModelHubMixin):
             features = self.encoder.per_token(ids_T, starts_S, rows)
         else:
             features = self.encoder.reduce(ids_T, starts_S, rows)
-        lengths = starts_S.diff().clamp(min=1)
         if self.config.num_sequences == 2:
             features = COMPARE[self.config.pairing](*features.chunk(2))
-            lengths = torch.maximum(*lengths.chunk(2))
         if self.config.head == "bilstm":
+            lengths = starts_S.diff().clamp(min=1)
+            if self.config.num_sequences == 2:
+                lengths = torch.maximum(*lengths.chunk(2))
             return self.head(self.dropout(features), lengths)  # type: ignore[no-any-return]
         return self.head(self.dropout(features))  # type: ignore[no-any-return]
 

@@ -20,6 +20,9 @@ from student.kernels import compiled, compiled_adam, reference_adam
 from student.kernels.reference_adam import RowState
 from student.missed_moves import MissedMoves
 from student.products import NO_PADDING
+from student.tables import put_side_by_side
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass
@@ -74,12 +77,13 @@ class RowAdam(torch.optim.Adam):
     ) -> None:
         self._tables = list(tables)
         groups: list[dict[str, Any]] = [
-            {"params": self._tables, "weight_decay": table_weight_decay},
+            {"params": self._tables, "weight_decay": table_weight_decay, "fused": not self.by_rows},
             {"params": list(others), "weight_decay": weight_decay},
         ]
         super().__init__(groups, lr=lr, fused=True, decoupled_weight_decay=True, **settings)
         self._padding_idx = padding_idx
         self._states: list[RowState] = []
+        self._rows: Any = None  # the same for the kernels
         self._missed: MissedMoves | None = None  # None: every row is where dense Adam has it
         self._used: UsedRows | None = None
 
@@ -98,7 +102,7 @@ class RowAdam(torch.optim.Adam):
         self._make_room(len(ids_T))
         groups = self._kernels.group(ids_T, len(self._tables[0]), self._padding_idx)
         if self._missed is not None:
-            self._kernels.catch_up(self._states, groups.rows_R, self._missed, self.param_groups[0]["eps"])
+            self._kernels.catch_up(self._rows, groups.rows_R, self._missed, self.param_groups[0]["eps"])
         self._used = UsedRows(groups, [state.gradient_TX[: len(ids_T)] for state in self._states])
         return self._used
 
@@ -130,9 +134,7 @@ class RowAdam(torch.optim.Adam):
             number = int(self.state[self._tables[0]]["step"])
             self._missed = MissedMoves(len(self._tables[0]), number, *group["betas"])
         rates = (group["lr"], group["weight_decay"])
-        self._kernels.step(self._states, used.groups, self._missed, *rates, group["eps"], used.scale)
-        self._missed.step_taken(*rates)
-        torch._foreach_add_([self.state[table]["step"] for table in self._tables], 1)
+        self._kernels.step(self._rows, used.groups, self._missed, *rates, group["eps"], used.scale)
 
     @torch.no_grad()
     def catch_up(self) -> None:
@@ -141,7 +143,9 @@ class RowAdam(torch.optim.Adam):
         if missed is None:
             return
         rows_R = missed.behind()
-        self._kernels.catch_up(self._states, rows_R[rows_R != self._padding_idx], missed, self.param_groups[0]["eps"])
+        self._kernels.catch_up(self._rows, rows_R[rows_R != self._padding_idx], missed, self.param_groups[0]["eps"])
+        for table in self._tables:
+            self.state[table]["step"].fill_(missed.step)
         decays = missed.decays(torch.arange(len(missed.row_V)))
         for state in self._states:
             for moment_VX, decay_V in zip((state.m_VX, state.v_VX), decays, strict=True):
@@ -167,7 +171,8 @@ class RowAdam(torch.optim.Adam):
             super().step()
             return
         states = [self._state_of(parameter) for parameter in parameters]
-        torch._foreach_add_([state["step"] for state in states], 1)
+        for state in states:
+            state["step"] += 1
         arrays = [
             (p, state["exp_avg"], state["exp_avg_sq"], p.grad) for p, state in zip(parameters, states, strict=True)
         ]
@@ -176,13 +181,13 @@ class RowAdam(torch.optim.Adam):
         compiled_adam.dense_step(arrays, step, beta1, beta2, group["lr"], group["weight_decay"], group["eps"], scale)
 
     def _sum_of_squares(self, used: UsedRows) -> float:
-        used.squares = self._kernels.sum_gradients(self._states, used.groups)
+        used.squares = self._kernels.sum_gradients(self._rows, used.groups)
         return used.squares
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
-            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            moments = {name: torch.zeros_like(parameter) for name in MOMENTS}
             state.update({"step": torch.zeros(()), **moments})
         return state
 
@@ -190,10 +195,12 @@ class RowAdam(torch.optim.Adam):
         """Sees to a gradient row per token in every table; the memory is kept from step to step."""
         if self._states and len(self._states[0].gradient_TX) >= num_tokens:
             return
-        for table in self._tables:
-            self._state_of(table)
+        if not self._states:
+            put_side_by_side(self._tables)
+            put_side_by_side([self._state_of(table)[name] for table in self._tables for name in MOMENTS])
         size = max(num_tokens, 2 * len(self._states[0].gradient_TX) if self._states else 0)
         self._states = [
             RowState(table.detach(), state["exp_avg"], state["exp_avg_sq"], table.new_empty(size, table.shape[1]))
             for table, state in ((table, self.state[table]) for table in self._tables)
         ]
+        self._rows = self._kernels.handed_over(self._states)

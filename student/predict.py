@@ -15,6 +15,7 @@ from pipeline.text_reader import TextReader
 from pipeline.tokenization import load_tokenizer
 from student.data import sequences
 from student.model import Student, default_device
+from student.tables import put_side_by_side
 
 BATCH_SIZE = 1024
 
@@ -30,6 +31,7 @@ class Predictor:
 
     def __init__(self, run: str | Path) -> None:
         self.student = Student.load(Path(run)).to(default_device())
+        put_side_by_side([part.table.weight for part in self.student.encoder.parts()])
         tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
 

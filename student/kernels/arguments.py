@@ -5,6 +5,7 @@ Shapes as in `student.kernels.reference`.
 
 import ctypes
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,27 @@ LARGEST_SIDE = 64
 FEW_TOKENS = 64  # less work than it takes to wake the other threads
 
 
+_ADDRESS, _LONG, _DOUBLE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
+# By function: the type of its result, and those of its arguments.
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "interface_version": (_INT, []),
+    "use_huge_pages": (None, [_ADDRESS, _LONG]),
+    "first_wrong_id": (_LONG, [_ADDRESS]),
+    "first_wrong_start": (_LONG, [_ADDRESS]),
+    "reduce": (None, [_ADDRESS] * 2),
+    "reduce_backward": (None, [_ADDRESS] * 3),
+    "scan": (None, [_ADDRESS] * 2),
+    "scan_backward": (None, [_ADDRESS] * 4),
+    "group_rows": (_LONG, [_ADDRESS, _LONG, _LONG, _LONG, *[_ADDRESS] * 3]),
+    "sum_gradients": (_DOUBLE, [_ADDRESS, _INT, _ADDRESS, _ADDRESS, _LONG, _INT]),
+    "catch_up": (None, [_ADDRESS, _INT, _ADDRESS, _LONG, _ADDRESS, _DOUBLE, _INT]),
+    "adam_step": (None, [_ADDRESS, _INT, _ADDRESS, _LONG, *[_ADDRESS] * 3, *[_DOUBLE] * 4, _INT]),
+    "dense_squares": (_DOUBLE, [_ADDRESS, _INT, _INT]),
+    "dense_adam": (None, [_ADDRESS, _INT, _LONG, *[_DOUBLE] * 6, _INT]),
+    "distillation_loss": (_DOUBLE, [*[_ADDRESS] * 4, _LONG, _LONG, _DOUBLE, _DOUBLE, _INT, _ADDRESS]),
+}
+
+
 class Batch(ctypes.Structure):
     """Tables, ids and starts: addresses, so the tensors have to outlive it."""
 
@@ -24,6 +46,9 @@ class Batch(ctypes.Structure):
         ("vectors", ctypes.c_void_p),
         ("forward", ctypes.c_void_p),
         ("backward", ctypes.c_void_p),
+        ("vectors_stride", ctypes.c_int64),
+        ("forward_stride", ctypes.c_int64),
+        ("backward_stride", ctypes.c_int64),
         ("height", ctypes.c_int64),
         ("vector_size", ctypes.c_int64),
         ("side", ctypes.c_int64),
@@ -44,21 +69,23 @@ class Batch(ctypes.Structure):
         """
         _check("ids", ids_T, torch.int64, dimensions=1)
         _check("starts", starts_S, torch.int64, dimensions=1)
-        if len(starts_S) == 0:
+        num_starts = starts_S.shape[0]
+        if num_starts == 0:
             raise ValueError("starts are one more than the sequences, at least [0]")
         height, dtype = _height_and_type(tables)
         vectors_VE, *matrices = tables
         return cls(
             *map(pointer, tables),
+            *(0 if table is None else table.stride(0) for table in tables),
             height,
             0 if vectors_VE is None else vectors_VE.shape[1],
             _side([table.shape[1] for table in matrices if table is not None]),
             NUMBERS[dtype],
             pointer(ids_T),
             pointer(starts_S),
-            len(ids_T),
-            len(starts_S) - 1,
-            1 if len(ids_T) < FEW_TOKENS else torch.get_num_threads(),
+            ids_T.shape[0],
+            num_starts - 1,
+            1 if ids_T.shape[0] < FEW_TOKENS else torch.get_num_threads(),
         )
 
     def features(self) -> int:
@@ -84,9 +111,9 @@ class Gradients(ctypes.Structure):
     )
 
 
-def pointer(tensor: Tensor | None) -> ctypes.c_void_p:
+def pointer(tensor: Tensor | None) -> int | None:
     """A tensor's address; null for none."""
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+    return None if tensor is None else tensor.data_ptr()
 
 
 def rows(kept: Tensor | None, count: int, width: int) -> Tensor:
@@ -98,7 +125,7 @@ def rows(kept: Tensor | None, count: int, width: int) -> Tensor:
     if kept is None:
         return torch.empty(count, width)
     _check("rows of features or gradients", kept, torch.float32, dimensions=2)
-    if len(kept) < count or kept.shape[1] != width:
+    if kept.shape[0] < count or kept.shape[1] != width:
         raise ValueError(f"rows of features or gradients are {tuple(kept.shape)}, not ({count} or more, {width})")
     return kept[:count]
 
@@ -122,12 +149,12 @@ def _height_and_type(tables: Tables) -> tuple[int, torch.dtype]:
     given = {name: table for name, table in zip(TABLES, tables, strict=True) if table is not None}
     if not given:
         raise ValueError("no table is given")
-    height, dtype = next((len(table), table.dtype) for table in given.values())
+    height, dtype = next((table.shape[0], table.dtype) for table in given.values())
     if dtype not in NUMBERS:
         raise ValueError(f"tables are float32, float16 or bfloat16, not {dtype}")
     for name, table in given.items():
-        _check(f"the {name} table", table, dtype, dimensions=2)
-        if table.numel() == 0 or len(table) != height:
+        _check(f"the {name} table", table, dtype, dimensions=2, has_gaps=True)
+        if table.numel() == 0 or table.shape[0] != height:
             raise ValueError(f"the {name} table is {tuple(table.shape)}: all have the same number of rows")
     return height, dtype
 
@@ -139,9 +166,10 @@ def _side(widths: list[int]) -> int:
     return side
 
 
-def _check(name: str, tensor: Tensor, dtype: torch.dtype, dimensions: int) -> None:
-    if tensor.dtype != dtype or tensor.dim() != dimensions or tensor.device.type != "cpu":
+def _check(name: str, tensor: Tensor, dtype: torch.dtype, dimensions: int, has_gaps: bool = False) -> None:
+    """``has_gaps``: there may be other numbers between the rows, as `student.tables.side_by_side` puts them."""
+    if tensor.dtype != dtype or tensor.dim() != dimensions or not tensor.is_cpu:
         wanted = f"{dimensions} dimensions of {dtype} on the CPU"
         raise ValueError(f"{name}: {tensor.dim()} dimensions of {tensor.dtype} on {tensor.device}, not {wanted}")
-    if not tensor.is_contiguous():
+    if not (tensor.is_contiguous() or (has_gaps and tensor.stride(1) == 1)):
         raise ValueError(f"{name}: not contiguous")

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from pipeline import console
-from student.kernels.arguments import Batch, Gradients, check_values, pointer, rows
+from student.kernels.arguments import SIGNATURES, Batch, Gradients, check_values, pointer, rows
 from student.kernels.reference import RowGradients, Tables
 
 DTYPES = {torch.float32, torch.float16, torch.bfloat16}  # of tables
-INTERFACE_VERSION = 1  # of check.cpp: raise both when the arguments of a kernel change
+INTERFACE_VERSION = 3  # of check.cpp: raise both when the arguments of a kernel change
 LEVELS = {"AVX512": ("avx512", "avx2", "portable"), "AVX2": ("avx2", "portable")}
 LAST_CACHE = 32 << 20  # bytes; gradients larger than this are written past the caches
 
@@ -52,7 +52,10 @@ def load(path: Path) -> ctypes.CDLL:
     for openmp in _openmp_libraries():
         ctypes.CDLL(openmp, mode=ctypes.RTLD_GLOBAL)
     kernels = ctypes.CDLL(str(path))
-    kernels.first_wrong_id.restype = kernels.first_wrong_start.restype = ctypes.c_int64
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(kernels, name, None)  # one is missing from kernels that are not current
+        if function is not None:
+            function.restype, function.argtypes = result, arguments
     return kernels
 
 
@@ -69,7 +72,7 @@ def use_huge_pages(table: Tensor) -> None:
     """Asks for huge pages under a tensor, if the system has them: random rows are read faster then."""
     loaded = library()
     if loaded is not None:
-        loaded.use_huge_pages(pointer(table), ctypes.c_int64(table.numel() * table.element_size()))
+        loaded.use_huge_pages(pointer(table), table.numel() * table.element_size())
 
 
 def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = None) -> Tensor:

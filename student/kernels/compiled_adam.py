@@ -6,11 +6,11 @@ Shapes: T tokens, R distinct rows, V rows, X numbers of a row.
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
 
+from student.kernels.arguments import pointer
 from student.kernels.compiled import library
 from student.kernels.reference_adam import RowState
 from student.missed_moves import MissedMoves
@@ -18,8 +18,8 @@ from student.missed_moves import MissedMoves
 
 class _Table(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("value", "m", "v", "gradient")),
-        ("width", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("values", "ms", "vs", "gradients")),
+        *((name, ctypes.c_int64) for name in ("width", "stride", "moments_stride")),
     )
 
 
@@ -33,8 +33,9 @@ class _Parameter(ctypes.Structure):
 class _Missed(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("row", "moments", "large", "small", "kept")),
-        *((name, ctypes.c_int64) for name in ("first", "step")),
-        *((name, ctypes.c_double) for name in ("beta1", "beta2", "eps")),
+        *((name, ctypes.c_void_p) for name in ("large_powers", "small_powers")),
+        *((name, ctypes.c_int64) for name in ("powers", "first", "step")),
+        *((name, ctypes.c_double) for name in ("beta1", "beta2")),
     )
 
 
@@ -53,30 +54,46 @@ class Groups:
     tokens_T: Tensor
 
 
+Tables = ctypes.Array[_Table]
+
+
+def handed_over(states: Sequence[RowState]) -> Tables:
+    """What the other functions take for tables; as long as the tensors stay where they are."""
+    tables = [
+        _Table(
+            *map(pointer, (state.value_VX, state.m_VX, state.v_VX, state.gradient_TX)),
+            *(state.value_VX.shape[1], state.value_VX.stride(0), state.m_VX.stride(0)),
+        )
+        for state in states
+    ]
+    return (_Table * len(tables))(*tables)
+
+
 def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
     """Groups tokens by row, those of the padding left out."""
-    rows_T, starts_T, tokens_T = torch.empty_like(ids_T), ids_T.new_empty(len(ids_T) + 1), torch.empty_like(ids_T)
-    sizes = (ctypes.c_int64(size) for size in (len(ids_T), num_rows, padding_idx))
-    count = _kernels().group_rows(_pointer(ids_T), *sizes, *map(_pointer, (rows_T, starts_T, tokens_T)))
-    if count < 0:
-        raise IndexError(f"token {-1 - count}: id {int(ids_T[-1 - count])} is not a row of a table of {num_rows}")
-    return Groups(rows_T[:count], starts_T[: count + 1], tokens_T)
+    count = ids_T.shape[0]
+    rows_T, starts_T, tokens_T = torch.empty_like(ids_T), ids_T.new_empty(count + 1), torch.empty_like(ids_T)
+    groups = map(pointer, (rows_T, starts_T, tokens_T))
+    distinct = _kernels().group_rows(pointer(ids_T), count, num_rows, padding_idx, *groups)
+    if distinct < 0:
+        raise IndexError(f"token {-1 - distinct}: id {int(ids_T[-1 - distinct])} is not a row of a table of {num_rows}")
+    return Groups(rows_T[:distinct], starts_T[: distinct + 1], tokens_T)
 
 
-def sum_gradients(states: Sequence[RowState], groups: Groups) -> float:
+def sum_gradients(tables: Tables, groups: Groups) -> float:
     """Adds up the gradients of each row's tokens, in that of its first token; returns the sum of all squares."""
-    places = map(_pointer, (groups.starts_S, groups.tokens_T))
-    return float(_kernels().sum_gradients(*_tables(states), *places, _long(groups.rows_R), _threads()))
+    places = (pointer(groups.starts_S), pointer(groups.tokens_T), groups.rows_R.shape[0])
+    return float(_kernels().sum_gradients(tables, len(tables), *places, torch.get_num_threads()))
 
 
-def catch_up(states: Sequence[RowState], rows_R: Tensor, missed: MissedMoves, eps: float) -> None:
+def catch_up(tables: Tables, rows_R: Tensor, missed: MissedMoves, eps: float) -> None:
     """Brings the values of rows (all different) to where dense Adam would have them after the last step."""
-    rows = (_pointer(rows_R), _long(rows_R))
-    _kernels().catch_up(*_tables(states), *rows, ctypes.byref(_missed(missed, eps)), _threads())
+    rows = (pointer(rows_R), rows_R.shape[0])
+    _kernels().catch_up(tables, len(tables), *rows, ctypes.byref(_missed(missed)), eps, torch.get_num_threads())
 
 
 def step(
-    states: Sequence[RowState],
+    tables: Tables,
     groups: Groups,
     missed: MissedMoves,
     lr: float,
@@ -85,15 +102,17 @@ def step(
     scale: float,
 ) -> None:
     """One step of AdamW on rows that are up to date, with the sums of their gradients times ``scale``."""
-    rows = (_pointer(groups.rows_R), _long(groups.rows_R), _pointer(groups.starts_S), _pointer(groups.tokens_T))
-    numbers = (ctypes.c_double(number) for number in (lr, weight_decay, scale))
-    _kernels().adam_step(*_tables(states), *rows, ctypes.byref(_missed(missed, eps)), *numbers, _threads())
+    missed.make_room()
+    rows = (pointer(groups.rows_R), groups.rows_R.shape[0], pointer(groups.starts_S), pointer(groups.tokens_T))
+    numbers = (eps, lr, weight_decay, scale, torch.get_num_threads())
+    _kernels().adam_step(tables, len(tables), *rows, ctypes.byref(_missed(missed)), *numbers)
+    missed.step += 1
 
 
 def squares(gradients: Sequence[Tensor]) -> float:
     """The sum of the squares of all gradients."""
     arrays = [_Parameter(None, None, None, part.data_ptr(), part.numel()) for part in gradients]
-    return float(_kernels().dense_squares((_Parameter * len(arrays))(*arrays), len(arrays), _threads()))
+    return float(_kernels().dense_squares((_Parameter * len(arrays))(*arrays), len(arrays), torch.get_num_threads()))
 
 
 def dense_step(
@@ -107,42 +126,21 @@ def dense_step(
     scale: float,
 ) -> None:
     """Step number ``step`` of AdamW on whole parameters: value, both moments and gradient of each, contiguous."""
-    parameters = [_Parameter(*(part.data_ptr() for part in four), four[0].numel()) for four in arrays]
-    numbers = (ctypes.c_double(number) for number in (beta1, beta2, eps, lr, weight_decay, scale))
-    places = ((_Parameter * len(parameters))(*parameters), len(parameters))
-    _kernels().dense_adam(*places, ctypes.c_int64(step), *numbers, _threads())
+    parameters = [_Parameter(*map(pointer, four), four[0].numel()) for four in arrays]
+    numbers = (step, beta1, beta2, eps, lr, weight_decay, scale, torch.get_num_threads())
+    _kernels().dense_adam((_Parameter * len(parameters))(*parameters), len(parameters), *numbers)
 
 
-@cache
 def _kernels() -> ctypes.CDLL:
     kernels = library()
     assert kernels is not None, "whoever calls has looked"
-    kernels.group_rows.restype = ctypes.c_int64
-    kernels.sum_gradients.restype = kernels.dense_squares.restype = ctypes.c_double
     return kernels
 
 
-def _tables(states: Sequence[RowState]) -> tuple[ctypes.Array[_Table], int]:
-    tables = [
-        _Table(*(tensor.data_ptr() for tensor in (s.value_VX, s.m_VX, s.v_VX, s.gradient_TX)), s.value_VX.shape[1])
-        for s in states
-    ]
-    return (_Table * len(tables))(*tables), len(tables)
-
-
-def _missed(missed: MissedMoves, eps: float) -> _Missed:
-    rows = (missed.row_V.data_ptr(), missed.moments_V.data_ptr())
-    steps = (part.ctypes.data for part in (missed.large_S, missed.small_S, missed.kept_S))
-    return _Missed(*rows, *steps, missed.first, missed.step, missed.beta1, missed.beta2, eps)
-
-
-def _pointer(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
-
-
-def _long(tensor: Tensor) -> ctypes.c_int64:
-    return ctypes.c_int64(len(tensor))
-
-
-def _threads() -> int:
-    return torch.get_num_threads()
+def _missed(missed: MissedMoves) -> _Missed:
+    arrays = (missed.large_S, missed.small_S, missed.kept_S, missed.large_powers, missed.small_powers)
+    return _Missed(
+        *map(pointer, (missed.row_V, missed.moments_V)),
+        *(array.ctypes.data for array in arrays),
+        *(len(missed.small_powers), missed.first, missed.step, missed.beta1, missed.beta2),
+    )

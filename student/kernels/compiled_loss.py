@@ -3,12 +3,12 @@
 Shapes: B batch, C logits.
 """
 
-import ctypes
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from student.kernels.arguments import pointer
 from student.kernels.compiled import library
 
 
@@ -58,14 +58,8 @@ class _Loss(torch.autograd.Function):
         )
         loaded = library()
         assert loaded is not None, "whoever calls has looked"
-        loaded.distillation_loss.restype = ctypes.c_double
-        mean = loaded.distillation_loss(
-            *(ctypes.c_void_p(None if array is None else array.data_ptr()) for array in arrays),
-            *(ctypes.c_int64(size) for size in (num_rows, num_classes)),
-            *(ctypes.c_double(number) for number in (alpha, temperature)),
-            int(squared),
-            ctypes.c_void_p(gradient_BC.data_ptr()),
-        )
+        sizes = (num_rows, num_classes, alpha, temperature, squared)
+        mean = loaded.distillation_loss(*map(pointer, arrays), *sizes, pointer(gradient_BC))
         ctx.save_for_backward(gradient_BC)
         return torch.tensor(mean, dtype=torch.float32)
 

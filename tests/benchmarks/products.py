@@ -14,6 +14,7 @@ from torch import Tensor
 
 from student.kernels import compiled
 from student.kernels.reference import prefix_products
+from student.tables import put_side_by_side
 
 VOCABULARY, SEQUENCES, SIDE, VECTOR = 30522, 256, 20, 400
 UNIFORM, LONGEST = 64, 60
@@ -135,8 +136,7 @@ def _tables() -> Whole:
     sizes = (VECTOR, SIDE**2, SIDE**2)
     vectors, forward, backward = (0.01 * torch.randn(VOCABULARY, size, generator=generator) for size in sizes)
     tables = vectors, forward + torch.eye(SIDE).flatten(), backward + torch.eye(SIDE).flatten()
-    for table in tables:
-        compiled.use_huge_pages(table)
+    put_side_by_side(tables)
     return tables
 
 
@@ -144,8 +144,7 @@ def _small(tables: Whole) -> Whole:
     vectors, forward, backward = tables
     identity = torch.eye(SIDE).flatten()
     small = vectors.bfloat16(), (forward - identity).bfloat16(), (backward - identity).bfloat16()
-    for table in small:
-        compiled.use_huge_pages(table)
+    put_side_by_side(small)
     return small
 
 

@@ -12,7 +12,6 @@ from pipeline.targets import Ints
 from student.bench import random_student
 from student.config import TrainConfig
 from student.data import Examples
-from student.kernels.compiled import use_huge_pages
 from student.losses import distillation_loss
 from student.model import Student
 from student.optimizer import RowAdam
@@ -22,7 +21,7 @@ CLASSES = 3
 
 
 def alternatives(batch_size: int) -> dict[str, Callable[[], object]]:
-    """A step on batches of realistic lengths (log-normal, 13 tokens in the mean, at most 60), in turn."""
+    """A step on batches of realistic lengths (log-normal, 13 tokens in the mean, at most 60) and words, in turn."""
     batches = [_examples(batch_size, seed) for seed in range(BATCHES)]
     steps = {
         "torch loop, Adam": _plain_step(batches, _indexed_product, fused=False),
@@ -48,7 +47,8 @@ def student_with(head: str = "linear") -> Student:
 
 def _examples(count: int, seed: int) -> Examples:
     random = np.random.default_rng(seed)
-    ids = Ragged.of([random.integers(1, VOCABULARY, n).tolist() for n in lengths(count, seed)])
+    share_V = 1 / np.arange(1, VOCABULARY)  # of the words by rank: Zipf's law
+    ids = Ragged.of([1 + random.choice(VOCABULARY - 1, n, p=share_V / share_V.sum()) for n in lengths(count, seed)])
     teacher = random.normal(size=(count, CLASSES)).astype(np.float32)
     ones = np.ones(count, dtype=np.float32)
     return Examples(ids, None, random.integers(CLASSES, size=count), ones * np.nan, teacher, ones, "")
@@ -92,8 +92,6 @@ def _unbound_product(m_LBDD: Tensor) -> Tensor:
 def _step(batches: list[Examples], head: str = "linear") -> Callable[[], object]:
     student = student_with(head)
     tables = [table.weight for table in student.encoder.tables()]
-    for table in tables:
-        use_huge_pages(table)
     optimizer = RowAdam(tables, student.head.parameters(), lr=5e-4, padding_idx=0)
     turns = itertools.cycle(range(len(batches)))
 

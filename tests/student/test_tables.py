@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from student.embeddings import Encoder
 from student.export import with_small_tables
 from student.model import num_bytes, num_parameters
-from student.tables import INT8_MAX, SmallDtype, SmallTable, trained_table
+from student.tables import INT8_MAX, SmallDtype, SmallTable, put_side_by_side, trained_table
 from tests.student.test_student_model import student
 
 V, D = 7, 3
@@ -107,3 +107,12 @@ def test_a_small_student_differs_by_its_rounded_tables_alone(head: str, dtype: S
             assert isinstance(part.table, torch.nn.Embedding)
             part.table.weight.copy_(small_part.table(torch.arange(part.table.num_embeddings)))
     assert (small(*ids) - whole(*ids)).abs().max().item() < rounding / 3
+
+
+def test_tables_side_by_side_are_the_same_and_share_memory() -> None:
+    tables = [torch.randn(V, width) for width in (3, 5)]
+    before = [table.clone() for table in tables]
+    put_side_by_side(tables)
+    assert all(torch.equal(table, was) for table, was in zip(tables, before, strict=True))
+    assert [table.stride() for table in tables] == [(8, 1), (8, 1)]
+    assert tables[1].data_ptr() - tables[0].data_ptr() == 3 * tables[0].element_size()

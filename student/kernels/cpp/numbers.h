@@ -84,12 +84,13 @@ INLINE void add_row(float* sum, const Number* row, int64_t width, const Number* 
   });
 }
 
-// A table, of which there may be none.
+// A table, of which there may be none. Its rows are `stride` numbers apart.
 template <class Number>
 struct Table {
   const Number* start;
-  int64_t width;
-  Table(const void* data, int64_t width) : start(static_cast<const Number*>(data)), width(width) {}
+  int64_t width, stride;
+  Table(const void* data, int64_t width, int64_t stride)
+      : start(static_cast<const Number*>(data)), width(width), stride(stride) {}
   explicit operator bool() const { return start; }
-  INLINE const Number* row(int64_t id) const { return start + id * width; }
+  INLINE const Number* row(int64_t id) const { return start + id * stride; }
 };

@@ -5,10 +5,10 @@
 
 namespace {
 
-template <class Size, class Number>
-void reduce_part(const Batch& batch, Size size, Number, Part part, float* features) {
-  const Table<Number> vectors(batch.vectors, batch.vector_size);
-  const Table<Number> forward(batch.forward, batch.matrix_size()), backward(batch.backward, batch.matrix_size());
+template <class Number, class Size>
+void reduce_part(const Batch& batch, Size size, Part part, float* features) {
+  const auto vectors = batch.vector_table<Number>();
+  const auto forward = batch.forward_table<Number>(), backward = batch.backward_table<Number>();
   auto ahead_forward = ahead<Forward>(batch, part);
   auto ahead_backward = ahead<Backward>(batch, part);
   Chain<Size> there(size), back(size);
@@ -38,7 +38,7 @@ void reduce_part(const Batch& batch, Size size, Number, Part part, float* featur
 EXPORT void reduce(const Batch* batch, float* features) {
   with_size(*batch, [=](auto size) {
     with_number(*batch, [=](auto number) {
-      in_parts(*batch, [=](Part part) { reduce_part(*batch, size, number, part, features); });
+      in_parts(*batch, [=](Part part) { reduce_part<decltype(number)>(*batch, size, part, features); });
     });
   });
 }

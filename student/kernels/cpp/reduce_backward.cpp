@@ -13,10 +13,9 @@ struct Walk {
 
 // The products before each matrix are computed again: keeping them would cost more memory than the rows themselves.
 template <class Size>
-void chain_backward(Size size, const Batch& batch, Walk walk, const void* table, const float* gradient, float* out,
+void chain_backward(Size size, const Batch& batch, Walk walk, Table<float> matrices, const float* gradient, float* out,
                     bool streamed, Scratch& scratch) {
   if (walk.length == 0) return;
-  const Table<float> matrices(table, batch.matrix_size());
   const auto row = [&](int64_t place) { return matrices.row(batch.ids[walk.token(place)]); };
   float* products = scratch.of(walk.length * Size::CAPACITY);
   for (int64_t i = 0; i + 1 < walk.length; i++) {
@@ -42,11 +41,11 @@ void reduce_backward_part(const Batch& batch, Size size, Part part, const float*
     for (int64_t t = start; out.vectors && t < stop; t++) put(out.vectors + t * E, gradient, E, out.streamed);
     gradient += E;
     if (out.forward) {
-      chain_backward(size, batch, {start, 1, stop - start}, batch.forward, gradient, out.forward, out.streamed, scratch);
+      chain_backward(size, batch, {start, 1, stop - start}, batch.forward_table<float>(), gradient, out.forward, out.streamed, scratch);
       gradient += batch.matrix_size();
     }
     if (out.backward)
-      chain_backward(size, batch, {stop - 1, -1, stop - start}, batch.backward, gradient, out.backward, out.streamed,
+      chain_backward(size, batch, {stop - 1, -1, stop - start}, batch.backward_table<float>(), gradient, out.backward, out.streamed,
                      scratch);
   }
 }

@@ -1,4 +1,5 @@
 // Adam on the rows that a batch uses; what the moves are is explained in student/optimizer.py.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -11,22 +12,43 @@ namespace {
 
 // A table with its moments, and a gradient row per token of the batch. All tables are used with the same ids.
 struct Table {
-  float* value;
-  float* m;
-  float* v;
-  float* gradient;
-  int64_t width;
+  float* values;
+  float* ms;
+  float* vs;
+  float* gradients;
+  int64_t width, stride, moments_stride;  // the strides: from row to row
+
+  float* value(int64_t row) const { return values + row * stride; }
+  float* m(int64_t row) const { return ms + row * moments_stride; }
+  float* v(int64_t row) const { return vs + row * moments_stride; }
+  float* gradient(int64_t token) const { return gradients + token * width; }
 };
 
 // What the rows have missed: the arrays of MissedMoves.
 struct Missed {
   int64_t* row;            // by row: the step its values are up to date with
   int64_t* moments;        // by row: the step its moments are up to date with
-  const double* large;     // by step, from `first`
-  const double* small;     // by step, from `first`
-  const double* kept;      // by step, from `first`: what weight decay has left of a value since the first step
+  double* large;           // by step, from `first`
+  double* small;           // by step, from `first`
+  double* kept;            // by step, from `first`: what weight decay has left of a value since the first step
+  const double* large_powers;
+  const double* small_powers;
+  int64_t powers;  // how many; the last is that of the step just taken
   int64_t first, step;
-  double beta1, beta2, eps;
+  double beta1, beta2;
+
+  // Records a step, for which there has to be room; see MissedMoves.step_taken.
+  void take_step(double rate, double weight_decay) {
+    step++;
+    const int64_t now = step - first, some = std::min(now, powers);
+    kept[now] = kept[now - 1] * (1 - rate * weight_decay);
+    const double by_eps = rate / (1 - std::pow(beta1, step)) / kept[now];
+    const double by_root = by_eps * std::sqrt(1 - std::pow(beta2, step));
+    for (int64_t i = 1; i <= some; i++) {
+      small[now - i] += by_eps * small_powers[powers - i];
+      large[now - i] += by_root * large_powers[powers - i];
+    }
+  }
 };
 
 constexpr int LINE = 64;
@@ -38,10 +60,9 @@ void prefetch(const float* row, int64_t width) {
 
 void prefetch_row(const Table* tables, int count, int64_t row) {
   for (int k = 0; k < count; k++) {
-    const int64_t start = row * tables[k].width;
-    prefetch(tables[k].value + start, tables[k].width);
-    prefetch(tables[k].m + start, tables[k].width);
-    prefetch(tables[k].v + start, tables[k].width);
+    prefetch(tables[k].value(row), tables[k].width);
+    prefetch(tables[k].m(row), tables[k].width);
+    prefetch(tables[k].v(row), tables[k].width);
   }
 }
 
@@ -96,9 +117,9 @@ EXPORT double sum_gradients(const Table* tables, int count, const int64_t* start
   for (int64_t u = 0; u < distinct; u++) {
     for (int k = 0; k < count; k++) {
       const int64_t width = tables[k].width;
-      float* __restrict sum = tables[k].gradient + tokens[starts[u]] * width;
+      float* __restrict sum = tables[k].gradient(tokens[starts[u]]);
       for (int64_t i = starts[u] + 1; i < starts[u + 1]; i++) {
-        const float* __restrict other = tables[k].gradient + tokens[i] * width;
+        const float* __restrict other = tables[k].gradient(tokens[i]);
 #pragma omp simd
         for (int64_t j = 0; j < width; j++) sum[j] += other[j];
       }
@@ -110,7 +131,7 @@ EXPORT double sum_gradients(const Table* tables, int count, const int64_t* start
 
 // Brings the values of rows (all different) to where dense Adam would have them after the last step.
 EXPORT void catch_up(const Table* tables, int count, const int64_t* rows, int64_t num_rows, const Missed* missed,
-                     int threads) {
+                     double eps, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t u = 0; u < num_rows; u++) {
     const int64_t row = rows[u], since = missed->row[row];
@@ -124,22 +145,21 @@ EXPORT void catch_up(const Table* tables, int count, const int64_t* rows, int64_
     const double large = kept * missed->large[s] * decay1 / decay2, small = kept * missed->small[s] * decay1;
     for (int k = 0; k < count; k++) {
       const Table& table = tables[k];
-      const int64_t start = row * table.width;
-      move(table.value + start, table.m + start, table.v + start, table.width,
+      move(table.value(row), table.m(row), table.v(row), table.width,
            static_cast<float>(kept / missed->kept[s]), static_cast<float>(1 / std::fmax(large, TINY)),
-           static_cast<float>(missed->eps / std::fmax(small, TINY)));
+           static_cast<float>(eps / std::fmax(small, TINY)));
     }
     missed->row[row] = missed->step;
   }
 }
 
 // One step of AdamW on rows (all different, up to date); the gradient of rows[u] is that of token tokens[starts[u]].
-// `missed` is as it was after the step before.
+// `missed` is as it was after the step before, and is told of this one.
 EXPORT void adam_step(const Table* tables, int count, const int64_t* rows, int64_t num_rows, const int64_t* starts,
-                      const int64_t* tokens, const Missed* missed, double rate, double weight_decay, double scale,
+                      const int64_t* tokens, Missed* missed, double eps, double rate, double weight_decay, double scale,
                       int threads) {
   const int64_t step = missed->step + 1;
-  const Rates rates(missed->beta1, missed->beta2, missed->eps, step, rate, weight_decay, scale);
+  const Rates rates(missed->beta1, missed->beta2, eps, step, rate, weight_decay, scale);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t u = 0; u < num_rows; u++) {
     const int64_t row = rows[u];
@@ -148,10 +168,9 @@ EXPORT void adam_step(const Table* tables, int count, const int64_t* rows, int64
     const Rates now = rates.after(gap);
     for (int k = 0; k < count; k++) {
       const Table& table = tables[k];
-      const int64_t start = row * table.width;
-      adam(table.value + start, table.m + start, table.v + start, table.gradient + tokens[starts[u]] * table.width,
-           table.width, now);
+      adam(table.value(row), table.m(row), table.v(row), table.gradient(tokens[starts[u]]), table.width, now);
     }
     missed->row[row] = missed->moments[row] = step;
   }
+  missed->take_step(rate, weight_decay);
 }

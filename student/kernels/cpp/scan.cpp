@@ -7,9 +7,9 @@ namespace {
 
 // Sums and products along a sequence, from `token` in steps of `by`; they start at column `column` of the features.
 template <class Order, class Size, class Number>
-void scan_part(const Batch& batch, Size size, Number, Part part, const void* table, int64_t column, float* features) {
+void scan_part(const Batch& batch, Size size, Part part, Table<Number> matrices, int64_t column, float* features) {
   constexpr bool BACK = std::is_same_v<Order, Backward>;
-  const Table<Number> vectors(batch.vectors, batch.vector_size), matrices(table, batch.matrix_size());
+  const auto vectors = batch.vector_table<Number>();
   const int64_t width = batch.token_features(), by = BACK ? -1 : 1;
   auto order = ahead<Order>(batch, part);
   Chain<Size> chain(size);
@@ -42,10 +42,11 @@ EXPORT void scan(const Batch* batch, float* features) {
   with_size(*batch, [=](auto size) {
     with_number(*batch, [=](auto number) {
       in_parts(*batch, [=](Part part) {
-        scan_part<Forward>(*batch, size, number, part, batch->forward, 0, features);
+        using Number = decltype(number);
+        scan_part<Forward>(*batch, size, part, batch->forward_table<Number>(), 0, features);
         if (!batch->backward) return;
         const int64_t column = batch->vector_size + (batch->forward ? batch->matrix_size() : 0);
-        scan_part<Backward>(*batch, size, number, part, batch->backward, column, features);
+        scan_part<Backward>(*batch, size, part, batch->backward_table<Number>(), column, features);
       });
     });
   });

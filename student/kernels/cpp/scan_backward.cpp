@@ -12,10 +12,9 @@ struct Walk {
 
 // A matrix is part of its own product and of all that follow; the product before it is found in the features.
 template <class Size>
-void chain_backward(Size size, const Batch& batch, Walk walk, const void* table, const float* features,
+void chain_backward(Size size, const Batch& batch, Walk walk, Table<float> matrices, const float* features,
                     const float* gradient, float* out, bool streamed) {
   if (walk.length == 0) return;
-  const Table<float> matrices(table, batch.matrix_size());
   const auto place = [&](int64_t i) { return walk.token(i) * batch.token_features() + walk.column; };
   Back<Size> back(size);
   back.clear();
@@ -55,9 +54,9 @@ void scan_backward_part(const Batch& batch, Size size, Part part, const float* f
     if (out.vectors) sums_backward(batch, {start, 1, length, 0}, gradient, out.vectors, false);
     if (out.vectors && out.backward) sums_backward(batch, {stop - 1, -1, length, half}, gradient, out.vectors, true);
     if (out.forward)
-      chain_backward(size, batch, {start, 1, length, E}, batch.forward, features, gradient, out.forward, out.streamed);
+      chain_backward(size, batch, {start, 1, length, E}, batch.forward_table<float>(), features, gradient, out.forward, out.streamed);
     if (out.backward)
-      chain_backward(size, batch, {stop - 1, -1, length, half + E}, batch.backward, features, gradient, out.backward,
+      chain_backward(size, batch, {stop - 1, -1, length, half + E}, batch.backward_table<float>(), features, gradient, out.backward,
                      out.streamed);
   }
 }
