@@ -1,8 +1,9 @@
-"""Sentences as ids in arrays, fast: those of `pipeline.tokenization.tokenize` without its special tokens.
+"""Sentences as ids, fast: those of `pipeline.tokenization.tokenize`, as it gives them or in arrays.
 
 Shapes: N sentences, S = N + 1 starts, T bytes of all sentences end to end.
 """
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer
 
 from pipeline.ragged import Ragged, stacked
 from pipeline.targets import Ints
-from pipeline.tokenization import FAILURE, tokenize
+from pipeline.tokenization import FAILURE, Tokenized, tokenize
 from pipeline.tokenizer_safety import reported
 from pipeline.wordpiece.characters import character_table
 from pipeline.wordpiece.compiled import Int32s, WordPiece, end_to_end, library
@@ -74,6 +75,16 @@ class TextReader:
         ]
         return tuple(stacked(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
 
+    def tokenize(
+        self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
+    ) -> list[Tokenized]:
+        """What `pipeline.tokenization.tokenize` gives; arguments and errors as of `read`."""
+        frame = None if self.wordpiece is None else _frame(self.tokenizer, sentences2 is not None)
+        if frame is None:
+            return tokenize(self.tokenizer, sentences1, sentences2, max_seq_length)
+        parts = [_lists(part) for part in self.read(sentences1, sentences2, max_seq_length)]
+        return [_framed(frame, sentences) for sentences in zip(*parts, strict=True)]
+
     def _read(self, texts: Texts, max_seq_length: int) -> tuple[Ragged, ...]:
         joined = [_joined(sentences) for sentences in texts]
         room = max_seq_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2)
@@ -134,6 +145,47 @@ class _Sentences:
         for n, ids in self.answers.items():
             flat[offsets_S[n] : offsets_S[n + 1]] = ids[: length_N[n]]
         return Ragged(flat, offsets_S)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Special tokens that stand in every input, or one of its sentences."""
+
+    sentence: int | None
+    ids: list[int]
+    type_id: int
+
+
+def _frame(tokenizer: Tokenizer, is_pair: bool) -> list[_Piece] | None:
+    """What an input consists of, as an example shows it; None if that has not all sentences, or no special tokens.
+
+    Where nothing is put around sentences, an empty one changes the type of the other.
+    """
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    encoding = tokenizer.encode("a", "a") if is_pair else tokenizer.encode("a")
+    tokens = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
+    pieces = [
+        _Piece(sentence, [id_ for *_, id_ in group], type_id)
+        for (sentence, type_id), group in itertools.groupby(tokens, key=lambda token: token[:2])
+    ]
+    there = sorted(piece.sentence for piece in pieces if piece.sentence is not None)
+    return pieces if there == [0, 1][: 1 + is_pair] and len(pieces) > len(there) else None
+
+
+def _framed(frame: list[_Piece], sentences: tuple[list[int], ...]) -> Tokenized:
+    ids: list[int] = []
+    type_ids: list[int] = []
+    for piece in frame:
+        part = piece.ids if piece.sentence is None else sentences[piece.sentence]
+        ids += part
+        type_ids += [piece.type_id] * len(part)
+    return Tokenized(ids, type_ids, sentences[0], sentences[1] if len(sentences) == 2 else [])
+
+
+def _lists(rows: Ragged) -> list[list[int]]:
+    flat, offsets = rows.flat.tolist(), rows.offsets.tolist()
+    return [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
 
 
 def _joined(sentences: Sequence[str]) -> tuple[bytes, Ints] | None:

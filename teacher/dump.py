@@ -32,6 +32,7 @@ from pipeline.metrics import score_logits
 from pipeline.sources import Source, load_source, sentences
 from pipeline.targets import Floats, gold_arrays
 from pipeline.tasks import Task, load_task
+from pipeline.text_reader import TextReader
 from pipeline.tokenization import Tokenized, tokenize
 from teacher.augment.folder import Variants
 from teacher.augment.mask_pos import MASK
@@ -178,10 +179,11 @@ def _write_shards(
     max_tokens: int,
 ) -> None:
     """Shard after shard; while the teacher goes through one, the next is read and the last is written."""
+    reader = TextReader.of(teacher.tokenizer)
 
     def read(shard: Shard) -> _Part:
         rows = source.read(shard)
-        inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
+        inputs = reader.tokenize(*sentences(rows), manifest.max_seq_length)
         return _Part(shard, rows, text_hashes(rows, manifest.tokenizer.sha256), inputs)
 
     def ask(part: _Part) -> tuple[_Part, Floats]:

@@ -110,6 +110,7 @@ def test_every_variant_is_compiled(name: str) -> None:
 def test_the_same_ids_as_the_library(name: str, rows: list[tuple[str, str]], pair: bool, length: int) -> None:
     first, second = [a for a, _ in rows], [b for _, b in rows] if pair else None
     assert actual(READERS[name], first, second, length) == expected(LIBRARY[name], first, second, length)
+    assert READERS[name].tokenize(first, second, length) == tokenize(LIBRARY[name], first, second, length)
 
 
 def ids(*pieces: str) -> list[int]:
