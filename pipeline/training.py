@@ -49,8 +49,14 @@ def has_fast_bf16() -> bool:
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
-    """Seeds dropout for one step, so that a resumed run draws what an undisturbed one would."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))
+    """Seeds dropout for one step, so that a resumed run draws what an undisturbed one would.
+
+    `torch.manual_seed` would do the same, and keep a record of its caller for every device that is not in use.
+    """
+    number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(number)
 
 
 def linear_decay(step: int, total_steps: int, warmup_steps: int = 0) -> float:
