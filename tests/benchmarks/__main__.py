@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 
 from pipeline import console
+from pipeline.timing import interleaved
 from tests.benchmarks import augmentation, batching, macros, mlm_dump, mlm_head, products, tokenization, training_step
-from tests.benchmarks.measure import interleaved, ratios
+from tests.benchmarks.ratios import ratios
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
     "teacher's forward pass over 512 rows, MiniLM-L6's shape": batching.alternatives,

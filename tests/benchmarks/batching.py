@@ -16,12 +16,13 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 
 from pipeline import console
 from pipeline.targets import Floats, Target
+from pipeline.timing import interleaved
 from pipeline.tokenization import Tokenized
 from teacher.batching import token_budget_batches
 from teacher.inference import CPU_TOKENS_PER_BATCH, collate, forward
 from teacher.models import Teacher
 from teacher.precision import inference_mode, keep_head_in_float32
-from tests.benchmarks.measure import interleaved, ratios
+from tests.benchmarks.ratios import ratios
 
 ROWS, VOCABULARY, FIXED_LENGTH, FIXED_ROWS, CLASSES = 768, 30522, 128, 32, 3
 DEVIATION = 2.5  # of the logits whose divergence is told

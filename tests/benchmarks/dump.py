@@ -16,6 +16,7 @@ import yaml
 from pipeline import console
 from pipeline.targets import make_target
 from pipeline.tasks import Task, load_task
+from pipeline.timing import interleaved
 from pipeline.tokenization import tokenize
 from teacher.batching import token_budget_batches
 from teacher.config import DumpConfig, Precision
@@ -25,7 +26,6 @@ from teacher.models import load_teacher, new_classifier
 from teacher.precision import inference_mode, keep_head_in_float32
 from teacher.tiny import create_tiny_bert
 from teacher.training import save_teacher
-from tests.benchmarks.measure import interleaved
 
 LENGTH, WORDS, ROWS_PER_SHARD = 128, 5000, 4096
 MANIFEST = {

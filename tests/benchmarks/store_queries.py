@@ -22,8 +22,8 @@ from pipeline.logit_set.schema import examples_schema
 from pipeline.logit_set.writer import complete_set, plan_shards, start_set, write_shard
 from pipeline.sql.gate import select, to_arrow
 from pipeline.targets import Target
+from pipeline.timing import interleaved
 from pipeline.tokenization import tokenizer_sha256
-from tests.benchmarks.measure import interleaved
 
 ROWS, SETS, CLASSES, WORDS, ROWS_PER_SHARD = 10_000_000, 4, 3, 2000, 250_000
 SPLITS = {"train": 0.9, "validation": 0.05, "test": 0.05}

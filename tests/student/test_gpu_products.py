@@ -9,6 +9,7 @@ import torch
 pytest.importorskip("triton")
 
 from student.kernels import gpu
+from student.kernels.reference import Tables
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS = 7
@@ -24,7 +25,7 @@ def _poisoned() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def random_tables(size: int, side: int, subset: tuple[bool, ...] = (True, True, True)) -> gpu.Tables:
+def random_tables(size: int, side: int, subset: tuple[bool, ...] = (True, True, True)) -> Tables:
     torch.manual_seed(side)
     matrices = (torch.eye(side).flatten() + 0.4 * torch.randn(ROWS, side**2) / side**0.5 for _ in range(2))
     vectors, forward, backward = (
@@ -42,12 +43,12 @@ def ragged(*lengths: int) -> tuple[torch.Tensor, torch.Tensor]:
 Rows = list[torch.Tensor | None]
 
 
-def token_rows(tables: gpu.Tables, ids_T: torch.Tensor) -> Rows:
+def token_rows(tables: Tables, ids_T: torch.Tensor) -> Rows:
     """The rows of the tokens in float64, as leaves whose gradients are asked for."""
     return [None if table is None else table[ids_T].double().requires_grad_() for table in tables]
 
 
-def expected_features(tables: gpu.Tables, rows: Rows, span: range) -> torch.Tensor:
+def expected_features(tables: Tables, rows: Rows, span: range) -> torch.Tensor:
     """A sequence's features by the book, one product after the other."""
     vectors, forward, backward = rows
     parts = []
@@ -62,7 +63,7 @@ def expected_features(tables: gpu.Tables, rows: Rows, span: range) -> torch.Tens
     return torch.cat(parts)
 
 
-def expected_scan(tables: gpu.Tables, rows: Rows, span: range) -> list[torch.Tensor]:
+def expected_scan(tables: Tables, rows: Rows, span: range) -> list[torch.Tensor]:
     """The features of each token: of what ends at it, and of what begins at it."""
     vectors, forward, backward = rows
     features = []

@@ -1,8 +1,4 @@
-"""What the benchmarks share: the timer, and a table of ratios."""
-
-from pipeline.timing import interleaved
-
-__all__ = ["interleaved", "ratios"]
+"""What the benchmarks share: a table of ratios."""
 
 
 def ratios(seconds: dict[str, float]) -> list[list[object]]:
