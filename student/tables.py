@@ -72,24 +72,18 @@ class SmallTable(nn.Module):
 TokenTable = nn.Embedding | SmallTable
 
 
-def side_by_side(rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Room for tables whose rows of the same number follow each other in memory: fetched faster than from many places.
-
-    Returns:
-        Tensors [rows, width], not initialized; parts of one.
-    """
-    whole = torch.empty(rows, sum(widths), dtype=dtype, device=device)
-    if device.type == "cpu":
-        use_huge_pages(whole)
-    return list(torch.split(whole, list(widths), dim=1))
-
-
 def put_side_by_side(tables: Sequence[Tensor]) -> None:
-    """Moves tables with the same rows to where `side_by_side` has room for them.
+    """Moves tables so that rows of the same number follow each other in memory: fetched faster than from many places.
 
-    For those who read them by row only: torch's fused optimizers write beyond the rows of such a table.
+    Each becomes a part of one tensor. For those who read tables by row only: torch's fused optimizers write beyond the
+    rows of such a table.
+
+    Args:
+        tables: each [rows, any], on the same device and of the same type; are changed in place.
     """
     widths = [table.shape[1] for table in tables]
-    room = side_by_side(len(tables[0]), widths, tables[0].dtype, tables[0].device)
-    for table, part in zip(tables, room, strict=True):
+    whole = tables[0].new_empty(len(tables[0]), sum(widths))
+    if whole.is_cpu:
+        use_huge_pages(whole)
+    for table, part in zip(tables, torch.split(whole, widths, dim=1), strict=True):
         table.data = part.copy_(table.data)

@@ -1,6 +1,5 @@
 """Work beside the forward pass, in threads: tokenisers and Parquet let go of Python's lock."""
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -8,9 +7,6 @@ from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
-# Seconds for which a thread may keep Python's lock from another. The forward pass lets go of it in every operation, and
-# would wait for Python's usual 0.005 to get it back whenever the other threads have work.
-SWITCH_INTERVAL = 0.0002
 
 
 def begin(job: Callable[[], T]) -> Callable[[], T]:
@@ -45,12 +41,9 @@ def behind(items: Iterator[T], work: Callable[[T], object]) -> None:
     Work that has begun is waited for, also if the next item fails: it may be a file that need not be written again.
     """
     finished: Callable[[], object] = begin(lambda: None)
-    switch_interval = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_INTERVAL)
     try:
         for item in items:
             finished()
             finished = begin(partial(work, item))
     finally:
-        sys.setswitchinterval(switch_interval)
         finished()
