@@ -30,6 +30,7 @@ from teacher.mlm.model import MaskedLm, ask, decoder_of, load_masked_lm
 from teacher.mlm.sequences import Sequences
 from teacher.mlm.staging import staged_manifest
 from teacher.mlm.text import Text, masking_plan, open_text
+from teacher.overlap import ahead
 from teacher.precision import inference_mode
 
 PROBE_DOCUMENTS = 8
@@ -138,9 +139,9 @@ def _groups(
     statistics: Statistics,
     steps: console.Steps,
 ) -> Iterator[pa.Table]:
-    """The row groups of a shard, as the teacher goes through its documents."""
+    """The row groups of a shard, as the teacher goes through its documents; the next are read meanwhile."""
     size, seen = rows_per_group(manifest.codec), shard.start
-    for sequences in text.sequences(lm.tokens, shard.split, shard.start, shard.stop):
+    for sequences in ahead(text.sequences(lm.tokens, shard.split, shard.start, shard.stop)):
         masked = mask(sequences, plan)
         for start in range(0, len(masked.sequence_R), size):
             part = masked.take(np.arange(start, min(start + size, len(masked.sequence_R))))
