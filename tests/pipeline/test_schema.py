@@ -62,7 +62,8 @@ def test_encodings(opinion_set: LogitSet) -> None:
     columns = {group.column(k).path_in_schema: group.column(k) for k in range(group.num_columns)}
     assert {column.compression for column in columns.values()} == {"ZSTD"}
     assert "BYTE_STREAM_SPLIT" in columns["logits.list.element"].encodings
-    assert "RLE_DICTIONARY" in columns["ids1.list.element"].encodings
+    assert "BYTE_STREAM_SPLIT" in columns["ids1.list.element"].encodings
+    assert "RLE_DICTIONARY" in columns["label"].encodings
     assert columns["source_row"].has_offset_index
 
 
