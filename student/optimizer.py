@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from student.kernels import compiled, compiled_adam, reference_adam
-from student.kernels.reference_adam import RowState
+from student.kernels.reference_adam import Rates, RowState
 from student.missed_moves import MissedMoves
 from student.products import NO_PADDING
 from student.tables import put_side_by_side
@@ -133,8 +133,7 @@ class RowAdam(torch.optim.Adam):
         if self._missed is None:
             number = int(self.state[self._tables[0]]["step"])
             self._missed = MissedMoves(len(self._tables[0]), number, *group["betas"])
-        rates = (group["lr"], group["weight_decay"])
-        self._kernels.step(self._rows, used.groups, self._missed, *rates, group["eps"], used.scale)
+        self._kernels.step(self._rows, used.groups, self._missed, _rates(group, used.scale))
 
     @torch.no_grad()
     def catch_up(self) -> None:
@@ -176,9 +175,7 @@ class RowAdam(torch.optim.Adam):
         arrays = [
             (p, state["exp_avg"], state["exp_avg_sq"], p.grad) for p, state in zip(parameters, states, strict=True)
         ]
-        step = int(states[0]["step"])
-        beta1, beta2 = group["betas"]
-        compiled_adam.dense_step(arrays, step, beta1, beta2, group["lr"], group["weight_decay"], group["eps"], scale)
+        compiled_adam.dense_step(arrays, int(states[0]["step"]), group["betas"], _rates(group, scale))
 
     def _sum_of_squares(self, used: UsedRows) -> float:
         used.squares = self._kernels.sum_gradients(self._rows, used.groups)
@@ -204,3 +201,7 @@ class RowAdam(torch.optim.Adam):
             for table, state in ((table, self.state[table]) for table in self._tables)
         ]
         self._rows = self._kernels.handed_over(self._states)
+
+
+def _rates(group: dict[str, Any], scale: float) -> Rates:
+    return Rates(group["lr"], group["weight_decay"], group["eps"], scale)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from student.kernels.arguments import pointer
 from student.kernels.compiled import library
-from student.kernels.reference_adam import RowState
+from student.kernels.reference_adam import Rates, RowState
 from student.missed_moves import MissedMoves
 
 
@@ -92,20 +92,12 @@ def catch_up(tables: Tables, rows_R: Tensor, missed: MissedMoves, eps: float) ->
     _kernels().catch_up(tables, len(tables), *rows, ctypes.byref(_missed(missed)), eps, torch.get_num_threads())
 
 
-def step(
-    tables: Tables,
-    groups: Groups,
-    missed: MissedMoves,
-    lr: float,
-    weight_decay: float,
-    eps: float,
-    scale: float,
-) -> None:
-    """One step of AdamW on rows that are up to date, with the sums of their gradients times ``scale``."""
+def step(tables: Tables, groups: Groups, missed: MissedMoves, rates: Rates) -> None:
+    """One step of AdamW on rows that are up to date, with the sums of their gradients."""
     missed.make_room()
     rows = (pointer(groups.rows_R), groups.rows_R.shape[0], pointer(groups.starts_S), pointer(groups.tokens_T))
-    numbers = (eps, lr, weight_decay, scale, torch.get_num_threads())
-    _kernels().adam_step(tables, len(tables), *rows, ctypes.byref(_missed(missed)), *numbers)
+    missed_moves = ctypes.byref(_missed(missed))
+    _kernels().adam_step(tables, len(tables), *rows, missed_moves, *rates, torch.get_num_threads())
     missed.step += 1
 
 
@@ -118,16 +110,12 @@ def squares(gradients: Sequence[Tensor]) -> float:
 def dense_step(
     arrays: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]],
     step: int,
-    beta1: float,
-    beta2: float,
-    lr: float,
-    weight_decay: float,
-    eps: float,
-    scale: float,
+    betas: tuple[float, float],
+    rates: Rates,
 ) -> None:
     """Step number ``step`` of AdamW on whole parameters: value, both moments and gradient of each, contiguous."""
     parameters = [_Parameter(*map(pointer, four), four[0].numel()) for four in arrays]
-    numbers = (step, beta1, beta2, eps, lr, weight_decay, scale, torch.get_num_threads())
+    numbers = (step, *betas, *rates, torch.get_num_threads())
     _kernels().dense_adam((_Parameter * len(parameters))(*parameters), len(parameters), *numbers)
 
 

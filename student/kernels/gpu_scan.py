@@ -12,9 +12,9 @@ def scan(tables: Tables, ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.T
     """[v_1 + … + v_t ; X_1 … X_t] of each token and, with a backward table, [v_t + … + v_L ; Y_L … Y_t] after it.
 
     Args:
-        tables: vectors_VE, forward_VF and backward_VF, float32.
-        ids_T: int64, all sequences end to end.
-        starts_S: int64, from 0 to T; sequence n is ``ids_T[starts_S[n]:starts_S[n + 1]]``.
+        tables: as for `reduce`, as are the others.
+        ids_T: all sequences.
+        starts_S: where they start.
 
     Returns:
         features_TP, float32.

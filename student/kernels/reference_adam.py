@@ -5,11 +5,21 @@ Shapes: T tokens, R distinct rows, V rows, X numbers of a row.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from student.missed_moves import MissedMoves
+
+
+class Rates(NamedTuple):
+    """How far a step of AdamW goes; gradients are multiplied by ``scale`` first."""
+
+    lr: float
+    weight_decay: float
+    eps: float
+    scale: float
 
 
 @dataclass(frozen=True)
@@ -81,17 +91,10 @@ def catch_up(states: Sequence[RowState], rows_R: Tensor, missed: MissedMoves, ep
     missed.row_V[rows_R] = missed.step
 
 
-def step(
-    states: Sequence[RowState],
-    groups: Groups,
-    missed: MissedMoves,
-    lr: float,
-    weight_decay: float,
-    eps: float,
-    scale: float,
-) -> None:
-    """One step of AdamW on rows that are up to date, with the sums of their gradients times ``scale``."""
+def step(states: Sequence[RowState], groups: Groups, missed: MissedMoves, rates: Rates) -> None:
+    """One step of AdamW on rows that are up to date, with the sums of their gradients."""
     rows_R, (beta1, beta2) = groups.rows_R, (missed.beta1, missed.beta2)
+    lr, weight_decay, eps, scale = rates
     number = missed.step + 1
     for state in states:
         decay1_R1, decay2_R1 = (part.to(state.m_VX.dtype).unsqueeze(1) for part in missed.decays(rows_R))

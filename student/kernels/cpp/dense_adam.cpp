@@ -47,8 +47,8 @@ EXPORT double dense_squares(const Parameter* parameters, int count, int threads)
 }
 
 // Step number `step` of AdamW, with the gradients times `scale`.
-EXPORT void dense_adam(const Parameter* parameters, int count, int64_t step, double beta1, double beta2, double eps,
-                       double rate, double weight_decay, double scale, int threads) {
+EXPORT void dense_adam(const Parameter* parameters, int count, int64_t step, double beta1, double beta2,
+                       double rate, double weight_decay, double eps, double scale, int threads) {
   const auto all = pieces(parameters, count);
   const auto number = static_cast<int64_t>(all.size());
   const Rates rates(beta1, beta2, eps, step, rate, weight_decay, scale);

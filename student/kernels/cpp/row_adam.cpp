@@ -156,7 +156,7 @@ EXPORT void catch_up(const Table* tables, int count, const int64_t* rows, int64_
 // One step of AdamW on rows (all different, up to date); the gradient of rows[u] is that of token tokens[starts[u]].
 // `missed` is as it was after the step before, and is told of this one.
 EXPORT void adam_step(const Table* tables, int count, const int64_t* rows, int64_t num_rows, const int64_t* starts,
-                      const int64_t* tokens, Missed* missed, double eps, double rate, double weight_decay, double scale,
+                      const int64_t* tokens, Missed* missed, double rate, double weight_decay, double eps, double scale,
                       int threads) {
   const int64_t step = missed->step + 1;
   const Rates rates(missed->beta1, missed->beta2, eps, step, rate, weight_decay, scale);
