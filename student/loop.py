@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from pipeline import console
+from pipeline.device import to_device
 from pipeline.errors import ConfigError
 from pipeline.targets import Ints, Target
 from pipeline.training import (
@@ -93,10 +94,10 @@ def _train_epoch(config: TrainConfig, student: Student, optimizer: RowAdam, exam
             seed_step(config.seed, step + 1)
             rate = linear_decay(step, total_steps, config.warmup_steps)
             set_learning_rate(optimizer, config.learning_rate * rate)
-            ids_T, starts_S = student.drop_tokens(*(part.to(device) for part in examples.batch(rows)))
+            ids_T, starts_S = student.drop_tokens(*(to_device(part, device) for part in examples.batch(rows)))
             used = optimizer.use(ids_T) if optimizer.by_rows else None
             logits_BC = student.logits(ids_T, starts_S, used)
-            teacher_BC, gold_B, weight_B = (part[rows].to(device) for part in (teacher_NC, gold_N, weight_N))
+            teacher_BC, gold_B, weight_B = (to_device(part[rows], device) for part in (teacher_NC, gold_N, weight_N))
             loss = _loss(config, target, logits_BC, teacher_BC, gold_B, weight_B)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.clip_gradients(config.max_grad_norm)

@@ -77,7 +77,7 @@ class RowAdam(torch.optim.Adam):
     ) -> None:
         self._tables = list(tables)
         groups: list[dict[str, Any]] = [
-            {"params": self._tables, "weight_decay": table_weight_decay, "fused": not self.by_rows},
+            {"params": self._tables, "weight_decay": table_weight_decay},
             {"params": list(others), "weight_decay": weight_decay},
         ]
         super().__init__(groups, lr=lr, fused=True, decoupled_weight_decay=True, **settings)
@@ -123,6 +123,8 @@ class RowAdam(torch.optim.Adam):
         assert closure is None, "not built"
         used, self._used = self._used, None
         if used is None:
+            # torch's fused steps write beyond the rows of tables that lie side by side
+            self.param_groups[0]["fused"] = all(table.is_contiguous() for table in self._tables)
             super().step()
             return
         assert used.is_filled, "there was no backward pass"

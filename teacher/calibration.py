@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from pipeline.device import to_device
 from teacher.batching import token_budget_batches
-from teacher.inference import to_device
 from teacher.precision import inference_mode
 
 BATCHES, ROUNDS = 8, 3

@@ -7,6 +7,7 @@ import torch
 from accelerate.utils.memory import should_reduce_batch_size
 
 from pipeline import console
+from pipeline.device import to_device
 from pipeline.errors import TeacherError
 from pipeline.ragged import Ragged
 from pipeline.targets import Floats
@@ -99,11 +100,6 @@ def forward(teacher: Teacher, inputs: Sequence[Tokenized]) -> torch.Tensor:
     batch = {name: to_device(values, teacher.model.device) for name, values in collate(teacher, inputs).items()}
     logits_BC: torch.Tensor = teacher.model(**batch).logits.float()
     return logits_BC
-
-
-def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copies a tensor to the device; to a GPU from pinned memory, so that the host need not wait."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 def collate(teacher: Teacher, inputs: Sequence[Tokenized]) -> dict[str, torch.Tensor]:

@@ -15,6 +15,7 @@ from accelerate import PartialState
 from accelerate.utils import reduce
 
 from pipeline import console
+from pipeline.device import to_device
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder, remove_temporaries, write_text
 from pipeline.logit_set.codecs import CODECS, Decoder, Distribution
@@ -169,12 +170,13 @@ def _step(
     # Processes add up gradients of the same shape: those of whole tables.
     rows = optimizer.use(batch.ids_BL.flatten()) if optimizer.by_rows and state.num_processes == 1 else None
     student.train()
-    features_PF = student(batch.ids_BL.to(device), batch.row_P.to(device), batch.place_P.to(device), rows)
+    places = (to_device(part, device) for part in (batch.ids_BL, batch.row_P, batch.place_P))
+    features_PF = student(*places, rows)
     counts = torch.tensor(float(len(batch.row_P)), device=device)
     if state.num_processes > 1:
         counts = reduce(counts, reduction="sum")
     teacher_of = stored_teacher(token_set, decoder, batch, config.temperature)
-    target_P = batch.target_P.to(device)
+    target_P = to_device(batch.target_P, device)
     mean = head.backward(features_PF, target_P, teacher_of, config.alpha, config.temperature, 1 / counts)
     if state.num_processes > 1:
         for parameter in student.parameters():
