@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from pipeline.ragged import Ragged, stacked
 from pipeline.targets import Ints
-from pipeline.tokenization import FAILURE, Tokenized, tokenize
+from pipeline.tokenization import FAILURE, Tokenized, example, tokenize
 from pipeline.tokenizer_safety import reported
 from pipeline.wordpiece.characters import character_table
 from pipeline.wordpiece.compiled import Int32s, WordPiece, end_to_end, library
@@ -161,9 +161,7 @@ def _frame(tokenizer: Tokenizer, is_pair: bool) -> list[_Piece] | None:
 
     Where nothing is put around sentences, an empty one changes the type of the other.
     """
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    encoding = tokenizer.encode("a", "a") if is_pair else tokenizer.encode("a")
+    encoding = example(tokenizer, is_pair)
     tokens = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
     pieces = [
         _Piece(sentence, [id_ for *_, id_ in group], type_id)

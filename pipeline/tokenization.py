@@ -91,16 +91,26 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
+def example(tokenizer: Tokenizer, is_pair: bool) -> Encoding:
+    """What a tokenizer makes of one short word or two, which shows where it puts special tokens.
+
+    Args:
+        tokenizer: its truncation and padding settings are removed.
+        is_pair: whether to show it a pair.
+    """
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    with reported(FAILURE):
+        return tokenizer.encode("a", "a") if is_pair else tokenizer.encode("a")
+
+
 def frame_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The special tokens before and after a single sentence; BERT's are ``[CLS]`` and ``[SEP]``.
 
     Args:
         tokenizer: its truncation and padding settings are removed.
     """
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    with reported(FAILURE):
-        encoding = tokenizer.encode("a")
+    encoding = example(tokenizer, is_pair=False)
     places = [place for place, sentence in enumerate(encoding.sequence_ids) if sentence is not None]
     return encoding.ids[: places[0]], encoding.ids[places[-1] + 1 :]
 
@@ -113,10 +123,7 @@ def special_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...],
     Args:
         tokenizer: its truncation and padding settings are removed.
     """
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    with reported(FAILURE):
-        encoding = tokenizer.encode("a", "a")
+    encoding = example(tokenizer, is_pair=True)
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])
     part = 0
     for token, sentence in zip(encoding.ids, encoding.sequence_ids, strict=True):

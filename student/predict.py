@@ -31,8 +31,7 @@ class Predictor:
 
     def __init__(self, run: str | Path) -> None:
         self.student = Student.load(Path(run)).to(default_device())
-        if self.student.device.type == "cpu":
-            put_side_by_side([part.table.weight for part in self.student.encoder.parts()])
+        put_side_by_side([part.table.weight for part in self.student.encoder.parts()])
         tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
 
