@@ -1,8 +1,8 @@
 """The compiled parts. The installation goes on where no compiler is found: torch and `tokenizers` do their work then.
 
 The kernels of the ordered products are built once per level of instructions; which one is loaded is decided when they
-are used, see `student.kernels.compiled`. WordPiece is built once, see `pipeline.wordpiece.compiled`. Everything else
-about the package is in pyproject.toml.
+are used, see `student.kernels.compiled`. WordPiece is built once, see `pipeline.text.wordpiece.compiled`. Everything
+else about the package is in pyproject.toml.
 """
 
 import os
@@ -35,9 +35,9 @@ def _kernels(level: str, flags: list[str]) -> Extension:
     )
 
 
-WORDPIECE = Path("pipeline/wordpiece/cpp")
+WORDPIECE = Path("pipeline/text/wordpiece/cpp")
 _wordpiece = Extension(
-    "pipeline.wordpiece._compiled",
+    "pipeline.text.wordpiece._compiled",
     sources=sorted(map(str, WORDPIECE.glob("*.cpp"))),
     depends=sorted(map(str, WORDPIECE.glob("*.h"))),
     extra_compile_args=[*COMPILE, "-pthread"],

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.environment import is_main_process, progress_disabled
-from pipeline.plain_text import visible
+from pipeline.untrusted import visible
 
 LINE_EVERY_S = 30
 LONGEST_CELL, SHORTEST_CELL = 60, 20  # characters of a text in a table of rows

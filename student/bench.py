@@ -5,16 +5,16 @@ from pathlib import Path
 
 import torch
 
+from pipeline.arrays import Ragged
 from pipeline.bench.reader import Reader, wait_for
 from pipeline.bench.vocabulary import made_up_tokenizer
 from pipeline.files import write_text
-from pipeline.logit_set.manifest import TOKENIZER_FILE
-from pipeline.ragged import Ragged
-from pipeline.targets import Target
-from pipeline.tokenization import pad_id, tokenizer_sha256
-from student.architecture import design
+from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.tasks.target import Target
+from pipeline.text.tokenizer import pad_id, tokenizer_sha256
 from student.config import TrainConfig
-from student.model import Student, num_parameters
+from student.model.architecture import design
+from student.model.model import Student, num_parameters
 from student.predict import Predictor
 
 BERT_VOCABULARY_SIZE = 30522

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from pipeline.arrays import Floats, Ints, Ragged, ragged, side_by_side, stacked
 from pipeline.errors import DataError, IntegrityError
-from pipeline.logit_set.chosen import read_chosen
+from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
-from pipeline.logit_set.schema import logits_of
-from pipeline.ragged import Ragged, ragged, side_by_side, stacked
-from pipeline.targets import NO_LABEL, Floats, Ints, Target, gold_arrays, gold_classes
-from student.architecture import StudentConfig
+from pipeline.query.selection import read_chosen
+from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, gold_classes
+from student.model.architecture import StudentConfig
 
 COLUMNS = (*KEYS, "ids1", "ids2", "label", "score", "logits")
 

@@ -8,13 +8,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.errors import ConfigError
-from pipeline.targets import make_target
-from pipeline.tasks import load_task
-from student.architecture import Facts, StudentConfig, design, read_config, summary
-from student.heads import BiLstmHead
-from student.model import Student, num_bytes, num_parameters
+from pipeline.tasks.target import make_target
+from pipeline.tasks.task import load_task
+from student.model.architecture import Facts, StudentConfig, design, read_config, summary
+from student.model.heads import BiLstmHead
+from student.model.model import Student, num_bytes, num_parameters
+from student.model.weights import CONFIG_FILE
 from student.recipe import load_recipe
-from student.weights import CONFIG_FILE
 
 BERT_BASE_UNCASED: Facts = {"vocabulary_size": 30522, "pad_id": 0, "special_ids": ((101,), (102,), (102,))}
 

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.bootstrap import bootstrap_intervals
+from pipeline.arrays import Floats
 from pipeline.errors import DataError, FingerprintMismatchError
-from pipeline.logit_set.mixture import open_sets
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
-from pipeline.metrics import bin_scores, fidelity, glue_score, majority_scores, score_logits
-from pipeline.run_record import RUN_RECORD, Record, read_record, recorded_sets
-from pipeline.targets import Floats
-from student.architecture import StudentConfig
+from pipeline.query.mixture import open_sets
+from pipeline.tasks.intervals import bootstrap_intervals
+from pipeline.tasks.metrics import bin_scores, fidelity, glue_score, majority_scores, score_logits
+from pipeline.training.run_record import RUN_RECORD, Record, read_record, recorded_sets
 from student.config import EvaluateConfig
 from student.data import Examples, as_read, load_examples, sorted_batches
-from student.model import Student, default_device
+from student.model.architecture import StudentConfig
+from student.model.model import Student, default_device
 
 BATCH_SIZE = 256
 

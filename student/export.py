@@ -9,15 +9,15 @@ from torch import nn
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, raise_all
 from pipeline.files import make_folder, sha256
-from pipeline.run_record import RUN_RECORD, Record, read_record, write_record
-from student.card import CARD_FILE, card_text
+from pipeline.training.run_record import RUN_RECORD, Record, read_record, write_record
 from student.config import ExportConfig
 from student.data import Examples
 from student.evaluate import dev_examples, evaluate_split, open_measured
-from student.model import Student, num_bytes, num_parameters
+from student.model.card import CARD_FILE, card_text
+from student.model.model import Student, num_bytes, num_parameters
+from student.model.tables import SmallDtype, SmallTable
+from student.model.weights import WEIGHTS_FILE
 from student.onnx_file import check_exportable, write_onnx
-from student.tables import SmallDtype, SmallTable
-from student.weights import WEIGHTS_FILE
 
 
 def export(config: ExportConfig) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from torch import nn
 from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError
 from pipeline.files import write_atomically
 from student.kernels.reference import GROUP, exported_product
-from student.model import Student
-from student.pairing import COMPARE
+from student.model.heads import COMPARE
+from student.model.model import Student
 
 if TYPE_CHECKING:
     import onnxruntime

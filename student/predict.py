@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipeline.arrays import Floats, stacked
 from pipeline.errors import ConfigError
-from pipeline.logit_set.manifest import TOKENIZER_FILE
-from pipeline.ragged import stacked
-from pipeline.targets import Floats, predicted_scores, softmax
-from pipeline.text_reader import TextReader
-from pipeline.tokenization import load_tokenizer
+from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.tasks.target import predicted_scores, softmax
+from pipeline.text.reader import TextReader
+from pipeline.text.tokenizer import load_tokenizer
 from student.data import sequences
-from student.model import Student, default_device
-from student.tables import put_side_by_side
+from student.model.model import Student, default_device
+from student.model.tables import put_side_by_side
 
 BATCH_SIZE = 1024
 

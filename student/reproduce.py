@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.logit_set.mixture import open_sets
 from pipeline.logit_set.reader import find_set
-from pipeline.run_record import RUN_RECORD, read_record, recorded_sets
+from pipeline.query.mixture import open_sets
+from pipeline.training.run_record import RUN_RECORD, read_record, recorded_sets
 from student.config import ReproduceConfig
 from student.data import load_chosen
-from student.mlm.model import is_pretrained
+from student.pretrain.model import is_pretrained
 
 NEEDED = {"query", "logit_set_fingerprints", "rows", "rows_sha256", "logits_sha256"}
 

@@ -10,20 +10,21 @@ import numpy as np
 import pyarrow as pa
 from accelerate import PartialState
 
+from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError
+from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
-from pipeline.logit_set.schema import logits_of
 from pipeline.logit_set.verify import require_shards
-from pipeline.metrics import fidelity
 from pipeline.sources import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
-from pipeline.targets import Floats, Target
-from pipeline.tasks import load_task
-from pipeline.tokenization import tokenize
+from pipeline.tasks.metrics import fidelity
+from pipeline.tasks.target import Target
+from pipeline.tasks.task import load_task
+from pipeline.text.tokenizer import tokenize
 from teacher.config import CheckConfig
-from teacher.inference import default_tokens_per_batch, teacher_logits
-from teacher.models import Teacher, load_teacher, weights_sha256
-from teacher.precision import head_settings, inference_mode, keep_head_in_float32
+from teacher.inference.batches import default_tokens_per_batch, teacher_logits
+from teacher.inference.classifier import Teacher, load_teacher, weights_sha256
+from teacher.inference.precision import head_settings, inference_mode, keep_head_in_float32
 
 TIMES_NOISE, LEAST_TOLERANCE = 4, 1e-3
 OTHER_BATCHES = 8  # times smaller than the usual ones

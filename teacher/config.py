@@ -6,11 +6,11 @@ from typing import Literal
 from pydantic import Field
 
 from pipeline.config import Config, refuse_flags
-from pipeline.corpora import Corpus
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError
 from pipeline.logit_set.config import SET_NAME, CodecFlags
-from pipeline.tasks import Method, Objective, Task
+from pipeline.tasks.corpus import Corpus
+from pipeline.tasks.task import Method, Objective, Task
 from teacher.augment.config import AugmentFlags
 
 Precision = Literal["fp32", "bf16", "fp16"]

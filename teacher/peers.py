@@ -9,12 +9,11 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConfig, PreTrainedModel
 
+from pipeline.arrays import Ragged
 from pipeline.bench.reader import Reader, wait_for
-from pipeline.ragged import Ragged
-from pipeline.tokenization import tokenize
-from teacher.batching import token_budget_batches
-from teacher.inference import default_tokens_per_batch
-from teacher.precision import DTYPES
+from pipeline.text.tokenizer import tokenize
+from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
+from teacher.inference.precision import DTYPES
 
 MAX_POSITIONS = 512
 Batch = dict[str, torch.Tensor]
@@ -72,6 +71,6 @@ def peer_reader(name: str, model: PreTrainedModel, precision: str, tokenizer: To
 
 
 def _batch(ids: Ragged, rows: list[int], device: torch.device) -> Batch:
-    ids_BL = ids.padded(rows, 0)
+    ids_BL = torch.from_numpy(ids.padded(rows, 0))
     mask_BL = torch.arange(ids_BL.shape[1]) < torch.from_numpy(ids.lengths[rows])[:, None]
     return {"input_ids": ids_BL.to(device), "attention_mask": mask_BL.long().to(device)}

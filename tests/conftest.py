@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 REAL_DATA = os.environ.pop("DISTILL_DATA", None)
 os.environ.pop("DISTILL_STORE", None)
 
+import duckdb
 import pytest
 import torch
 
@@ -24,15 +26,16 @@ from hypothesis import settings
 
 from pipeline.demo.data import GOOD, write_demo_data
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.targets import make_target
-from pipeline.tasks import Objective, Task, load_task
+from pipeline.sql.gate import open_database, open_files
+from pipeline.tasks.target import make_target
+from pipeline.tasks.task import Objective, Task, load_task
 from teacher.config import DumpConfig
-from teacher.dump import dump
-from teacher.mlm.dump import dump_mlm
-from teacher.mlm.model import load_masked_lm
-from teacher.models import new_classifier
+from teacher.dump.examples import dump
+from teacher.dump.tokens import dump_mlm
+from teacher.finetune.common import save_teacher
+from teacher.inference.classifier import new_classifier
+from teacher.inference.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
-from teacher.training import save_teacher
 
 torch.set_num_threads(1)
 settings.register_profile("tests", deadline=None)  # a busy machine is no failure
@@ -209,3 +212,43 @@ def s3_server() -> Iterator[str]:
     server.start()
     yield "http://{}:{}".format(*server.get_host_and_port())
     server.stop()
+
+
+@pytest.fixture
+def own_set(opinion_set: LogitSet, tmp_path: Path) -> LogitSet:
+    """The single-sentence set, free to be changed."""
+    shutil.copytree(opinion_set.root, tmp_path / "own" / "opinion")
+    return open_set(tmp_path / "own" / "opinion")
+
+
+@pytest.fixture
+def bucket(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty bucket; whoever inherits the environment reaches it."""
+    import s3fs
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    name = "".join(c if c.isalnum() else "-" for c in tmp_path.name.lower())[-60:].strip("-")
+    s3fs.S3FileSystem(skip_instance_cache=True).mkdir(name)
+    return f"s3://{name}"
+
+
+@pytest.fixture(params=["file", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a set may be pushed to: a ``file://`` URL, a bucket."""
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}/sets/opinion"
+    return f"file://{tmp_path}/there/opinion"
+
+
+@pytest.fixture(params=["files", "database"])
+def connection(request: pytest.FixtureRequest, folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The view ``v`` of a test's folder behind the gate, by its file and by its database."""
+    shard = folder / "shard.parquet"
+    opened = (
+        open_files({"v": [shard]}) if request.param == "files" else open_database(folder / "catalog.duckdb", [shard])
+    )
+    with opened as connection:
+        yield connection

@@ -6,14 +6,14 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r setup.py pyproject.toml README.md pipeline student teacher data_manifests tests "$work"
 cd "$work"
-rm -f student/kernels/*.so pipeline/wordpiece/*.so
+rm -f student/kernels/*.so pipeline/text/wordpiece/*.so
 export CFLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 export CXXFLAGS="$CFLAGS" LDFLAGS="$CFLAGS"  # which of them is read depends on the version of setuptools
 "$python" setup.py -q build_ext --inplace
 # What cannot be compiled is left out without an error.
-for library in student/kernels/_portable.*.so pipeline/wordpiece/_compiled.*.so; do nm "$library" | grep -q __asan_init; done
+for library in student/kernels/_portable.*.so pipeline/text/wordpiece/_compiled.*.so; do nm "$library" | grep -q __asan_init; done
 # Python itself does not give back all it has, and is not compiled for this: the library has to be there first.
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \
-  PYTHONPATH="$work" "$python" -m pytest -q -p no:cacheprovider tests/student/test_compiled_products.py \
-  tests/student/test_compiled_loss.py tests/student/test_optimizer.py tests/pipeline/test_text_reader.py
+  PYTHONPATH="$work" "$python" -m pytest -q -p no:cacheprovider tests/student/kernels/test_compiled.py \
+  tests/student/kernels/test_compiled_loss.py tests/student/train/test_optimizer.py tests/pipeline/text/test_reader.py

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.sources import load_source
-from pipeline.tasks import load_task, task_names
+from pipeline.tasks.task import load_task, task_names
 from tests.conftest import REAL_DATA
 
 

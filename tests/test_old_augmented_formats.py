@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.catalog import open_catalog
-from pipeline.logit_set.manifest import AugmentedManifest
 from pipeline.logit_set.reader import open_set
+from pipeline.logit_set.record import AugmentedManifest
 from pipeline.logit_set.verify import verify_shards
+from pipeline.query.catalog import open_catalog
 from student.data import load_examples
 
 FORMATS = sorted((Path(__file__).parent / "fixtures" / "formats").glob("augmented-v*"))

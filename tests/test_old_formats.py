@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.logit_set.manifest import ExamplesManifest
+from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import open_set
-from pipeline.logit_set.schema import logits_of
+from pipeline.logit_set.record import ExamplesManifest
 from pipeline.logit_set.verify import verify_shards
 from pipeline.sql.gate import open_files, select
-from student.architecture import FORMAT_VERSION
 from student.data import load_examples
+from student.model.architecture import FORMAT_VERSION
 from student.predict import Predictor
 
 EXAMPLES_VERSION = ExamplesManifest.model_fields["format_version"].default

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.logit_set.manifest import TokensManifest
+from pipeline.logit_set.record import TokensManifest
 from pipeline.logit_set.token_reader import open_tokens
 from pipeline.logit_set.verify import verify_shards
-from student.mlm.evaluate import evaluate_mlm
-from student.mlm.model import MlmStudent
+from student.pretrain.evaluate import evaluate_mlm
+from student.pretrain.model import MlmStudent
 
 FORMATS = sorted((Path(__file__).parent / "fixtures" / "formats").glob("tokens-v*"))
 CODECS = ("dense", "hidden", "sampled", "topk")

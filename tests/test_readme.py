@@ -17,12 +17,12 @@ import pytest
 import s3fs
 import yaml
 
-from pipeline.targets import make_target
-from pipeline.tasks import load_task
-from teacher.mlm.model import load_masked_lm
-from teacher.models import new_classifier
+from pipeline.tasks.target import make_target
+from pipeline.tasks.task import load_task
+from teacher.finetune.common import save_teacher
+from teacher.inference.classifier import new_classifier
+from teacher.inference.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
-from teacher.training import save_teacher
 
 README = Path(__file__).parents[1] / "README.md"
 WORDS = ("nobody", "a", "man", "woman", "eats", "is", "eating", "sleeps", "soup", "outside")

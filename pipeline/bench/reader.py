@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pipeline.ragged import Ragged
+from pipeline.arrays import Ragged
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 
 from pipeline.bench.reader import Reader
 from pipeline.bench.sentences import MEASURES, ROWS, Sentences
+from pipeline.bench.timing import fitting_rows, interleaved
 from pipeline.environment import tokenizers_in_parallel
-from pipeline.timing import fitting_rows, interleaved
 
 ROUNDS = 5
 TURNS = ROUNDS + 3  # with the warm-up, and the time to find out how much fills a turn

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Tokenizer
 
-from pipeline.ragged import Ragged
-from pipeline.targets import Ints
+from pipeline.arrays import Ints, Ragged
 
 ROWS, PAPER_LENGTH = 256, 64
 MEAN_LENGTH, LENGTH_SIGMA, MAX_LENGTH = 13.2, 0.6, 60

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from pipeline import console
-from pipeline.bars import log_bars
+from pipeline.bench.bars import log_bars
 from pipeline.bench.run import Place, Speed
 from pipeline.bench.sentences import MEASURES
 

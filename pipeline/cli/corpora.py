@@ -8,7 +8,7 @@ import typer
 from pipeline import console
 from pipeline.cli.options import reports_errors
 from pipeline.cli.tasks import Json, print_manifest
-from pipeline.corpora import corpus_names, load_corpus
+from pipeline.tasks.corpus import corpus_names, load_corpus
 
 app = typer.Typer(help="List the corpora, or show one.", invoke_without_command=True)
 

@@ -15,7 +15,7 @@ HEADS = {"both": "in both", "only_a": "only A", "only_b": "only B", "other_text"
 @takes(DiffConfig)
 def diff(config: DiffConfig) -> None:
     """Compare two sets of one task; exit code 0 if they say the same of the same rows, 1 if not."""
-    from pipeline.logit_set.diff import diff as compare
+    from pipeline.query.diff import diff as compare
 
     found = compare(config)
     if config.json_output:

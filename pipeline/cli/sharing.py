@@ -61,8 +61,8 @@ def card(config: CardConfig) -> None:
     """Print a set's card, or write it anew."""
     from pipeline.files import write_text
     from pipeline.logit_set.card import card_text
-    from pipeline.logit_set.manifest import read_manifest
     from pipeline.logit_set.reader import find_set
+    from pipeline.logit_set.record import read_manifest
     from pipeline.sharing.files import CARD_FILE
 
     root = find_set(config.logits, config.store)

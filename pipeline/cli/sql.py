@@ -19,7 +19,7 @@ def index(
     store: Store = None, json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
 ) -> None:
     """Index the logit sets of a store in DuckDB. `distill sql` does so by itself when something changed."""
-    from pipeline.catalog import build_catalog
+    from pipeline.query.catalog import build_catalog
     from pipeline.sql.names import view_name
 
     sets = build_catalog(store or store_folder())
@@ -50,8 +50,8 @@ def sql(
     parquet: Annotated[Path | None, typer.Option(help="Write rows to a Parquet file.")] = None,
 ) -> None:
     """Query the logit sets of a store, read-only."""
-    from pipeline.catalog import open_catalog
     from pipeline.errors import ConfigError
+    from pipeline.query.catalog import open_catalog
     from pipeline.sql.gate import interruptible, select
 
     if sum([json_output, csv_output, parquet is not None]) > 1:
@@ -85,7 +85,7 @@ def sql(
 
 
 def _explain(store: Path, address: str, json_output: bool) -> None:
-    from pipeline.explain import explain_row
+    from pipeline.query.explain import explain_row
 
     sections = explain_row(store, address)
     if json_output:

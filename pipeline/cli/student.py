@@ -23,7 +23,7 @@ from student.config import (
 def train_student(config: TrainConfig) -> None:
     """Train a student from a logit set."""
     from student.recipe import with_recipe
-    from student.train import train
+    from student.train.train import train
 
     record = train(with_recipe(config), command_line())
     if config.json_output:
@@ -37,7 +37,7 @@ def train_student(config: TrainConfig) -> None:
 @takes(PretrainConfig)
 def pretrain_student(config: PretrainConfig) -> None:
     """Pretrain a student on a masked language model's stored predictions; see train-student --init-from."""
-    from student.mlm.train import pretrain
+    from student.pretrain.train import pretrain
 
     record = pretrain(config, command_line())
     if not record:
@@ -70,8 +70,8 @@ def sweep(config: SweepConfig) -> None:
 @takes(EvaluateConfig)
 def evaluate(config: EvaluateConfig) -> None:
     """Score a run against gold labels, or masked tokens, and against its teacher."""
-    from student.mlm.evaluate import evaluate_pretrained
-    from student.mlm.model import is_pretrained
+    from student.pretrain.evaluate import evaluate_pretrained
+    from student.pretrain.model import is_pretrained
 
     if is_pretrained(config.run):
         _print_scores(str(config.run), evaluate_pretrained(config), config.json_output)

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from pipeline import console
 from pipeline.cli.options import reports_errors
-from pipeline.tasks import load_task, task_names
+from pipeline.tasks.task import load_task, task_names
 
 app = typer.Typer(help="List the tasks, or show one.", invoke_without_command=True)
 

@@ -8,7 +8,7 @@ import typer
 from pipeline import console
 from pipeline.cli.options import command_line, needs_teacher_libraries, takes
 from pipeline.cli.tokens import print_tokens
-from pipeline.logit_set.augmentation import AugmentationRecord
+from pipeline.logit_set.parts import AugmentationRecord
 from teacher.config import AugmentConfig, CheckConfig, DumpConfig, FinetuneConfig
 
 
@@ -18,9 +18,9 @@ def finetune_teacher(config: FinetuneConfig) -> None:
     config.check_objective()
     needs_teacher_libraries()
     if config.objective == "mlm":
-        from teacher.mlm.finetune import finetune_mlm as finetune
+        from teacher.finetune.masked_lm import finetune_mlm as finetune
     else:
-        from teacher.finetune import finetune
+        from teacher.finetune.classifier import finetune
 
     record = finetune(config, command_line())
     if not record:
@@ -64,13 +64,13 @@ def teacher_dump(config: DumpConfig) -> None:
         _dump_corpus(config)
         return
     if config.plan:
-        from teacher.dump import read_rows
-        from teacher.estimate import estimate
+        from teacher.dump.examples import read_rows
+        from teacher.dump.plan_examples import estimate
 
         _print_plan(config, estimate(config, *read_rows(config)))
         return
-    from pipeline.logit_set.manifest import AugmentedManifest
-    from teacher.dump import dump
+    from pipeline.logit_set.record import AugmentedManifest
+    from teacher.dump.examples import dump
 
     manifest = dump(config, command_line())
     if manifest is None:
@@ -91,11 +91,11 @@ def teacher_dump(config: DumpConfig) -> None:
 
 def _dump_corpus(config: DumpConfig) -> None:
     if config.plan:
-        from teacher.mlm.plan import estimate_mlm
+        from teacher.dump.plan_tokens import estimate_mlm
 
         _print_plan(config, estimate_mlm(config))
         return
-    from teacher.mlm.dump import dump_mlm
+    from teacher.dump.tokens import dump_mlm
 
     manifest = dump_mlm(config, command_line())
     if manifest is not None:

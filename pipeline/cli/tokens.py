@@ -52,7 +52,7 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
         from pipeline.cli.options import needs_teacher_libraries
 
         needs_teacher_libraries()
-        from teacher.mlm.budget import corpus_budget
+        from teacher.dump.budget import corpus_budget
 
         return corpus_budget(config)
     from pipeline.logit_set.budget import budget as set_budget

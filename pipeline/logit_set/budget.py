@@ -13,14 +13,13 @@ import pyarrow as pa
 import torch
 
 from pipeline import console
+from pipeline.arrays import Ints
 from pipeline.errors import ConfigError
-from pipeline.logit_set.codec import Codec, CodecName
 from pipeline.logit_set.codecs import CODECS, Decoder, Dense, Distribution, Predictions
-from pipeline.logit_set.encode import draws
+from pipeline.logit_set.parts import Codec, CodecName
 from pipeline.logit_set.recode import predictions
 from pipeline.logit_set.token_reader import TokenSet
-from pipeline.logit_set.tokens import MaskedRows, rows_per_group, split_table, tokens_table, write_tokens
-from pipeline.targets import Ints
+from pipeline.logit_set.tokens import MaskedRows, draws, rows_per_group, split_table, tokens_table, write_tokens
 
 TRIED: tuple[tuple[CodecName, dict[str, Any]], ...] = (
     ("dense", {}),

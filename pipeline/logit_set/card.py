@@ -7,10 +7,9 @@ from textwrap import shorten
 
 import yaml
 
-from pipeline.logit_set.augmentation import AugmentationRecord
-from pipeline.logit_set.licence import is_open
-from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, TokensManifest, augmentation_of, has_text
-from pipeline.plain_text import visible
+from pipeline.logit_set.parts import AugmentationRecord
+from pipeline.logit_set.record import ExamplesManifest, SetManifest, TokensManifest, augmentation_of, has_text
+from pipeline.untrusted import visible
 
 CODEC_COLUMNS = {
     "dense": "| `log_probs`, `log_z` | bits of float16: every log-probability; the logit is log_prob + log_z |",
@@ -149,3 +148,14 @@ def _splits_table(manifest: SetManifest) -> str:
         total = sum(shard.bytes or 0 for shard in shards)
         lines.append(f"| {split} | {manifest.rows_of(split):,} | {len(shards)} | {total:,} | {scores} |")
     return "\n".join(lines)
+
+
+OPEN = re.compile(r"\b(CC0|CC[ -]BY(-SA)?|Apache|MIT|BSD|GFDL|public domain|ODC-By|PDDL)\b", re.IGNORECASE)
+DOUBTS = re.compile(
+    r"\b(other|unknown|terms|non[- ]?commercial|NC|ND|internal|research|not|only|proprietary)\b", re.IGNORECASE
+)
+
+
+def is_open(licence: str) -> bool:
+    """Whether a licence, as manifests write it, lets everybody pass the texts on."""
+    return bool(OPEN.search(licence)) and not DOUBTS.search(licence)

@@ -7,7 +7,7 @@ from pydantic import Field
 from pipeline.config import Config
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError
-from pipeline.logit_set.codec import Codec, CodecName
+from pipeline.logit_set.parts import Codec, CodecName
 
 SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 

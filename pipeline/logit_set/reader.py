@@ -9,17 +9,19 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tokenizers import Tokenizer
 
+from pipeline.arrays import Floats, Ints
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
-from pipeline.logit_set.manifest import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, Shard, has_text, read_kind
-from pipeline.logit_set.schema import logits_of
-from pipeline.logit_set.set_tokenizer import load_set_tokenizer
+from pipeline.logit_set.examples import logits_of
+from pipeline.logit_set.parts import TokenizerRecord
+from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, Shard, has_text, read_kind
 from pipeline.logit_set.verify import require_shards
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
 from pipeline.sql.names import view_name
-from pipeline.targets import Floats, Ints, gold_arrays
-from pipeline.tokenization import read_tokenizer_json
+from pipeline.tasks.target import gold_arrays
+from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabulary_size
 
 KEYS = ("split", "source_row", "variant")
 ROWS_AT_ONCE = 8192
@@ -177,3 +179,17 @@ def keys_sha256(table: pa.Table) -> str:
         for key in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             digest.update(repr(key).encode())
     return digest.hexdigest()
+
+
+def load_set_tokenizer(root: Path, record: TokenizerRecord) -> Tokenizer:
+    """Reads the tokenizer of the set in ``root``.
+
+    Raises:
+        IntegrityError: if the file is not that tokenizer, or of another size than the record says.
+    """
+    path = root / TOKENIZER_FILE
+    tokenizer = load_tokenizer(path, record.sha256)
+    size = vocabulary_size(tokenizer)
+    if size != record.vocabulary_size:
+        raise IntegrityError(f"{path}: a vocabulary of {size:,}, but distill.json says {record.vocabulary_size:,}")
+    return tokenizer

@@ -12,18 +12,24 @@ import torch
 from pipeline import console
 from pipeline.errors import ConfigError
 from pipeline.files import make_folder, require_space
-from pipeline.logit_set.codec import Codec
 from pipeline.logit_set.codecs import CODECS, Decoder, Predictions
 from pipeline.logit_set.codecs.common import Columns
 from pipeline.logit_set.codecs.dense import stored as stored_logits
 from pipeline.logit_set.codecs.hidden import stored as stored_hidden
 from pipeline.logit_set.config import RecodeConfig
-from pipeline.logit_set.encode import draws, encode, no_statistics
-from pipeline.logit_set.manifest import TokensManifest, TokensShard, fingerprint
+from pipeline.logit_set.parts import MAX_COUNT, Codec
 from pipeline.logit_set.reader import find_set
-from pipeline.logit_set.records import MAX_COUNT
+from pipeline.logit_set.record import TokensManifest, TokensShard, fingerprint
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
-from pipeline.logit_set.tokens import Statistics, rows_per_group, split_table, tokens_table
+from pipeline.logit_set.tokens import (
+    Statistics,
+    draws,
+    encode,
+    no_statistics,
+    rows_per_group,
+    split_table,
+    tokens_table,
+)
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, unfinished_shards, write_tokens_shard
 
 POSITIONS_AT_ONCE = 512

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain
-from pipeline.logit_set.manifest import DerivedManifest, SetManifest, Shard, SharedShard, fingerprint
-from pipeline.strict_json import parse_json
+from pipeline.logit_set.record import DerivedManifest, SetManifest, Shard, SharedShard, fingerprint
+from pipeline.untrusted import parse_json
 
 FOOTER_KEY, STATISTICS_KEY = b"distill", b"distill_statistics"
 MAX_UINT16 = 2**16

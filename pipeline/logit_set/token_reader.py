@@ -10,14 +10,13 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import ConfigError, IntegrityError, did_you_mean
 from pipeline.logit_set.codecs import CODECS, Decoder
-from pipeline.logit_set.manifest import TOKENIZER_FILE, Scores, TokensManifest, TokensShard
-from pipeline.logit_set.reader import usable_manifest
-from pipeline.logit_set.set_tokenizer import load_set_tokenizer
+from pipeline.logit_set.reader import load_set_tokenizer, usable_manifest
+from pipeline.logit_set.record import TOKENIZER_FILE, Scores, TokensManifest, TokensShard
 from pipeline.logit_set.shard_file import read_metadata
 from pipeline.logit_set.tokens import read_groups, read_statistics
 from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.verify_tokens import group_problem, read_set_decoder
-from pipeline.tokenization import read_tokenizer_json
+from pipeline.text.tokenizer import read_tokenizer_json
 
 Group = tuple[TokensShard, int]  # a row group of a shard
 

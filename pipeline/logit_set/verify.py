@@ -8,7 +8,11 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError, raise_all
 from pipeline.files import is_plain, sha256
-from pipeline.logit_set.manifest import (
+from pipeline.logit_set.examples import set_schema
+from pipeline.logit_set.parts import (
+    PartialSplit,
+)
+from pipeline.logit_set.record import (
     ExamplesManifest,
     SetManifest,
     Shard,
@@ -16,10 +20,6 @@ from pipeline.logit_set.manifest import (
     augmentation_of,
     has_text,
 )
-from pipeline.logit_set.records import (
-    PartialSplit,
-)
-from pipeline.logit_set.schema import set_schema
 from pipeline.logit_set.shard_file import bomb_problem, footer_of, read_footer, read_metadata, split_problem
 from pipeline.logit_set.verify_examples import Tally, examples_problem
 from pipeline.logit_set.verify_tokens import read_set_decoder, tokens_problems

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.logit_set.manifest import (
+from pipeline.logit_set.examples import logits_of, text_hash
+from pipeline.logit_set.parts import (
+    PartialSplit,
+)
+from pipeline.logit_set.record import (
     ExamplesManifest,
     Shard,
     augmentation_of,
     has_text,
 )
-from pipeline.logit_set.records import (
-    PartialSplit,
-)
-from pipeline.logit_set.schema import logits_of, text_hash
 from pipeline.logit_set.shard_file import which_are
 from pipeline.sources.source import HASHED_COLUMNS, hash_rows
 

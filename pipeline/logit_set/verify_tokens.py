@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, sha256
 from pipeline.logit_set.codecs import CODECS, Decoder, read_decoder
-from pipeline.logit_set.manifest import Shard, TokensManifest
+from pipeline.logit_set.record import Shard, TokensManifest
 from pipeline.logit_set.tokens import DECODER_FILE, KEYS, MaskedRows, read_groups, split_table
 
 Key = tuple[int, int, int]

@@ -20,7 +20,8 @@ from pipeline.files import (
 )
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.codecs import Decoder
-from pipeline.logit_set.manifest import (
+from pipeline.logit_set.examples import write_examples
+from pipeline.logit_set.record import (
     FILE_NAME,
     TOKENIZER_FILE,
     ExamplesManifest,
@@ -35,11 +36,10 @@ from pipeline.logit_set.manifest import (
     to_json,
     write_manifest,
 )
-from pipeline.logit_set.schema import write_examples
 from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
 from pipeline.logit_set.tokens import DECODER_FILE, Statistics, write_tokens
 from pipeline.logit_set.verify import check_bytes, verify_shards
-from pipeline.training import write_tensors
+from pipeline.training.steps import write_tensors
 
 
 def plan_shards(split: str, num_rows: int, rows_per_shard: int) -> list[Shard]:

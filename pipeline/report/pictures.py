@@ -8,7 +8,7 @@ import duckdb
 from pipeline.report import charts, questions
 from pipeline.report.page import Picture, Rows, Table, clipped, name_of
 from pipeline.report.svg import BLUE, RED
-from pipeline.targets import Target
+from pipeline.tasks.target import Target
 
 KINDS = {False: "wrong answers", True: "right answers", None: "all rows"}  # from the bottom, where few can be compared
 COLOURS = {"wrong answers": RED, "right answers": BLUE, "all rows": BLUE}

@@ -7,7 +7,7 @@ import duckdb
 
 from pipeline.report.page import Rows
 from pipeline.sql.gate import select, to_arrow
-from pipeline.targets import Target
+from pipeline.tasks.target import Target
 
 DECIMALS = 10
 BINS = 20

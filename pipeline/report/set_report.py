@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.console import size
-from pipeline.logit_set.manifest import ExamplesManifest, SetManifest, Shard, TokensManifest, augmentation_of
 from pipeline.logit_set.reader import usable_manifest
+from pipeline.logit_set.record import ExamplesManifest, SetManifest, Shard, TokensManifest, augmentation_of
 from pipeline.logit_set.verify import require_shards
+from pipeline.query.views import columns_with_text
 from pipeline.report import pictures, questions
 from pipeline.report.page import Page, Section, Table, clipped
 from pipeline.report.pictures import TEXTS, Connection
 from pipeline.report.variants import variants_section
 from pipeline.sql.gate import open_files
-from pipeline.sql.set_view import columns_with_text
 
 
 def set_page(root: Path, allow_unverified: bool = False) -> Page:

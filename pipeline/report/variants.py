@@ -1,10 +1,10 @@
 """What augmentation has added to a set, and how much the teacher changes its mind over it."""
 
-from pipeline.logit_set.augmentation import AugmentationRecord
+from pipeline.logit_set.parts import AugmentationRecord
 from pipeline.report import pictures, questions
 from pipeline.report.page import Picture, Rows, Section, Table, clipped
 from pipeline.report.pictures import Connection
-from pipeline.targets import Target
+from pipeline.tasks.target import Target
 
 AXES = ("original row", "variant")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline import console
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
-from pipeline.logit_set.manifest import TOKENIZER_FILE, SetManifest, TokensManifest
+from pipeline.logit_set.record import TOKENIZER_FILE, SetManifest, TokensManifest
 from pipeline.logit_set.tokens import DECODER_FILE
 from pipeline.logit_set.verify import require_shards
 

@@ -12,7 +12,7 @@ from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundErro
 from huggingface_hub.hf_api import RepoFile
 
 from pipeline.errors import ConfigError
-from pipeline.logit_set.manifest import FILE_NAME, MAX_MANIFEST_BYTES, SetManifest, parse_manifest, to_json
+from pipeline.logit_set.record import FILE_NAME, MAX_MANIFEST_BYTES, SetManifest, parse_manifest, to_json
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, transport_errors, unreachable
 

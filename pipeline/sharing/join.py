@@ -17,32 +17,30 @@ from tokenizers import Tokenizer
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder
-from pipeline.logit_set.manifest import (
+from pipeline.logit_set.examples import logits_of, shard_table, text_hashes
+from pipeline.logit_set.parts import (
+    PartialSplit,
+    SplitRecord,
+)
+from pipeline.logit_set.reader import LogitSet, find_set, load_set_tokenizer, usable_manifest
+from pipeline.logit_set.record import (
     DerivedManifest,
     ExamplesManifest,
     Shard,
     SharedShard,
     fingerprint,
 )
-from pipeline.logit_set.reader import LogitSet, find_set, usable_manifest
-from pipeline.logit_set.records import (
-    PartialSplit,
-    SplitRecord,
-)
-from pipeline.logit_set.schema import logits_of
-from pipeline.logit_set.set_tokenizer import load_set_tokenizer
-from pipeline.logit_set.shard_table import shard_table, text_hashes
 from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
-from pipeline.metrics import score_logits
 from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.text_free import TEXT_SETTING
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.sources.source import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
-from pipeline.targets import make_target
-from pipeline.tasks import Task, load_task
-from pipeline.tokenization import tokenize
+from pipeline.tasks.metrics import score_logits
+from pipeline.tasks.target import make_target
+from pipeline.tasks.task import Task, load_task
+from pipeline.text.tokenizer import tokenize
 
 # the row at the same place if it has the text, else of all rows with the text the first
 FOUND = """

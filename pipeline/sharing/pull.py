@@ -14,10 +14,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pipeline.catalog import CATALOG_FILE
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import link_or_copy, make_folder, require_space
-from pipeline.logit_set.manifest import (
+from pipeline.logit_set.reader import load_set_tokenizer
+from pipeline.logit_set.record import (
     FILE_NAME,
     MAX_MANIFEST_BYTES,
     TOKENIZER_FILE,
@@ -27,15 +27,15 @@ from pipeline.logit_set.manifest import (
     parse_manifest,
     read_manifest,
 )
-from pipeline.logit_set.set_tokenizer import load_set_tokenizer
 from pipeline.logit_set.verify import check_bytes
 from pipeline.logit_set.writer import finish_set
+from pipeline.query.catalog import CATALOG_FILE
 from pipeline.sharing import hub
 from pipeline.sharing.config import PullConfig
 from pipeline.sharing.files import all_at_once, other_files
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
-from pipeline.tokenization import MAX_TOKENIZER_BYTES
+from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
 HEADER_BYTES = 2**20

@@ -16,8 +16,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pipeline import console
 from pipeline.errors import ConfigError, DistillError, IntegrityError
-from pipeline.logit_set.licence import is_open
-from pipeline.logit_set.manifest import (
+from pipeline.logit_set.card import is_open
+from pipeline.logit_set.reader import find_set
+from pipeline.logit_set.record import (
     FILE_NAME,
     MAX_MANIFEST_BYTES,
     TOKENIZER_FILE,
@@ -28,7 +29,6 @@ from pipeline.logit_set.manifest import (
     read_manifest,
     to_json,
 )
-from pipeline.logit_set.reader import find_set
 from pipeline.sharing import hub
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.files import CARD_FILE, SetFile, all_at_once, files_of

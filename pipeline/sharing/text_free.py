@@ -12,7 +12,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline.errors import ConfigError
-from pipeline.logit_set.manifest import (
+from pipeline.logit_set.examples import examples_schema
+from pipeline.logit_set.parts import (
+    PartialSplit,
+)
+from pipeline.logit_set.record import (
     TOKENIZER_FILE,
     DerivedManifest,
     ExamplesManifest,
@@ -22,12 +26,8 @@ from pipeline.logit_set.manifest import (
     fingerprint,
     has_text,
 )
-from pipeline.logit_set.records import (
-    PartialSplit,
-)
-from pipeline.logit_set.schema import examples_schema
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_shard
-from pipeline.tokenization import read_tokenizer_json
+from pipeline.text.tokenizer import read_tokenizer_json
 
 TEXT_SETTING = "text"  # marks the fingerprint of a set without text
 

@@ -1,9 +1,8 @@
 """``distill verify``: is a set what it says it is?"""
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.manifest import SetManifest, read_manifest
-from pipeline.logit_set.reader import find_set
-from pipeline.logit_set.set_tokenizer import load_set_tokenizer
+from pipeline.logit_set.reader import find_set, load_set_tokenizer
+from pipeline.logit_set.record import SetManifest, read_manifest
 from pipeline.logit_set.verify import verify_shards
 from pipeline.sharing.config import VerifyConfig
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import did_you_mean
-from pipeline.tasks import Task
+from pipeline.tasks.task import Task
 
 MAX_EXAMPLES = 3
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import console
-from pipeline.corpora import Corpus
 from pipeline.environment import data_folder
 from pipeline.errors import DataError, did_you_mean
 from pipeline.files import sha256
 from pipeline.sources.hub import load_rows, place
+from pipeline.tasks.corpus import Corpus
 
 EXTENSIONS = (".parquet", ".jsonl", ".txt")
 DOCUMENTS_PER_BATCH = 1024

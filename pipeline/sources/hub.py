@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import DataError, MissingDependencyError
-from pipeline.tasks import Hub, Task
+from pipeline.tasks.task import Hub, Task
 
 
 def read(task: Task, splits: tuple[str, ...]) -> tuple[str, dict[str, tuple[str, pa.Table]]]:

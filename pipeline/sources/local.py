@@ -9,7 +9,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from pipeline.errors import DataError
-from pipeline.tasks import Task
+from pipeline.tasks.task import Task
 
 MAX_LINE_BYTES = 2**26
 UNQUOTED_TSV = pc.ParseOptions(delimiter="\t", quote_char=False)

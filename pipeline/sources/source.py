@@ -11,7 +11,7 @@ from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sources import hub, local
 from pipeline.sources.checks import check_split
-from pipeline.tasks import Task
+from pipeline.tasks.task import Task
 
 ROWS_AT_ONCE = 8192
 HASHED_COLUMNS = ["sentence1", "sentence2", "label", "score"]

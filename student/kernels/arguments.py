@@ -167,7 +167,7 @@ def _side(widths: list[int]) -> int:
 
 
 def _check(name: str, tensor: Tensor, dtype: torch.dtype, dimensions: int, has_gaps: bool = False) -> None:
-    """``has_gaps``: there may be other numbers between the rows, see `student.tables.put_side_by_side`."""
+    """``has_gaps``: there may be other numbers between the rows, see `student.model.tables.put_side_by_side`."""
     if tensor.dtype != dtype or tensor.dim() != dimensions or not tensor.is_cpu:
         wanted = f"{dimensions} dimensions of {dtype} on the CPU"
         raise ValueError(f"{name}: {tensor.dim()} dimensions of {tensor.dtype} on {tensor.device}, not {wanted}")

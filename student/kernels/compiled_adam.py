@@ -12,8 +12,8 @@ from torch import Tensor
 
 from student.kernels.arguments import pointer
 from student.kernels.compiled import library
+from student.kernels.missed_moves import MissedMoves
 from student.kernels.reference_adam import Rates, RowState
-from student.missed_moves import MissedMoves
 
 
 class _Table(ctypes.Structure):

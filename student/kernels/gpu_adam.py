@@ -1,7 +1,8 @@
 """Adam for embedding tables on the GPU: a step's work is that of the batch's rows, its result that of dense AdamW.
 
-See `student.optimizer` for what the rows that a batch does not use miss, and how they make up for it. Here rows also
-decay: dense AdamW multiplies every row by d_k = 1 - lr_k * weight_decay at step k, and then subtracts the step's move.
+See `student.train.optimizer` for what the rows that a batch does not use miss, and how they make up for it. Here rows
+also decay: dense AdamW multiplies every row by d_k = 1 - lr_k * weight_decay at step k, and then subtracts the step's
+move.
 With D_k = d_1 d_2 … d_k, a row that was up to date at step s and is used again after step t has become
 
     D_t / D_s * (row_s - the sum over s < k <= t of D_s / D_k * move_k)
@@ -92,7 +93,7 @@ class GpuRowAdam:
         self._step = new((), dtype=torch.int64)
         self._row_V = new(len(tables[0]), dtype=torch.int64)  # the step that a row is up to date with
         # by the step s that a row is up to date with: the sums of its missed moves in units of m / sqrt(v) and of
-        # m / eps (MissedMoves in student.optimizer), and log D_s
+        # m / eps (MissedMoves in student.train.optimizer), and log D_s
         self._sums = [new(num_steps + 1, dtype=torch.float64) for _ in range(3)]
         self._window = 1
         while (betas[0] / betas[1] ** 0.5) ** self._window > NEGLIGIBLE:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from student.missed_moves import MissedMoves
+from student.kernels.missed_moves import MissedMoves
 
 
 class Rates(NamedTuple):

@@ -10,10 +10,10 @@ from pipeline.report import pictures, questions
 from pipeline.report.page import Picture, Section, Table
 from pipeline.report.pictures import TEXTS, Connection
 from pipeline.sql.gate import open_files
-from pipeline.targets import Target
+from pipeline.tasks.target import Target
 from student.data import Examples
 from student.evaluate import dev_examples, student_logits
-from student.model import Student, default_device
+from student.model.model import Student, default_device
 
 COLUMNS = (*KEYS, "label", "score", "logits", "sentence1", "sentence2")
 

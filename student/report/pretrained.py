@@ -2,7 +2,7 @@
 
 from pipeline.report import charts
 from pipeline.report.page import Page, Picture, Section, Table
-from pipeline.run_record import Record
+from pipeline.training.run_record import Record
 
 VALIDATION = {
     "gold_loss": "words",

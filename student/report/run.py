@@ -6,21 +6,21 @@ from typing import Any
 
 from pipeline.console import size
 from pipeline.errors import DataError, IntegrityError
-from pipeline.logit_set.manifest import read_manifest
-from pipeline.logit_set.mixture import open_sets
 from pipeline.logit_set.reader import LogitSet, find_set
+from pipeline.logit_set.record import read_manifest
+from pipeline.query.mixture import open_sets
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Section, Table
-from pipeline.run_record import RUN_RECORD, Record, read_record, recorded_fingerprints, recorded_sets
-from student.architecture import read_config
+from pipeline.training.run_record import RUN_RECORD, Record, read_record, recorded_fingerprints, recorded_sets
 from student.config import EvaluateConfig
 from student.describe import describe_config
 from student.evaluate import evaluate
-from student.mlm.model import is_pretrained
+from student.model.architecture import read_config
+from student.model.weights import CONFIG_FILE
+from student.pretrain.model import is_pretrained
 from student.report.dev import dev_sections
 from student.report.pretrained import pretrained_page
 from student.report.training import training_section
-from student.weights import CONFIG_FILE
 
 FIDELITY = {
     "agreement": "answers as its teacher",

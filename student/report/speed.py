@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 
+from pipeline.bench.machine import processor
 from pipeline.logit_set.reader import LogitSet
-from pipeline.machine import processor
 from student.data import as_read, load_examples
 from student.evaluate import student_logits
-from student.model import Student, default_device
+from student.model.model import Student, default_device
 
 MOST_ROWS = 2_000
 TRIES = 3

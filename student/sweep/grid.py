@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError, did_you_mean, raise_all
-from pipeline.run_record import RUN_RECORD, read_record
-from student.architecture import Facts, design
+from pipeline.training.run_record import RUN_RECORD, read_record
 from student.config import SweepConfig, TrainConfig
-from student.initialize import source_sha256
+from student.model.architecture import Facts, design
 from student.recipe import PLACES, load_recipe
+from student.train.initialize import source_sha256
 
 FIXED = PLACES | {"task", "logits", "mix", "where", "query", "seed"}
 SWEPT = sorted(TrainConfig.model_fields.keys() - FIXED)

@@ -9,17 +9,17 @@ import numpy as np
 from pipeline import console
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, sha256
-from pipeline.logit_set.mixture import mix_of
 from pipeline.logit_set.reader import LogitSet
-from pipeline.run_record import RUN_RECORD, Record, read_record, write_record
-from pipeline.training import quality
+from pipeline.query.mixture import mix_of
+from pipeline.training.run_record import RUN_RECORD, Record, read_record, write_record
+from pipeline.training.steps import quality
 from student.config import SweepConfig
+from student.model.weights import WEIGHTS_FILE
 from student.recipe import with_recipe
 from student.sweep.grid import Trial, make_trials
 from student.sweep.study import Study, open_study
 from student.sweep.workers import train_all
-from student.training_data import default_name, open_training_set, task_facts
-from student.weights import WEIGHTS_FILE
+from student.train.training_data import default_name, open_training_set, task_facts
 
 SWEEP_RECORD = "sweep.json"
 STORAGE = "optuna.db"

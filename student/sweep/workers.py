@@ -15,8 +15,8 @@ import torch
 from pipeline.config import as_flags
 from pipeline.errors import DistillError
 from student.config import TrainConfig
-from student.train import train
-from student.training_data import TrainingData, load_data
+from student.train.train import train
+from student.train.training_data import TrainingData, load_data
 
 _data: TrainingData | DistillError  # of a worker; what its initializer read, or why it could not
 

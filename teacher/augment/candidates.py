@@ -8,24 +8,24 @@ import pyarrow as pa
 from accelerate import PartialState
 
 from pipeline import console
+from pipeline.arrays import Ints
 from pipeline.files import make_folder, write_atomically
-from pipeline.logit_set.manifest import (
-    fingerprint,
-)
-from pipeline.logit_set.records import (
+from pipeline.logit_set.parts import (
     Setting,
 )
+from pipeline.logit_set.record import (
+    fingerprint,
+)
 from pipeline.sources import ROWS_AT_ONCE
-from pipeline.targets import Ints
-from pipeline.tokenization import tokenizer_sha256
+from pipeline.text.tokenizer import tokenizer_sha256
 from teacher.augment.parts import Parts
 from teacher.augment.proposals import propose, whole_words
 from teacher.augment.sites import Sites, read_sites, write_sites
-from teacher.augment.vectors import WordVectors, file_sha256, read_vectors
+from teacher.augment.word_vectors import WordVectors, file_sha256, read_vectors
 from teacher.config import AugmentConfig
-from teacher.mlm.model import MaskedLm, load_masked_lm
-from teacher.models import weights_sha256
-from teacher.precision import inference_mode
+from teacher.inference.classifier import weights_sha256
+from teacher.inference.masked_lm import MaskedLm, load_masked_lm
+from teacher.inference.precision import inference_mode
 
 FOLDER = "candidates"
 RULES = 1  # to be raised when the same settings give other candidates

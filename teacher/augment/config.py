@@ -7,7 +7,7 @@ from pydantic import Field
 
 from pipeline.config import Config, refuse_flags
 from pipeline.errors import ConfigError
-from pipeline.tasks import Method
+from pipeline.tasks.task import Method
 
 Pairs = Literal["each", "both"]
 OWN_FLAGS: dict[Method, set[str]] = {

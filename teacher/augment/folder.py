@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, setting_changes, short
 from pipeline.files import make_folder, sha256, write_atomically
-from pipeline.logit_set.augmentation import AugmentationRecord
-from pipeline.logit_set.manifest import (
-    fingerprint,
-)
-from pipeline.logit_set.records import (
+from pipeline.logit_set.parts import (
+    AugmentationRecord,
     Setting,
 )
+from pipeline.logit_set.record import (
+    fingerprint,
+)
 from pipeline.logit_set.shard_file import parquet_writer
-from pipeline.run_record import Record, finish_run, read_record, write_record
+from pipeline.training.run_record import Record, finish_run, read_record, write_record
 from teacher.augment.parts import Parts
 from teacher.augment.variants import SCHEMA
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipeline.hashing import hashed, uniform
-from pipeline.targets import Floats64, Ints
+from pipeline.arrays import Floats64, Ints
+from pipeline.seeded import hashed, uniform
 from teacher.augment.tagging import Tagger
 from teacher.augment.words import Edited, Span, spliced
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from accelerate import PartialState
 
-from pipeline.logit_set.records import (
+from pipeline.logit_set.parts import (
     Setting,
 )
 from pipeline.sources import ROWS_AT_ONCE, rows_sha256
-from pipeline.tasks import Task
+from pipeline.tasks.task import Task
 from teacher.augment.candidates import distinct_sentences, find_sites, prepare_masked_lm
 from teacher.augment.mask_pos import MaskPos, make_pools
 from teacher.augment.tagging import pattern_tagger

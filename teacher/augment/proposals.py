@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from tokenizers import Encoding
 
+from pipeline.arrays import Ints, Ragged
 from pipeline.errors import TeacherError
-from pipeline.ragged import Ragged
-from pipeline.targets import Ints
-from pipeline.tokenization import special_ids
+from pipeline.text.tokenizer import special_ids
 from teacher.augment.sites import Site
-from teacher.augment.vectors import WordVectors
+from teacher.augment.word_vectors import WordVectors
 from teacher.augment.words import Span, replaceable
-from teacher.inference import default_tokens_per_batch, run_batches
-from teacher.mlm.model import MaskedLm, ask
+from teacher.inference.batches import default_tokens_per_batch, run_batches
+from teacher.inference.masked_lm import MaskedLm, ask
 
 
 class Query(NamedTuple):

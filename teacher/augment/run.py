@@ -11,15 +11,15 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
-from pipeline.logit_set.augmentation import AugmentationRecord
-from pipeline.logit_set.records import (
+from pipeline.logit_set.parts import (
+    AugmentationRecord,
     Setting,
 )
 from pipeline.sources import Source, load_source
-from pipeline.tasks import Task, load_task
+from pipeline.tasks.task import Task, load_task
 from teacher.augment.config import AugmentFlags
+from teacher.augment.distinct import keep_distinct
 from teacher.augment.folder import Folder, Variants, check_settings, open_variants, start_folder, write_part
-from teacher.augment.keep import keep_distinct
 from teacher.augment.methods import Plan, common_settings, plan_method
 from teacher.augment.variants import Sides, make_variants, sides_of
 from teacher.config import TRAIN, AugmentConfig

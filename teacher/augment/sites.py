@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.arrays import Ragged
 from pipeline.errors import IntegrityError
 from pipeline.logit_set.shard_file import Footer, parquet_writer
-from pipeline.ragged import Ragged
 from teacher.augment.words import Span
 
 SCHEMA = pa.schema(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.hashing import hashed, uniform
-from pipeline.targets import Ints
+from pipeline.arrays import Ints
+from pipeline.seeded import hashed, uniform
 from teacher.augment.sites import Sites
 from teacher.augment.words import Edited, in_case_of, spliced
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
+from pipeline.arrays import Ints
 from pipeline.sources import sentences
-from pipeline.targets import Ints
-from pipeline.tasks import Method
+from pipeline.tasks.task import Method
 from teacher.augment.config import Pairs
 from teacher.augment.mask_pos import MaskPos
 from teacher.augment.tinybert import TinyBert

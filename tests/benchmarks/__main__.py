@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline import console
-from pipeline.timing import interleaved
+from pipeline.bench.timing import interleaved
 from tests.benchmarks import augmentation, batching, macros, mlm_dump, mlm_head, products, tokenization, training_step
 from tests.benchmarks.ratios import ratios
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from pipeline.ragged import Ragged
+from pipeline.arrays import Ragged
 from teacher.augment.proposals import propose, whole_words
-from teacher.mlm.model import ask, load_masked_lm
-from teacher.precision import inference_mode
+from teacher.inference.masked_lm import ask, load_masked_lm
+from teacher.inference.precision import inference_mode
 from teacher.tiny import create_tiny_bert
 
 SENTENCES, VOCABULARY, LONGEST = 64, 30522, 128

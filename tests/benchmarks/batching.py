@@ -15,13 +15,13 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
 from pipeline import console
-from pipeline.targets import Floats, Target
-from pipeline.timing import interleaved
-from pipeline.tokenization import Tokenized
-from teacher.batching import token_budget_batches
-from teacher.inference import CPU_TOKENS_PER_BATCH, collate, forward
-from teacher.models import Teacher
-from teacher.precision import inference_mode, keep_head_in_float32
+from pipeline.arrays import Floats
+from pipeline.bench.timing import interleaved
+from pipeline.tasks.target import Target
+from pipeline.text.tokenizer import Tokenized
+from teacher.inference.batches import CPU_TOKENS_PER_BATCH, collate, forward, token_budget_batches
+from teacher.inference.classifier import Teacher
+from teacher.inference.precision import inference_mode, keep_head_in_float32
 from tests.benchmarks.ratios import ratios
 
 ROWS, VOCABULARY, FIXED_LENGTH, FIXED_ROWS, CLASSES = 768, 30522, 128, 32, 3

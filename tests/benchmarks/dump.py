@@ -14,18 +14,17 @@ import torch
 import yaml
 
 from pipeline import console
-from pipeline.targets import make_target
-from pipeline.tasks import Task, load_task
-from pipeline.timing import interleaved
-from pipeline.tokenization import tokenize
-from teacher.batching import token_budget_batches
+from pipeline.bench.timing import interleaved
+from pipeline.tasks.target import make_target
+from pipeline.tasks.task import Task, load_task
+from pipeline.text.tokenizer import tokenize
 from teacher.config import DumpConfig, Precision
-from teacher.dump import dump
-from teacher.inference import CPU_TOKENS_PER_BATCH, collate
-from teacher.models import load_teacher, new_classifier
-from teacher.precision import inference_mode, keep_head_in_float32
+from teacher.dump.examples import dump
+from teacher.finetune.common import save_teacher
+from teacher.inference.batches import CPU_TOKENS_PER_BATCH, collate, token_budget_batches
+from teacher.inference.classifier import load_teacher, new_classifier
+from teacher.inference.precision import inference_mode, keep_head_in_float32
 from teacher.tiny import create_tiny_bert
-from teacher.training import save_teacher
 
 LENGTH, WORDS, ROWS_PER_SHARD = 128, 5000, 4096
 MANIFEST = {

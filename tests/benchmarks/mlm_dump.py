@@ -8,16 +8,15 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import BertConfig, BertForMaskedLM
 
-from pipeline.logit_set.codec import Codec
-from pipeline.logit_set.encode import no_statistics
-from pipeline.logit_set.tokens import MaskedRows, tokens_table
-from pipeline.ragged import Ragged
-from teacher.batching import token_budget_batches
-from teacher.mlm.dump import said_about
-from teacher.mlm.masking import MaskingPlan, mask, uniform_weights
-from teacher.mlm.model import MaskedLm, MlmTokenizer, ask
-from teacher.mlm.sequences import Sequences
-from teacher.precision import inference_mode
+from pipeline.arrays import Ragged
+from pipeline.logit_set.parts import Codec
+from pipeline.logit_set.tokens import MaskedRows, no_statistics, tokens_table
+from teacher.corpus.masking import MaskingPlan, mask, uniform_weights
+from teacher.corpus.sequences import Sequences
+from teacher.dump.tokens import said_about
+from teacher.inference.batches import token_budget_batches
+from teacher.inference.masked_lm import MaskedLm, MlmTokenizer, ask
+from teacher.inference.precision import inference_mode
 
 ROWS, VOCABULARY, HIDDEN, MAX_TOKENS = 512, 30522, 384, 2048
 CODECS = (
@@ -47,9 +46,8 @@ def alternatives() -> dict[str, Callable[[], object]]:
     def plain() -> None:
         with inference_mode(torch.device("cpu"), "bf16"):
             for batch in batches:
-                ids_BL = Ragged.of([[101, *masked.ids[row].tolist(), 102] for row in batch]).padded(
-                    range(len(batch)), 0
-                )
+                framed = Ragged.of([[101, *masked.ids[row].tolist(), 102] for row in batch])
+                ids_BL = torch.from_numpy(framed.padded(range(len(batch)), 0))
                 lm.model(input_ids=ids_BL, attention_mask=(ids_BL != 0).long())
 
     def chosen_only() -> None:

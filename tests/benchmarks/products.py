@@ -14,7 +14,7 @@ from torch import Tensor
 
 from student.kernels import compiled
 from student.kernels.reference import prefix_products
-from student.tables import put_side_by_side
+from student.model.tables import put_side_by_side
 
 VOCABULARY, SEQUENCES, SIDE, VECTOR = 30522, 256, 20, 400
 UNIFORM, LONGEST = 64, 60

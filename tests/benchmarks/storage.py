@@ -17,18 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import console
-from pipeline.logit_set.codec import Codec
+from pipeline.arrays import Floats64, Ints, Ragged
 from pipeline.logit_set.codecs import CODECS
 from pipeline.logit_set.codecs.common import lists
-from pipeline.logit_set.encode import no_statistics
-from pipeline.logit_set.schema import TEXT_COLUMNS, examples_schema, write_examples
+from pipeline.logit_set.examples import TEXT_COLUMNS, examples_schema, write_examples
+from pipeline.logit_set.parts import Codec
 from pipeline.logit_set.token_reader import open_tokens
-from pipeline.logit_set.tokens import MaskedRows, read_statistics, rows_per_group, tokens_table
+from pipeline.logit_set.tokens import MaskedRows, no_statistics, read_statistics, rows_per_group, tokens_table
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_tokens_shard
-from pipeline.ragged import Ragged
-from pipeline.targets import Floats64, Ints
-from student.mlm.data import Stream
-from tests.pipeline.token_sets import manifest_of, word_tokenizer
+from student.pretrain.data import Stream
+from tests.helpers.token_sets import manifest_of, word_tokenizer
 
 ROWS, POSITIONS, CLASSES, VOCABULARY, TOP_K, BATCH = 1_000_000, 200_000, 3, 30522, 64, 256
 POSITIONS_PER_ROW = 4

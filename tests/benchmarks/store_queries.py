@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer, models
 
 from pipeline import console
-from pipeline.catalog import open_catalog
-from pipeline.logit_set.manifest import ExamplesManifest, Shard, fingerprint
-from pipeline.logit_set.records import SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
-from pipeline.logit_set.schema import examples_schema
+from pipeline.bench.timing import interleaved
+from pipeline.logit_set.examples import examples_schema
+from pipeline.logit_set.parts import SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
+from pipeline.logit_set.record import ExamplesManifest, Shard, fingerprint
 from pipeline.logit_set.writer import complete_set, plan_shards, start_set, write_shard
+from pipeline.query.catalog import open_catalog
 from pipeline.sql.gate import select, to_arrow
-from pipeline.targets import Target
-from pipeline.timing import interleaved
-from pipeline.tokenization import tokenizer_sha256
+from pipeline.tasks.target import Target
+from pipeline.text.tokenizer import tokenizer_sha256
 
 ROWS, SETS, CLASSES, WORDS, ROWS_PER_SHARD = 10_000_000, 4, 3, 2000, 250_000
 SPLITS = {"train": 0.9, "validation": 0.05, "test": 0.05}

@@ -15,10 +15,10 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from pipeline.text_reader import TextReader
+from pipeline.text.reader import TextReader
 from student.bench import random_student
 from student.config import TrainConfig
-from student.tables import put_side_by_side
+from student.model.tables import put_side_by_side
 
 SENTENCES, VOCABULARY, MAX_SEQ_LENGTH, PART = 20_000, 30_000, 128, 512
 

@@ -7,14 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.ragged import Ragged
-from pipeline.targets import Ints
+from pipeline.arrays import Ints, Ragged
 from student.bench import random_student
 from student.config import TrainConfig
 from student.data import Examples
-from student.losses import distillation_loss
-from student.model import Student
-from student.optimizer import RowAdam
+from student.model.model import Student
+from student.train.losses import distillation_loss
+from student.train.optimizer import RowAdam
 
 VOCABULARY, BATCHES = 30522, 8
 CLASSES = 3
@@ -59,7 +58,7 @@ def _plain_step(batches: list[Examples], product: Callable[[Tensor], Tensor], fu
     student = student_with()
     tables = [table.weight for table in student.encoder.tables()]
     optimizer = torch.optim.Adam(student.parameters(), lr=5e-4, fused=fused or None)
-    padded = [batch.ids1.padded(range(len(batch)), 0) for batch in batches]
+    padded = [torch.from_numpy(batch.ids1.padded(range(len(batch)), 0)) for batch in batches]
     turns = itertools.cycle(range(len(batches)))
 
     def run() -> None:

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from student.config import TrainConfig
-from student.train import train
-from student.weights import WEIGHTS_FILE
+from student.model.weights import WEIGHTS_FILE
+from student.train.train import train
 
 
 def tiny_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainConfig:

@@ -4,12 +4,12 @@ import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.reader import LogitSet
-from pipeline.targets import Target
+from pipeline.tasks.target import Target
 from student.describe import describe, describe_config
-from student.model import Student
-from student.weights import CONFIG_FILE
+from student.model.model import Student
+from student.model.weights import CONFIG_FILE
 from tests.student.conftest import weights
-from tests.student.test_student_model import student, student_config
+from tests.student.model.test_model import student, student_config
 
 # Students of 10 tokens and 3 classes; unless changed vectors of 4, matrices of 3 x 3 both ways, and an MLP 6 wide.
 VECTORS, MATRICES = 10 * 4, 10 * 9

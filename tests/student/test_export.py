@@ -17,11 +17,11 @@ from student.config import EvaluateConfig, ExportConfig
 from student.describe import describe
 from student.evaluate import evaluate
 from student.export import export, with_small_tables
-from student.model import Student, num_bytes
+from student.model.model import Student, num_bytes
+from student.model.tables import SmallDtype
 from student.onnx_file import write_onnx
 from student.predict import Predictor
-from student.tables import SmallDtype
-from tests.student.test_student_model import student
+from tests.student.model.test_model import student
 
 JOINT = {"is_pair": True, "pairing": "joint", "special_ids": ((1,), (2,), (2,))}
 SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}

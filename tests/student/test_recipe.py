@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.errors import ConfigError
-from pipeline.targets import Target, make_target
-from pipeline.tasks import load_task, task_names
-from student.architecture import Facts, StudentConfig, design
+from pipeline.tasks.target import Target, make_target
+from pipeline.tasks.task import load_task, task_names
 from student.config import SweepConfig, TrainConfig
+from student.model.architecture import Facts, StudentConfig, design
 from student.recipe import load_recipe, recipe_names, with_recipe
 from student.sweep.grid import make_trials
 

@@ -14,7 +14,7 @@ import yaml
 from safetensors.numpy import load_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
 
-from pipeline.tasks import Task, load_task
+from pipeline.tasks.task import Task, load_task
 from teacher.tiny import create_tiny_bert
 
 WORDS = ("apple", "bread", "candle", "door", "engine")

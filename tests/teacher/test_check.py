@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.logit_set.manifest import read_manifest
+from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.schema import logits_of
+from pipeline.logit_set.record import read_manifest
 from pipeline.logit_set.writer import finish_set
 from teacher.check import Check, check
 from teacher.config import CheckConfig
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
-from tests.pipeline.test_set_verify import rewrite, with_column
+from tests.pipeline.logit_set.test_verify import rewrite, with_column
 
 
 def checked(root: Path, work: Path, **flags: Any) -> Check:

@@ -2,9 +2,9 @@ import pytest
 import torch
 from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConfig
 
+from pipeline.arrays import Ragged
 from pipeline.bench.config import TRANSFORMERS
 from pipeline.bench.vocabulary import made_up_tokenizer
-from pipeline.ragged import Ragged
 from teacher.peers import new_peer, peer_config, peer_reader
 
 SMALL = {"vocab_size": 90}

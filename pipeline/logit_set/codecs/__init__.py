@@ -1,6 +1,5 @@
 """How distributions over the vocabulary are stored: one file per codec, all with the functions of `CodecModule`."""
 
-from pipeline.logit_set.codec import CodecName
 from pipeline.logit_set.codecs import dense, hidden, sampled, topk
 from pipeline.logit_set.codecs.common import (
     CodecModule,
@@ -11,6 +10,7 @@ from pipeline.logit_set.codecs.common import (
     Predictions,
     read_decoder,
 )
+from pipeline.logit_set.parts import CodecName
 
 CODECS: dict[CodecName, CodecModule] = {"dense": dense, "topk": topk, "sampled": sampled, "hidden": hidden}
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.codec import Codec
+from pipeline.logit_set.parts import Codec
 
 Columns = Mapping[str, pa.Array]  # one entry per position
 

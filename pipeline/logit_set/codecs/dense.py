@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.logit_set.codec import Codec
 from pipeline.logit_set.codecs.common import (
     Columns,
     Decoder,
@@ -20,6 +19,7 @@ from pipeline.logit_set.codecs.common import (
     rectangle,
     wrong_width,
 )
+from pipeline.logit_set.parts import Codec
 
 
 def fields(codec: Codec) -> dict[str, pa.DataType]:

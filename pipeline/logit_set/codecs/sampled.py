@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import torch
 from torch.nn.functional import pad
 
-from pipeline.logit_set.codec import Codec
 from pipeline.logit_set.codecs.common import Columns, Decoder, Kept, Predictions, lists, unknown_id
+from pipeline.logit_set.parts import Codec
 from pipeline.logit_set.shard_file import id_type
 
 GROUP = 128

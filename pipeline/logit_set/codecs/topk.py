@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.logit_set.codec import Codec
 from pipeline.logit_set.codecs.common import (
     Columns,
     Decoder,
@@ -24,6 +23,7 @@ from pipeline.logit_set.codecs.common import (
     unknown_id,
     wrong_width,
 )
+from pipeline.logit_set.parts import Codec
 from pipeline.logit_set.shard_file import id_type
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from pipeline import console
-from pipeline.machine import processor
+from pipeline.bench.machine import processor
 from tests.benchmarks.growth.data import WORDS, write_task
 from tests.benchmarks.growth.steps import STEPS
 

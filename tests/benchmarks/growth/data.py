@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
-from pipeline.targets import make_target
-from pipeline.tasks import load_task
-from teacher.models import new_classifier
+from pipeline.tasks.target import make_target
+from pipeline.tasks.task import load_task
+from teacher.finetune.common import save_teacher
+from teacher.inference.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
-from teacher.training import save_teacher
 
 WORDS = tuple(f"{first}{second}" for first in "bdfgklmnprst" for second in map(str, range(170)))
 LENGTH, DEV_ROWS, ROWS_AT_ONCE = 12, 1000, 100_000

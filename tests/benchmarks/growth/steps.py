@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.catalog import build_catalog, open_catalog
-from pipeline.logit_set.manifest import read_manifest
+from pipeline.logit_set.record import read_manifest
 from pipeline.logit_set.verify import verify_shards
+from pipeline.query.catalog import build_catalog, open_catalog
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.push import push
 from pipeline.sql.gate import select
 from student.config import TrainConfig
-from student.train import train
-from student.training_data import load_data
+from student.train.train import train
+from student.train.training_data import load_data
 from teacher.config import DumpConfig, FinetuneConfig
-from teacher.dump import dump
-from teacher.finetune import finetune
+from teacher.dump.examples import dump
+from teacher.finetune.classifier import finetune
 
 COMMAND = "python -m tests.benchmarks.growth"
 FORGET_THE_PEAK = "5"  # see proc_pid_clear_refs(5)

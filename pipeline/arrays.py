@@ -1,0 +1,97 @@
+"""Types of arrays, and lists of ids of different length as two of them; numpy alone, so that importing it is quick.
+
+Shapes: N rows, B batch, L tokens.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Floats = npt.NDArray[np.float32]
+Floats64 = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Lists of ids, end to end: row n is ``flat[offsets[n]:offsets[n + 1]]``."""
+
+    flat: Ints
+    offsets: Ints
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
+        """The lists, end to end."""
+        lengths = [len(row) for row in rows]
+        flat = np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=sum(lengths))
+        return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+    @classmethod
+    def repeated(cls, row: Sequence[int], count: int) -> "Ragged":
+        """The same row ``count`` times."""
+        return cls(np.tile(np.asarray(row, dtype=np.int64), count), np.arange(count + 1) * len(row))
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens per row [N]."""
+        return np.diff(self.offsets)
+
+    def padded(self, rows: Sequence[int], pad_id: int) -> Ints:
+        """Rows as ids_BL, filled up at the end; at least one token wide."""
+        rows_B = np.asarray(rows, dtype=np.int64)
+        starts_B = self.offsets[rows_B]
+        lengths_B = self.offsets[rows_B + 1] - starts_B
+        position_L = np.arange(max(1, lengths_B.max(initial=0)))
+        inside_BL = position_L < lengths_B[:, None]
+        ids_BL = np.full(inside_BL.shape, pad_id, dtype=np.int64)
+        ids_BL[inside_BL] = self.flat[(starts_B[:, None] + position_L)[inside_BL]]
+        return ids_BL
+
+    def __getitem__(self, row: int) -> Ints:
+        """One row's ids."""
+        return self.flat[self.offsets[row] : self.offsets[row + 1]]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, rows: Sequence[int] | Ints) -> "Ragged":
+        """The rows of these numbers, in their order."""
+        rows_N = np.asarray(rows, dtype=np.int64)
+        lengths_N = self.offsets[rows_N + 1] - self.offsets[rows_N]
+        offsets = np.concatenate([[0], np.cumsum(lengths_N, dtype=np.int64)])
+        places = np.repeat(self.offsets[rows_N] - offsets[:-1], lengths_N) + np.arange(offsets[-1])
+        return Ragged(self.flat[places], offsets)
+
+    def column(self, kind: pa.DataType) -> pa.ListArray:
+        """As an Arrow list column with values of this type."""
+        return pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), pa.array(self.flat).cast(kind))
+
+
+def ragged(column: pa.ChunkedArray) -> Ragged:
+    """A list column as flat ids and offsets."""
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy()
+    flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return Ragged(flat.astype(np.int64), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+
+def side_by_side(*parts: Ragged) -> Ragged:
+    """Row n of the result is row n of each part, one after the other."""
+    lengths_PN = np.stack([part.lengths for part in parts])
+    offsets = np.concatenate([[0], np.cumsum(lengths_PN.sum(axis=0))])
+    starts_PN = offsets[:-1] + np.cumsum(lengths_PN, axis=0) - lengths_PN
+    flat = np.empty(offsets[-1], dtype=np.int64)
+    for part, starts_N in zip(parts, starts_PN, strict=True):
+        flat[np.repeat(starts_N - part.offsets[:-1], part.lengths) + np.arange(len(part.flat))] = part.flat
+    return Ragged(flat, offsets)
+
+
+def stacked(parts: Sequence[Ragged]) -> Ragged:
+    """The rows of all parts, one part after the other."""
+    lengths = np.concatenate([part.lengths for part in parts])
+    flat = np.concatenate([part.flat for part in parts])
+    return Ragged(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))

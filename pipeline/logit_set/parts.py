@@ -1,0 +1,215 @@
+"""The parts of a ``distill.json``. A stranger may have written them: numbers have bounds, names and hashes a form."""
+
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from pipeline.tasks.task import SPLIT_PATTERN, Method, Metric
+
+MAX_COUNT = 2**40  # rows, bytes, parameters
+MAX_VOCABULARY, MAX_HIDDEN_SIZE = 2**22, 2**16
+SHA256_PATTERN = r"^[0-9a-f]{64}$"
+TIME_PATTERN = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$"
+Setting = str | int | float | bool
+
+
+def _real_time(text: str) -> str:
+    datetime.fromisoformat(text)
+    return text
+
+
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what a seed may be
+Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
+SplitName = Annotated[str, Field(pattern=SPLIT_PATTERN)]
+Time = Annotated[str, Field(pattern=TIME_PATTERN), AfterValidator(_real_time)]
+
+
+class Record(BaseModel):
+    """A part of a set's record: never changed, and without a key that this release does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+
+
+class SplitRecord(Record):
+    """The source rows of a split; ``expected_rows`` is what the task's manifest says of the whole split."""
+
+    rows: Count
+    expected_rows: Count | None
+    rows_sha256: Sha256
+
+
+class PartialSplit(SplitRecord):
+    """A split of which ``absent`` source rows have no logits in the set."""
+
+    absent: Count = 0
+
+
+class Version(Record):
+    """An earlier version of a set, of which it still has shards."""
+
+    format_version: int
+    settings: dict[str, Setting]
+
+
+class TaskRecord(Record):
+    """What a reader needs to know of the task."""
+
+    name: str
+    version: Count
+    is_pair: bool
+    metrics: tuple[Metric, ...] = Field(min_length=1)
+    licence: str
+
+
+class TeacherRecord(Record):
+    """Who spoke; ``labels`` is the order of the teacher's own outputs before they were put in the task's order."""
+
+    name: str
+    revision: str | None
+    weights_sha256: Sha256
+    num_parameters: Count
+    labels: tuple[str, ...]
+
+
+class TokenizerRecord(Record):
+    """The tokenizer that the ids belong to; where it has no padding token, ``pad_id`` is one past the vocabulary."""
+
+    sha256: Sha256
+    vocabulary_size: int = Field(ge=1, le=MAX_VOCABULARY)
+    pad_id: Count
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.pad_id > self.vocabulary_size:
+            raise ValueError(f"pad_id {self.pad_id} is beyond the vocabulary of {self.vocabulary_size}")
+        return self
+
+
+class CorpusRecord(Record):
+    """What a reader needs to know of the corpus, and how it was cut into sequences."""
+
+    name: str
+    version: Count
+    language: str
+    licence: str
+    packing: str
+    min_seq_length: Count
+    validation_every: Count
+
+
+class MaskingRecord(Record):
+    """How sequences were masked: with these, the sequence and the copy, the same positions come out again."""
+
+    kind: str
+    probability: float = Field(ge=0, le=1)
+    num_copies: Count
+    seed: Whole
+    mask_id: Count
+
+
+class Sample(Record):
+    """An augmented row, and the one it was made from."""
+
+    source_row: Count
+    variant: Count
+    origin: str
+    original: tuple[str, ...]
+    text: tuple[str, ...]
+
+
+class AugmentationRecord(Record):
+    """How the rows of the split ``train`` were augmented, and what came of it.
+
+    Attributes:
+        method: its name.
+        settings: all that decides the rows.
+        source_rows: rows of the split.
+        tried: variants asked for, in all.
+        generated: those that the method did not give up.
+        unchanged: dropped, as an original reads the same.
+        repeated: dropped, as an earlier variant reads the same.
+        rows: variants that are left.
+        changed_words: words of theirs that are not the original's.
+        words: words of the sentences that they change.
+        rows_sha256: hash of their keys and texts.
+        sample: some of them.
+    """
+
+    method: Method
+    settings: dict[str, Setting]
+    source_rows: int = Field(ge=1, le=MAX_COUNT)
+    tried: Count
+    generated: Count
+    unchanged: Count
+    repeated: Count
+    rows: Count
+    changed_words: Count
+    words: Count
+    rows_sha256: Sha256
+    sample: tuple[Sample, ...]
+
+    @property
+    def multiplier(self) -> float:
+        """How many times as many rows the split has with them."""
+        return 1 + self.rows / self.source_rows
+
+    @property
+    def change_rate(self) -> float:
+        """Share of words that were changed, in the sentences that a variant changes."""
+        return self.changed_words / max(1, self.words)
+
+    def lines(self) -> dict[str, int | float | str]:
+        """What people want to know, by name."""
+        return {
+            "method": self.method,
+            "source rows": self.source_rows,
+            "variants tried": self.tried,
+            "given up, no word left as it was": self.tried - self.generated,
+            "dropped, as an original reads the same": self.unchanged,
+            "dropped, as another variant reads the same": self.repeated,
+            "variants kept": self.rows,
+            "multiplier": round(self.multiplier, 3),
+            "words changed": round(self.change_rate, 4),
+        }
+
+
+CodecName = Literal["dense", "topk", "sampled", "hidden"]
+NEEDED: dict[CodecName, tuple[str, ...]] = {
+    "dense": (),
+    "topk": ("top_k",),
+    "sampled": ("num_samples", "temperature"),
+    "hidden": ("hidden_size",),
+}
+
+
+class Codec(Record):
+    """A codec and its settings, as a set's ``distill.json`` records them.
+
+    Attributes:
+        vocabulary_size: V.
+        hidden_size: H, for ``hidden``.
+        top_k: candidates per position, for ``topk``.
+        num_samples: draws per position, for ``sampled``.
+        temperature: of the distribution that was drawn from, for ``sampled``.
+    """
+
+    name: CodecName
+    vocabulary_size: int = Field(ge=2, le=MAX_VOCABULARY)
+    hidden_size: int | None = Field(None, ge=1, le=MAX_HIDDEN_SIZE)
+    top_k: int | None = Field(None, ge=1, le=MAX_VOCABULARY)
+    num_samples: int | None = Field(None, ge=1, le=255)
+    temperature: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        missing = [name for name in NEEDED[self.name] if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"codec {self.name} needs {' and '.join(missing)}")
+        return self
+
+    def __str__(self) -> str:
+        number = self.top_k or self.num_samples
+        heated = f" at T={self.temperature:g}" if self.temperature not in (None, 1) else ""
+        return self.name + (f"-{number}" if number else "") + heated

@@ -1,0 +1,1 @@
+"""Questions to sets: views, the catalog, comparisons, mixtures and chosen rows."""

@@ -1,0 +1,231 @@
+"""The DuckDB index over a store: a local cache that can be rebuilt from the sets at any time, and is never shared.
+
+Tables ``sets``, ``shards``, ``teachers`` and ``vocabulary``, the macros, one view per finished set, for a set of tokens
+another in words, and ``examples`` over all sets of examples. One process builds it in a temporary file; those who write
+sets never touch it.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.errors import DataError, IntegrityError
+from pipeline.files import is_plain, write_atomically
+from pipeline.logit_set.config import SET_NAME
+from pipeline.logit_set.examples import set_schema
+from pipeline.logit_set.reader import load_set_tokenizer
+from pipeline.logit_set.record import (
+    FILE_NAME,
+    ExamplesManifest,
+    SetManifest,
+    TokensManifest,
+    augmentation_of,
+    read_manifest,
+)
+from pipeline.logit_set.shard_file import read_metadata
+from pipeline.query.views import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql
+from pipeline.sql.gate import add_macros, macros, open_database
+from pipeline.sql.names import variants_view_name, view_name, words_view_name
+
+CATALOG_FILE = "catalog.duckdb"
+
+ALL_EXAMPLES = "examples"
+TABLE_NAMES = {"sets", "shards", "teachers", "vocabulary", "catalog_state", ALL_EXAMPLES}
+TABLES = """
+create table sets ("set" varchar, "view" varchar, task varchar, corpus varchar, codec varchar, state varchar,
+    teacher varchar, labels varchar[], "rows" bigint, bytes bigint, precision varchar, max_seq_length int, scores json,
+    source varchar, notes varchar[], created timestamp with time zone, fingerprint varchar, path varchar);
+create table shards ("set" varchar, split varchar, "index" int, start_row bigint, stop_row bigint, "rows" bigint,
+    bytes bigint, sha256 varchar, path varchar);
+create table teachers (weights_sha256 varchar, teacher varchar, revision varchar, num_parameters bigint,
+    labels varchar[], sets varchar[]);
+create table vocabulary (tokenizer varchar, id bigint, token varchar);
+create table catalog_state (digest varchar);
+-- the name of a class, by its number; the set by its name or its view: label_name('mnli', label)
+create macro label_name(name, class) as (
+    select any_value(labels)[class + 1] from sets where "set" = name or "view" = name
+);
+"""
+VARIANTS = """
+create view "{name}" as
+select v.* exclude (label, score), struct_pack(
+    sentence1 := o.sentence1, sentence2 := o.sentence2, label := o.label, score := o.score, logits := o.logits
+) as parent
+from "{rows}" v join "{rows}" o using (split, source_row)
+where v.variant > 0 and o.variant = 0
+"""
+
+
+def build_catalog(store: Path) -> list[SetManifest]:
+    """Indexes every set of a store anew.
+
+    Returns:
+        The manifests of the sets that were indexed; damaged ones are left out with a warning.
+
+    Raises:
+        DataError: if the store does not exist or two sets would have the same view.
+    """
+    if not store.is_dir():
+        raise DataError(f"store {store}: no such folder; write a set with `distill teacher-dump` first")
+    digest = _digest(store)
+    sets = _read_sets(store)
+    write_atomically(store / CATALOG_FILE, lambda path: _write(path, sets, digest), durable=False)
+    return [manifest for _, manifest in sets]
+
+
+@contextmanager
+def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Opens the store's catalog for reading, rebuilding it first if a set has come, gone or changed."""
+    if not _is_fresh(store):
+        build_catalog(store)
+    roots = (path.parent for path in store.glob(f"*/{FILE_NAME}") if re.match(SET_NAME, path.parent.name))
+    files = (path for root in roots for path in root.glob("*/*.parquet"))
+    readable = sorted(path for path in files if is_plain(path))
+    with open_database(store / CATALOG_FILE, readable) as connection:
+        yield connection
+
+
+def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
+    sets = []
+    for path in sorted(store.glob(f"*/{FILE_NAME}")):
+        try:
+            sets.append((path.parent, _readable_set(path.parent)))
+        except IntegrityError as error:
+            console.warn(f"left out of the catalog: {error}")
+    views: dict[str, Path] = {}
+    for root, manifest in sets:
+        names = [view_name(root.name)]
+        if isinstance(manifest, TokensManifest):
+            names.append(words_view_name(root.name))
+        if augmentation_of(manifest) is not None:
+            names.append(variants_view_name(root.name))
+        for name in names:
+            if name in TABLE_NAMES:
+                raise DataError(f"{root}: its view would be the table {name!r} of the catalog; rename the folder")
+            other = views.setdefault(name, root)
+            if other != root:
+                raise DataError(f"{other} and {root} would both be the view {name!r}; rename one folder")
+    return sets
+
+
+def _readable_set(root: Path) -> SetManifest:
+    """The manifest of a set that DuckDB can make a view of; it opens the first file when it does."""
+    if not re.match(SET_NAME, root.name):  # DuckDB reads `*` and `key=value` in a path as more than a name
+        raise IntegrityError(f"{str(root)!a}: the name of a set's folder has letters, digits and ._- only; rename it")
+    manifest = read_manifest(root)
+    if manifest.state != "staged":
+        _check_columns(root, manifest)
+    return manifest
+
+
+def _check_columns(root: Path, manifest: SetManifest) -> None:
+    """Makes sure that the views of a set can be made, and that no pipe among its files keeps a query waiting."""
+    expected = set_schema(manifest)
+    if isinstance(manifest, TokensManifest):
+        load_set_tokenizer(root, manifest.tokenizer)
+        kind = f"of codec {str(manifest.codec)!r}"
+    else:
+        assert isinstance(manifest, ExamplesManifest)
+        kind = f"of {manifest.target.num_logits} logits"
+    for shard in manifest.shards:
+        try:
+            schema = read_metadata(root / shard.path).schema.to_arrow_schema().remove_metadata()
+        except pa.ArrowException as error:
+            raise IntegrityError(f"{root / shard.path}: not a shard of a logit set: {error}") from error
+        if not schema.equals(expected):
+            raise IntegrityError(f"{root / shard.path}: its columns are not those {kind}")
+
+
+def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> None:
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(TABLES)
+        add_macros(connection)
+        connection.execute("insert into catalog_state values (?)", [digest])
+        for root, manifest in sets:
+            connection.execute(f"insert into sets values ({', '.join('?' * 18)})", _set_row(root, manifest))  # noqa: S608
+            rows = [_shard_row(root, manifest, k) for k in range(len(manifest.shards))]
+            connection.executemany("insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            if manifest.state != "staged":
+                _add_views(connection, root, manifest)
+        examples = [r.name for r, m in sets if isinstance(m, ExamplesManifest) and m.state != "staged"]
+        if examples:
+            connection.execute(all_examples_sql(ALL_EXAMPLES, [(name, view_name(name)) for name in examples]))
+        for row in _teacher_rows(sets):
+            connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?)", row)
+
+
+def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, manifest: SetManifest) -> None:
+    connection.execute(set_view_sql(view_name(root.name), root, manifest))
+    if isinstance(manifest, TokensManifest):
+        _add_words(connection, root, manifest)
+    if augmentation_of(manifest) is not None:
+        connection.execute(VARIANTS.format(name=variants_view_name(root.name), rows=view_name(root.name)))
+
+
+def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, manifest: TokensManifest) -> None:
+    """The vocabulary of a set of tokens, unless another set has brought it, and the view in words."""
+    from pipeline.query.views import token_view_sql
+
+    key = manifest.tokenizer.sha256
+    if not connection.execute("select 1 from vocabulary where tokenizer = ? limit 1", [key]).fetchone():
+        words = load_set_tokenizer(root, manifest.tokenizer).get_vocab(with_added_tokens=True)
+        table = pa.table({"tokenizer": [key] * len(words), "id": list(words.values()), "token": list(words)})
+        connection.register("words", table)
+        connection.execute("insert into vocabulary select * from words")
+        connection.unregister("words")
+    files = [root / shard.path for shard in manifest.shards]
+    connection.execute(token_view_sql(words_view_name(root.name), manifest, files))
+
+
+def _set_row(root: Path, m: SetManifest) -> list[Any]:
+    scores = json.dumps(m.scores)
+    task, corpus, codec, labels = None, None, None, None
+    if isinstance(m, ExamplesManifest):
+        task, labels = m.task.name, list(m.target.names)
+    if isinstance(m, TokensManifest):
+        corpus, codec = m.corpus.name, str(m.codec)
+    return [
+        *(root.name, view_name(root.name), task, corpus, codec, m.state, m.teacher.name, labels, m.num_rows),
+        *(m.num_bytes, m.precision, m.max_seq_length, scores, m.source, list(m.notes), m.created, m.fingerprint),
+        str(root.resolve()),
+    ]
+
+
+def _shard_row(root: Path, manifest: SetManifest, number: int) -> list[Any]:
+    s = manifest.shards[number]
+    return [root.name, s.split, s.index, s.start, s.stop, s.rows, s.bytes, s.sha256, str((root / s.path).resolve())]
+
+
+def _teacher_rows(sets: list[tuple[Path, SetManifest]]) -> list[list[Any]]:
+    rows: dict[str, list[Any]] = {}
+    for root, manifest in sets:
+        t = manifest.teacher
+        new = [t.weights_sha256, t.name, t.revision, t.num_parameters, list(t.labels), []]
+        rows.setdefault(t.weights_sha256, new)[-1].append(root.name)
+    return list(rows.values())
+
+
+def _digest(store: Path) -> str:
+    manifests = [(ascii(path.resolve()), path.lstat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
+    state = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in manifests]
+    return hashlib.sha256(json.dumps([TABLES, VARIANTS, SPLIT_ROWS, SET_ROWS, macros(), state]).encode()).hexdigest()
+
+
+def _is_fresh(store: Path) -> bool:
+    path = store / CATALOG_FILE
+    if not path.is_file():
+        return False
+    try:
+        with duckdb.connect(str(path), read_only=True) as connection:
+            row = connection.execute("select digest from catalog_state").fetchone()
+    except duckdb.Error:
+        return False
+    return row is not None and row[0] == _digest(store)

@@ -1,0 +1,129 @@
+"""``distill diff``: in what two sets of one task differ: rows, texts, gold, logits; by split and by class."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from pipeline.errors import ConfigError
+from pipeline.logit_set.config import DiffConfig
+from pipeline.logit_set.parts import Setting
+from pipeline.logit_set.reader import find_set, usable_manifest
+from pipeline.logit_set.record import ExamplesManifest, has_text
+from pipeline.logit_set.verify import require_shards
+from pipeline.query.mixture import SAME_HASH, SAME_SENTENCES
+from pipeline.sql.gate import open_files, select, to_arrow
+
+# every key of either set, with what both say of it; `same` is null where only one has it
+PAIRS = """
+create temp view pairs as
+select split, source_row, variant, a.text_hash is null as only_b, b.text_hash is null as only_a, {same} as same,
+    a.label as label, a.label is distinct from b.label or a.score is distinct from b.score as other_gold,
+    a.logits as a_logits, b.logits as b_logits,
+    list_max(list_transform(a.logits, lambda x, i: abs(x::double - b.logits[i]::double))) as difference
+from a full join b using (split, source_row, variant)
+"""
+BY_SPLIT = """
+select split, count(*) filter (same) as "both", count(*) filter (only_a) as only_a, count(*) filter (only_b) as only_b,
+    count(*) filter (not same) as other_text, count(*) filter (same and other_gold) as other_gold,
+    count(*) filter (same and difference > {tolerance}) as moved, max(difference) filter (same) as largest,
+    avg((argmax(a_logits) = argmax(b_logits))::int) filter (same) as agreement,
+    avg(kl(a_logits, b_logits)) filter (same) as kl
+from pairs group by split order by split
+"""
+BY_CLASS = """
+select split, label, count(*) as n, avg((argmax(a_logits) = argmax(b_logits))::int) as agreement,
+    avg(kl(a_logits, b_logits)) as kl, avg((argmax(a_logits) = label)::int) as right_a,
+    avg((argmax(b_logits) = label)::int) as right_b
+from pairs where same and label is not null group by split, label order by split, label
+"""
+CALIBRATION = """
+select split, x.n as n_a, y.n as n_b, x.accuracy as accuracy_a, y.accuracy as accuracy_b,
+    x.calibration_error as calibration_error_a, y.calibration_error as calibration_error_b
+from calibration_error(a) x join calibration_error(b) y using (split) order by split
+"""
+DIFFERING = ("only_a", "only_b", "other_text", "other_gold", "moved")
+Rows = list[dict[str, Any]]
+Changes = dict[str, tuple[Setting | None, Setting | None]]
+
+
+@dataclass(frozen=True)
+class Diff:
+    """In what two sets differ.
+
+    Attributes:
+        settings: those that differ, with both values.
+        splits: per split, rows in both and in one alone, rows with other texts, gold or logits, share of equal answers,
+            and mean divergence of b from a in nats.
+        classes: per split and gold class, the same, and how often each teacher is right.
+        calibration: per split, accuracy and expected calibration error of both.
+    """
+
+    settings: Changes
+    splits: Rows
+    classes: Rows
+    calibration: Rows
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether both sets say the same of the same rows."""
+        return not any(split[name] for split in self.splits for name in DIFFERING)
+
+
+def diff(config: DiffConfig) -> Diff:
+    """Compares two sets, key by key.
+
+    Raises:
+        ConfigError: if their logits mean different things, or nothing tells whether their texts are the same.
+        IntegrityError: if a file is not what its manifest says.
+    """
+    roots = [find_set(name, config.store) for name in (config.a, config.b)]
+    a, b = (_open(root, config.allow_unverified) for root in roots)
+    if a.target != b.target or a.task.is_pair != b.task.is_pair:
+        raise ConfigError(
+            f"{roots[0]} and {roots[1]}: the logits of one are {', '.join(a.target.names)} ({a.task.name}), of the "
+            f"other {', '.join(b.target.names)} ({b.task.name}); only sets of one task can be compared"
+        )
+    views = {name: [root / s.path for s in m.shards] for name, root, m in zip("ab", roots, (a, b), strict=True)}
+    with open_files(views) as connection:
+        connection.execute(PAIRS.format(same=_same_text(roots, a, b)))
+        by_class = a.target.kind == "classes"
+        splits = _rows(connection, BY_SPLIT.format(tolerance=config.tolerance))
+        if a.target.kind == "score":  # a single logit has no largest, and no distribution
+            splits = [{k: v for k, v in row.items() if k not in ("agreement", "kl")} for row in splits]
+        return Diff(
+            _changed(a.settings, b.settings),
+            splits,
+            _rows(connection, BY_CLASS) if by_class else [],
+            _rows(connection, CALIBRATION) if by_class else [],
+        )
+
+
+def _open(root: Path, allow_unverified: bool) -> ExamplesManifest:
+    advice = "`distill diff` compares the logits of a task"
+    manifest = usable_manifest(root, ExamplesManifest, advice, allow_unverified)
+    require_shards(root, manifest, manifest.shards)
+    return manifest
+
+
+def _same_text(roots: list[Path], a: ExamplesManifest, b: ExamplesManifest) -> str:
+    """The SQL that says whether both texts are the same: by their hash, which covers the tokenizer, or themselves."""
+    if a.tokenizer.sha256 == b.tokenizer.sha256:
+        return SAME_HASH
+    if has_text(a) and has_text(b):
+        return SAME_SENTENCES
+    raise ConfigError(
+        f"{roots[0]} and {roots[1]}: one has no text, and hashes of texts under different tokenizers always differ; "
+        "`distill join` it with your data first"
+    )
+
+
+def _changed(a: Mapping[str, Setting], b: Mapping[str, Setting]) -> Changes:
+    return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, sql: str) -> Rows:
+    rows: Rows = to_arrow(select(connection, sql)).to_pylist()
+    return rows

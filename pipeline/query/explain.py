@@ -1,0 +1,170 @@
+"""Where one row of a set comes from, link by link, each checked on the way: file, teacher, tokenizer, text, logits."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from scipy.special import entr, softmax
+from tokenizers import Tokenizer
+
+from pipeline.arrays import Floats64
+from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
+from pipeline.logit_set.examples import text_hash
+from pipeline.logit_set.reader import find_set
+from pipeline.logit_set.record import (
+    TOKENIZER_FILE,
+    ExamplesManifest,
+    SetManifest,
+    Shard,
+    augmentation_of,
+    read_manifest,
+)
+from pipeline.logit_set.verify import require_shards
+from pipeline.sql.names import words_view_name
+from pipeline.tasks.target import Target, predicted_scores
+from pipeline.text.tokenizer import load_tokenizer
+
+ADDRESS = re.compile(r"(?P<name>.+?):(?P<split>[^:]+):(?P<row>\d{1,18})(?::(?P<variant>\d{1,9}))?")
+
+Section = dict[str, Any]
+Row = dict[str, Any]
+
+
+def explain_row(store: Path, address: str) -> dict[str, Section]:
+    """Tells all that is known of a row, by sections; of texts and ids null where the set comes without.
+
+    Args:
+        store: folder of sets.
+        address: ``SET:split:row`` or ``SET:split:row:variant``.
+
+    Raises:
+        ConfigError: if the address is not of that form, or the set holds tokens.
+        DataError: if there is no such set, split or row.
+        IntegrityError: if the set is not finished, or the row's file or tokenizer is not what was recorded.
+    """
+    parts = ADDRESS.fullmatch(address)
+    if parts is None:
+        raise ConfigError(f"--explain-row {address}: not SET:split:row or SET:split:row:variant, such as mnli:train:7")
+    root = find_set(parts["name"], store)
+    split, number, variant = parts["split"], int(parts["row"]), int(parts["variant"] or 0)
+    manifest = _manifest_of_examples(root, split, number)
+    shard = _shard_of(root, manifest, split, number)
+    require_shards(root, manifest, [shard])
+    rows = _rows(root / shard.path, number)
+    if not rows:
+        raise DataError(f"{root}: row {number:,} of {split!r} has no logits in this set")
+    if variant not in rows:
+        there = ", ".join(map(str, sorted(rows))) or "none"
+        raise DataError(f"{root}: row {number:,} of {split!r} has no variant {variant}; there are: {there}")
+    row, tokenizer = rows[variant], load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
+    _check(root, shard, manifest, row)
+    return {
+        **_origin(root, manifest, shard),
+        **({"variant": _variant(manifest, row, rows.get(0, {}))} if variant > 0 else {}),
+        "row": _text(row, tokenizer, manifest),
+        "teacher's answer": _answer(manifest.target, np.array(row["logits"], dtype=np.float64)),
+    }
+
+
+def _manifest_of_examples(root: Path, split: str, number: int) -> ExamplesManifest:
+    manifest = read_manifest(root)
+    if not isinstance(manifest, ExamplesManifest):
+        where = f"split = '{split}' and source_row = {number}"
+        raise ConfigError(
+            f"{root}: holds {manifest.holds}; look at its rows in words: "
+            f'distill sql "from {words_view_name(root.name)} where {where}"'
+        )
+    if manifest.state == "staged":
+        raise IntegrityError(f"{root}: is not finished; repeat the command that writes it")
+    return manifest
+
+
+def _shard_of(root: Path, manifest: SetManifest, split: str, number: int) -> Shard:
+    if split not in manifest.splits:
+        raise DataError(f"{root}: no split {split!r}; {did_you_mean(split, manifest.splits)}")
+    shard = next((s for s in manifest.shards_of(split) if s.start <= number < s.stop), None)
+    if shard is None:
+        raise DataError(
+            f"{root}: no row {number:,} in {split!r}; it has the rows 0 to {manifest.splits[split].rows - 1:,}"
+        )
+    return shard
+
+
+def _rows(path: Path, number: int) -> dict[int, Row]:
+    """The row and its variants, by the number of the variant."""
+    table = pq.read_table(path, filters=pc.field("source_row") == number, partitioning=None)
+    return {row["variant"]: row for row in table.to_pylist()}
+
+
+def _check(root: Path, shard: Shard, manifest: ExamplesManifest, row: Row) -> None:
+    """A set that was not verified may hold anything."""
+    target, logits, label = manifest.target, row["logits"], row["label"]
+    problems = []
+    if len(logits) != target.num_logits or not np.isfinite(logits).all():
+        problems.append(f"logits {logits}, but {target.num_logits} finite numbers are needed")
+    if label is not None and not 0 <= label < target.num_logits:
+        problems.append(f"label {label}, but there are {target.num_logits}: {', '.join(target.names)}")
+    raise_all(IntegrityError, f"{root / shard.path}: row {row['source_row']}", problems)
+
+
+def _origin(root: Path, manifest: ExamplesManifest, shard: Shard) -> dict[str, Section]:
+    teacher = manifest.teacher
+    return {
+        "set": {
+            **{"set": root.name, "task": manifest.task.name, "state": manifest.state},
+            **{"fingerprint": manifest.fingerprint, "created": manifest.created, "command": manifest.command},
+        },
+        "file": {
+            **{"path": shard.path, "source_rows": f"{shard.start} to {shard.stop - 1}"},
+            **{"sha256": shard.sha256, "sha256_checked": True},
+        },
+        "teacher": {
+            **{"name": teacher.name, "revision": teacher.revision, "weights_sha256": teacher.weights_sha256},
+            **{"precision": manifest.precision, "max_seq_length": manifest.max_seq_length},
+        },
+        "tokenizer": {"sha256": manifest.tokenizer.sha256, "vocabulary_size": manifest.tokenizer.vocabulary_size},
+        "source": {
+            **{"source": manifest.source, "licence": manifest.licence},
+            "rows_sha256": manifest.splits[shard.split].rows_sha256,
+        },
+    }
+
+
+def _variant(manifest: ExamplesManifest, row: Row, parent: Row) -> Section:
+    record = augmentation_of(manifest)
+    texts = {f"parent_{name}": parent.get(name) for name in ("sentence1", "sentence2")}
+    made = {"method": record.method, "settings": dict(record.settings)} if record else {}
+    return {"origin": row["origin"], **texts, **made}
+
+
+def _text(row: Row, tokenizer: Tokenizer, manifest: ExamplesManifest) -> Section:
+    sentences = row.get("sentence1"), row.get("sentence2")
+    tokens = [ids and [tokenizer.id_to_token(i) for i in ids] for ids in (row.get("ids1"), row.get("ids2"))]
+    belongs = None
+    if sentences[0] is not None:
+        belongs = text_hash(manifest.tokenizer.sha256, sentences[0], sentences[1]) == row["text_hash"]
+    names, label = manifest.target.names, row["label"]
+    return {
+        **{"split": row["split"], "source_row": row["source_row"], "variant": row["variant"]},
+        **{"sentence1": sentences[0], "sentence2": sentences[1], "tokens1": tokens[0], "tokens2": tokens[1]},
+        **{"text_hash": row["text_hash"].hex(), "text_hash_belongs_to_text": belongs},
+        **{"label": label, "gold": None if label is None else names[label], "score": row["score"]},
+    }
+
+
+def _answer(target: Target, logits_C: Floats64) -> Section:
+    """What the logits mean; entropy in nats."""
+    score = None if target.kind == "classes" else float(predicted_scores(target, logits_C[None].astype(np.float32))[0])
+    if target.kind == "score":
+        return {"logits": logits_C.tolist(), "score": score}
+    p_C = softmax(logits_C)
+    second, first = np.sort(p_C)[-2:].tolist()
+    return {
+        "logits": logits_C.tolist(),
+        "probabilities": dict(zip(target.names, p_C.tolist(), strict=True)),
+        **{"answer": target.names[int(p_C.argmax())], "score": score},
+        **{"entropy": float(entr(p_C).sum()), "margin": first - second},
+    }

@@ -1,0 +1,251 @@
+"""Several sets of one task read as one: keys, ids, texts and gold of the first, the logits of all."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from pipeline import console
+from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
+from pipeline.logit_set.reader import KEYS, LogitSet, open_set
+from pipeline.query.views import columns_with_text
+from pipeline.sql.gate import first_row, open_files
+from pipeline.tasks.target import Target
+
+
+@dataclass(frozen=True)
+class Mixture(LogitSet):
+    """The first set, with the logits of a mixture of teachers, for the rows that every set has.
+
+    Attributes:
+        others: the sets of the other teachers.
+        mix: how their logits are mixed, see `mix_sql`.
+    """
+
+    others: tuple[LogitSet, ...]
+    mix: str
+
+    @property
+    def sets(self) -> tuple[LogitSet, ...]:
+        """All sets, the first one first."""
+        return (LogitSet(self.root, self.manifest), *self.others)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that every set has."""
+        return tuple(split for split in self.manifest.splits if all(split in other.splits for other in self.others))
+
+    @property
+    def joined(self) -> str:
+        """The rows that every set has, in SQL."""
+        return f'"{self.view}"' + "".join(f' join "{other.view}" using ({", ".join(KEYS)})' for other in self.others)
+
+    @property
+    def mixed_logits(self) -> str:
+        """The mixture of the logits of a row of `joined`, in SQL."""
+        return mix_sql(self.mix, self.manifest.target, [f'"{one.view}".logits' for one in self.sets])
+
+    @property
+    def rows(self) -> str:
+        """The rows that every set has, with mixed logits, in SQL."""
+        return f'(select "{self.view}".* replace ({self.mixed_logits} as logits) from {self.joined})'  # noqa: S608
+
+    @contextmanager
+    def opened(self, split: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Opens the rows of one split for queries: a view per set, with the labels in the first set's order.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+        """
+        files = {one.view: one.checked_files(split) for one in self.sets}
+        first = self.manifest.target
+        columns = {
+            one.view: columns_with_text(one.manifest, columns_as(first, one.manifest.target)) for one in self.sets
+        }
+        with open_files(files, columns) as connection:
+            yield connection
+
+
+def open_sets(paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False) -> LogitSet:
+    """Opens a set, or several as one once it is proved that their rows are the same.
+
+    Args:
+        paths: folders of sets; the first gives keys, ids, texts and gold, the others may be without text.
+        mix: how several are mixed, see `mix_sql`. (default: the mean)
+        allow_unverified: open sets that are complete but not verified, too.
+
+    Raises:
+        ConfigError: if the sets or ``mix`` do not fit each other.
+        DataError: if rows with the same key have other texts or gold, or no training row is in every set.
+        IntegrityError: as `open_set`.
+    """
+    first = open_set(paths[0], allow_unverified)
+    others = [open_set(path, allow_unverified, needs_text=False) for path in paths[1:]]
+    if not others:
+        return first
+    mixture = Mixture(first.root, first.manifest, tuple(others), mix or DEFAULT_MIX)
+    raise_all(ConfigError, "--logits: the sets cannot be mixed", _problems(mixture))
+    _ = mixture.mixed_logits  # a wrong --mix is told before the rows are read
+    left_out = {split for one in mixture.sets for split in one.splits} - set(mixture.splits)
+    if left_out:
+        console.warn(f"splits that not every set has are left out: {', '.join(sorted(left_out))}")
+    different = [problem for split in mixture.splits for problem in _different_rows(mixture, split)]
+    raise_all(DataError, "--logits: the sets cannot be mixed", different)
+    return mixture
+
+
+def mix_of(logit_set: LogitSet) -> str | None:
+    """How the logits of a set are mixed, None if it is of one teacher."""
+    return logit_set.mix if isinstance(logit_set, Mixture) else None
+
+
+def columns_as(first: Target, other: Target) -> str:
+    """What to select of a set so that its labels and logits are in the order of another's, in SQL."""
+    if first.names == other.names:
+        return "*"
+    logits = [other.names.index(name) + 1 for name in first.names]
+    labels = [first.names.index(name) for name in other.names]
+    return f"* replace (list_select(logits, {logits}) as logits, {labels}[label + 1]::int as label)"
+
+
+def _problems(mixture: Mixture) -> list[str]:
+    """What of the sets' records does not fit."""
+    first, problems = mixture.sets[0], []
+    for one, other in combinations(mixture.sets, 2):
+        if one.root.resolve() == other.root.resolve():
+            problems.append(f"{one.root}: is given twice")
+        elif one.view == other.view:
+            problems.append(f"{one.root} and {other.root}: both are {one.view!r} in SQL; rename one folder")
+    for other in mixture.others:
+        problems += _target_problems(first, other)
+        if other.manifest.task.is_pair != first.manifest.task.is_pair:
+            problems.append(f"{other.root} and {first.root}: one is of pairs, the other is not")
+        if "train" not in other.splits:
+            problems.append(f"{other.root}: has no train split; its splits are {', '.join(other.splits)}")
+    return problems
+
+
+def _target_problems(first: LogitSet, other: LogitSet) -> list[str]:
+    ours, theirs = first.manifest.target, other.manifest.target
+    if (ours.kind, ours.bins) != (theirs.kind, theirs.bins):
+        return [f"{other.root}: its logits mean {_meaning(theirs)}, but those of {first.root} {_meaning(ours)}"]
+    is_permuted = len(set(ours.names)) == len(ours.names) and sorted(ours.names) == sorted(theirs.names)
+    if ours.names == theirs.names or (ours.kind == "classes" and is_permuted):
+        return []
+    strange = next((name for name in theirs.names if name not in ours.names), theirs.names[0])
+    lists = f"its labels are {', '.join(theirs.names)}, but those of {first.root} {', '.join(ours.names)}"
+    return [f"{other.root}: {lists}; {strange!r}: {did_you_mean(strange, ours.names)}"]
+
+
+def _meaning(target: Target) -> str:
+    if target.bins is None:
+        return "a score" if target.kind == "score" else target.kind
+    return f"bins from {target.bins.low:g} to {target.bins.high:g}, {target.bins.width:g} wide"
+
+
+def _different_rows(mixture: Mixture, split: str) -> list[str]:
+    """What of the rows of a split does not fit."""
+    first = mixture.sets[0]
+    with mixture.opened(split) as connection:
+        problems = [problem for other in mixture.others for problem in different_rows(connection, split, first, other)]
+        if split == "train" and first_row(connection, f"select 1 from {mixture.joined} limit 1") is None:  # noqa: S608
+            problems.append("no row of train is in every set")
+    return problems
+
+
+DEFAULT_MIX = "mean"
+EXAMPLES = ("mean", "vote", "weighted:0.7,0.3")
+
+
+def mix_sql(mix: str, target: Target, logits: Sequence[str]) -> str:
+    """The SQL expression of the mixture: a call of the macro ``mix`` or ``vote``.
+
+    Args:
+        mix: ``mean``, ``vote``, or ``weighted:`` and a weight per teacher.
+        target: what the logits mean.
+        logits: each teacher's logits, in SQL.
+
+    Raises:
+        ConfigError: if ``mix`` is none of these or does not fit the target.
+    """
+    kind, _, numbers = mix.partition(":")
+    teachers = f"[{', '.join(logits)}]"
+    if mix == "vote":
+        if target.kind == "score":
+            raise ConfigError(
+                "--mix vote: these teachers say a score, and scores have no majority; use mean or weighted"
+            )
+        call = f"vote({teachers})"
+    elif mix == "mean":
+        call = f"mix({teachers}, {[1 / len(logits)] * len(logits)})"
+    elif kind == "weighted":
+        call = f"mix({teachers}, {_weights(mix, numbers.split(','), len(logits))})"
+    else:
+        raise ConfigError(f"--mix {mix}: {did_you_mean(mix, EXAMPLES)}")
+    return f"{call}::float[{target.num_logits}]"
+
+
+def _weights(mix: str, numbers: list[str], count: int) -> list[float]:
+    """Weights with the sum 1."""
+    try:
+        weights = [float(number) for number in numbers]
+    except ValueError as error:
+        raise ConfigError(f"--mix {mix}: weights are numbers, as in weighted:0.7,0.3") from error
+    if len(weights) != count:
+        raise ConfigError(f"--mix {mix}: {len(weights)} weights for {count} sets; give one for each --logits")
+    total = sum(weights)
+    shares = [weight / total for weight in weights] if total > 0 else []
+    if not shares or not all(0 < share < float("inf") for share in shares):
+        raise ConfigError(f"--mix {mix}: weights are positive and finite; leave a set out instead of giving it 0")
+    return shares
+
+
+SAME_HASH = "a.text_hash = b.text_hash"
+SAME_SENTENCES = "a.sentence1 = b.sentence1 and a.sentence2 is not distinct from b.sentence2"
+OTHER_GOLD = "a.label is distinct from b.label or a.score is distinct from b.score"
+
+
+def different_rows(connection: duckdb.DuckDBPyConnection, split: str, first: LogitSet, other: LogitSet) -> list[str]:
+    """Says which row of a split is the first to have the same key in two sets and another text, or other gold.
+
+    Texts are the same if their hashes are; hashes of different tokenizers are not comparable, there the texts are.
+
+    Args:
+        connection: holds a view of each set, labels in the same order.
+        split: its name, for the message.
+        first: one set.
+        other: the other set.
+    """
+    same_tokenizer = first.manifest.tokenizer.sha256 == other.manifest.tokenizer.sha256
+    other_text = f"({SAME_HASH if same_tokenizer else SAME_SENTENCES}) is not true"
+    for what, condition, columns in (
+        ("text", other_text, ("sentence1", "sentence2")),
+        ("gold", OTHER_GOLD, ("label", "score")),
+    ):
+        shown = ", ".join(f"{side}.{column}" for side in "ab" for column in columns)
+        row = first_row(
+            connection,
+            f'select source_row, variant, {shown} from "{first.view}" a join "{other.view}" b '  # noqa: S608
+            f"using ({', '.join(KEYS)}) where {condition} order by source_row, variant limit 1",
+        )
+        if row is not None:
+            number, variant, *values = row
+            ours, theirs = (_shown(first.manifest.target, what, *pair) for pair in (values[:2], values[2:]))
+            key = f"{split}, source row {number}, variant {variant}"
+            has_proof = same_tokenizer or what == "gold" or None not in (values[0], values[2])
+            advice = "" if has_proof else "; with two tokenizers only texts are a proof"
+            return [f"{key}: {what} {ours} in {first.root}, {theirs} in {other.root}{advice}"]
+    return []
+
+
+def _shown(target: Target, what: str, one: Any, other: Any) -> str:
+    """Two sentences, or label and score, for people."""
+    if what == "text":
+        return " and ".join(repr(sentence) for sentence in (one, other) if sentence is not None) or "none"
+    if one is None:
+        return "none" if other is None else f"{other:g}"
+    return repr(target.names[one]) if 0 <= one < target.num_logits else f"label {one}"

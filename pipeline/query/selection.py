@@ -1,0 +1,103 @@
+"""``--query``: the training rows that a SELECT chooses, with weights and logits of its own if it returns them."""
+
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+
+from pipeline.errors import QueryError, did_you_mean, raise_all
+from pipeline.logit_set.examples import examples_schema
+from pipeline.logit_set.reader import LogitSet
+from pipeline.sql.gate import first_row, query_errors, select, to_arrow
+
+CHOSEN = '"chosen rows"'  # no view has a space in its name
+INTEGERS = {f"{sign}{name}" for sign in ("", "U") for name in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
+OWN = {"weight": "double", "logits": "double[]"}
+
+
+def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.Table:
+    """Runs a query over the training rows of a set, or of the sets of a mixture.
+
+    The query sees a view per set, named as in the catalog, with its training rows and no others (and the view
+    ``examples`` if there is one set). It returns ``source_row`` and ``variant``, and if it likes ``weight`` and
+    ``logits``; columns of the set besides are ignored.
+
+    Args:
+        logit_set: gives the columns of the chosen rows, and the logits if the query returns none.
+        query: one SELECT.
+        columns: of the rows, to be read beside weight (float64, 1 if the query returns none) and logits.
+
+    Returns:
+        The chosen rows in the order of their keys.
+
+    Raises:
+        QueryError: if the query fails or does not return what it should, naming a row for everything that is wrong.
+    """
+    with logit_set.opened("train") as connection:
+        relation = select(connection, query.strip().removesuffix(";"))  # it becomes part of another
+        given = [name.lower() for name in relation.columns]
+        types = dict(zip(given, map(str, relation.types), strict=True))
+        raise_all(QueryError, "--query", _column_problems(logit_set, given, types))
+        own = [f"{name}::{kind} as {name}" for name, kind in OWN.items() if name in given]
+        source = f'"{logit_set.view}"' if "logits" in given else logit_set.rows
+        values = [
+            "c.weight" if "weight" in given else "1.0::double as weight",
+            f"c.logits::float[{logit_set.manifest.target.num_logits}] as logits" if "logits" in given else "e.logits",
+        ]
+        with query_errors():
+            chosen = ", ".join(["source_row::bigint as source_row", "variant::bigint as variant", *own])
+            relation.project(chosen).create(CHOSEN.strip('"'))
+            raise_all(QueryError, "--query", _row_problems(connection, logit_set, source, given))
+            return to_arrow(
+                connection.sql(
+                    f"select {', '.join([*(f'e.{name}' for name in columns), *values])} "  # noqa: S608
+                    f"from {CHOSEN} c join {source} e using (source_row, variant) order by source_row, variant"
+                )
+            )
+
+
+def _column_problems(logit_set: LogitSet, given: Sequence[str], types: dict[str, str]) -> list[str]:
+    manifest = logit_set.manifest
+    of_sets = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size).names
+    known = [*of_sets, "weight"]
+    problems = [f"unknown column {name!r}: {did_you_mean(name, known)}" for name in given if name not in known]
+    problems += [f"column {name!r} is there twice" for name in sorted(set(given)) if given.count(name) > 1]
+    for name in ("source_row", "variant"):
+        if name not in given:
+            problems.append(f"returns no {name}; it must return source_row and variant, which tell the rows")
+        elif types[name] not in INTEGERS:
+            problems.append(f"{name} is of type {types[name]}, but must be an integer")
+    return problems
+
+
+def _row_problems(
+    connection: duckdb.DuckDBPyConnection, logit_set: LogitSet, source: str, given: Sequence[str]
+) -> list[str]:
+    """What is wrong with the chosen rows, with an example each."""
+    width = logit_set.manifest.target.num_logits
+    known = logit_set.view if "logits" in given else "every set"
+    same_key = "e.source_row is not distinct from c.source_row and e.variant is not distinct from c.variant"
+    wrong = {
+        "has no whole key": "source_row is null or variant is null",
+        f"is no training row of {known}": f"not exists (from {source} e where {same_key})",
+        "is chosen twice": f"(select count(*) from {CHOSEN} e where {same_key}) > 1",  # noqa: S608
+    }
+    if "weight" in given:
+        is_right = "isfinite(weight) and weight >= 0"
+        wrong["has a weight that is not a finite number from 0 up"] = f"not coalesce({is_right}, false)"
+    if "logits" in given:
+        finite = "len(list_filter(logits, lambda x: isfinite(try_cast(x as float))))"
+        wrong[f"has logits that are not {width} finite numbers"] = (
+            f"logits is null or len(logits) <> {width} or {finite} <> {width}"
+        )
+    problems = []
+    for reason, condition in wrong.items():
+        sql = f"select source_row, variant from {CHOSEN} c where {condition} order by all limit 1"  # noqa: S608
+        row = first_row(connection, sql)
+        if row is not None:
+            problems.append("source row {}, variant {}: {}".format(*row, reason))
+    if first_row(connection, f"select 1 from {CHOSEN} limit 1") is None:  # noqa: S608
+        problems.append("chooses no row")
+    elif "weight" in given and first_row(connection, f"select max(weight) from {CHOSEN}") == (0,):  # noqa: S608
+        problems.append("gives every row the weight 0")
+    return problems

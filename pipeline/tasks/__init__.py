@@ -1,0 +1,1 @@
+"""Tasks and corpora: what their YAML says, what their logits mean, and how answers are scored."""

@@ -1,0 +1,203 @@
+"""Sentences as ids, fast: those of `pipeline.text.tokenizer.tokenize`, as it gives them or in arrays.
+
+Shapes: N sentences, S = N + 1 starts, T bytes of all sentences end to end.
+"""
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from pipeline.arrays import Ints, Ragged, stacked
+from pipeline.text.safety import reported
+from pipeline.text.tokenizer import FAILURE, Tokenized, example, tokenize
+from pipeline.text.wordpiece.characters import character_table
+from pipeline.text.wordpiece.compatible import is_compatible
+from pipeline.text.wordpiece.compiled import Int32s, WordPiece, end_to_end, library
+
+SENTENCES_AT_ONCE = 8192  # so that what is needed beside the result stays small
+
+Texts = tuple[Sequence[str], ...]  # single sentences, or the first and the second ones
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """Reads sentences as a tokenizer does.
+
+    BERT's WordPiece is compiled code, where that was built. Sentences that it does not know, in Chinese or with a
+    ``[MASK]`` in them, and all sentences of other tokenizers are read by the library.
+
+    Attributes:
+        tokenizer: must not be changed meanwhile, but for truncation and padding, which are replaced.
+        wordpiece: the compiled code, or None.
+    """
+
+    tokenizer: Tokenizer
+    wordpiece: WordPiece | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "TextReader":
+        """For a tokenizer as it is now."""
+        content = json.loads(tokenizer.to_str())
+        loaded = library()
+        if loaded is None or not is_compatible(content):
+            return cls(tokenizer, None)
+        tokens = content["added_tokens"]
+        found_in_text = [token["content"] for token in tokens if not token["normalized"]]
+        found_in_words = [tokenizer.normalizer.normalize_str(t["content"]) for t in tokens if t["normalized"]]
+        table = character_table(tokenizer, [token.strip()[:1] for token in found_in_words])
+        return cls(tokenizer, None if table is None else WordPiece(loaded, table, content["model"], found_in_text))
+
+    def read(
+        self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
+    ) -> tuple[Ragged, ...]:
+        """Ids of single sentences, or of the first and of the second ones of pairs; of pairs the longer is cut first.
+
+        Args:
+            sentences1: the (first) sentences.
+            sentences2: the second sentences, or None.
+            max_seq_length: most tokens per input, special tokens counted in.
+
+        Raises:
+            IntegrityError: if the tokenizer fails on a text.
+            ValueError: if there are not as many second sentences as first ones.
+        """
+        texts: Texts = (sentences1,) if sentences2 is None else (sentences1, sentences2)
+        if len(texts[0]) != len(texts[-1]):
+            raise ValueError(f"{len(texts[0])} first sentences, but {len(texts[-1])} second ones")
+        parts = [
+            self._read(tuple(text[start : start + SENTENCES_AT_ONCE] for text in texts), max_seq_length)
+            for start in range(0, max(1, len(sentences1)), SENTENCES_AT_ONCE)
+        ]
+        return tuple(stacked(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
+
+    def tokenize(
+        self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
+    ) -> list[Tokenized]:
+        """What `pipeline.text.tokenizer.tokenize` gives; arguments and errors as of `read`."""
+        frame = None if self.wordpiece is None else _frame(self.tokenizer, sentences2 is not None)
+        if frame is None:
+            return tokenize(self.tokenizer, sentences1, sentences2, max_seq_length)
+        parts = [_lists(part) for part in self.read(sentences1, sentences2, max_seq_length)]
+        return [_framed(frame, sentences) for sentences in zip(*parts, strict=True)]
+
+    def _read(self, texts: Texts, max_seq_length: int) -> tuple[Ragged, ...]:
+        joined = [_joined(sentences) for sentences in texts]
+        room = max_seq_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2)
+        if self.wordpiece is None or room < 0 or None in joined:
+            return self._by_the_library(texts, max_seq_length)
+        read = [self._sentences(self.wordpiece, text, *j) for text, j in zip(texts, joined, strict=True) if j]
+        lengths = _cut([sentences.count_N for sentences in read], room)
+        return tuple(r.flat(self.wordpiece, length_N) for r, length_N in zip(read, lengths, strict=True))
+
+    def _by_the_library(self, texts: Texts, max_seq_length: int) -> tuple[Ragged, ...]:
+        rows = tokenize(self.tokenizer, texts[0], texts[1] if len(texts) == 2 else None, max_seq_length)
+        return tuple(Ragged.of([(row.ids1, row.ids2)[k] for row in rows]) for k in range(len(texts)))
+
+    def _sentences(self, wordpiece: WordPiece, sentences: Sequence[str], text: bytes, starts_S: Ints) -> "_Sentences":
+        ids_T, count_N = wordpiece.read(text, starts_S)
+        unknown = np.flatnonzero(count_N < 0).tolist()
+        answers = self._ask({n: sentences[n] for n in unknown})
+        for n, ids in answers.items():
+            count_N[n] = len(ids)
+        return _Sentences(ids_T, starts_S, count_N, answers)
+
+    def _ask(self, sentences: dict[int, str]) -> dict[int, list[int]]:
+        """The library's ids of some sentences, not cut."""
+        if not sentences:
+            return {}
+        if self.tokenizer.truncation or self.tokenizer.padding:
+            self.tokenizer.no_truncation()
+            self.tokenizer.no_padding()
+        with reported(FAILURE):
+            encodings = self.tokenizer.encode_batch_fast(list(sentences.values()), add_special_tokens=False)
+            return {n: encoding.ids for n, encoding in zip(sentences, encodings, strict=True)}
+
+
+@dataclass(frozen=True)
+class _Sentences:
+    """Sentences that were read.
+
+    Attributes:
+        ids_T: the ids of sentence n from ``ids_T[starts_S[n]]``.
+        starts_S: where its text starts.
+        count_N: how many ids it has.
+        answers: the ids of those sentences that the library was asked about.
+    """
+
+    ids_T: Int32s
+    starts_S: Ints
+    count_N: Ints
+    answers: dict[int, list[int]]
+
+    def flat(self, wordpiece: WordPiece, length_N: Ints) -> Ragged:
+        """The first ids of each sentence, without the gaps."""
+        offsets_S = np.zeros_like(self.starts_S)
+        np.cumsum(length_N, out=offsets_S[1:])
+        flat = np.empty(offsets_S[-1], np.int64)
+        compiled_N = length_N.copy()
+        compiled_N[list(self.answers)] = 0
+        wordpiece.flatten(self.ids_T, self.starts_S, compiled_N, offsets_S, flat)
+        for n, ids in self.answers.items():
+            flat[offsets_S[n] : offsets_S[n + 1]] = ids[: length_N[n]]
+        return Ragged(flat, offsets_S)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Special tokens that stand in every input, or one of its sentences."""
+
+    sentence: int | None
+    ids: list[int]
+    type_id: int
+
+
+def _frame(tokenizer: Tokenizer, is_pair: bool) -> list[_Piece] | None:
+    """What an input consists of, as an example shows it; None if that has not all sentences, or no special tokens.
+
+    Where nothing is put around sentences, an empty one changes the type of the other.
+    """
+    encoding = example(tokenizer, is_pair)
+    tokens = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
+    pieces = [
+        _Piece(sentence, [id_ for *_, id_ in group], type_id)
+        for (sentence, type_id), group in itertools.groupby(tokens, key=lambda token: token[:2])
+    ]
+    there = sorted(piece.sentence for piece in pieces if piece.sentence is not None)
+    return pieces if there == [0, 1][: 1 + is_pair] and len(pieces) > len(there) else None
+
+
+def _framed(frame: list[_Piece], sentences: tuple[list[int], ...]) -> Tokenized:
+    ids: list[int] = []
+    type_ids: list[int] = []
+    for piece in frame:
+        part = piece.ids if piece.sentence is None else sentences[piece.sentence]
+        ids += part
+        type_ids += [piece.type_id] * len(part)
+    return Tokenized(ids, type_ids, sentences[0], sentences[1] if len(sentences) == 2 else [])
+
+
+def _lists(rows: Ragged) -> list[list[int]]:
+    flat, offsets = rows.flat.tolist(), rows.offsets.tolist()
+    return [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
+
+
+def _joined(sentences: Sequence[str]) -> tuple[bytes, Ints] | None:
+    """All sentences and where each starts [S]; None if the library will not take one of them."""
+    try:
+        return end_to_end(sentences)
+    except (TypeError, UnicodeEncodeError):
+        return None
+
+
+def _cut(counts: list[Ints], room: int) -> list[Ints]:
+    """What is left of each sentence in ``room`` tokens: the longer of a pair loses tokens first, then each by turns."""
+    if len(counts) == 1:
+        return [np.minimum(counts[0], room)]
+    short_N = np.minimum(np.minimum(*counts), room // 2)
+    long_N = np.minimum(np.maximum(*counts), room - short_N)
+    is_first_N = counts[0] <= counts[1]
+    return [np.where(is_first_N, short_N, long_N), np.where(is_first_N, long_N, short_N)]

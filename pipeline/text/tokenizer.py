@@ -1,0 +1,164 @@
+"""Text to token ids, the same way in both stages, by the `tokenizers` library alone."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Encoding, Tokenizer
+
+from pipeline.errors import IntegrityError
+from pipeline.files import read_small_file
+from pipeline.text.safety import growth_problem, reported, vocabulary_problem
+from pipeline.untrusted import parse_json
+
+MAX_TOKENIZER_BYTES = 64 * 2**20
+FAILURE = "the tokenizer fails on a text"
+PAD_TOKENS = ("[PAD]", "<pad>")
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """One input in tokens.
+
+    Attributes:
+        ids: all ids, special tokens included: what the teacher reads.
+        type_ids: 0 for the first sentence, 1 for the second, as long as ``ids``.
+        ids1: the first sentence's ids alone, cut as the teacher's input is cut.
+        ids2: the second sentence's ids alone; empty for single sentences.
+    """
+
+    ids: list[int]
+    type_ids: list[int]
+    ids1: list[int]
+    ids2: list[int]
+
+
+def read_tokenizer_json(path: Path, sha256: str) -> str:
+    """Reads the text of a ``tokenizer.json`` that must be a certain one.
+
+    Raises:
+        IntegrityError: if it is missing, damaged, or another.
+    """
+    try:
+        text = read_small_file(path, MAX_TOKENIZER_BYTES).decode("utf-8")
+        content = parse_json(text)
+        actual = tokenizer_sha256(text)
+    except (FileNotFoundError, ValueError, AttributeError, RecursionError) as error:
+        raise IntegrityError(f"{path}: not a readable tokenizer.json: {error}") from error
+    if actual != sha256:
+        raise IntegrityError(f"{path}: not the tokenizer that the ids come from; the file was changed")
+    problem = growth_problem(content)
+    if problem:
+        raise IntegrityError(f"{path}: {problem}; not used")
+    return text
+
+
+def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
+    """Reads a ``tokenizer.json`` that must be a certain one.
+
+    Raises:
+        IntegrityError: if it is missing, damaged, or another.
+    """
+    text = read_tokenizer_json(path, sha256)
+    with reported(f"{path}: this release of `tokenizers` cannot read it"):
+        tokenizer = Tokenizer.from_str(text)
+    problem = vocabulary_problem(tokenizer)
+    if problem:
+        raise IntegrityError(f"{path}: {problem}; not used")
+    return tokenizer
+
+
+def tokenizer_sha256(tokenizer_json: str) -> str:
+    """Hash of everything in a ``tokenizer.json`` that decides the ids, apart from truncation and padding.
+
+    Taken from the text as it is stored, not from what a release of the library makes of it, so that it stays the same.
+    """
+    content = json.loads(tokenizer_json)
+    kept = {key: value for key, value in content.items() if key not in {"truncation", "padding"}}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def pad_id(tokenizer: Tokenizer) -> int:
+    """Id of the padding token; one past the vocabulary where the tokenizer has none."""
+    ids = (tokenizer.token_to_id(token) for token in PAD_TOKENS)
+    return next((i for i in ids if i is not None), vocabulary_size(tokenizer))
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """One more than the largest id."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def example(tokenizer: Tokenizer, is_pair: bool) -> Encoding:
+    """What a tokenizer makes of one short word or two, which shows where it puts special tokens.
+
+    Args:
+        tokenizer: its truncation and padding settings are removed.
+        is_pair: whether to show it a pair.
+    """
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    with reported(FAILURE):
+        return tokenizer.encode("a", "a") if is_pair else tokenizer.encode("a")
+
+
+def frame_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The special tokens before and after a single sentence; BERT's are ``[CLS]`` and ``[SEP]``.
+
+    Args:
+        tokenizer: its truncation and padding settings are removed.
+    """
+    encoding = example(tokenizer, is_pair=False)
+    places = [place for place, sentence in enumerate(encoding.sequence_ids) if sentence is not None]
+    return encoding.ids[: places[0]], encoding.ids[places[-1] + 1 :]
+
+
+def special_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """The special tokens before, between and after the two sentences of a pair; None if there are none between.
+
+    BERT's are ``[CLS]``, ``[SEP]`` and ``[SEP]``.
+
+    Args:
+        tokenizer: its truncation and padding settings are removed.
+    """
+    encoding = example(tokenizer, is_pair=True)
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    part = 0
+    for token, sentence in zip(encoding.ids, encoding.sequence_ids, strict=True):
+        if sentence is None:
+            parts[part].append(token)
+        else:
+            part = sentence + 1
+    before, between, after = map(tuple, parts)
+    return (before, between, after) if between else None
+
+
+def tokenize(
+    tokenizer: Tokenizer, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
+) -> list[Tokenized]:
+    """Tokenises single sentences or pairs, longest sentence cut first, special tokens counted in.
+
+    Args:
+        tokenizer: its truncation and padding settings are replaced.
+        sentences1: the (first) sentences.
+        sentences2: the second sentences, or None.
+        max_seq_length: most tokens per input.
+    """
+    tokenizer.no_padding()
+    inputs = list(sentences1) if sentences2 is None else list(zip(sentences1, sentences2, strict=True))
+    with reported(FAILURE):
+        tokenizer.enable_truncation(max_seq_length)
+        return [_tokenized(encoding) for encoding in tokenizer.encode_batch_fast(inputs)]
+
+
+def _tokenized(encoding: Encoding) -> Tokenized:
+    ids: list[int] = encoding.ids
+    sentence_L: list[int | None] = encoding.sequence_ids
+    parts = []
+    for sentence in (0, 1):
+        count = sentence_L.count(sentence)
+        start = sentence_L.index(sentence) if count else 0
+        parts.append(ids[start : start + count])  # a sentence's tokens stand together
+    return Tokenized(ids, encoding.type_ids, *parts)

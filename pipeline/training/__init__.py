@@ -1,0 +1,1 @@
+"""What every kind of training shares: its steps, its checkpoints, its record."""

@@ -1,0 +1,50 @@
+"""Text of somebody else's, made fit to be shown."""
+
+import json
+import math
+import re
+from collections import Counter
+from typing import Any
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # all but tab and line feed
+
+
+def visible(text: str) -> str:
+    """The text with its control characters spelt out, so that none of them reaches a terminal."""
+    return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Reads JSON as its standard has it (RFC 8259), where Python's own reader looks away.
+
+    Args:
+        data: text, or UTF-8.
+
+    Raises:
+        ValueError: for a key that is there twice, ``NaN``, a number too large for a float, half a surrogate pair,
+            another encoding, more levels than anybody needs, or what is no JSON at all.
+    """
+    text = data if isinstance(data, str) else data.decode("utf-8")
+    try:
+        values = json.loads(text, object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
+        json.dumps(values, ensure_ascii=False).encode("utf-8")
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("half a surrogate pair in a text") from error
+    return values
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {twice[:40]!r} is there twice")
+    return values
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is not a finite number")
+    return value

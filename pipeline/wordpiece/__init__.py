@@ -1,5 +1,0 @@
-"""BERT's WordPiece as compiled code: the ids of `tokenizers`, many times as fast.
-
-What it leaves to the library is settled in `understood` (which tokenizers), `characters` (which characters) and
-`pipeline.text_reader` (which sentences).
-"""

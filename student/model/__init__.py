@@ -1,0 +1,1 @@
+"""The student: tables, encoders, heads, weights."""

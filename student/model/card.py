@@ -1,0 +1,71 @@
+"""The README.md of a student's folder: what it is, how good, from where."""
+
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from pipeline.console import size
+from pipeline.training.run_record import Record, recorded_fingerprints
+from student.model.architecture import StudentConfig, summary
+
+CARD_FILE = "README.md"
+
+
+def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record: Record | None = None) -> str:
+    """Fills the template.
+
+    Args:
+        config: the architecture.
+        num_parameters: all of them.
+        num_bytes: of the weights.
+        record: the content of ``run.json``, if there is one; it holds the scores and the command.
+    """
+    template = files("student.model").joinpath("card.md").read_text(encoding="utf-8")
+    call = 'predict(["A sentence."], ["Another."])' if config.is_pair else 'predict(["A sentence."])'
+    values = {
+        "front_matter": yaml.safe_dump(_front_matter(config), sort_keys=False).strip(),
+        "title": f"{config.task} student",
+        "task": config.task,
+        "architecture": "; ".join(summary(config).values()),
+        "num_parameters": f"{num_parameters:,}",
+        "bytes": size(num_bytes),
+        "scores": _scores(record) if record else "Its scores were not recorded.",
+        "example": f"print({call})",
+        "names": ", ".join(f"`{name}`" for name in config.target.names),
+        "origin": _origin(record) if record else "",
+    }
+    for key, value in values.items():
+        template = template.replace("{{" + key + "}}", value)
+    return template.rstrip() + "\n"
+
+
+def _front_matter(config: StudentConfig) -> dict[str, Any]:
+    return {
+        "library_name": "distill",
+        "pipeline_tag": "text-classification",
+        "tags": ["distillation", "cmow", "matrix-embeddings", config.task],
+    }
+
+
+def _scores(record: Record) -> str:
+    lines = ["| split | metric | student | 95 % interval | teacher | guessing |", "|---|---|---|---|---|---|"]
+    for split, parts in record["result"]["evaluation"].items():
+        for name, value in parts["gold"].items():
+            low, high = parts["interval"][name]
+            others = f"{parts['teacher'][name]:.4f} | {parts['majority'][name]:.4f}"
+            lines.append(f"| {split} | {name} | {value:.4f} | {low:.4f} to {high:.4f} | {others} |")
+    return "\n".join(lines)
+
+
+def _origin(record: Record) -> str:
+    settings = record["settings"]
+    lines = [
+        "## Where it comes from",
+        "",
+        f"- command: `{record['command']}`",
+        *(f"- logit set: fingerprint `{fingerprint}`" for fingerprint in recorded_fingerprints(settings)),
+        f"- rows: {settings['rows']:,}, `{settings['query']}`",
+        f"- written with: {', '.join(f'{name} {v}' for name, v in record['result']['versions'].items())}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,193 @@
+"""CBOW, CMOW and Hybrid representations (paper, section III; Mai et al. 2019).
+
+Shapes: B batch, L tokens, T tokens of all sequences end to end, N sequences, S = N + 1 starts, D matrix side, E vector
+size, V vocabulary, F features.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from student.config import TableDtype
+from student.kernels.reference import Tables
+from student.model.architecture import EncoderConfig
+from student.model.products import GradientTaker, reduce, scan
+from student.model.tables import SmallTable, TokenTable, trained_table
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+
+
+class VectorSum(nn.Module):
+    """CBOW: the sum of the tokens' vectors, v_1 + … + v_L. The padding vector is 0 and stays so."""
+
+    def __init__(self, table: TokenTable) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """Returns sums_BE, float32."""
+        return self.table(ids_BL).sum(dim=1)  # type: ignore[no-any-return]
+
+
+class MatrixProduct(nn.Module):
+    """CMOW: the product of the tokens' matrices, X_1 X_2 … X_L, as a vector of F = D * D numbers.
+
+    Matrices start near the identity, I + N(0, initializer_range²), or products of many would vanish or explode. The
+    padding matrix is the identity and stays so.
+    """
+
+    def __init__(self, table: TokenTable, matrix_size: int) -> None:
+        super().__init__()
+        self.matrix_size = matrix_size
+        self.table = table
+
+    def forward(self, ids_BL: torch.Tensor, product: Product) -> torch.Tensor:
+        """Returns products_BF, float32; ``product`` multiplies."""
+        return product(self.table(ids_BL).unflatten(-1, (self.matrix_size, self.matrix_size))).flatten(1)
+
+
+class Encoder(nn.Module):
+    """[sum of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1], with the parts that the sizes ask for.
+
+    A sentence's representation does not depend on how far it is padded, nor on its batch. The backward product has its
+    own matrices Y; a backward sum would equal the forward one.
+
+    Args:
+        vocabulary_size: V, number of rows of each table.
+        matrix_size: D, or 0 for no products.
+        vector_size: E, or 0 for no sum.
+        bidirectional: whether there is a backward product.
+        pad_id: the neutral token.
+        initializer_range: standard deviation of the initial noise.
+        table_dtype: how the tables are stored; only float32 can be trained.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        matrix_size: int,
+        vector_size: int,
+        bidirectional: bool,
+        pad_id: int,
+        initializer_range: float = 0.01,
+        table_dtype: TableDtype = "float32",
+    ) -> None:
+        super().__init__()
+
+        def table(neutral_F: torch.Tensor) -> TokenTable:
+            if table_dtype == "float32":
+                return trained_table(neutral_F, vocabulary_size, pad_id, initializer_range)
+            return SmallTable(neutral_F, vocabulary_size, table_dtype)
+
+        def product() -> MatrixProduct:
+            return MatrixProduct(table(torch.eye(matrix_size).flatten()), matrix_size)
+
+        self.pad_id, self.vector_size, self.matrix_size = pad_id, vector_size, matrix_size
+        two_ways = bool(matrix_size) and bidirectional
+        self.vectors = VectorSum(table(torch.zeros(vector_size))) if vector_size else None
+        self.forward_matrices = product() if matrix_size else None
+        self.backward_matrices = product() if two_ways else None
+        self.size = vector_size + matrix_size**2 * (1 + two_ways)
+        self.token_size = self.size + (vector_size if two_ways else 0)
+
+    @classmethod
+    def of(cls, config: EncoderConfig) -> "Encoder":
+        """The encoder that a configuration describes; a padding id past the vocabulary gets a row of its own."""
+        return cls(
+            max(config.vocabulary_size, config.pad_id + 1),
+            config.matrix_size,
+            config.vector_size,
+            config.bidirectional,
+            config.pad_id,
+            config.initializer_range,
+            config.table_dtype,
+        )
+
+    def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """Returns features_BF, float32, F = `size`, for padded ids."""
+        return self.reduce(*without_padding(ids_BL, self.pad_id))
+
+    def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """The representations of sequences that lie end to end.
+
+        Args:
+            ids_T: int64.
+            starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
+            rows: takes the gradients of the tables, see `student.model.products`.
+
+        Returns:
+            features_NF, float32, F = `size`.
+        """
+        tables, ids_T = self._tables(ids_T)
+        return reduce(tables, ids_T, starts_S, self.pad_id, rows)
+
+    def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """What has been read up to each token, and for both directions what is read from the end back to it.
+
+        Position t holds [v_1 + … + v_t ; X_1 … X_t] and, if bidirectional, [v_t + … + v_L ; Y_L … Y_t]. The published
+        code leaves the backward half in processing order, so that it belongs to position t only in the middle.
+
+        Returns:
+            features_TP, float32, P = `token_size`, for arguments as of `reduce`.
+        """
+        tables, ids_T = self._tables(ids_T)
+        return scan(tables, ids_T, starts_S, self.pad_id, rows)
+
+    def per_token(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """`scan`, padded: beyond its end a sequence has been read as a whole, and nothing is read back to there.
+
+        Returns:
+            features_NLP, float32; L is at least 1.
+        """
+        features_TP = self.scan(ids_T, starts_S, rows)
+        nothing_P = self.scan(torch.tensor([self.pad_id]).to(ids_T), torch.tensor([0, 1]).to(ids_T)).detach()
+        features_XP = torch.cat([features_TP, nothing_P])
+        lengths_N1, nothing = starts_S.diff().unsqueeze(1), len(features_TP)
+        position_L = torch.arange(max(1, int(lengths_N1.max())), device=ids_T.device)
+        place_NL = starts_S[:-1].unsqueeze(1) + position_L
+        is_inside_NL = position_L < lengths_N1
+        last_N1 = torch.where(lengths_N1 > 0, starts_S[1:].unsqueeze(1) - 1, nothing)
+        read_P = self.vector_size + self.matrix_size**2
+        return torch.cat(
+            [
+                features_XP[torch.where(is_inside_NL, place_NL, last_N1), :read_P],
+                features_XP[torch.where(is_inside_NL, place_NL, nothing), read_P:],
+            ],
+            dim=2,
+        )
+
+    def exported(self, ids_BL: torch.Tensor, product: Product) -> torch.Tensor:
+        """`forward` for a graph of torch's own operators, in which ``product`` multiplies the matrices."""
+        parts = []
+        if self.vectors is not None:
+            parts.append(self.vectors(ids_BL))
+        if self.forward_matrices is not None:
+            parts.append(self.forward_matrices(ids_BL, product))
+        if self.backward_matrices is not None:
+            parts.append(self.backward_matrices(ids_BL.flip(1), product))
+        return torch.cat(parts, dim=1)
+
+    def _tables(self, ids_T: torch.Tensor) -> tuple[Tables, torch.Tensor]:
+        """What the kernels read, and the ids into it."""
+        parts = (self.vectors, self.forward_matrices, self.backward_matrices)
+        if any(part is not None and part.table.weight.dtype == torch.int8 for part in parts):  # no kernel reads int8
+            vectors, forward, backward = (None if part is None else part.table(ids_T) for part in parts)
+            return (vectors, forward, backward), torch.arange(len(ids_T), device=ids_T.device)
+        vectors, forward, backward = (None if part is None else part.table.weight for part in parts)
+        return (vectors, forward, backward), ids_T
+
+    def parts(self) -> list[VectorSum | MatrixProduct]:
+        """What the representation is put together from, in its order."""
+        return [part for part in (self.vectors, self.forward_matrices, self.backward_matrices) if part is not None]
+
+    def tables(self) -> list[nn.Embedding]:
+        """The tables that can be trained, with a row per token; none if they are stored smaller."""
+        return [part.table for part in self.parts() if isinstance(part.table, nn.Embedding)]
+
+
+def without_padding(ids_BL: torch.Tensor, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Padded ids as sequences end to end: ids_T and starts_S. Padding is neutral, wherever it stands."""
+    is_token_BL = ids_BL != pad_id
+    return ids_BL[is_token_BL], functional.pad(is_token_BL.sum(dim=1).cumsum(0), (1, 0))

@@ -1,0 +1,155 @@
+"""The student: encoder, pairing, head; saved as a folder that explains itself.
+
+Shapes: B batch, L tokens of the first sentence, K tokens of the second, N sequences (B or 2 B), T tokens of all
+sequences end to end, S = N + 1 starts, F features, C logits.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
+from torch import nn
+from torch.nn import functional
+
+from pipeline.files import write_atomically
+from pipeline.logit_set.record import TOKENIZER_FILE
+from student.model.architecture import StudentConfig, read_config
+from student.model.card import CARD_FILE, card_text
+from student.model.embeddings import Encoder, without_padding
+from student.model.heads import COMPARE, WIDTHS, BiLstmHead, cnn_head, linear_head, mlp_head
+from student.model.products import GradientTaker
+from student.model.tables import SmallTable
+from student.model.weights import CONFIG_FILE, load_weights, save_weights
+
+
+class Student(nn.Module, PyTorchModelHubMixin):
+    """A matrix-embedding student; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
+
+    Attributes:
+        config: its architecture.
+        companions: the files that lie beside its weights, by name: the tokenizer and the card.
+    """
+
+    def __init__(self, config: StudentConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.companions: dict[str, bytes] = {}
+        self.encoder = Encoder.of(config)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+        size = self.encoder.token_size if config.head == "bilstm" else self.encoder.size
+        self.num_features = size * (WIDTHS[config.pairing] if config.is_pair else 1)
+        self.head = _make_head(config, self.num_features)
+
+    def forward(self, ids1_BL: torch.Tensor, ids2_BK: torch.Tensor | None = None) -> torch.Tensor:
+        """Returns logits_BC, float32, before softmax.
+
+        Args:
+            ids1_BL: int64 ids of the first sentences without special tokens, or of both as one sequence for pairing
+                ``joint``, padded at the end.
+            ids2_BK: likewise the second sentences, if the student takes two sequences.
+        """
+        ids_T, starts_S = without_padding(ids1_BL, self.config.pad_id)
+        if ids2_BK is not None:
+            ids2_T, starts2_S = without_padding(ids2_BK, self.config.pad_id)
+            ids_T, starts_S = torch.cat([ids_T, ids2_T]), torch.cat([starts_S, starts2_S[1:] + len(ids_T)])
+        return self.logits(*self.drop_tokens(ids_T, starts_S))
+
+    def logits(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """The same for sequences end to end.
+
+        Args:
+            ids_T: int64 ids of all sequences; of two per input, the second sentences after all the first ones.
+            starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
+            rows: takes the gradients of the tables, see `student.model.products`.
+
+        Returns:
+            logits_BC, float32.
+        """
+        if self.config.head == "bilstm":
+            features = self.encoder.per_token(ids_T, starts_S, rows)
+        else:
+            features = self.encoder.reduce(ids_T, starts_S, rows)
+        if self.config.num_sequences == 2:
+            features = COMPARE[self.config.pairing](*features.chunk(2))
+        if self.config.head == "bilstm":
+            lengths = starts_S.diff().clamp(min=1)
+            if self.config.num_sequences == 2:
+                lengths = torch.maximum(*lengths.chunk(2))
+            return self.head(self.dropout(features), lengths)  # type: ignore[no-any-return]
+        return self.head(self.dropout(features))  # type: ignore[no-any-return]
+
+    def drop_tokens(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Leaves out whole tokens while training; dropping numbers of a matrix would destroy the product."""
+        if not self.training or not self.config.token_dropout:
+            return ids_T, starts_S
+        is_kept_T = torch.rand(ids_T.shape, device=ids_T.device) >= self.config.token_dropout
+        kept_before_S = functional.pad(is_kept_T.cumsum(0), (1, 0))
+        return ids_T[is_kept_T], kept_before_S[starts_S]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def save(self, folder: Path) -> None:
+        """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
+        save_weights(folder, self.config, self)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads a student in evaluation mode.
+
+        Raises:
+            IntegrityError: if a file is missing or damaged, or of a newer format.
+        """
+        student = cls(read_config(folder / CONFIG_FILE))
+        load_weights(folder, student)
+        for name in (TOKENIZER_FILE, CARD_FILE):
+            if (folder / name).is_file():
+                student.companions[name] = (folder / name).read_bytes()
+        return student.eval()
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        self.save(save_directory)
+        for name, content in self.companions.items():
+            write_atomically(save_directory / name, partial(Path.write_bytes, data=content))
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, config: object = None, **download: Any) -> Self:
+        """Loads a folder, or a repository of the hub; the file ``config.json`` is what counts, not ``config``."""
+        folder = Path(model_id)
+        return cls.load(folder if folder.is_dir() else Path(snapshot_download(model_id, **download)))
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
+        """A card for a student that has none yet."""
+        return ModelCard(card_text(self.config, num_parameters(self), num_bytes(self)))
+
+
+def _make_head(config: StudentConfig, num_features: int) -> nn.Module:
+    num_logits = config.target.num_logits
+    if config.head == "linear":
+        return linear_head(num_features, num_logits)
+    if config.head == "cnn":
+        return cnn_head(num_features, config.side, num_logits)
+    if config.head == "bilstm":
+        return BiLstmHead(num_features, config.hidden_size or num_features, num_logits)
+    assert config.hidden_size is not None, "StudentConfig sees to it"
+    return mlp_head(num_features, config.hidden_size, num_logits)
+
+
+def num_parameters(module: nn.Module) -> int:
+    """How many numbers were trained, those that are now stored smaller included."""
+    small = (part.residual_VF.numel() for part in module.modules() if isinstance(part, SmallTable))
+    return sum(p.numel() for p in module.parameters()) + sum(small)
+
+
+def num_bytes(module: nn.Module) -> int:
+    """Bytes of all that is stored of a module."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+
+
+def default_device() -> torch.device:
+    """The GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,34 @@
+"""A model's folder: ``config.json`` and ``model.safetensors``."""
+
+from pathlib import Path
+
+from pydantic import BaseModel
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from pipeline.errors import IntegrityError
+from pipeline.files import write_text
+from pipeline.training.steps import write_tensors
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+
+
+def save_weights(folder: Path, config: BaseModel, model: nn.Module) -> None:
+    """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
+    write_text(folder / CONFIG_FILE, config.model_dump_json(indent=2) + "\n")
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    write_tensors(folder / WEIGHTS_FILE, weights)
+
+
+def load_weights(folder: Path, model: nn.Module) -> None:
+    """Fills a model with the weights of a folder.
+
+    Raises:
+        IntegrityError: if the file is missing, damaged, or of another model.
+    """
+    try:
+        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise IntegrityError(f"{folder / WEIGHTS_FILE}: not the weights of this student: {error}") from error

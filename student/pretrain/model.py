@@ -1,0 +1,124 @@
+"""The student that is pretrained: an encoder, and a prediction head over the vocabulary.
+
+Shapes: B batch, L tokens, P masked positions of the batch, F features of a token, V vocabulary.
+"""
+
+import json
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+from torch import nn
+
+from pipeline.config import parse_model
+from pipeline.errors import ConfigError, IntegrityError, raise_all
+from pipeline.logit_set.record import TokensManifest
+from student.config import PretrainConfig
+from student.model.architecture import DEFAULT_SIZES, EncoderConfig, read_config, size_problems
+from student.model.embeddings import Encoder
+from student.model.products import GradientTaker
+from student.model.weights import CONFIG_FILE, load_weights, save_weights
+
+
+class MlmConfig(EncoderConfig):
+    """Architecture of a pretrained student.
+
+    Attributes:
+        corpus: what it was pretrained on.
+        num_outputs: V, of its head.
+    """
+
+    kind: Literal["mlm"] = "mlm"
+    format_version: Literal[1] = 1
+    corpus: str
+    num_outputs: int
+
+
+class MlmStudent(nn.Module):
+    """An encoder and the paper's head: one linear layer, not tied to anything."""
+
+    def __init__(self, config: MlmConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder.of(config)
+        self.head = nn.Linear(self.encoder.token_size, config.num_outputs)
+
+    def forward(
+        self, ids_BL: torch.Tensor, row_P: torch.Tensor, place_P: torch.Tensor, rows: GradientTaker | None = None
+    ) -> torch.Tensor:
+        """Returns features_PF of positions ``place_P`` of the sequences ``row_P``: the input of `head`.
+
+        A position's features are made of the prefix that ends at it and the suffix that begins at it, both of the
+        masked sequence. ``rows`` takes the gradients of the tables, one per number of ``ids_BL``.
+        """
+        batch_size, length = ids_BL.shape
+        starts_S = torch.arange(batch_size + 1, device=ids_BL.device) * length
+        return self.encoder.scan(ids_BL.flatten(), starts_S, rows)[row_P * length + place_P]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.head.weight.device
+
+    def save(self, folder: Path) -> None:
+        """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
+        save_weights(folder, self.config, self)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads a pretrained student.
+
+        Raises:
+            IntegrityError: if a file is missing or damaged, or it is a student of a task.
+        """
+        config = read_encoder_config(folder / CONFIG_FILE)
+        if not isinstance(config, MlmConfig):
+            raise IntegrityError(f"{folder}: a student of a task, not a pretrained one")
+        student = cls(config)
+        load_weights(folder, student)
+        return student
+
+
+def design_mlm(flags: PretrainConfig, manifest: TokensManifest) -> MlmConfig:
+    """The architecture that the flags ask for, for a set of tokens.
+
+    Raises:
+        ConfigError: naming every flag that does not fit.
+    """
+    raise_all(ConfigError, "wrong flags", size_problems(flags))
+    matrix_size, vector_size = DEFAULT_SIZES[flags.embedding]
+    return MlmConfig(
+        corpus=manifest.corpus.name,
+        num_outputs=manifest.codec.vocabulary_size,
+        vocabulary_size=manifest.tokenizer.vocabulary_size,
+        pad_id=manifest.tokenizer.pad_id,
+        tokenizer_sha256=manifest.tokenizer.sha256,
+        max_seq_length=manifest.max_seq_length,
+        matrix_size=flags.matrix_size or matrix_size,
+        vector_size=flags.vector_size or vector_size,
+        bidirectional=flags.bidirectional and flags.embedding != "cbow",
+        initializer_range=flags.initializer_range,
+    )
+
+
+def read_encoder_config(path: Path) -> EncoderConfig:
+    """Reads the ``config.json`` of a pretrained student or of a student of a task.
+
+    Raises:
+        IntegrityError: if it is neither.
+    """
+    if not is_pretrained(path.parent):
+        return read_config(path)
+    try:
+        return parse_model(MlmConfig, json.loads(path.read_text(encoding="utf-8")), str(path))
+    except ConfigError as error:
+        raise IntegrityError(str(error)) from error
+
+
+def is_pretrained(folder: Path) -> bool:
+    """Whether a folder holds a pretrained student, rather than one of a task or nothing readable."""
+    try:
+        values = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and values.get("kind") == "mlm"

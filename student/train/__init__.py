@@ -1,0 +1,1 @@
+"""Training a student from logit sets."""

@@ -1,0 +1,54 @@
+"""Starting from the embeddings of another student: a pretrained one, or one of another task."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from pipeline.errors import ConfigError, IntegrityError, raise_all
+from pipeline.files import sha256
+from student.model.architecture import StudentConfig
+from student.model.embeddings import Encoder
+from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
+from student.pretrain.model import read_encoder_config
+
+SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "table_dtype")
+PREFIX = "encoder."
+
+
+def source_sha256(run: Path | None, config: StudentConfig) -> str | None:
+    """SHA-256 of the weights to start from, for the record of a run; None without ``run``.
+
+    Raises:
+        ConfigError: if the folder holds no weights, or naming every way in which its embeddings differ.
+        IntegrityError: if the folder holds no student.
+    """
+    if run is None:
+        return None
+    if not (run / WEIGHTS_FILE).is_file():
+        raise ConfigError(f"--init-from {run}: not the folder of a student: it has no {WEIGHTS_FILE}")
+    there = read_encoder_config(run / CONFIG_FILE)
+    problems = [
+        f"{name} is {getattr(there, name)!r} there and {getattr(config, name)!r} here"
+        for name in SAME
+        if getattr(there, name) != getattr(config, name)
+    ]
+    raise_all(ConfigError, f"--init-from {run}: its embeddings do not fit", problems)
+    return sha256(run / WEIGHTS_FILE)
+
+
+def copy_embeddings(run: Path, encoder: Encoder) -> None:
+    """Copies the tables of the student in ``run`` into an encoder of the same embeddings.
+
+    Raises:
+        IntegrityError: if the file is damaged or holds other tables.
+    """
+    path = run / WEIGHTS_FILE
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = [name for name in file.keys() if name.startswith(PREFIX)]  # noqa: SIM118
+            tables = {name.removeprefix(PREFIX): file.get_tensor(name) for name in names}
+        with torch.no_grad():
+            encoder.load_state_dict(tables)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise IntegrityError(f"{path}: not the weights of a student: {error}") from error

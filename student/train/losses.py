@@ -1,0 +1,99 @@
+"""Distillation losses. Shapes: B batch, C logits."""
+
+import torch
+from torch.nn import functional
+
+from pipeline.tasks.target import NO_LABEL
+from student.config import SoftLoss
+from student.kernels import compiled_loss
+
+
+def distillation_loss(
+    logits_BC: torch.Tensor,
+    teacher_BC: torch.Tensor,
+    gold_B: torch.Tensor,
+    alpha: float,
+    temperature: float = 1.0,
+    soft_loss: SoftLoss = "kl",
+    weight_B: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Alpha * CE(gold) + (1 - alpha) * soft, averaged over rows; alpha 1 is the gold alone, alpha 0 the teacher alone.
+
+    A row without gold takes the teacher's term alone, with its whole weight.
+
+    Args:
+        logits_BC: float32, the student's.
+        teacher_BC: float32, the teacher's, before softmax.
+        gold_B: int64 classes, ``NO_LABEL`` where there is none.
+        alpha: weight of the gold.
+        temperature: T, for ``kl``.
+        soft_loss: ``kl`` or ``mse``, see `soft_divergence` and `logit_error`.
+        weight_B: float32, multiplies each row's loss. (default: 1)
+
+    Returns:
+        A scalar.
+    """
+    if compiled_loss.can_do(logits_BC):
+        return compiled_loss.distillation_loss(
+            logits_BC, teacher_BC, gold_B, weight_B, alpha, temperature, soft_loss == "mse"
+        )
+    return plain_loss(logits_BC, teacher_BC, gold_B, alpha, temperature, soft_loss, weight_B)
+
+
+def plain_loss(
+    logits_BC: torch.Tensor,
+    teacher_BC: torch.Tensor,
+    gold_B: torch.Tensor,
+    alpha: float,
+    temperature: float,
+    soft_loss: SoftLoss,
+    weight_B: torch.Tensor | None,
+) -> torch.Tensor:
+    """`distillation_loss` in torch's own operators."""
+    if soft_loss == "mse":
+        soft_B = logit_error(logits_BC, teacher_BC)
+    else:
+        soft_B = soft_divergence(logits_BC, teacher_BC, temperature)
+    hard_B = functional.cross_entropy(logits_BC, gold_B, ignore_index=NO_LABEL, reduction="none")
+    return _mean(_mix(hard_B, soft_B, gold_B != NO_LABEL, alpha), weight_B)
+
+
+def soft_divergence(logits_BC: torch.Tensor, teacher_BC: torch.Tensor, temperature: float) -> torch.Tensor:
+    """T² * KL(teacher_T || student_T) of each row, nats; its gradient is that of the cross-entropy with the teacher.
+
+    The divergence is summed over classes (the paper's formula; its code averaged over them, which weakens the teacher's
+    term C times). T² keeps the size of its gradient when T changes (Hinton et al. 2015).
+    """
+    log_student_BC = functional.log_softmax(logits_BC / temperature, dim=1)
+    log_teacher_BC = functional.log_softmax(teacher_BC / temperature, dim=1)
+    return (log_teacher_BC.exp() * (log_teacher_BC - log_student_BC)).sum(dim=1) * temperature**2
+
+
+def logit_error(logits_BC: torch.Tensor, teacher_BC: torch.Tensor) -> torch.Tensor:
+    """Squared error of each row's logits, averaged over classes (Tang et al. 2019, as their code has it)."""
+    return ((logits_BC - teacher_BC) ** 2).mean(dim=1)
+
+
+def score_loss(
+    logits_BC: torch.Tensor,
+    teacher_BC: torch.Tensor,
+    gold_B: torch.Tensor,
+    alpha: float,
+    weight_B: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Alpha * (s - gold)² + (1 - alpha) * (s - teacher)², averaged over rows, for a score s in column 0.
+
+    A row without gold (NaN) takes the teacher's term alone; ``weight_B`` multiplies each row's loss.
+    """
+    score_B, known_B = logits_BC[:, 0], gold_B.isfinite()
+    hard_B = (score_B - torch.where(known_B, gold_B, score_B.detach())) ** 2
+    return _mean(_mix(hard_B, (score_B - teacher_BC[:, 0]) ** 2, known_B, alpha), weight_B)
+
+
+def _mix(hard_B: torch.Tensor, soft_B: torch.Tensor, has_gold_B: torch.Tensor, alpha: float) -> torch.Tensor:
+    alpha_B = alpha * has_gold_B.to(soft_B.dtype)
+    return alpha_B * hard_B + (1 - alpha_B) * soft_B
+
+
+def _mean(loss_B: torch.Tensor, weight_B: torch.Tensor | None) -> torch.Tensor:
+    return (loss_B if weight_B is None else loss_B * weight_B).mean()

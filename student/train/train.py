@@ -1,0 +1,116 @@
+"""Stage two: a student from stored logits, with no teacher in memory."""
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pipeline.files import make_folder, remove_temporaries, write_text
+from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.query.mixture import mix_of
+from pipeline.training.run_record import RUN_RECORD, Record, finish_run, read_record, start_run
+from pipeline.training.steps import quality, seed_step
+from student.config import TrainConfig
+from student.data import as_read
+from student.evaluate import evaluate_split
+from student.model.architecture import StudentConfig, design
+from student.model.card import CARD_FILE, card_text
+from student.model.model import Student, default_device, num_bytes, num_parameters
+from student.train.initialize import copy_embeddings, source_sha256
+from student.train.loop import train_epochs
+from student.train.training_data import TrainingData, default_name, load_data, training_query
+from student.train.used_rows import active_ids, renumber, restore, shrunk
+
+CHECKPOINT = "checkpoint.safetensors"
+LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
+
+
+def train(config: TrainConfig, command: str, data: TrainingData | None = None) -> Record:
+    """Trains the student that ``config`` describes, or goes on with it.
+
+    The run folder holds ``run.json`` (settings, query, hashes, metrics per epoch), the best epoch's weights by the
+    first metric on the first dev split, the tokenizer and a card.
+
+    Args:
+        config: everything that decides the student.
+        command: the command line, for the record.
+        data: the rows, if they have been read already.
+
+    Returns:
+        The content of ``run.json``.
+
+    Raises:
+        ConfigError: naming every flag that does not fit.
+        DataError: if there is no such set, or it has no rows to train on.
+        FingerprintMismatchError: if the folder holds a run with other settings.
+    """
+    data = data or load_data(config)
+    logit_set, student_config = data.logit_set, design(config, data.facts)
+    folder = config.output_dir or Path("runs") / default_name(logit_set)
+    settings = _settings(config, student_config, data)
+    make_folder(folder)
+    places = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
+    finished = start_run(folder / RUN_RECORD, settings, command, folder / CHECKPOINT, places)
+    if finished is not None:
+        return finished
+    remove_temporaries(folder)
+    write_text(folder / TOKENIZER_FILE, logit_set.tokenizer_json())
+    student, history = _fit(config, student_config, data, folder)
+    result = {
+        "history": history,
+        "best": max(history, key=quality),
+        "evaluation": {
+            split: evaluate_split(student, as_read(examples, student_config))
+            for split, examples in data.splits.items()
+            if split != "train"
+        },
+        "versions": {name: version(name) for name in LIBRARIES},
+    }
+    if data.teachers:
+        result["teachers"] = data.teachers
+    sizes = (num_parameters(student), num_bytes(student))
+    record = read_record(folder / RUN_RECORD) | {"result": result}
+    write_text(folder / CARD_FILE, card_text(student_config, *sizes, record))
+    record = finish_run(folder / RUN_RECORD, result)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+    return record
+
+
+def _settings(config: TrainConfig, student_config: StudentConfig, data: TrainingData) -> dict[str, Any]:
+    """What decides the weights; where the set and the run lie does not."""
+    places = {"task", "logits", "store", "output_dir", "recipe", "init_from", "allow_unverified", "json_output"}
+    logit_set, rows = data.logit_set, data.splits["train"]
+    assert data.query == training_query(config, logit_set), "the rows were read for another query"
+    return config.model_dump(mode="json", exclude=places) | {
+        "matrix_size": student_config.matrix_size,
+        "vector_size": student_config.vector_size,
+        "bidirectional": student_config.bidirectional,
+        "hidden_size": student_config.hidden_size,
+        "init_from_sha256": source_sha256(config.init_from, student_config),
+        "logit_set_fingerprints": [one.manifest.fingerprint for one in logit_set.sets],
+        "mix": mix_of(logit_set),
+        "query": data.query,
+        "rows": len(rows),
+        "rows_sha256": rows.keys_sha256,
+        "logits_sha256": rows.logits_sha256,
+    }
+
+
+def _fit(
+    config: TrainConfig, student_config: StudentConfig, data: TrainingData, folder: Path
+) -> tuple[Student, list[dict[str, Any]]]:
+    """Trains the rows of the tables that the data use; returns the best student and a record of each epoch."""
+    splits = {split: as_read(examples, student_config) for split, examples in data.splits.items()}
+    seed_step(config.seed, 0)
+    student = Student(student_config)
+    if config.init_from is not None:
+        copy_embeddings(config.init_from, student.encoder)
+    active = active_ids(splits.values(), student_config.pad_id)
+    small = shrunk(student, active).to(default_device())
+    splits = {split: renumber(examples, active) for split, examples in splits.items()}
+
+    def save() -> None:
+        restore(student, small, active)
+        student.save(folder)
+
+    history = train_epochs(config, small, splits, folder / CHECKPOINT, save)
+    return Student.load(folder).to(default_device()), history

@@ -1,0 +1,103 @@
+"""What a student is trained from: one logit set or several, opened, checked and read."""
+
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from pipeline import console
+from pipeline.errors import ConfigError, DataError, raise_all
+from pipeline.logit_set.reader import LogitSet, find_set
+from pipeline.query.agreement import Comparison, compare_teachers, comparison_lines
+from pipeline.query.mixture import Mixture, open_sets
+from pipeline.text.tokenizer import special_ids
+from student.config import TrainConfig
+from student.data import Examples, load_chosen, load_examples
+from student.model.architecture import Facts, design
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The rows of a logit set, read once for any number of students."""
+
+    logit_set: LogitSet
+    query: str
+    splits: dict[str, Examples]
+    facts: Facts
+    teachers: dict[str, Comparison]
+
+
+def load_data(config: TrainConfig) -> TrainingData:
+    """Reads the set that a configuration names, once its flags are known to fit.
+
+    Raises:
+        ConfigError: naming every flag that does not fit.
+        DataError: if there is no such set, or it has no rows to train on.
+    """
+    logit_set = open_training_set(config)
+    facts = task_facts(logit_set)
+    design(config, facts)
+    splits = {
+        split: load_chosen(logit_set, config.query)
+        if split == "train" and config.query
+        else load_examples(logit_set, split, config.where if split == "train" else None)
+        for split in logit_set.splits
+    }
+    teachers = compare_teachers(logit_set) if isinstance(logit_set, Mixture) else {}
+    for line in comparison_lines(teachers):
+        console.note(line)
+    return TrainingData(logit_set, training_query(config, logit_set), splits, facts, teachers)
+
+
+def open_training_set(config: TrainConfig) -> LogitSet:
+    """Opens the set that a configuration names, or several as one.
+
+    Raises:
+        ConfigError: if flags contradict each other, or the sets do.
+        DataError: if there is no such set, it has no train split, or the rows of several are not the same.
+    """
+    raise_all(ConfigError, "wrong flags", _contradictions(config))
+    paths = [find_set(name, config.store) for name in config.logits or (config.task or "",)]
+    logit_set = open_sets(paths, config.mix, config.allow_unverified)
+    if "train" not in logit_set.manifest.splits:
+        raise DataError(f"{logit_set.root}: has no train split; its splits are {', '.join(logit_set.manifest.splits)}")
+    return logit_set
+
+
+def training_query(config: TrainConfig, logit_set: LogitSet) -> str:
+    """The SQL text that chooses the training rows; `load_chosen` makes the same rows of it again."""
+    return config.query or f"select * {logit_set.query('train', config.where)}"
+
+
+def default_name(logit_set: LogitSet) -> str:
+    """Name of a folder for what is trained from a set, or from several."""
+    return "+".join(one.name for one in logit_set.sets)
+
+
+def _contradictions(config: TrainConfig) -> list[str]:
+    problems = []
+    if bool(config.logits) == (config.task is not None):
+        problems.append("what to train from: give --task NAME or --logits SET, one of them")
+    if config.query is not None and config.where is not None:
+        problems.append("--where: --query has conditions of its own; give one of them")
+    if config.query is not None and config.mix is not None:
+        problems.append("--mix: --query mixes by itself: select mix([a.logits, b.logits], [0.7, 0.3]) as logits …")
+    if config.mix is not None and len(config.logits) < 2:
+        problems.append(f"--mix {config.mix}: needs several teachers; repeat --logits for each set")
+    return problems
+
+
+def task_facts(logit_set: LogitSet) -> Facts:
+    """What a set decides of the students that can be trained from it."""
+    manifest = logit_set.manifest
+    tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
+    return {
+        "task": manifest.task.name,
+        "target": manifest.target,
+        "metrics": manifest.task.metrics,
+        "is_pair": manifest.task.is_pair,
+        "special_ids": special_ids(tokenizer) if manifest.task.is_pair else None,
+        "vocabulary_size": manifest.tokenizer.vocabulary_size,
+        "pad_id": manifest.tokenizer.pad_id,
+        "tokenizer_sha256": manifest.tokenizer.sha256,
+        "max_seq_length": manifest.max_seq_length,
+    }

@@ -1,0 +1,53 @@
+"""Training only the rows of the tables that the data use.
+
+A row that no text uses never receives a gradient, and Adam without weight decay leaves it exactly where it is. So a
+small student with the used rows alone trains to the same weights as the whole one, several times faster on a small
+task; afterwards its rows go back to their places.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from pipeline.arrays import Ints, Ragged
+from student.data import Examples
+from student.model.model import Student
+
+
+def active_ids(examples: Iterable[Examples], pad_id: int) -> Ints:
+    """The ids that occur, sorted, with the padding among them."""
+    parts = [part.flat for e in examples for part in e.sequences]
+    return np.unique(np.concatenate([*parts, np.array([pad_id])]))
+
+
+def shrunk(student: Student, active: Ints) -> Student:
+    """A student with the active rows only: its token k is the whole student's token ``active[k]``."""
+    size = {"vocabulary_size": len(active), "pad_id": int(np.searchsorted(active, student.config.pad_id))}
+    small = Student(student.config.model_copy(update=size))
+    rows = torch.from_numpy(active)
+    with torch.no_grad():
+        for table, small_table in zip(student.encoder.tables(), small.encoder.tables(), strict=True):
+            small_table.weight.copy_(table.weight[rows])
+    small.head.load_state_dict(student.head.state_dict())
+    return small
+
+
+def renumber(examples: Examples, active: Ints) -> Examples:
+    """The same examples in the small student's ids."""
+
+    def renumbered(part: Ragged) -> Ragged:
+        return Ragged(np.searchsorted(active, part.flat), part.offsets)
+
+    ids2 = None if examples.ids2 is None else renumbered(examples.ids2)
+    return replace(examples, ids1=renumbered(examples.ids1), ids2=ids2)
+
+
+def restore(student: Student, small: Student, active: Ints) -> None:
+    """Copies what the small student has learned into the whole one."""
+    rows = torch.from_numpy(active)
+    with torch.no_grad():
+        for table, small_table in zip(student.encoder.tables(), small.encoder.tables(), strict=True):
+            table.weight[rows] = small_table.weight.cpu()
+    student.head.load_state_dict(small.head.state_dict())

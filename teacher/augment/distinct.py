@@ -1,0 +1,127 @@
+"""Which variants are kept: each text once, and none that is an original's, over all rows of the task."""
+
+import hashlib
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline import console
+from pipeline.arrays import Ints
+from pipeline.errors import IntegrityError
+from pipeline.files import remove_temporaries
+from pipeline.logit_set.parts import (
+    AugmentationRecord,
+    Sample,
+    Setting,
+)
+from pipeline.tasks.task import Method
+from teacher.augment.folder import Folder, write_part
+
+SAMPLE_ROWS = 10
+TEXT = ("sentence1", "sentence2")
+# An original comes before all variants, an earlier variant before later ones. The hash of the text stands for it, so
+# that only some bytes a row are in memory.
+REPEATED = """
+    with texts as (
+        select source_row, 0 as variant, sentence1, sentence2 from originals
+        union all
+        select source_row, variant, sentence1, sentence2 from read_parquet($files)
+    ), hashes as (
+        select source_row, variant, md5_number(concat(sentence1, chr(0), sentence2)) as text from texts
+    )
+    select source_row, variant, first_value(variant) over same = 0 as is_original
+    from hashes
+    window same as (partition by text order by variant > 0, source_row, variant)
+    qualify row_number() over same > 1 and variant > 0
+"""
+
+
+def keep_distinct(
+    folder: Folder, originals: pa.Table, method: Method, num_variants: int, settings: dict[str, Setting]
+) -> AugmentationRecord:
+    """Writes the rows that are kept, once all variants have been generated, and says what came of it.
+
+    Args:
+        folder: the variants.
+        originals: the source rows.
+        method: how they were made.
+        num_variants: how many of each row were tried.
+        settings: all that decides the rows.
+    """
+    repeated = _repeated(folder, originals)
+    dropped = np.sort(_keys(repeated))
+    unchanged = int(np.count_nonzero(repeated.column("is_original").to_numpy()))
+    generated = sum(pq.read_metadata(path).num_rows for path in folder.generated.paths)
+    total = generated - len(dropped)
+    sampled = set(np.linspace(0, max(0, total - 1), SAMPLE_ROWS).astype(int).tolist())
+    digest = hashlib.sha256()
+    changed_words = words = seen = 0
+    sample = []
+    with console.progress(total, "distinct variants") as steps:
+        for part, path in enumerate(folder.generated.paths):
+            table = _without(pq.read_table(path, partitioning=None), dropped)
+            write_part(folder.rows, part, table)
+            changed_words += int(table.column("changed").to_numpy().sum())
+            words += int(table.column("words").to_numpy().sum())
+            for number, row in enumerate(table.to_pylist(), start=seen):
+                digest.update(repr([row[name] for name in ("source_row", "variant", *TEXT)]).encode())
+                if number in sampled:
+                    sample.append(_sample(originals, row))
+            seen += table.num_rows
+            steps.advance(table.num_rows)
+    remove_temporaries(folder.rows.folder)
+    record = AugmentationRecord(
+        method=method,
+        settings=settings,
+        source_rows=originals.num_rows,
+        tried=originals.num_rows * num_variants,
+        generated=generated,
+        unchanged=unchanged,
+        repeated=len(dropped) - unchanged,
+        rows=total,
+        changed_words=changed_words,
+        words=words,
+        rows_sha256=digest.hexdigest(),
+        sample=tuple(sample),
+    )
+    folder.finish(record)
+    return record
+
+
+def _repeated(folder: Folder, originals: pa.Table) -> pa.Table:
+    """The keys of the variants that read as an original or an earlier variant does."""
+    spilled = folder.generated.folder / "spilled"
+    with duckdb.connect(config={"temp_directory": str(spilled)}) as connection:
+        connection.register("originals", originals.select(["source_row", *TEXT]))
+        files = [str(path) for path in folder.generated.paths]
+        try:
+            return connection.sql(REPEATED, params={"files": files}).to_arrow_table()
+        except duckdb.Error as error:
+            raise IntegrityError(f"{folder.root}: {error}; remove the folder and repeat the command") from error
+
+
+def _without(table: pa.Table, dropped: Ints) -> pa.Table:
+    """The rows whose keys are not among those dropped, which are sorted."""
+    keys = _keys(table)
+    if not len(keys):
+        return table
+    here = slice(np.searchsorted(dropped, keys[0]), np.searchsorted(dropped, keys[-1], side="right"))
+    return table.filter(pa.array(~np.isin(keys, dropped[here])))
+
+
+def _keys(rows: pa.Table) -> Ints:
+    """Source row and variant as one number."""
+    return np.asarray(rows.column("source_row").to_numpy() * 2**20 + rows.column("variant").to_numpy())
+
+
+def _sample(originals: pa.Table, row: dict[str, object]) -> Sample:
+    (original,) = originals.slice(row["source_row"], 1).select(list(TEXT)).to_pylist()
+    return Sample(
+        source_row=row["source_row"],
+        variant=row["variant"],
+        origin=row["origin"],
+        original=tuple(original[name] for name in TEXT if original[name] is not None),
+        text=tuple(row[name] for name in TEXT if row[name] is not None),
+    )

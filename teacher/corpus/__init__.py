@@ -1,0 +1,1 @@
+"""A corpus cut into sequences, with words masked."""

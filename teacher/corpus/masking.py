@@ -1,0 +1,146 @@
+"""Which tokens are masked, and by what: a pure function of seed, sequence and copy.
+
+Randomness comes from hashing what it is for, not from a generator's state: any part of any corpus can be masked again
+on its own, by any number of processes, in any order.
+
+Shapes: N sequences, T tokens of all of them, R masked copies, P masked positions of all of them, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.arrays import Ints, Ragged, stacked
+from pipeline.seeded import hashed, uniform
+from teacher.corpus.sequences import Sequences
+
+CHOOSE, REPLACE, RANDOM_TOKEN = range(3)  # what a random number is for
+SHARE_MASKED, SHARE_RANDOM = 0.8, 0.1  # of the chosen tokens; the others stay as they are (Devlin et al. 2019, A.1)
+FREQUENCY_POWER = -0.7  # of DistilBERT and the CMOW paper's code, after Lample and Conneau 2019
+
+
+@dataclass(frozen=True)
+class MaskingPlan:
+    """How to mask.
+
+    Attributes:
+        seed: of everything random.
+        probability: share of a sequence's tokens that a copy masks, at least one.
+        num_copies: copies of each sequence. Their positions are disjoint until every one has been masked once.
+        mask_id: the mask token.
+        weight_V: how likely a token is chosen, against the others of its sequence; 0 for special tokens.
+    """
+
+    seed: int
+    probability: float
+    num_copies: int
+    mask_id: int
+    weight_V: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Masked copies of sequences, in the order of their keys.
+
+    Attributes:
+        sequence_R: the sequence's number.
+        copy_R: the copy's number.
+        ids: what is read instead of the sequence.
+        positions: the chosen tokens' places, ascending.
+        targets: what stood there.
+    """
+
+    sequence_R: Ints
+    copy_R: Ints
+    ids: Ragged
+    positions: Ragged
+    targets: Ragged
+
+    def take(self, rows: Ints) -> "Masked":
+        """Some rows."""
+        lists = (part.take(rows) for part in (self.ids, self.positions, self.targets))
+        return Masked(self.sequence_R[rows], self.copy_R[rows], *lists)
+
+    @classmethod
+    def joined(cls, parts: list["Masked"]) -> "Masked":
+        """Several as one; the sequences' numbers stay as they are in their parts."""
+        return cls(
+            np.concatenate([part.sequence_R for part in parts]),
+            np.concatenate([part.copy_R for part in parts]),
+            stacked([part.ids for part in parts]),
+            stacked([part.positions for part in parts]),
+            stacked([part.targets for part in parts]),
+        )
+
+
+def uniform_weights(vocabulary_size: int, special_ids: list[int]) -> npt.NDArray[np.float64]:
+    """BERT's plan: every token alike, but for special ones."""
+    weight_V = np.ones(vocabulary_size)
+    weight_V[special_ids] = 0
+    return weight_V
+
+
+def frequency_weights(count_V: Ints, special_ids: list[int]) -> npt.NDArray[np.float64]:
+    """Rare tokens more often: count^-0.7; a token that was never counted weighs as if it were once."""
+    weight_V = np.maximum(count_V, 1).astype(np.float64) ** FREQUENCY_POWER
+    weight_V[special_ids] = 0
+    return weight_V
+
+
+def mask(sequences: Sequences, plan: MaskingPlan, first_copy: int = 0) -> Masked:
+    """Masks copies ``first_copy`` and the ``num_copies - 1`` after it of every sequence that has a token to mask."""
+    lengths_N = sequences.ids.lengths
+    maskable_T = plan.weight_V[sequences.ids.flat] > 0
+    sequence_T = np.repeat(np.arange(len(sequences)), lengths_N)
+    num_maskable_N = np.bincount(sequence_T, weights=maskable_T, minlength=len(sequences)).astype(np.int64)
+    rows = np.flatnonzero(num_maskable_N)
+    copies = [_mask_copy(sequences.take(rows), plan, first_copy + k) for k in range(plan.num_copies)]
+    sequence_R = np.tile(rows, plan.num_copies)
+    copy_R = np.repeat(np.arange(plan.num_copies) + first_copy, len(rows))
+    order = np.lexsort((copy_R, sequence_R))
+    ids, positions, targets = (stacked(parts).take(order) for parts in zip(*copies, strict=True))
+    return Masked(sequence_R[order], copy_R[order], ids, positions, targets)
+
+
+def _mask_copy(sequences: Sequences, plan: MaskingPlan, copy: int) -> tuple[Ragged, Ragged, Ragged]:
+    """One copy of sequences that all have something to mask: its ids, positions and targets."""
+    ids_T, offsets, lengths_N = sequences.ids.flat, sequences.ids.offsets, sequences.ids.lengths
+    sequence_T = np.repeat(np.arange(len(sequences)), lengths_N)
+    position_T = np.arange(len(ids_T)) - offsets[sequence_T]
+    weight_T = plan.weight_V[ids_T]
+    num_maskable_N = np.bincount(sequence_T, weights=weight_T > 0, minlength=len(sequences)).astype(np.int64)
+    num_masked_N = np.maximum(1, np.rint(plan.probability * num_maskable_N)).astype(np.int64)
+    # A round gives every position its turn: its copies take slices of one random order.
+    copies_N = -(-num_maskable_N // num_masked_N)
+    round_N, slice_N = np.divmod(copy, copies_N)
+    keys_T = [sequences.source_row_N[sequence_T], sequences.piece_N[sequence_T]]
+    random_T = uniform(hashed(plan.seed, CHOOSE, *keys_T, round_N[sequence_T], position_T))
+    # Ordered by exponential waiting times, each prefix is a weighted sample without replacement.
+    waiting_T = np.where(weight_T > 0, -np.log(random_T) / np.maximum(weight_T, 1e-300), np.inf)
+    order_T = np.lexsort((waiting_T, sequence_T))
+    rank_T = np.empty_like(position_T)
+    rank_T[order_T] = position_T
+    low_N = slice_N * num_masked_N
+    high_N = np.minimum(low_N + num_masked_N, num_maskable_N)
+    chosen_T = (rank_T >= low_N[sequence_T]) & (rank_T < high_N[sequence_T])
+    chosen_P = np.flatnonzero(chosen_T)
+    counts_N = np.bincount(sequence_T[chosen_P], minlength=len(sequences))
+    chosen_offsets = np.concatenate([[0], np.cumsum(counts_N)])
+    masked_T = ids_T.copy()
+    row_P, piece_P = (part[chosen_P] for part in keys_T)
+    masked_T[chosen_P] = _replacements(plan, ids_T[chosen_P], row_P, piece_P, copy, position_T[chosen_P])
+    return (
+        Ragged(masked_T, offsets),
+        Ragged(position_T[chosen_P], chosen_offsets),
+        Ragged(ids_T[chosen_P], chosen_offsets),
+    )
+
+
+def _replacements(plan: MaskingPlan, ids_P: Ints, *key: Ints | int) -> Ints:
+    """80 % the mask, 10 % any ordinary token, 10 % the token itself."""
+    ordinary = np.flatnonzero(plan.weight_V)
+    random_P = uniform(hashed(plan.seed, REPLACE, *key))
+    token_P = ordinary[(uniform(hashed(plan.seed, RANDOM_TOKEN, *key)) * len(ordinary)).astype(np.int64)]
+    kept_P = np.where(random_P < SHARE_MASKED + SHARE_RANDOM, token_P, ids_P)
+    return np.where(random_P < SHARE_MASKED, plan.mask_id, kept_P)

@@ -1,0 +1,111 @@
+"""From documents to sequences of tokens: sentences, or blocks packed full.
+
+Shapes: N sequences.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from sentencex import segment
+from tokenizers import Tokenizer
+
+from pipeline.arrays import Ints, Ragged
+from teacher.config import Packing
+
+Document = tuple[int, str]  # number and text
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Sequences of tokens, without special tokens.
+
+    Attributes:
+        source_row_N: the document that a sequence begins in.
+        piece_N: its number among those that begin there.
+        ids: its tokens.
+    """
+
+    source_row_N: Ints
+    piece_N: Ints
+    ids: Ragged
+
+    def __len__(self) -> int:
+        return len(self.source_row_N)
+
+    def take(self, rows: Ints) -> "Sequences":
+        """Some of them."""
+        return Sequences(self.source_row_N[rows], self.piece_N[rows], self.ids.take(rows))
+
+
+Piece = tuple[int, int, list[int]]  # source row, piece, ids
+
+
+def read_sequences(
+    documents: Iterable[list[Document]],
+    tokenizer: Tokenizer,
+    packing: Packing,
+    language: str,
+    min_tokens: int,
+    max_tokens: int,
+) -> Iterator[Sequences]:
+    """Cuts documents into sequences; what comes out depends on the documents alone, not on how they are batched.
+
+    Sentences are cut where they are longer than ``max_tokens``. Blocks run over the ends of documents, which a
+    separator marks. What is shorter than ``min_tokens`` is left out.
+
+    Args:
+        documents: batches of documents, in order.
+        tokenizer: its truncation and padding settings are removed.
+        packing: ``sentences`` or ``blocks``.
+        language: ISO 639-1 code.
+        min_tokens: fewest tokens.
+        max_tokens: most tokens.
+    """
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    cut = _sentences(documents, tokenizer, language, max_tokens)
+    for batch in cut if packing == "sentences" else _blocks(documents, tokenizer, max_tokens):
+        kept = [piece for piece in batch if len(piece[2]) >= min_tokens]
+        if kept:
+            rows, numbers, ids = zip(*kept, strict=True)
+            yield Sequences(np.array(rows, dtype=np.int64), np.array(numbers, dtype=np.int64), Ragged.of(ids))
+
+
+def _sentences(
+    documents: Iterable[list[Document]], tokenizer: Tokenizer, language: str, max_tokens: int
+) -> Iterator[list[Piece]]:
+    key = (-1, 0)
+    for batch in documents:
+        sentences = [(row, sentence) for row, text in batch for sentence in segment(language, text)]
+        pieces: list[Piece] = []
+        for (row, _), ids in zip(sentences, _ids(tokenizer, [text for _, text in sentences]), strict=True):
+            for start in range(0, len(ids), max_tokens):
+                key = (row, key[1] + 1 if key[0] == row else 0)
+                pieces.append((*key, ids[start : start + max_tokens]))
+        yield pieces
+
+
+def _blocks(documents: Iterable[list[Document]], tokenizer: Tokenizer, max_tokens: int) -> Iterator[list[Piece]]:
+    separator = tokenizer.encode("").ids[-1:]
+    block: list[int] = []
+    key = (-1, 0)
+    for batch in documents:
+        full: list[Piece] = []
+        for (row, _), ids in zip(batch, _ids(tokenizer, [text for _, text in batch]), strict=True):
+            rest = ids + separator if ids else []
+            while rest:
+                if not block:
+                    key = (row, key[1] + 1 if key[0] == row else 0)
+                room = max_tokens - len(block)
+                block, rest = block + rest[:room], rest[room:]
+                if len(block) == max_tokens:
+                    full.append((*key, block))
+                    block = []
+        yield full
+    if block:
+        yield [(*key, block)]
+
+
+def _ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]

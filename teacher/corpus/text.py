@@ -1,0 +1,90 @@
+"""A corpus as a masked LM reads it: which documents belong to a split, cut and masked as the flags say."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline import console
+from pipeline.arrays import Ints
+from pipeline.errors import ConfigError
+from pipeline.sources import Documents, load_documents
+from pipeline.tasks.corpus import Corpus, load_corpus
+from pipeline.text.tokenizer import vocabulary_size
+from teacher.config import CorpusConfig, DumpConfig, FinetuneConfig
+from teacher.corpus.masking import MaskingPlan, frequency_weights, uniform_weights
+from teacher.corpus.sequences import Document, Sequences, read_sequences
+from teacher.inference.masked_lm import MlmTokenizer
+
+TRAIN, VALIDATION = "train", "validation"
+SPLITS = (VALIDATION, TRAIN)
+COUNTED_DOCUMENTS = 50_000
+
+
+@dataclass(frozen=True)
+class Text:
+    """A corpus, and how it is read."""
+
+    corpus: Corpus
+    documents: Documents
+    config: CorpusConfig
+    max_seq_length: int
+
+    def sequences(self, tokens: MlmTokenizer, split: str, start: int, stop: int) -> Iterator[Sequences]:
+        """The sequences of a split that begin in the documents ``start`` to ``stop`` (exclusive), in batches."""
+        config, special = self.config, tokens.num_special
+        return read_sequences(
+            ([d for d in batch if in_split(d[0], split, config)] for batch in self._numbered(start, stop)),
+            tokens.tokenizer,
+            config.packing,
+            self.corpus.language,
+            max(1, config.min_seq_length - special),
+            self.max_seq_length - special,
+        )
+
+    def _numbered(self, start: int, stop: int) -> Iterator[list[Document]]:
+        for first, texts in self.documents.read(start, stop):
+            yield list(enumerate(texts, start=first))
+
+
+def open_text(config: FinetuneConfig | DumpConfig) -> Text:
+    """Finds the corpus that the flags name.
+
+    Raises:
+        ConfigError: if there is no such corpus, or the lengths leave no room for a sequence.
+        DataError: if its text cannot be found or read.
+    """
+    if config.min_seq_length > config.max_seq_length:
+        problem = f"{config.min_seq_length} is above --max-seq-length {config.max_seq_length}"
+        raise ConfigError(f"--min-seq-length: {problem}")
+    corpus = load_corpus(config.corpus, config.manifest, config.data)
+    return Text(corpus, load_documents(corpus, config.data, config.max_documents), config, config.max_seq_length)
+
+
+def in_split(row: int, split: str, config: CorpusConfig) -> bool:
+    """Whether a document belongs to a split: every so many is held out for validation."""
+    return (row % config.validation_every == 0) == (split == VALIDATION)
+
+
+def masking_plan(text: Text, tokens: MlmTokenizer, seed: int, num_copies: int) -> MaskingPlan:
+    """How the flags want a corpus masked; for frequencies, tokens are counted in an even sample of its documents."""
+    special = list(tokens.special_ids)
+    if text.config.masking == "uniform":
+        weight_V = uniform_weights(vocabulary_size(tokens.tokenizer), special)
+    else:
+        weight_V = frequency_weights(_count_tokens(text, tokens), special)
+    return MaskingPlan(seed, text.config.mlm_probability, num_copies, tokens.mask_id, weight_V)
+
+
+def _count_tokens(text: Text, tokens: MlmTokenizer) -> Ints:
+    """How often each token occurs in at most so many documents, in blocks spread evenly over the corpus."""
+    total, block = text.documents.num_documents, 1000
+    num_blocks = max(1, min(total, COUNTED_DOCUMENTS) // block)
+    blocks = np.unique(np.linspace(0, max(0, total - block), num_blocks).astype(int))
+    count_V = np.zeros(vocabulary_size(tokens.tokenizer), dtype=np.int64)
+    with console.progress(len(blocks), "counting tokens") as steps:
+        for start in blocks.tolist():
+            for sequences in text.sequences(tokens, TRAIN, start, min(total, start + block)):
+                count_V += np.bincount(sequences.ids.flat, minlength=len(count_V))
+            steps.advance()
+    return count_V

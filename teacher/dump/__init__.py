@@ -1,0 +1,1 @@
+"""Writing what a teacher says as a logit set."""

@@ -1,0 +1,120 @@
+"""What a teacher has said already, by the hash of the text, so that no text is asked about twice.
+
+Shapes: N rows, K known texts, C logits.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.arrays import Floats, Ints
+from pipeline.logit_set.examples import text_hashes
+from pipeline.logit_set.record import ExamplesManifest
+from pipeline.sources import Source, sentences
+from pipeline.text.tokenizer import Tokenized, tokenize
+from teacher.dump.rows import source_rows
+from teacher.inference.batches import teacher_logits
+from teacher.inference.classifier import Teacher
+
+HASH = "S16"
+Hashes = npt.NDArray[np.bytes_]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Logits by text.
+
+    Attributes:
+        hash_K: text hashes, ascending.
+        logits_KC: float32, what the teacher says of each.
+    """
+
+    hash_K: Hashes
+    logits_KC: Floats
+
+    def find(self, hash_N: Hashes) -> Ints:
+        """For each hash the number of its row in ``logits_KC``, or -1 [N]."""
+        if not len(self.hash_K):
+            return np.full(len(hash_N), -1)
+        place_N = np.searchsorted(self.hash_K, hash_N).clip(max=len(self.hash_K) - 1)
+        return np.where(self.hash_K[place_N] == hash_N, place_N, -1)
+
+
+def known(hashes: Sequence[bytes], logits_NC: Floats) -> Known:
+    """Puts answers in order; of a text with several, the first counts."""
+    hash_K, first_K = np.unique(np.array(hashes, dtype=HASH), return_index=True)
+    return Known(hash_K, logits_NC[first_K])
+
+
+def nothing_known(teacher: Teacher) -> Known:
+    """No answers at all."""
+    return known([], np.empty((0, teacher.target.num_logits), dtype=np.float32))
+
+
+def hashes_by_shard(source: Source, manifest: ExamplesManifest) -> list[Hashes]:
+    """The text hashes of the source rows of each shard; 16 bytes a row."""
+    sha256 = manifest.tokenizer.sha256
+    return [np.array(text_hashes(source_rows(source, shard), sha256), dtype=HASH) for shard in manifest.shards]
+
+
+def ask_ahead(
+    teacher: Teacher, source: Source, manifest: ExamplesManifest, hashes: Sequence[Hashes], said: Known, max_tokens: int
+) -> Known:
+    """Adds to what is known what the teacher says of texts that are in several shards.
+
+    Every process asks about all of them, so that a shard does not depend on who writes it, and when.
+    """
+    texts, counts = np.unique(np.concatenate([np.unique(hash_R) for hash_R in hashes]), return_counts=True)
+    wanted = texts[counts > 1]
+    wanted = wanted[said.find(wanted) < 0]
+    if not len(wanted):
+        return said
+    parts = []
+    left = wanted
+    for shard, hash_R in zip(manifest.shards, hashes, strict=True):
+        found, places, _ = np.intersect1d(hash_R, left, return_indices=True)
+        parts.append(source_rows(source, shard).take(np.sort(places)))
+        left = np.setdiff1d(left, found, assume_unique=True)
+    rows = pa.concat_tables(parts)
+    inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
+    logits_NC = np.concatenate([said.logits_KC, teacher_logits(teacher, inputs, max_tokens)])
+    return known([*said.hash_K, *text_hashes(rows, manifest.tokenizer.sha256)], logits_NC)
+
+
+def ask_once(
+    teacher: Teacher,
+    inputs: Sequence[Tokenized],
+    hashes: Sequence[bytes],
+    said: Known,
+    max_tokens: int,
+    advance: Callable[[int], None],
+) -> Floats:
+    """What `teacher_logits` gives, but each text is asked about once, and not at all if the answer is known.
+
+    Args:
+        teacher: the teacher, on its device.
+        inputs: tokenised inputs, N of them.
+        hashes: their text hashes.
+        said: what is known.
+        max_tokens: most padded tokens per batch.
+        advance: called with a number of rows that are done.
+
+    Returns:
+        logits_NC: float32, in the order of ``inputs``.
+    """
+    hash_N = np.array(hashes, dtype=HASH)
+    place_N = said.find(hash_N)
+    logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
+    logits_NC[place_N >= 0] = said.logits_KC[place_N[place_N >= 0]]
+    unknown = np.flatnonzero(place_N < 0)
+    _, first, text = np.unique(hash_N[unknown], return_index=True, return_inverse=True)
+    in_order = np.argsort(first)  # batches are as if there were no other rows
+    asked = unknown[first[in_order]]
+    advance(len(inputs) - len(asked))
+    if len(asked):
+        answers = teacher_logits(teacher, [inputs[row] for row in asked], max_tokens, advance)
+        logits_NC[unknown] = answers[np.argsort(in_order)[text]]
+    return logits_NC

@@ -1,0 +1,153 @@
+"""``teacher-dump --extend``: a new version of a set, which shares the old one's files and answers.
+
+Files whose rows are the same, text and gold, at the same places are taken over as they are. Of the other rows, only
+texts that the old set does not hold are asked about.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.errors import ConfigError, FingerprintMismatchError, setting_changes, short
+from pipeline.files import link_or_copy
+from pipeline.logit_set.examples import TEXT_HASH_BYTES, logits_of, text_hashes
+from pipeline.logit_set.parts import (
+    PartialSplit,
+    Version,
+)
+from pipeline.logit_set.reader import LogitSet, find_set, open_set
+from pipeline.logit_set.record import (
+    DerivedManifest,
+    ExamplesManifest,
+    Shard,
+    SharedShard,
+    augmentation_of,
+    lasting,
+)
+from pipeline.logit_set.verify import require_shards
+from pipeline.logit_set.writer import plan_shards
+from pipeline.sources import Source
+from pipeline.sql.gate import open_files, select, to_arrow
+from teacher.config import DumpConfig
+from teacher.dump.answers import Hashes, Known, known
+
+# of a text with several answers the first: which one it is must not depend on the process
+ANSWERS = """
+select text_hash, arg_min(logits, format('{}:{:020d}', split, source_row)) as logits
+from rows semi join wanted using (text_hash) group by text_hash
+"""
+
+
+def open_old(config: DumpConfig, root: Path) -> LogitSet | None:
+    """Opens the set that ``--extend`` names, if it is given.
+
+    Raises:
+        ConfigError: if that is the new set itself, or one with variants.
+        IntegrityError: if a file of it is not what its manifest says.
+    """
+    if config.extend is None:
+        return None
+    old = open_set(find_set(config.extend, config.store))
+    if old.root.resolve() == root.resolve():
+        raise ConfigError(f"--extend {config.extend}: the new version needs a --name of its own; the old one stays")
+    if any(isinstance(record, PartialSplit) and record.absent for record in old.manifest.splits.values()):
+        raise ConfigError(f"--extend {config.extend}: has rows without logits, so that it cannot be extended")
+    if augmentation_of(old.manifest) is not None:
+        raise ConfigError(f"--extend {config.extend}: has variants of its rows, which cannot be extended")
+    require_shards(old.root, old.manifest, old.manifest.shards)
+    return old
+
+
+def extended(planned: ExamplesManifest, old: LogitSet, source: Source, rows_per_shard: int) -> ExamplesManifest:
+    """The plan of a set that takes over what it can of an old one.
+
+    Args:
+        planned: the plan without the old set.
+        old: the old set.
+        source: the new rows.
+        rows_per_shard: about how many rows a new file is to hold.
+
+    Raises:
+        FingerprintMismatchError: if the old set was made with other settings.
+    """
+    changes = setting_changes(lasting(old.manifest.settings), lasting(planned.settings), short)
+    if changes:
+        raise FingerprintMismatchError(f"{old.root} cannot be extended, it was made with other settings:\n{changes}")
+    shards: list[SharedShard] = []
+    for split in dict.fromkeys(shard.split for shard in planned.shards):
+        shared = _shared_shards(old, split, source.splits[split], planned.tokenizer.sha256)
+        shards += [*shared, *_new_shards(shared, split, source.splits[split].num_rows, rows_per_shard)]
+    if not any(shard.version for shard in shards):
+        return planned
+    before = old.manifest.versions_before if isinstance(old.manifest, DerivedManifest) else ()
+    own = {
+        "format_version": 4,
+        "splits": {name: PartialSplit(**record.model_dump()) for name, record in planned.splits.items()},
+        "shards": tuple(shards),
+        "versions_before": (
+            *before,
+            Version(format_version=old.manifest.format_version, settings=old.manifest.settings),
+        ),
+        "notes": (*planned.notes, f"extends {old.manifest.name} ({old.manifest.fingerprint[:12]}…)"),
+    }
+    return DerivedManifest(**{name: getattr(planned, name) for name in ExamplesManifest.model_fields} | own)
+
+
+def take_over(root: Path, manifest: ExamplesManifest, old: LogitSet) -> None:
+    """Puts the shared files into the new set, as links where the file system has them."""
+    paths = [shard.path for shard in manifest.shards if isinstance(shard, SharedShard) and shard.version]
+    for path in paths:
+        link_or_copy(old.root / path, root / path)
+    if paths:
+        console.note(f"{len(paths)} of {len(manifest.shards)} shards are those of {old.root}")
+
+
+def answers(old: LogitSet, hashes: Sequence[Hashes]) -> Known:
+    """What the old set says of those texts that it holds."""
+    files = [old.root / shard.path for shard in old.manifest.shards]
+    distinct = np.unique(np.concatenate(hashes))
+    buffers = [None, pa.py_buffer(distinct.tobytes())]
+    wanted = pa.Array.from_buffers(pa.binary(TEXT_HASH_BYTES), len(distinct), buffers)
+    with open_files({"rows": files}) as connection:
+        connection.register("wanted", pa.table({"text_hash": wanted}))
+        table = to_arrow(select(connection, ANSWERS))
+    return known(table.column("text_hash").to_pylist(), logits_of(table, old.manifest.target.num_logits))
+
+
+def _shared_shards(old: LogitSet, split: str, rows: pa.Table, tokenizer_sha256: str) -> list[SharedShard]:
+    """The first files of a split, as far as they hold what the new rows hold at the same places."""
+    shared = []
+    for shard in old.manifest.shards_of(split) if split in old.manifest.splits else []:
+        if shard.stop > rows.num_rows or not _is_same(old, shard, rows, tokenizer_sha256):
+            break
+        version = shard.version if isinstance(shard, SharedShard) and shard.version else old.manifest.fingerprint
+        shared.append(SharedShard(**shard.unmeasured().model_dump() | {"version": version}))
+    return shared
+
+
+def _is_same(old: LogitSet, shard: Shard, rows: pa.Table, tokenizer_sha256: str) -> bool:
+    there = old.read_shard(shard, ["source_row", "text_hash", "label", "score"])
+    new = rows.slice(shard.start, shard.stop - shard.start)
+    return (
+        np.array_equal(there.column("source_row"), new.column("source_row"))
+        and there.column("text_hash").to_pylist() == text_hashes(new, tokenizer_sha256)
+        and there.column("label").equals(new.column("label"))
+        and there.column("score").equals(new.column("score"))
+    )
+
+
+def _new_shards(shared: list[SharedShard], split: str, num_rows: int, rows_per_shard: int) -> list[SharedShard]:
+    """Files for the rows after the shared ones, numbered on."""
+    first, start = len(shared), shared[-1].stop if shared else 0
+    if shared and start == num_rows:
+        return []
+    planned = plan_shards(split, num_rows - start, rows_per_shard)
+    return [
+        SharedShard(
+            split=split, index=first + s.index, count=first + s.count, start=start + s.start, stop=start + s.stop
+        )
+        for s in planned
+    ]

@@ -1,0 +1,85 @@
+"""``teacher-dump --plan``: rows, shards, bytes, time and memory, before any model is loaded."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from accelerate import PartialState
+
+from pipeline import console
+from pipeline.errors import DistillError
+from pipeline.sources import Source
+from pipeline.tasks.task import Task
+from teacher.config import DumpConfig
+from teacher.dump.calibration import classifier_seconds
+from teacher.dump.examples import most_variants
+from teacher.dump.examples_record import all_shards, amount
+from teacher.inference.batches import default_tokens_per_batch
+from teacher.inference.classifier import load_config
+
+CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary
+SAMPLED_ROWS = 8192
+ACTIVATION_COPIES = 16
+LIBRARIES_BYTES = 850e6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a dump will take; ``seconds`` and ``memory_bytes`` are None if the teacher's config cannot be read.
+
+    ``rows`` are counted by split, or for a corpus by kind.
+    """
+
+    rows: dict[str, int]
+    shards: int
+    tokens: int
+    disk_bytes: int
+    seconds: float | None
+    memory_bytes: int | None
+
+
+def estimate(config: DumpConfig, task: Task, source: Source) -> Plan:
+    """Estimates a dump from the rows' lengths and the teacher's config, whose shape is timed on this machine."""
+    variants = most_variants(config, task)
+    asked = amount(source, variants)
+    num_rows = sum(asked.rows.values())
+    specials = 3 if task.is_pair else 2
+    tokens = int(min(asked.characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
+    try:
+        shape = load_config(*config.teacher_for(task))
+        lengths = _sampled_lengths(source, specials, config.max_seq_length)
+        device = PartialState().device
+        batch = config.max_tokens_per_batch or default_tokens_per_batch(device)
+        seconds = classifier_seconds(shape, lengths, batch, device, config.precision) * tokens / sum(lengths)
+        memory = memory_bytes(config, shape)
+    except DistillError as error:
+        console.warn(f"no estimate of time and memory: {error}")
+        seconds, memory = None, None
+    return Plan(
+        rows=asked.rows,
+        shards=len(all_shards(source, config.rows_per_shard, 1 + variants)),
+        tokens=tokens,
+        disk_bytes=asked.expected_bytes,
+        seconds=seconds,
+        memory_bytes=memory,
+    )
+
+
+def _sampled_lengths(source: Source, specials: int, max_seq_length: int) -> list[int]:
+    """About how many tokens some rows have, spread evenly over those of all splits [at most SAMPLED_ROWS]."""
+    texts = [table.select(["sentence1", "sentence2"]) for table in source.splits.values()]
+    rows = pa.concat_tables(texts)
+    sample = rows.take(np.unique(np.linspace(0, rows.num_rows - 1, SAMPLED_ROWS).astype(np.int64)))
+    characters = sum(pc.fill_null(pc.utf8_length(text), 0).to_numpy() for text in sample.columns)
+    tokens = np.minimum(characters // CHARACTERS_PER_TOKEN + specials, max_seq_length)
+    return [int(length) for length in tokens]
+
+
+def memory_bytes(config: DumpConfig, shape: Any) -> int:
+    """About how much memory a teacher of this shape (its transformers config) takes."""
+    hidden, inner = shape.hidden_size, getattr(shape, "intermediate_size", 4 * shape.hidden_size)
+    parameters = shape.num_hidden_layers * (4 * hidden * hidden + 2 * hidden * inner) + shape.vocab_size * hidden
+    batch = config.max_tokens_per_batch or default_tokens_per_batch(PartialState().device)
+    return int(parameters * 4 + batch * hidden * ACTIVATION_COPIES * 4 + LIBRARIES_BYTES)

@@ -1,0 +1,45 @@
+"""What the teacher is asked about: a task's rows, and the variants of those in ``train``."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipeline.logit_set.record import Shard
+from pipeline.sources import Source
+from teacher.augment.folder import Variants
+from teacher.config import TRAIN
+
+COLUMNS = ["source_row", "variant", "origin", "sentence1", "sentence2", "label", "score"]
+
+
+def source_rows(source: Source, shard: Shard) -> pa.Table:
+    """The source rows that a shard is about."""
+    return source.splits[shard.split].slice(shard.start, shard.stop - shard.start)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A task's rows, with variants or without."""
+
+    source: Source
+    variants: Variants | None
+
+    def read(self, shard: Shard) -> pa.Table:
+        """The rows of a shard by source row and variant; variants have no gold, which is wrong for them too often."""
+        rows = source_rows(self.source, shard)
+        rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
+        rows = rows.append_column("origin", pa.repeat("original", rows.num_rows)).select(COLUMNS)
+        if self.variants is None or shard.split != TRAIN:
+            return rows
+        added = self.variants.read(shard.start, shard.stop)
+        for name in ("label", "score"):
+            added = added.append_column(name, pa.nulls(added.num_rows, rows.schema.field(name).type))
+        both = pa.concat_tables([rows, added.select(COLUMNS).cast(rows.schema)])
+        return both.sort_by([("source_row", "ascending"), ("variant", "ascending")])
+
+    def count(self, shard: Shard) -> int:
+        """About how many rows a shard has."""
+        num_rows = shard.stop - shard.start
+        if self.variants is None or shard.split != TRAIN:
+            return num_rows
+        return round(num_rows * self.variants.record.multiplier)

@@ -1,0 +1,192 @@
+"""Stage one on a corpus: what a masked LM predicts at masked positions, written as a set of tokens.
+
+Shapes: R rows, P masked positions, H hidden size, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from accelerate import PartialState
+
+from pipeline import console
+from pipeline.errors import TeacherError
+from pipeline.files import make_folder, require_space
+from pipeline.logit_set.codecs import Predictions
+from pipeline.logit_set.parts import Codec
+from pipeline.logit_set.record import TokensManifest, TokensShard
+from pipeline.logit_set.token_reader import TokenSet
+from pipeline.logit_set.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
+from pipeline.logit_set.writer import start_set, write_decoder, write_tokens_shard
+from teacher.config import DumpConfig
+from teacher.corpus.masking import Masked, MaskingPlan, mask
+from teacher.corpus.sequences import Sequences
+from teacher.corpus.text import Text, masking_plan, open_text
+from teacher.dump.examples import finish, my_shards
+from teacher.dump.prefetch import ahead
+from teacher.dump.tokens_record import estimate_size, staged_manifest
+from teacher.inference.batches import default_tokens_per_batch, run_batches
+from teacher.inference.masked_lm import MaskedLm, ask, decoder_of, load_masked_lm
+from teacher.inference.precision import inference_mode
+
+PROBE_DOCUMENTS = 8
+
+
+def dump_mlm(config: DumpConfig, command: str) -> TokensManifest | None:
+    """Writes the set of tokens that ``config`` describes, or goes on with it.
+
+    Args:
+        config: the command's settings.
+        command: the command line, for the record.
+
+    Returns:
+        The manifest; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
+
+    Raises:
+        ConfigError: for flags that do not fit.
+        TeacherError: if the teacher's last layer is not what it says, or it says NaN.
+    """
+    config.check()
+    text = open_text(config)
+    name, revision = config.teacher_for(text.corpus)
+    root = config.store / (config.name or text.corpus.name)
+    make_folder(config.store)
+    state = PartialState()
+    lm = load_masked_lm(name, revision, config.max_seq_length)
+    lm.model.to(state.device)
+    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
+    plan = masking_plan(text, lm.tokens, config.seed, config.num_copies)
+    codec = config.codec_for(*lm.model.get_output_embeddings().weight.shape)
+    there = sum(file.stat().st_size for file in root.glob("tokens/*.parquet"))
+    require_space(config.store, int(estimate_size(text, lm.tokens, plan).num_bytes(codec)) - there)
+    with inference_mode(state.device, config.precision):
+        _probe(text, lm, plan)
+        planned = staged_manifest(config, text, lm, plan, codec, command)
+        manifest = start_set(root, planned, lm.tokens.tokenizer.to_str())
+        if codec.name == "hidden" and state.is_main_process:
+            write_decoder(root, decoder_of(lm))
+        mine = my_shards(root, manifest, config, state)
+        _write_shards(root, manifest, text, lm, plan, [shard for shard in manifest.shards if shard in mine], max_tokens)
+    state.wait_for_everyone()
+    if not state.is_main_process:
+        return None
+    return finish(root, TokensManifest, lambda complete: TokenSet(root, complete).scores())
+
+
+def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
+    """Makes sure that what the decoder gets and gives is what the plain model would say, before the real work."""
+    stop = min(text.config.validation_every * PROBE_DOCUMENTS, text.documents.num_documents)
+    sequences = next(iter(text.sequences(lm.tokens, "validation", 0, stop)), None)
+    if sequences is None:
+        return
+    masked = mask(sequences, plan)
+    rows = list(range(min(8, len(masked.sequence_R))))
+    if not rows:
+        return
+    hidden_PH, logits_PV = ask(lm, masked.ids, masked.positions, rows)
+    _check_finite(lm, logits_PV, int(sequences.source_row_N[0]))
+    with torch.autocast(logits_PV.device.type, enabled=False):
+        again_PV = decoder_of(lm)(hidden_PH)
+    difference = float((again_PV - logits_PV).abs().max() / logits_PV.abs().max())
+    if not difference < 0.05:
+        raise TeacherError(
+            f"teacher {lm.name}: its logits are not those of its last layer (they differ by {difference:.0%}); "
+            f"{type(lm.model).__name__} is built in a way that is not supported"
+        )
+
+
+def _check_finite(lm: MaskedLm, logits_PV: torch.Tensor, document: int) -> None:
+    if not all(bound.isfinite() for bound in logits_PV.aminmax()):
+        raise TeacherError(
+            f"teacher {lm.name}: gives NaN or Inf near document {document}; fp16 overflows with some models, "
+            "try --precision bf16 or fp32"
+        )
+
+
+def _write_shards(
+    root: Path,
+    manifest: TokensManifest,
+    text: Text,
+    lm: MaskedLm,
+    plan: MaskingPlan,
+    shards: list[TokensShard],
+    max_tokens: int,
+) -> None:
+    done = ""
+    with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
+        for shard in shards:
+            steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}{done}")
+            statistics = no_statistics()
+            groups = _groups(manifest, shard, text, lm, plan, max_tokens, statistics, steps)
+            write_tokens_shard(root, manifest, shard, groups, statistics)
+            if statistics["positions"]:
+                size = (root / shard.path).stat().st_size / statistics["positions"]
+                mass = statistics["kept_mass"] / statistics["positions"]
+                done = f", last: {size:.1f} bytes a position, {mass:.1%} of the mass kept"
+
+
+def _groups(
+    manifest: TokensManifest,
+    shard: TokensShard,
+    text: Text,
+    lm: MaskedLm,
+    plan: MaskingPlan,
+    max_tokens: int,
+    statistics: Statistics,
+    steps: console.Steps,
+) -> Iterator[pa.Table]:
+    """The row groups of a shard, as the teacher goes through its documents; the next are read meanwhile."""
+    size, seen = rows_per_group(manifest.codec), shard.start
+    for sequences in ahead(text.sequences(lm.tokens, shard.split, shard.start, shard.stop)):
+        masked = mask(sequences, plan)
+        for start in range(0, len(masked.sequence_R), size):
+            part = masked.take(np.arange(start, min(start + size, len(masked.sequence_R))))
+            rows = rows_of(sequences, part)
+            said = said_about(lm, manifest.codec, rows, plan.seed, max_tokens, statistics)
+            yield tokens_table(manifest.codec, shard.split, rows, said)
+        now = int(sequences.source_row_N[-1]) + 1
+        steps.advance(now - seen)
+        seen = now
+    steps.advance(shard.stop - seen)
+
+
+def rows_of(sequences: Sequences, masked: Masked) -> MaskedRows:
+    """Masked copies of sequences, with the keys of these."""
+    return MaskedRows(
+        sequences.source_row_N[masked.sequence_R],
+        sequences.piece_N[masked.sequence_R],
+        masked.copy_R,
+        masked.ids,
+        masked.positions,
+        masked.targets,
+    )
+
+
+def said_about(
+    lm: MaskedLm, codec: Codec, rows: MaskedRows, seed: int, max_tokens: int, statistics: Statistics
+) -> dict[str, pa.Array]:
+    """What a masked LM says about masked rows, in the codec's columns; adds to the statistics.
+
+    Raises:
+        TeacherError: if a logit is not finite.
+    """
+    random_P = draws(rows, seed)
+    place_R = rows.positions.offsets
+    pieces: list[dict[str, pa.Array]] = []
+    order: list[np.ndarray] = []
+
+    def run(batch: list[int]) -> None:
+        place_P = np.concatenate([np.arange(place_R[row], place_R[row + 1]) for row in batch])
+        hidden_PH, logits_PV = ask(lm, rows.ids, rows.positions, batch)
+        _check_finite(lm, logits_PV, int(rows.source_row_R[batch[0]]))
+        random_B = torch.from_numpy(random_P[place_P]).to(logits_PV.device)
+        target_B = torch.from_numpy(rows.targets.flat[place_P]).to(logits_PV.device)
+        columns = encode(codec, Predictions(logits_PV, hidden_PH, random_B), target_B, statistics)
+        pieces.append(columns)
+        order.append(place_P)
+
+    run_batches([length + lm.tokens.num_special for length in rows.ids.lengths.tolist()], max_tokens, run)
+    back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
+    return {name: pa.concat_arrays([piece[name] for piece in pieces]).take(back) for name in pieces[0]}

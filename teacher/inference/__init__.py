@@ -1,0 +1,1 @@
+"""Teachers, loaded and asked in batches."""

@@ -1,0 +1,88 @@
+"""Does the teacher's label order fit the gold labels, or does another order fit better?
+
+The public MNLI teacher of TextAttack is the known case: its config gives no names, and read in GLUE's order it scores
+7 % (QData/TextAttack issue 684).
+"""
+
+import math
+
+import numpy as np
+from scipy import stats
+from scipy.optimize import linear_sum_assignment
+
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import TeacherError
+from pipeline.tasks.target import NO_LABEL, Target, predicted_scores
+
+SIGNIFICANCE = 1e-3
+
+
+def check_label_order(
+    target: Target, teacher_name: str, labels: tuple[str, ...], logits_NC: Floats, label_N: Ints, score_N: Floats
+) -> None:
+    """Compares the claimed label order with the one that fits the gold best.
+
+    The order is refused only if the other explains significantly more rows: McNemar's exact test on the rows where
+    exactly one of the two is right, corrected for the number of orders. A weak teacher is not blamed for chance.
+
+    Args:
+        target: what the logits mean.
+        teacher_name: for the message.
+        labels: the teacher's outputs in its own order, as claimed.
+        logits_NC: float32 logits in the task's order under that claim.
+        label_N: gold classes, ``NO_LABEL`` where unknown.
+        score_N: gold scores, NaN where unknown.
+
+    Raises:
+        TeacherError: if another order fits better, naming the flag that sets it; or if scores run the wrong way.
+    """
+    if target.kind != "classes":
+        _check_scores(target, teacher_name, logits_NC, score_N)
+        return
+    known = label_N != NO_LABEL
+    predicted, gold = logits_NC[known].argmax(axis=1), label_N[known]
+    if not len(gold):
+        return
+    best = best_order(predicted, gold, target.num_logits)
+    claimed_right, best_right = predicted == gold, best[predicted] == gold
+    only_best, only_claimed = int((best_right & ~claimed_right).sum()), int((claimed_right & ~best_right).sum())
+    if only_best <= only_claimed:
+        return
+    others = math.factorial(min(target.num_logits, 100)) - 1  # the best of so many orders fits well by chance alone
+    if stats.binomtest(only_best, only_best + only_claimed, alternative="greater").pvalue > SIGNIFICANCE / others:
+        return
+    lowered = [name.lower() for name in target.names]
+    in_task_order = [lowered.index(name.lower()) for name in labels]
+    mended = ",".join(target.names[best[k]] for k in in_task_order)
+    raise TeacherError(
+        f"teacher {teacher_name}: its labels are in another order than it claims. As {', '.join(labels)} it agrees "
+        f"with {claimed_right.mean():.1%} of {len(gold):,} gold labels, as {mended.replace(',', ', ')} with "
+        f"{best_right.mean():.1%}. If that is right, repeat with --teacher-labels {mended}"
+    )
+
+
+def best_order(predicted_N: Ints, gold_N: Ints, num_classes: int) -> Ints:
+    """The one-to-one map from predicted to gold class that makes most rows right."""
+    counts = np.zeros((num_classes, num_classes), dtype=np.int64)
+    np.add.at(counts, (predicted_N, gold_N), 1)
+    return np.asarray(linear_sum_assignment(counts, maximize=True)[1])
+
+
+def _check_scores(target: Target, teacher_name: str, logits_NC: Floats, score_N: Floats) -> None:
+    known = np.isfinite(score_N)
+    predicted, gold = predicted_scores(target, logits_NC)[known], score_N[known]
+    if len(gold) < 3 or predicted.std() == 0 or gold.std() == 0:
+        return
+    result = stats.pearsonr(predicted, gold)
+    if result.statistic < 0 and result.pvalue < SIGNIFICANCE:
+        raise TeacherError(
+            f"teacher {teacher_name}: its scores run against the gold scores (correlation {result.statistic:.3f} over "
+            f"{len(gold):,} rows); it was not trained for this task, or its scores mean the opposite"
+        )
+    slope = float(result.statistic * gold.std() / predicted.std())
+    if result.statistic > 0.5 and not 0.5 < slope < 2:
+        raise TeacherError(
+            f"teacher {teacher_name}: its scores are on another scale than the gold scores (gold = {slope:.2f} x "
+            f"teacher + …, gold from {gold.min():g} to {gold.max():g}, teacher from {predicted.min():.2f} to "
+            f"{predicted.max():.2f}); fine-tune one on the task's scale with `distill finetune-teacher`"
+        )

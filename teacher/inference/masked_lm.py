@@ -1,0 +1,192 @@
+"""Masked language models: loading them, and asking them about masked positions only.
+
+Shapes: B batch, L tokens with special ones, P masked positions of the batch, H hidden size, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch.nn import functional
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from pipeline import console
+from pipeline.arrays import Ints, Ragged
+from pipeline.errors import TeacherError
+from pipeline.logit_set.codecs import Decoder
+from pipeline.text.tokenizer import frame_ids
+from teacher.inference.classifier import LOADING_ERRORS, check_fit, load_config, load_tokenizer, not_loaded
+
+WIDTH_STEP, POSITIONS_STEP = 8, 32
+
+
+@dataclass(frozen=True)
+class MlmTokenizer:
+    """A masked LM's tokenizer.
+
+    Attributes:
+        tokenizer: the `tokenizers` tokenizer behind its transformers one.
+        pad_id: id that fills up batches.
+        mask_id: id of the mask token.
+        reads_token_types: whether its model takes ``token_type_ids``.
+        special_ids: ids that are never masked.
+        frame: special ids before and after a sequence.
+    """
+
+    tokenizer: Tokenizer
+    pad_id: int
+    mask_id: int
+    reads_token_types: bool
+    special_ids: tuple[int, ...]
+    frame: tuple[list[int], list[int]]
+
+    @property
+    def num_special(self) -> int:
+        """Special tokens around a sequence."""
+        return len(self.frame[0]) + len(self.frame[1])
+
+
+@dataclass(frozen=True)
+class MaskedLm:
+    """A masked LM, ready to be asked or trained.
+
+    Attributes:
+        name: hub id or folder it was loaded from.
+        revision: hub revision, if one was named.
+        model: the transformers model, float32 weights.
+        tokens: its tokenizer.
+    """
+
+    name: str
+    revision: str | None
+    model: Any
+    tokens: MlmTokenizer
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the number of the model's outputs."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+
+def load_mlm_tokenizer(name: str, revision: str | None, max_seq_length: int) -> MlmTokenizer:
+    """Loads the tokenizer of a masked LM.
+
+    Raises:
+        DataError: if it cannot be found or read.
+        TeacherError: if it has no mask token, or does not fit its model.
+    """
+    config = load_config(name, revision)
+    tokenizer, pad_id, type_ids = load_tokenizer(name, revision)
+    check_fit(name, config, tokenizer, max_seq_length)
+    wrapped = AutoTokenizer.from_pretrained(name, revision=revision)
+    if wrapped.mask_token_id is None:
+        raise TeacherError(f"teacher {name}: its tokenizer has no mask token, so it is not a masked language model")
+    special = tuple(sorted(set(wrapped.all_special_ids)))
+    return MlmTokenizer(tokenizer, pad_id, wrapped.mask_token_id, type_ids, special, frame_ids(tokenizer))
+
+
+def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_head: bool = False) -> MaskedLm:
+    """Loads a masked LM and its tokenizer.
+
+    Args:
+        name: hub id or folder.
+        revision: hub revision.
+        max_seq_length: longest input it will be given.
+        new_head: put a new prediction head on an encoder that has none, to be trained.
+
+    Raises:
+        DataError: if the model cannot be found or read.
+        TeacherError: if it has no trained head and needs one, no mask token, or does not fit its tokenizer.
+    """
+    console.note(f"loading masked LM {name}")
+    tokens = load_mlm_tokenizer(name, revision, max_seq_length)
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # it reports a new head as missing weights
+    try:
+        model, info = AutoModelForMaskedLM.from_pretrained(
+            name, revision=revision, dtype=torch.float32, output_loading_info=True
+        )
+    except LOADING_ERRORS as error:
+        raise not_loaded(name, "weights", error) from error
+    missing = sorted(info["missing_keys"])
+    if missing and not new_head:
+        raise TeacherError(
+            f"teacher {name}: has no weights for {', '.join(missing[:3])}: it is not a trained masked language model. "
+            "Train it first with `distill finetune-teacher --objective mlm`"
+        )
+    if model.get_output_embeddings() is None:
+        raise TeacherError(f"teacher {name}: {type(model).__name__} does not say which layer is its decoder")
+    return MaskedLm(name, revision, model.eval(), tokens)
+
+
+def decoder_of(lm: MaskedLm) -> Decoder:
+    """The model's last layer."""
+    layer = lm.model.get_output_embeddings()
+    bias_V = layer.bias if layer.bias is not None else layer.weight.new_zeros(len(layer.weight))
+    return Decoder(layer.weight.detach().float(), bias_V.detach().float())
+
+
+def ask(
+    lm: MaskedLm,
+    ids: Ragged,
+    positions: Ragged,
+    rows: Sequence[int],
+    model: Any = None,
+    second_starts: Ints | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a masked LM predicts at chosen positions of some sequences.
+
+    Its decoder, more than half of the work of a small model, is run at those positions alone. Widths and numbers of
+    positions are rounded up: oneDNN keeps compiled code for each shape it has seen, gigabytes of it if all differ.
+
+    Args:
+        lm: the model, on its device.
+        ids: sequences without special tokens.
+        positions: places in them.
+        rows: numbers of the sequences to ask about.
+        model: what to call instead of the model itself: its wrapper for several processes.
+        second_starts: of pairs, the place in each sequence where the second part starts.
+
+    Returns:
+        hidden_PH, the decoder's input, and logits_PV; float32, positions in the order of ``rows``.
+    """
+    before, after = lm.tokens.frame
+    framed = Ragged.of([[*before, *ids[row].tolist(), *after] for row in rows])
+    ids_BL = torch.from_numpy(framed.padded(range(len(rows)), lm.tokens.pad_id))
+    ids_BL = functional.pad(ids_BL, (0, -ids_BL.shape[1] % WIDTH_STEP), value=lm.tokens.pad_id)
+    lengths_B = torch.from_numpy(framed.lengths)
+    attention_BL = torch.arange(ids_BL.shape[1]) < lengths_B[:, None]
+    row_P = np.repeat(np.arange(len(rows)), positions.lengths[np.asarray(rows)])
+    place_P = positions.take(rows).flat + len(before)
+    device, num_positions = lm.model.device, len(row_P)
+    fill = (0, -num_positions % POSITIONS_STEP)
+    chosen = (torch.from_numpy(np.pad(part, fill, mode="edge")).to(device) for part in (row_P, place_P))
+    inputs = {"input_ids": ids_BL, "attention_mask": attention_BL}
+    if second_starts is not None and lm.tokens.reads_token_types:
+        start_B = torch.from_numpy(second_starts[np.asarray(rows)]) + len(before)
+        inputs["token_type_ids"] = (torch.arange(ids_BL.shape[1]) >= start_B[:, None]) & attention_BL
+    with _decoding_only(lm.model, tuple(chosen)) as hidden:
+        call = lm.model if model is None else model
+        logits_PV = call(**{name: value.long().to(device) for name, value in inputs.items()}).logits
+    return hidden[0][:num_positions].float(), logits_PV[:num_positions].float()
+
+
+@contextmanager
+def _decoding_only(model: Any, chosen: tuple[torch.Tensor, ...]) -> Any:
+    """Within the block the model decodes only chosen positions; yields a list that receives what it decodes."""
+    hidden: list[torch.Tensor] = []
+
+    def keep(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        hidden.append(args[0][chosen])
+        return (hidden[-1], *args[1:])
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(keep)
+    try:
+        yield hidden
+    finally:
+        handle.remove()

@@ -1,0 +1,54 @@
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pipeline.cli import app
+from tests.helpers.report_pages import needs_nothing_else
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def test_a_page_is_written_and_its_figures_are_told(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("opinion", "--store", store, "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert told["path"] == "opinion-report.html"
+    assert needs_nothing_else((tmp_path / "opinion-report.html").read_text())
+    assert {"section", "title", "rows"} == told["figures"][0].keys()
+    assert [path.name for path in tmp_path.iterdir()] == ["opinion-report.html"]
+
+
+def test_the_page_goes_where_it_shall(token_store: Path, tmp_path: Path) -> None:
+    page = tmp_path / "new" / "page.html"
+    result = run(token_store / "topk", "--output", page)
+    assert (result.exit_code, page.is_file()) == (0, True)
+    assert "topk" in result.stdout
+
+
+def test_what_is_not_there_is_named_with_what_is(store: Path) -> None:
+    result = run("opinoin", "--store", store)
+    assert result.exit_code == 2
+    assert "opinoin: not the folder of a run or a sweep, and no logit set 'opinoin' in the store" in result.stderr
+    assert "did you mean 'opinion'?" in result.stderr
+
+
+def test_a_folder_is_no_place_for_a_page(store: Path, tmp_path: Path) -> None:
+    result = run("opinion", "--store", store, "--output", tmp_path)
+    assert result.exit_code == 2
+    assert f"--output {tmp_path}: is a folder" in result.stderr
+
+
+def test_without_the_libraries_it_says_what_to_install(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    result = run("opinion", "--store", store)
+    assert result.exit_code == 2
+    assert "distill report needs matplotlib: pip install 'distill-offline[report]'" in result.stderr

@@ -1,0 +1,147 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import DataError, QueryError
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.record import FILE_NAME, write_manifest
+from pipeline.query.catalog import CATALOG_FILE, build_catalog, open_catalog
+from pipeline.sql.gate import select
+from pipeline.sql.names import view_name
+
+
+@pytest.fixture
+def own_store(store: Path, tmp_path: Path) -> Path:
+    """A store free to be changed."""
+    shutil.copytree(store, tmp_path / "store", ignore=shutil.ignore_patterns(CATALOG_FILE))
+    return tmp_path / "store"
+
+
+def ask(store: Path, query: str) -> list[tuple[Any, ...]]:
+    with open_catalog(store) as connection:
+        return select(connection, query).fetchall()
+
+
+def test_tables(own_store: Path, opinion_set: LogitSet) -> None:
+    query = 'select "set", view, task, state, "rows", labels, path from sets order by 1'
+    names = {"opinion": ["bad", "good"], "roles": ["different", "same"]}
+    assert ask(own_store, query) == [
+        (name, name, name, "verified", 136, labels, str(own_store / name)) for name, labels in names.items()
+    ]
+    shards = ask(
+        own_store, 'select split, "index", stop_row - start_row, sha256, path from shards where "set" = \'opinion\''
+    )
+    assert shards == [
+        (s.split, s.index, s.rows, s.sha256, str(own_store / "opinion" / s.path)) for s in opinion_set.manifest.shards
+    ]
+    teachers = ask(own_store, "select weights_sha256, sets, num_parameters from teachers order by sets")
+    teacher = opinion_set.manifest.teacher  # both fixtures' classifiers have the same weights: one teacher
+    assert teachers == [(teacher.weights_sha256, ["opinion", "roles"], teacher.num_parameters)]
+    accuracy = ask(own_store, "select (scores ->> '$.train.accuracy')::double from sets where \"set\" = 'opinion'")
+    assert accuracy == [(opinion_set.manifest.scores["train"]["accuracy"],)]
+
+
+def test_views_hold_the_rows(own_store: Path, opinion_set: LogitSet) -> None:
+    expected = opinion_set.read("train", ("source_row", "sentence1", "logits")).to_pylist()
+    with open_catalog(own_store) as connection:
+        query = "select source_row, sentence1, logits from opinion where split = 'train' order by source_row"
+        assert select(connection, query).to_arrow_table().to_pylist() == expected
+    assert ask(own_store, "select count(*) from opinion join roles using (split, source_row)") == [(136,)]
+    agreeing = "select avg((argmax(logits) = label)::int) from opinion where split = 'train'"
+    assert ask(own_store, agreeing)[0][0] == pytest.approx(opinion_set.manifest.scores["train"]["accuracy"])
+
+
+def test_unchanged_store_is_not_indexed_again(own_store: Path) -> None:
+    ask(own_store, "select 1")
+    before = (own_store / CATALOG_FILE).stat().st_ino
+    ask(own_store, "select 1")
+    assert (own_store / CATALOG_FILE).stat().st_ino == before
+
+
+def test_catalog_follows_the_store(own_store: Path) -> None:
+    names = 'select "set" from sets order by 1'
+    assert ask(own_store, names) == [("opinion",), ("roles",)]
+    shutil.copytree(own_store / "opinion", own_store / "opinion-2")
+    assert ask(own_store, names) == [("opinion",), ("opinion-2",), ("roles",)]
+    assert ask(own_store, "select count(*) from opinion_2") == [(136,)]
+    shutil.rmtree(own_store / "roles")
+    assert ask(own_store, names) == [("opinion",), ("opinion-2",)]
+    manifest = open_set(own_store / "opinion").manifest
+    write_manifest(own_store / "opinion", manifest.model_copy(update={"notes": ("changed",)}))
+    assert ask(own_store, "select notes from sets where \"set\" = 'opinion'") == [(["changed"],)]
+
+
+def test_moved_store_and_damaged_catalog_are_mended(own_store: Path) -> None:
+    ask(own_store, "select 1")
+    moved = own_store.rename(own_store.parent / "it's [1]")
+    assert ask(moved, "select count(*) from roles") == [(136,)]
+    (moved / CATALOG_FILE).write_bytes(b"not a database")
+    assert ask(moved, "select count(*) from roles") == [(136,)]
+    assert [path.name for path in moved.iterdir() if path.name.startswith(".")] == []
+
+
+def test_staged_set_is_listed_but_has_no_view(own_store: Path) -> None:
+    manifest = open_set(own_store / "roles").manifest
+    write_manifest(own_store / "roles", manifest.model_copy(update={"state": "staged"}))
+    assert ask(own_store, 'select "set", state from sets order by 1') == [("opinion", "verified"), ("roles", "staged")]
+    with pytest.raises(QueryError, match="roles does not exist"):
+        ask(own_store, "select * from roles")
+
+
+def test_names_that_become_one_view_are_refused(own_store: Path) -> None:
+    shutil.copytree(own_store / "roles", own_store / "a.b")
+    shutil.copytree(own_store / "roles", own_store / "A-b")
+    assert view_name("a.b") == view_name("A-b") == "a_b"
+    with pytest.raises(DataError, match="would both be the view 'a_b'; rename one folder"):
+        build_catalog(own_store)
+
+
+@pytest.mark.parametrize("name", ["sets", "shards", "Teachers", "catalog_state", "Examples"])
+def test_set_named_like_a_table_is_refused(own_store: Path, name: str) -> None:
+    (own_store / "roles").rename(own_store / name)
+    with pytest.raises(DataError, match="rename"):
+        build_catalog(own_store)
+
+
+@pytest.mark.parametrize("damage", ["manifest", "version", "shard", "no shards"])
+def test_damaged_set_is_left_out_with_a_warning(
+    own_store: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    path = own_store / "roles" / FILE_NAME
+    manifest = json.loads(path.read_text())
+    if damage == "manifest":
+        path.write_text("{")
+    elif damage == "version":
+        path.write_text(json.dumps(manifest | {"format_version": 99}))
+    elif damage == "shard":
+        for shard in (own_store / "roles" / "examples").iterdir():
+            shard.write_bytes(b"torn")
+    else:
+        path.write_text(json.dumps(manifest | {"shards": []}))
+    assert [m.name for m in build_catalog(own_store)] == ["opinion"]
+    assert "warning: left out of the catalog" in capsys.readouterr().err
+    assert ask(own_store, "select count(*) from opinion") == [(136,)]
+
+
+def test_queries_cannot_change_sets(own_store: Path, opinion_set: LogitSet) -> None:
+    shard = own_store / "opinion" / opinion_set.manifest.shards[0].path
+    before = shard.read_bytes()
+    for form in ("{}", "explain analyze {}", "with t as ({}) select 1", "select 1; {}"):
+        try:
+            with pytest.raises(QueryError):
+                ask(own_store, form.format(f"copy (select 1) to '{shard}' (use_tmp_file false)"))
+        finally:
+            assert shard.read_bytes() == before
+
+
+def test_missing_store(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"store .*gone: no such folder; write a set with `distill teacher-dump`"):
+        build_catalog(tmp_path / "gone")
+
+
+def test_empty_store(tmp_path: Path) -> None:
+    assert build_catalog(tmp_path) == []
+    assert ask(tmp_path, "select count(*) from sets") == [(0,)]

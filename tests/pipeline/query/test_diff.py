@@ -1,0 +1,183 @@
+"""In what two sets differ, by numbers that can be found by hand."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.logit_set.config import DiffConfig
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.record import write_manifest
+from pipeline.logit_set.writer import finish_set
+from pipeline.query.diff import Diff, diff
+from pipeline.tasks.target import make_target
+from pipeline.tasks.task import Task
+from teacher.dump.examples import dump
+from teacher.finetune.common import save_teacher
+from teacher.inference.classifier import new_classifier
+from teacher.tiny import create_tiny_bert
+from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.places import send
+from tests.pipeline.logit_set.test_verify import rewrite, with_column
+from tests.pipeline.sharing.test_join import Lines, data, joined
+
+LN3 = math.log(3)
+NOTHING = {"only_a": 0, "only_b": 0, "other_text": 0, "other_gold": 0, "moved": 0}
+
+
+def with_logits(logit_set: LogitSet, folder: Path, *logits: float) -> LogitSet:
+    """A copy in which the teacher says the same of the source rows 24 to 48 of train."""
+    copy = open_set(Path(shutil.copytree(logit_set.root, folder / logit_set.root.name)))
+
+    def change(table: pa.Table) -> pa.Table:
+        return with_column(table, "logits", pa.array([logits] * len(table), table.schema.field("logits").type))
+
+    finish_set(copy.root, rewrite(copy, change), copy.manifest.scores)
+    return open_set(copy.root)
+
+
+def compared(a: Path, b: Path, **flags: Any) -> Diff:
+    return diff(DiffConfig(a=str(a), b=str(b), **flags))
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["diff", *map(str, arguments)])
+
+
+def test_a_set_is_itself(opinion_set: LogitSet, roles_set: LogitSet) -> None:
+    for logit_set in (opinion_set, roles_set):
+        found = compared(logit_set.root, logit_set.root)
+        assert found.is_empty
+        assert found.settings == {}
+        train, validation = found.splits
+        assert train == {"split": "train", "both": TRAIN_ROWS, **NOTHING, "largest": 0.0, "agreement": 1.0, "kl": 0.0}
+        assert validation["both"] == VALIDATION_ROWS
+        for row in found.calibration:
+            assert row["accuracy_a"] == pytest.approx(logit_set.manifest.scores[row["split"]]["accuracy"])
+
+
+def test_other_logits(opinion_set: LogitSet, tmp_path: Path) -> None:
+    a = with_logits(opinion_set, tmp_path / "a", 0.0, LN3)  # probabilities 1/4, 3/4
+    b = with_logits(opinion_set, tmp_path / "b", math.log(7), 0.0)  # 7/8, 1/8
+    kl = math.log(2 / 7) / 4 + math.log(6) * 3 / 4
+    found = compared(a.root, b.root)
+    assert not found.is_empty
+    train, validation = found.splits
+    assert train == {
+        "split": "train",
+        "both": 96,
+        **NOTHING,
+        "moved": 24,
+        "largest": pytest.approx(math.log(7)),
+        "agreement": 0.75,
+        "kl": pytest.approx(kl * 24 / 96),
+    }
+    assert (validation["moved"], validation["agreement"], validation["kl"]) == (0, 1, 0)
+    labels = a.read("train", ("label", "source_row between 24 and 47 as inside")).to_pylist()
+    for row in (row for row in found.classes if row["split"] == "train"):
+        inside = [r["inside"] for r in labels if r["label"] == row["label"]]
+        assert row["n"] == len(inside)
+        assert row["agreement"] == pytest.approx(1 - sum(inside) / len(inside))
+        assert row["kl"] == pytest.approx(kl * sum(inside) / len(inside))
+        assert abs(row["right_a"] - row["right_b"]) == pytest.approx(sum(inside) / len(inside))
+    assert compared(a.root, b.root, tolerance=1.95).is_empty
+    assert not compared(a.root, b.root, tolerance=1.94).is_empty
+
+
+def test_other_rows_texts_and_gold(opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
+    def change(lines: Lines) -> Lines:
+        lines[5]["label"] = 1 - lines[5]["label"]
+        return [lines[1], lines[0], *lines[2:-3]]
+
+    send(opinion_set.root, str(tmp_path / "blind"), without_text=True)
+    other = joined(tmp_path / "blind", work, data(work, tmp_path, train=change), tmp_path).root
+    train, validation = compared(opinion_set.root, other).splits
+    assert {name: train[name] for name in ("both", *NOTHING)} == {
+        "both": TRAIN_ROWS - 5,
+        "only_a": 3,
+        "only_b": 0,
+        "other_text": 2,
+        "other_gold": 1,
+        "moved": 0,
+    }
+    assert {name: validation[name] for name in NOTHING} == NOTHING
+    (back, _) = compared(other, opinion_set.root).splits
+    assert (back["only_a"], back["only_b"], back["other_text"]) == (0, 3, 2)
+    assert compared(opinion_set.root, other).settings.keys() == {"source.train"}
+    whole = compared(opinion_set.root, tmp_path / "blind")  # the hash of a text is enough
+    assert whole.is_empty
+    assert whole.settings == {"text": (None, "left out")}
+
+
+def test_scores_have_no_answers_to_agree_on(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
+    other = with_logits(ratings["score"], tmp_path, 100.0)
+    found = compared(ratings["score"].root, other.root)
+    rows = ratings["score"].read("train", ("logits",), "source_row between 24 and 47").column("logits").to_pylist()
+    train = {"split": "train", "both": 96, **NOTHING, "moved": 24, "largest": 100 - min(row[0] for row in rows)}
+    assert found.splits[0] == train
+    assert (found.classes, found.calibration) == ([], [])
+    bins = compared(ratings["bins"].root, ratings["bins"].root)
+    assert (bins.splits[0]["agreement"], bins.classes) == (1, [])
+
+
+@pytest.fixture(scope="module")
+def other_words(opinion: Task, work: Path, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
+    """The same task by a teacher with another tokenizer."""
+    folder = tmp_path_factory.mktemp("other_words")
+    create_tiny_bert(folder / "bert", ["a b c", "good bad"], hidden_size=32, num_layers=1)
+    torch.manual_seed(1)
+    teacher = new_classifier(opinion, make_target(opinion), str(folder / "bert"), None, 32)
+    save_teacher(teacher.model, teacher.name, None, folder / "teacher")
+    dump(dump_config(work, "opinion", folder, model_name_or_path=str(folder / "teacher")), "distill teacher-dump")
+    return open_set(folder / "opinion")
+
+
+def test_other_tokenizers_compare_the_texts_themselves(
+    opinion_set: LogitSet, other_words: LogitSet, tmp_path: Path
+) -> None:
+    found = compared(opinion_set.root, other_words.root)
+    assert found.settings.keys() == {"teacher.weights", "tokenizer"}
+    assert [(row["both"], row["other_text"]) for row in found.splits] == [(TRAIN_ROWS, 0), (VALIDATION_ROWS, 0)]
+    send(other_words.root, str(tmp_path / "blind"), without_text=True)
+    with pytest.raises(ConfigError, match="hashes of texts under different tokenizers always differ; `distill join`"):
+        compared(opinion_set.root, tmp_path / "blind")
+
+
+def test_what_cannot_be_compared_is_refused(
+    opinion_set: LogitSet, roles_set: LogitSet, own_set: LogitSet, token_store: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"bad, good \(opinion\), of the other different, same \(roles\); only sets"):
+        compared(opinion_set.root, roles_set.root)
+    with pytest.raises(ConfigError, match="predictions of a masked language model; `distill diff` compares"):
+        compared(opinion_set.root, token_store / "topk")
+    write_manifest(own_set.root, own_set.manifest.model_copy(update={"state": "complete"}))
+    with pytest.raises(IntegrityError, match="state 'complete', not verified"):
+        compared(opinion_set.root, own_set.root)
+    assert compared(opinion_set.root, own_set.root, allow_unverified=True).is_empty
+    shutil.copyfile(*(own_set.root / shard.path for shard in own_set.manifest.shards[2:4]))
+    with pytest.raises(IntegrityError, match=r"cannot be used: examples/train-00001-of-00004\.parquet"):
+        compared(opinion_set.root, own_set.root, allow_unverified=True)
+
+
+def test_exit_codes_and_json(opinion_set: LogitSet, roles_set: LogitSet, tmp_path: Path) -> None:
+    other = with_logits(opinion_set, tmp_path, 0.0, LN3)
+    same = run(opinion_set.root, opinion_set.root)
+    assert (same.exit_code, "the sets say the same" in same.stderr) == (0, True)
+    differ = run(opinion_set.root, other.root, "--json")
+    values = json.loads(differ.stdout)
+    assert (differ.exit_code, values["same"]) == (1, False)
+    assert values["splits"][0]["moved"] == 24
+    assert run(opinion_set.root, roles_set.root).exit_code == 2
+    assert run("opinion", "opinon", "--store", opinion_set.root.parent).exit_code == 2
+    assert run("opinion", "opinion", "--store", opinion_set.root.parent).exit_code == 0
+    table = run(opinion_set.root, other.root)
+    assert table.exit_code == 1
+    assert "the sets differ" in table.stderr

@@ -1,0 +1,280 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import ConfigError, DataError
+from pipeline.sources import load_source, read_texts, rows_sha256, sentences
+from pipeline.tasks.task import Task, load_task
+
+HARD_TEXTS = ['a "quoted" word', "two\nlines, one row", "ÅÄÖ 日本語 👍", "NA", "null", "3.50", "tab\there"]
+PAIR = {"sentence1": "a", "sentence2": "b", "label": "label"}
+
+
+def task_of(**changes: Any) -> Task:
+    values = {
+        "name": "mine",
+        "type": "classification",
+        "columns": {"sentence1": "text", "label": "label"},
+        "labels": ["no", "yes"],
+        "metrics": ["accuracy"],
+        "splits": {"train": None},
+    }
+    return Task.model_validate(values | changes)
+
+
+def regression() -> Task:
+    return task_of(type="regression", labels=[], metrics=["pearson"], score_range=[0, 5])
+
+
+def read(folder: Path, name: str, content: str | bytes, task: Task | None = None) -> pa.Table:
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return load_source(task or task_of(), folder).splits["train"]
+
+
+def test_parquet_keeps_text_and_order(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": HARD_TEXTS, "label": [k % 2 for k in range(7)]}), tmp_path / "train.parquet")
+    rows = load_source(task_of(), tmp_path).splits["train"]
+    assert rows.column("sentence1").to_pylist() == HARD_TEXTS
+    assert rows.column("source_row").to_pylist() == list(range(7))
+    assert rows.column("label").to_pylist() == [0, 1, 0, 1, 0, 1, 0]
+    assert rows.column("sentence2").null_count == rows.column("score").null_count == 7
+
+
+def test_csv_with_quotes_and_newlines(tmp_path: Path) -> None:
+    quoted = ['"' + text.replace('"', '""') + '"' for text in HARD_TEXTS]
+    rows = read(tmp_path, "train.csv", "label,text\n" + "".join(f"yes,{text}\n" for text in quoted))
+    assert rows.column("sentence1").to_pylist() == HARD_TEXTS
+    assert rows.column("label").to_pylist() == [1] * 7
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"label": k % 2, "text": text}) + "\n" for k, text in enumerate(HARD_TEXTS))
+    assert read(tmp_path, "train.jsonl", lines).column("sentence1").to_pylist() == HARD_TEXTS
+
+
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_unquoted_tsv_with_stray_quotes(tmp_path: Path, bom: str, end: str) -> None:
+    lines = ["text\tlabel", '"half a quote\t0', 'an inch is 1"\t1', "NA\t1", "007\t0"]
+    rows = read(tmp_path, "train.tsv", bom + end.join(lines) + end)
+    assert rows.column("sentence1").to_pylist() == ['"half a quote', 'an inch is 1"', "NA", "007"]
+    assert rows.column("label").to_pylist() == [0, 1, 1, 0]
+
+
+def test_text_of_digits_stays_text_after_a_byte_order_mark(tmp_path: Path) -> None:
+    rows = read(tmp_path, "train.csv", "\ufefftext,label\n007,0\n1.50,1\n")
+    assert rows.column("sentence1").to_pylist() == ["007", "1.50"]
+
+
+def test_csv_of_many_blocks_with_newlines(tmp_path: Path) -> None:
+    text = "line\n" * 50
+    rows = read(tmp_path, "train.csv", "text,label\n" + f'"{text}",0\n' * 10_000)
+    assert rows.column("sentence1").unique().to_pylist() == [text]
+    assert rows.num_rows == 10_000
+
+
+@pytest.mark.parametrize("folder", ["CoLA", "cola", "."])
+def test_cola_tsv_without_header(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    text = 'gj04\t1\t\tThe sailors rode the breeze.\ngj04\t0\t*\tThe "car honked.\n'
+    (tmp_path / folder / "dev.tsv").write_text(text)
+    rows = load_source(load_task("cola"), tmp_path, ("validation",)).splits["validation"]
+    assert rows.column("sentence1").to_pylist() == ["The sailors rode the breeze.", 'The "car honked.']
+    assert rows.column("label").to_pylist() == [1, 0]
+
+
+def test_mnli_tsv_with_text_labels(tmp_path: Path) -> None:
+    header = "index\tsentence1_parse\tsentence1\tsentence2\tlabel1\tgold_label"
+    lines = ["0\tx\tp0\th0\tneutral\tcontradiction", "1\tx\tp1\th1\tneutral\tentailment", "2\tx\tp2\th2\tneutral\t-"]
+    (tmp_path / "MNLI").mkdir()
+    (tmp_path / "MNLI" / "dev_matched.tsv").write_text("\n".join([header, *lines]) + "\n")
+    source = load_source(load_task("mnli"), tmp_path, ("validation_matched",))
+    rows = source.splits["validation_matched"]
+    assert sentences(rows) == (["p0", "p1", "p2"], ["h0", "h1", "h2"])
+    assert rows.column("label").to_pylist() == [2, 0, None]
+    assert "1 of 3 rows have no gold label" in source.warnings[0]
+
+
+def test_scores_from_text(tmp_path: Path) -> None:
+    rows = read(tmp_path, "train.tsv", "text\tlabel\na\t5.000\nb\t0.25\n", regression())
+    assert rows.column("score").to_pylist() == [5.0, 0.25]
+    assert rows.column("label").null_count == 2
+
+
+@pytest.mark.parametrize("value", ["1", "1.0", "true"])
+def test_numbers_are_classes_but_booleans_are_not(tmp_path: Path, value: str) -> None:
+    line = f'{{"text": "x", "label": {value}}}\n'
+    if value == "true":
+        with pytest.raises(DataError, match="label True in row 0"):
+            read(tmp_path, "train.jsonl", line)
+    else:
+        assert read(tmp_path, "train.jsonl", line).column("label").to_pylist() == [1]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.float32(), pa.float64(), pa.string()])
+def test_labels_of_every_type_are_put_in_their_rows(tmp_path: Path, kind: pa.DataType) -> None:
+    labels = pa.array([1, 0, None, 1, -1, 0]).cast(kind)
+    for column in (labels, labels.dictionary_encode()):
+        pq.write_table(pa.table({"text": ["x"] * 6, "label": column}), tmp_path / "train.parquet")
+        rows = load_source(task_of(), tmp_path).splits["train"]
+        assert rows.column("label").to_pylist() == [1, 0, None, 1, None, 0]
+
+
+def test_label_names_that_are_numerals_are_names(tmp_path: Path) -> None:
+    rows = read(tmp_path, "train.csv", "text,label\na,1\nb,2\nc,3\n", task_of(labels=["1", "2", "3"]))
+    assert rows.column("label").to_pylist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train.csv", "txt,label\na,0\n", r"train\.csv: no column 'text'; did you mean 'txt'\? Known: label, txt"),
+        ("train.csv", "text,label\na,0\nb,7\nc,7\n", r"label '7' in rows 1, 2 is neither.*0=no, 1=yes"),
+        ("train.csv", "text,label\na,maybe\n", "label 'maybe' in row 0"),
+        ("train.jsonl", '{"text": "a", "label": 7.0}\n', "label 7 in row 0"),
+        ("train.jsonl", '{"text": "a", "label": 0.5}\n', r"label 0\.5 in row 0"),
+        ("train.jsonl", '{"text": "a", "label": 1e300}\n', r"label 1e\+300 in row 0"),
+        ("train.jsonl", '{"text": "a", "label": 0}\n{"text": null, "label": 0}\n', "'text' is null in row 1"),
+        ("train.jsonl", '{"text": 3, "label": 0}\n', "column 'text' holds int64, not text"),
+        ("train.jsonl", '{"text": "a", "label": 0}\n{"text": "a", "label": NaN}\n', "label is NaN in row 1"),
+        ("train.jsonl", '{"text": "a"', "not a readable jsonl file"),
+        ("train.csv", "text,label\n", "split 'train' has no rows"),
+        ("train.csv", "", "not a readable csv file: Empty"),
+        ("train.csv", "text,label\na,0,1\n", "not a readable csv file: .*Expected 2 columns, got 3"),
+        ("train.tsv", b"text\tlabel\nok\t0\ncaf\xe9\t0\n", r"train\.tsv: line 3: byte 0xe9 is not UTF-8"),
+        ("train.csv", b"text,label\n" + b"ok,0\n" * 9000 + b"caf\xe9,0\n", r"line 9002: byte 0xe9"),
+        ("train.jsonl", b'{"text": "caf\xe9", "label": 0}\n', "not (valid )?UTF-8"),
+    ],
+)
+def test_wrong_rows_are_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read(tmp_path, name, content)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("5.5", r"score \[5\.5\] outside \[0, 5\] in row 1"), ("high", "not a number"), ("nan", "nan")],
+)
+def test_wrong_scores_are_refused(tmp_path: Path, value: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read(tmp_path, "train.csv", f"text,label\na,1\nb,{value}\n", regression())
+
+
+def test_all_problems_of_all_splits_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\na,9\n")
+    (tmp_path / "test.csv").write_text("words,label\na,0\n")
+    with pytest.raises(DataError, match=r"(?s)2 problems.*train\.csv: label '9'.*test\.csv: no column 'text'"):
+        load_source(task_of(splits={"train": None, "test": None}), tmp_path)
+
+
+def test_truncated_parquet_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"] * 1000, "label": [0] * 1000}), tmp_path / "whole")
+    data = (tmp_path / "whole").read_bytes()
+    with pytest.raises(DataError, match=r"train\.parquet: not a readable parquet file"):
+        read(tmp_path, "train.parquet", data[:-10])
+
+
+def test_label_column_with_categories(tmp_path: Path) -> None:
+    labels = pa.array(["yes", "no"]).dictionary_encode()
+    pq.write_table(pa.table({"text": ["a", "b"], "label": labels}), tmp_path / "train.parquet")
+    assert load_source(task_of(), tmp_path).splits["train"].column("label").to_pylist() == [1, 0]
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_empty_text_is_only_warned_of(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.jsonl").write_text(f'{{"text": "a", "label": 0}}\n{{"text": "{text}", "label": 1}}\n')
+    source = load_source(task_of(), tmp_path)
+    assert source.splits["train"].num_rows == 2
+    assert [w for w in source.warnings if "'text' is empty in row 1" in w]
+
+
+def test_replacement_character_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\ncaf\ufffd,0\n", encoding="utf-8")
+    assert "U+FFFD" in load_source(task_of(), tmp_path).warnings[0]
+
+
+def test_partial_split_lands_in_the_warnings(tmp_path: Path) -> None:
+    (tmp_path / "train_partial.csv").write_text("text,label\na,0\nb,1\n")
+    source = load_source(task_of(splits={"train": 5000}), tmp_path)
+    assert source.splits["train"].num_rows == 2
+    assert [w for w in source.warnings if "2 rows where the whole split 'train' has 5,000" in w]
+
+
+def test_missing_split_lands_in_the_warnings(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\na,0\n")
+    source = load_source(task_of(splits={"train": None, "validation": None}), tmp_path)
+    assert list(source.splits) == ["train"]
+    assert "split 'validation' of task 'mine' is not in" in source.warnings[0]
+
+
+def test_two_files_for_one_split_are_refused(tmp_path: Path) -> None:
+    for name in ("train.csv", "train_partial.csv"):
+        (tmp_path / name).write_text("text,label\na,0\n")
+    with pytest.raises(DataError, match=r"'train' has more than one file: train\.csv, train_partial\.csv"):
+        load_source(task_of(), tmp_path)
+
+
+def test_single_file_is_the_training_split(tmp_path: Path) -> None:
+    (tmp_path / "reviews.csv").write_text("text,label\na,0\n")
+    assert list(load_source(task_of(), tmp_path / "reviews.csv").splits) == ["train"]
+
+
+@pytest.mark.parametrize("splits", [{"test": None}, {"train": None, "test": None}])
+def test_single_file_never_gives_a_split_that_was_not_asked_for(tmp_path: Path, splits: dict[str, None]) -> None:
+    (tmp_path / "reviews.csv").write_text("text,label\na,0\n")
+    try:
+        source = load_source(task_of(splits=splits), tmp_path / "reviews.csv", ("test",))
+    except (ConfigError, DataError):
+        return
+    assert list(source.splits) == ["test"]
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no split of task 'mine'; looked for train\.parquet"):
+        load_source(task_of(), tmp_path)
+    with pytest.raises(DataError, match="gone: no such file or folder"):
+        load_source(task_of(), tmp_path / "gone")
+    with pytest.raises(DataError, match="no hub data set: give its rows with --data"):
+        load_source(task_of())
+    with pytest.raises(ConfigError, match="no split 'dev'; it has train"):
+        load_source(task_of(), tmp_path, ("dev",))
+    (tmp_path / "train.xlsx").write_text("x")
+    with pytest.raises(DataError, match=r"unknown kind of file '\.xlsx'; known: \.parquet"):
+        load_source(task_of(), tmp_path / "train.xlsx")
+
+
+def test_distill_data_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.csv").write_text("text,label\nfrom the environment,0\n")
+    monkeypatch.setenv("DISTILL_DATA", str(tmp_path))
+    source = load_source(task_of())
+    assert source.description == str(tmp_path)
+    assert source.splits["train"].column("sentence1").to_pylist() == ["from the environment"]
+    monkeypatch.setenv("DISTILL_DATA", str(tmp_path / "gone"))
+    with pytest.raises(ConfigError, match=r"DISTILL_DATA=.*gone: no such folder"):
+        load_source(task_of())
+
+
+def test_rows_hash_depends_on_text_gold_and_order(tmp_path: Path) -> None:
+    task = task_of(columns=PAIR)
+    contents = ["x,y,0\nz,w,1\n", "z,w,1\nx,y,0\n", "x,y,1\nz,w,1\n", "x,y2,0\nz,w,1\n", "xy,,0\nz,w,1\n"]
+    hashes = [rows_sha256(read(tmp_path, "train.csv", "a,b,label\n" + content, task)) for content in contents]
+    again = rows_sha256(read(tmp_path, "train.csv", "label,b,a\nno,y,x\nyes,w,z\n", task))
+    assert len(set(hashes)) == len(contents)
+    assert again == hashes[0]
+
+
+def test_texts_to_predict_on(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "a.csv").write_text('sentence1,sentence2\n"one, two",b\n')
+    assert read_texts(tmp_path / "a.txt", is_pair=False) == (["one", "two"], None)
+    assert read_texts(tmp_path / "a.csv", is_pair=True) == (["one, two"], ["b"])
+    with pytest.raises(DataError, match="pairs need a file with columns"):
+        read_texts(tmp_path / "a.txt", is_pair=True)
+    (tmp_path / "b.csv").write_text("sentence1,sentence_2\na,b\n")
+    with pytest.raises(DataError, match=r"no column 'sentence2'; did you mean 'sentence_2'\?"):
+        read_texts(tmp_path / "b.csv", is_pair=True)

@@ -1,0 +1,192 @@
+"""``distill.json`` as an enemy writes it: refused before any of it is used."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pipeline.cli import app
+from pipeline.errors import IntegrityError
+from pipeline.logit_set.card import card_text
+from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.record import FILE_NAME, MAX_MANIFEST_BYTES, parse_manifest, read_manifest
+from tests.security.hostile import edit, limited
+
+ESCAPES = "\x1b]0;owned\x07\x1b[31m\x9b2J"
+HASH = "0" * 64
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("name", "../up", "name: String should match pattern"),
+        ("name", "a" * 5000, "name: String should match pattern"),
+        ("name", "a\x00b", "name: String should match pattern"),
+        ("shards__0__split", "a" * 5000, r"shards\.0\.split"),
+        ("shards__0__rows", 10**18, r"shards\.0\.rows: .* less than"),
+        ("shards__0__start", -1, r"shards\.0\.start: .* greater than"),
+        ("shards__0__start", 10**6, r"begins at row 1,000,000 and ends before"),
+        ("shards", [], "shards: .* at least 1 item"),
+        ("splits", {}, "splits: .* at least 1 item"),
+        ("splits", {"../x": {"rows": 1, "expected_rows": None, "rows_sha256": HASH}}, r"splits\.\.\./x"),
+        ("scores", {"train": {"<b>|x": 1.0}}, "scores.train"),
+        ("teacher__num_parameters", 10**30, "teacher.num_parameters: .* less than"),
+        ("teacher__weights_sha256", "`<b>", "teacher.weights_sha256: String should match pattern"),
+        ("created", "yesterday", "created: String should match pattern"),
+        ("created", "2026-13-01T00:00:00+00:00", "created: month must be in 1..12"),
+        ("tokenizer__vocabulary_size", 10**9, "tokenizer.vocabulary_size: .* less than"),
+        ("tokenizer__pad_id", 10**6, "pad_id 1000000 is beyond the vocabulary"),
+        ("max_seq_length", 32.5, "max_seq_length: .* fractional part"),
+        ("target__kind", "bins", "bins are for kind 'bins'"),
+        ("target__kind", "score", "a score is one logit"),
+        ("target__bins", {"low": 0, "high": 1, "width": 1e-300}, "from 0 to 1 by 1e-300 are not 2 to 10,000 bins"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(own_set: LogitSet, key: str, value: Any, message: str) -> None:
+    edit(own_set.root, **{key: value})
+    with pytest.raises(IntegrityError, match=message):
+        read_manifest(own_set.root)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"max_seq_length": 32', '"max_seq_length": NaN', "NaN is not a finite number"),
+        ('"max_seq_length": 32', '"max_seq_length": 1e999', "1e999 is not a finite number"),
+        ('"max_seq_length": 32', '"max_seq_length": ' + "9" * 10_000, "cannot be read"),
+        ('"state": "verified"', '"state": "staged", "state": "verified"', "the key 'state' is there twice"),
+        ('"precision": "fp32"', '"precision": "\\ud800"', "half a surrogate pair"),
+        ('"settings": {', '"settings": {"q":' + "[" * 100_000 + "]" * 100_000 + ",", "nested too deep"),
+    ],
+)
+def test_json_with_two_readings_is_refused(own_set: LogitSet, old: str, new: str, message: str) -> None:
+    text = (own_set.root / FILE_NAME).read_text()
+    assert text.count(old) >= 1
+    with pytest.raises(IntegrityError, match=message):
+        parse_manifest(text.replace(old, new, 1).encode(), "distill.json")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "utf-32"])
+def test_another_encoding_is_refused(own_set: LogitSet, encoding: str) -> None:
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        parse_manifest((own_set.root / FILE_NAME).read_text().encode(encoding), "distill.json")
+
+
+def test_a_message_is_short_however_long_the_value(own_set: LogitSet) -> None:
+    edit(own_set.root, state="x" * 10**6, notes=[1] * 1000, precision=[])
+    with pytest.raises(IntegrityError, match=r"(?s)1,002 problems.*and 952 more") as caught:
+        read_manifest(own_set.root)
+    assert len(str(caught.value)) < 20_000
+
+
+@pytest.mark.parametrize("key", ["command", "source", "teacher__name", "task__licence", "notes__0"])
+def test_control_characters_reach_no_terminal_and_no_card(own_set: LogitSet, key: str) -> None:
+    edit(own_set.root, notes=["a note"])
+    edit(own_set.root, **{key: ESCAPES}, state="verified")
+    store = own_set.root.parent
+    results = [
+        run("card", own_set.root),
+        run("pull", own_set.root, "--store", store.parent / "pulled"),
+        run("sql", "select * from sets", "--store", store),
+        run("sql", "select * from sets", "--store", store, "--json"),
+    ]
+    assert [result.exit_code for result in results] == [0] * 4
+    text = "".join(result.output for result in results) + card_text(read_manifest(own_set.root))
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
+    assert "\\x1b]0;owned" in results[0].stdout
+
+
+def test_the_command_of_an_unfinished_set_cannot_write_to_the_terminal(own_set: LogitSet) -> None:
+    edit(own_set.root, state="staged", command=ESCAPES)
+    result = run("verify", own_set.root)
+    assert result.exit_code == 2
+    assert "\x1b" not in result.output
+
+
+def test_a_card_has_no_markup_of_strangers(own_set: LogitSet) -> None:
+    values = {"teacher__name": "<script>", "target__names": ["`</a>|", "no"], "source": "![x](http://spy)"}
+    edit(own_set.root, **values)
+    text = card_text(read_manifest(own_set.root))
+    body = text.split("---\n", 2)[2]
+    assert "<script>" not in body
+    assert "</a>" not in body
+    assert "![x](" not in body
+    assert "`'&lt;/a&gt;\\|`" in body
+
+
+@pytest.mark.parametrize("command", ["verify", "card", "pull", "sql"])
+@pytest.mark.parametrize("kind", ["pipe", "zero", "nowhere", "folder"])
+def test_a_manifest_that_is_no_file_is_refused(own_set: LogitSet, kind: str, command: str) -> None:
+    path = own_set.root / FILE_NAME
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if kind == "zero" else "/nowhere")
+    store = own_set.root.parent
+    arguments = ["select * from sets", "--store", store] if command == "sql" else [own_set.root]
+    result = run(command, *arguments)
+    if command == "sql":  # one bad folder is no reason to refuse the others
+        assert result.exit_code == 0
+        assert "opinion" not in result.stdout
+    else:
+        assert result.exit_code == 2
+        assert "error:" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["catalog.duckdb", "augmented"])
+def test_a_pulled_set_cannot_take_a_name_of_the_store(own_set: LogitSet, tmp_path: Path, name: str) -> None:
+    edit(own_set.root, name=name)
+    result = run("pull", own_set.root, "--store", tmp_path / "s", "--replace")
+    assert result.exit_code == 2
+    assert "is no set; give the pulled one another --name" in result.stderr
+    assert not (tmp_path / "s" / name).exists()
+
+
+def test_replace_does_not_remove_what_is_no_set(own_set: LogitSet, tmp_path: Path) -> None:
+    precious = tmp_path / "s" / "opinion" / "thesis.tex"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("years of work")
+    assert run("pull", own_set.root, "--store", tmp_path / "s", "--replace").exit_code == 2
+    assert precious.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("name", ["label=1", "*", "x'; drop view y --", "a\nb", os.fsdecode(b"\xff")])
+def test_a_folder_whose_name_duckdb_would_read_is_left_out(own_set: LogitSet, store: Path, name: str) -> None:
+    shelf = own_set.root.parent
+    own_set.root.rename(shelf / name)
+    shutil.copytree(store / "roles", shelf / "roles")
+    result = run("sql", 'select "set" from sets', "--store", shelf, "--json")
+    assert json.loads(result.stdout) == [{"set": "roles"}]
+    assert "rename it" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "filler",
+    [
+        '"settings": {' + ",".join(f'"k{number}": null' for number in range(2_000_000)) + "}",
+        '"shards": [' + "1," * 20_000_000 + "1]",
+        '"state": "' + "x" * 50_000_000 + '"',
+        '"notes": "' + "x" * MAX_MANIFEST_BYTES + '"',
+    ],
+    ids=["settings", "shards", "state", "too large"],
+)
+def test_a_huge_manifest_is_refused_in_little_memory(own_set: LogitSet, filler: str) -> None:
+    text = (own_set.root / FILE_NAME).read_text()
+    key = filler.partition(":")[0]
+    values = json.loads(text)
+    del values[json.loads(key)]
+    (own_set.root / FILE_NAME).write_text(json.dumps(values)[:-1] + f", {filler}}}")
+    assert FILE_NAME in limited("verify", own_set.root)

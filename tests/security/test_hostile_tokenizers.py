@@ -1,0 +1,117 @@
+"""A ``tokenizer.json`` as an enemy writes it: valid, of the right hash, and out to fill the memory or to crash."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from pipeline.errors import IntegrityError
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.text.safety import growth_problem
+from pipeline.text.tokenizer import load_tokenizer, tokenize, tokenizer_sha256
+from tests.security.hostile import edit, limited
+
+TENFOLD = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+BOMB = {"type": "Sequence", "normalizers": [TENFOLD] * 9}  # 11^9: for a letter itself or ten, nine times
+SEQUENCE = {"Sequence": {"id": "A", "type_id": 0}}
+SPECIAL = {"SpecialToken": {"id": "X", "type_id": 0}}
+
+
+def written(logit_set: LogitSet, folder: Path, **parts: Any) -> Path:
+    """A copy of the set's tokenizer with other parts."""
+    values = json.loads(logit_set.tokenizer_json()) | parts
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    return folder / "tokenizer.json"
+
+
+def load(path: Path) -> Tokenizer:
+    return load_tokenizer(path, tokenizer_sha256(path.read_text()))
+
+
+def template(pieces: int, ids: int) -> dict[str, Any]:
+    special = {"X": {"id": "X", "ids": [1] * ids, "tokens": ["a"] * ids}}
+    return {"type": "TemplateProcessing", "single": [SPECIAL] * pieces, "pair": [], "special_tokens": special}
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"normalizer": BOMB},
+            "may make 2,357,947,691 characters of one",
+        ),
+        ({"normalizer": {"type": "Prepend", "prepend": "a" * 5000}}, "may make 5,001 characters of one"),
+        ({"post_processor": template(20_000, 20_000)}, "more than 64 special tokens around a text"),
+        ({"post_processor": template(1, 65)}, "more than 64 special tokens around a text"),
+        (
+            {"post_processor": {"type": "Sequence", "processors": [template(2, 1), template(2, 1)]}},
+            "more than 64 special tokens",
+        ),
+        ({"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 4 * 10**9}}}, "go up to 4,000,000,000"),
+        ({"pre_tokenizer": {"type": "Nobody"}}, "cannot read it"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "cannot read it"),
+    ],
+)
+def test_refused_when_it_is_read(opinion_set: LogitSet, tmp_path: Path, parts: dict[str, Any], message: str) -> None:
+    path = written(opinion_set, tmp_path, **parts)
+    with pytest.raises(IntegrityError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|aa)+$"}, "behavior": "Isolated", "invert": False}},
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": "x"}},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}},
+    ],
+    ids=["split", "replace", "trie that leads out of its table"],
+)
+def test_a_panic_on_a_text_is_a_message(opinion_set: LogitSet, tmp_path: Path, parts: dict[str, Any]) -> None:
+    tokenizer = load(written(opinion_set, tmp_path, **parts))
+    with pytest.raises(IntegrityError, match="the tokenizer fails on a text"):
+        tokenize(tokenizer, ["a" * 60 + "b"], None, 32)
+
+
+def test_a_key_that_two_readers_read_differently_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
+    text = opinion_set.tokenizer_json()
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"normalizer": null,' + text.strip()[1:])
+    with pytest.raises(IntegrityError, match="the key 'normalizer' is there twice"):
+        load_tokenizer(path, tokenizer_sha256(text))
+
+
+def test_what_real_tokenizers_do_is_allowed(opinion_set: LogitSet) -> None:
+    marks = [{"type": "Replace", "pattern": {"String": "``"}, "content": '"'}] * 2
+    pieces = [SPECIAL, SEQUENCE, SPECIAL]
+    special = {"X": {"id": "X", "ids": [1], "tokens": ["X"]}}
+    pair = [*pieces, SEQUENCE, SPECIAL]
+    single = {"type": "TemplateProcessing", "single": pieces, "pair": pair, "special_tokens": special}
+    values = {
+        "normalizer": {"type": "Sequence", "normalizers": [*marks, {"type": "Prepend", "prepend": "_"}]},
+        "post_processor": {
+            "type": "Sequence",
+            "processors": [{"type": "ByteLevel"}, single | {"special_tokens": special}],
+        },
+    }
+    assert growth_problem(values) is None
+    assert growth_problem(json.loads(opinion_set.tokenizer_json())) is None
+
+
+def test_the_record_must_be_of_this_vocabulary(own_set: LogitSet) -> None:
+    edit(own_set.root, tokenizer__vocabulary_size=2**16)
+    with pytest.raises(IntegrityError, match=r"a vocabulary of \d+, but distill.json says 65,536"):
+        open_set(own_set.root).tokenizer_json()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["verify", "train-student"])
+def test_a_bomb_ends_with_a_message(own_set: LogitSet, tmp_path: Path, command: str) -> None:
+    path = written(own_set, own_set.root, normalizer=BOMB)
+    edit(own_set.root, tokenizer__sha256=tokenizer_sha256(path.read_text()))
+    arguments = (
+        ["--logits", own_set.root, "--output-dir", tmp_path / "run"] if command == "train-student" else [own_set.root]
+    )
+    assert "characters of one; not used" in limited(command, *arguments)

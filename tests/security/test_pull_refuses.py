@@ -1,0 +1,98 @@
+"""What is refused when a set is pulled: damaged, missing and foreign files, and manifests that lie."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import IntegrityError
+from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.sharing.pull import FOLDER
+from tests.helpers.places import contents, edit_manifest, fetch, objects, remove, replace, send
+
+
+def flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (flipped, r"train-00000-of-00004\.parquet: its SHA-256 is not the one in distill\.json"),
+        (lambda data: data[:-1], r"train-00000-of-00004\.parquet: [\d,]+ bytes there, but distill\.json says"),
+        (lambda data: data + b"x", r"train-00000-of-00004\.parquet: [\d,]+ bytes there, but distill\.json says"),
+    ],
+)
+def test_a_damaged_object_is_refused(
+    opinion_set: LogitSet, place: str, tmp_path: Path, damage: Callable[[bytes], bytes], message: str
+) -> None:
+    send(opinion_set.root, place)
+    path = "examples/train-00000-of-00004.parquet"
+    replace(place, path, damage(objects(place)[path]))
+    with pytest.raises(IntegrityError, match=message):
+        fetch(place, tmp_path / "store")
+    assert not (tmp_path / "store" / "opinion").exists()
+    assert path not in contents(tmp_path / "store" / FOLDER / "opinion")
+
+
+def test_a_missing_object_and_a_foreign_tokenizer_are_refused(
+    opinion_set: LogitSet, roles_set: LogitSet, place: str, tmp_path: Path
+) -> None:
+    send(opinion_set.root, place)
+    whole = objects(place)
+    replace(place, TOKENIZER_FILE, whole[TOKENIZER_FILE].replace(b'"the"', b'"THE"'))
+    with pytest.raises(IntegrityError, match=TOKENIZER_FILE):
+        fetch(place, tmp_path / "store")
+    remove(place, TOKENIZER_FILE)
+    with pytest.raises(IntegrityError, match=rf"{TOKENIZER_FILE}: missing"):
+        fetch(place, tmp_path / "store")
+    replace(place, TOKENIZER_FILE, whole[TOKENIZER_FILE])
+    remove(place, opinion_set.manifest.shards[0].path)
+    with pytest.raises(IntegrityError, match=r"parquet: nothing there, but distill\.json says"):
+        fetch(place, tmp_path / "store")
+    assert not (tmp_path / "store" / "opinion").exists()
+
+
+@pytest.mark.parametrize(
+    ("lie", "message"),
+    [
+        (lambda m: m["shards"][0].update(bytes=m["shards"][0]["bytes"] + 1), "bytes there, but distill.json says"),
+        (lambda m: m["shards"][0].update(bytes=None), "bytes there, but distill.json says nothing"),
+        (lambda m: m["shards"][0].update(rows=7), "20 rows, but distill.json says 7"),
+        (lambda m: m["shards"][0].update(sha256="0" * 64), "its SHA-256 is not the one"),
+        (lambda m: m["shards"][0].update(sha256=None), "its SHA-256 is not the one"),
+        (lambda m: m["shards"][0].update(split="../up"), r"shards\.0\.split"),
+        (lambda m: m["splits"]["train"].update(rows=97), "do not cover the rows 0 to 97 once"),
+        (lambda m: m["splits"]["train"].update(rows_sha256="0" * 64), "its texts and gold are not those"),
+        (lambda m: m.update(name="../../opinion"), "name"),
+        (lambda m: m.update(name=".hidden"), "name"),
+        (lambda m: m.update(state="staged"), r"never finished \(state 'staged'\)"),
+        (lambda m: m.update(shards=[]), "shards: .* at least 1"),
+        (lambda m: m.update(settings={}), "the fingerprint does not belong to the settings"),
+        (lambda m: m.update(max_seq_length=2), "longer than 2 tokens somewhere"),
+    ],
+)
+def test_a_manifest_that_lies_is_refused(
+    opinion_set: LogitSet, tmp_path: Path, lie: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    send(opinion_set.root, str(tmp_path / "there"))
+    edit_manifest(str(tmp_path / "there"), lie)
+    with pytest.raises(IntegrityError, match=message):
+        fetch(str(tmp_path / "there"), tmp_path / "store")
+    assert not (tmp_path / "store" / "opinion").exists()
+    assert {path.name for path in tmp_path.iterdir()} <= {"there", "store"}
+
+
+def test_sets_of_tokens_travel_too(token_store: Path, tmp_path: Path) -> None:
+    for name in ("hidden", "sampled"):
+        send(token_store / name, str(tmp_path / "there" / name))
+        fetch(str(tmp_path / "there" / name), tmp_path / "store")
+        assert contents(tmp_path / "store" / name) == contents(token_store / name)
+    decoder = tmp_path / "there" / "hidden" / "decoder.safetensors"
+    decoder.write_bytes(flipped(decoder.read_bytes()))
+    with pytest.raises(IntegrityError, match=r"decoder\.safetensors: missing, or not the decoder"):
+        fetch(str(tmp_path / "there" / "hidden"), tmp_path / "other")
+    assert not (tmp_path / "other" / "hidden").exists()

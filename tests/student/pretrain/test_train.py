@@ -1,0 +1,241 @@
+"""Pretraining: what a position sees, what the loss is, and that a stopped run ends where an undisturbed one does."""
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
+from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.token_reader import open_tokens
+from student.config import PretrainConfig
+from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
+from student.pretrain.data import Stream, read_pool
+from student.pretrain.model import MlmConfig, MlmStudent, read_encoder_config
+from student.pretrain.train import pretrain
+from student.train.train import train
+from tests.student.conftest import tiny_config, weights
+from tests.teacher.conftest import distill, kill_when
+
+CONFIG = MlmConfig(
+    corpus="tiny",
+    num_outputs=12,
+    vocabulary_size=12,
+    pad_id=0,
+    tokenizer_sha256="",
+    max_seq_length=16,
+    matrix_size=3,
+    vector_size=4,
+    bidirectional=True,
+    initializer_range=0.3,
+)
+FORWARD = 4 + 9  # numbers of a position's prefix; its suffix has as many
+
+
+def config(token_store: Path, output_dir: Path, **changes: Any) -> PretrainConfig:
+    settings: dict[str, Any] = {"logits": "sampled", "store": token_store, "output_dir": output_dir, "matrix_size": 4}
+    settings |= {"vector_size": 8, "per_device_train_batch_size": 16, "save_steps": 4, "num_train_epochs": 2}
+    return PretrainConfig(**settings | changes)
+
+
+@given(
+    sentence=st.lists(st.integers(1, 11), min_size=1, max_size=10),
+    place=st.integers(0, 9),
+    token=st.integers(1, 11),
+    padding=st.integers(0, 3),
+)
+def test_a_position_sees_its_prefix_and_its_suffix_and_nothing_else(
+    sentence: list[int], place: int, token: int, padding: int
+) -> None:
+    """Changing one token changes the prefixes that end there or later and the suffixes that begin there or before."""
+    torch.manual_seed(0)
+    student, place = MlmStudent(CONFIG).double(), place % len(sentence)
+    changed = [*sentence[:place], token, *sentence[place + 1 :]]
+    everywhere = (torch.zeros(len(sentence), dtype=torch.int64), torch.arange(len(sentence)))
+    before, after = (student(torch.tensor([ids + [0] * padding]), *everywhere) for ids in (sentence, changed))
+    moved_LF = (before - after).abs() > 1e-12
+    expected = token != sentence[place]
+    for position in range(len(sentence)):
+        assert bool(moved_LF[position, :FORWARD].any()) == (expected and position >= place)
+        assert bool(moved_LF[position, FORWARD:].any()) == (expected and position <= place)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_an_epoch_has_every_row_once(token_store: Path, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("student.pretrain.data.POOL_ROWS", 40)
+    stream = Stream(open_tokens(token_store / "sampled"), "train", 7, 3, processes)
+    steps = stream.num_steps(1)
+    seen = [
+        tuple(row[row != 0].tolist())
+        for step in range(steps)
+        for process in range(processes)
+        for row in stream.batch(step, process, 0).ids_BL.numpy()
+    ]
+    token_set = open_tokens(token_store / "sampled")
+    rows = read_pool(token_set, [group for group, _ in token_set.groups("train")]).rows
+    expected = sorted(tuple(rows.ids[row].tolist()) for row in range(len(rows)))
+    assert set(seen) == set(expected)
+    if processes == 1:
+        assert sorted(seen) == expected
+        assert seen != [
+            tuple(row[row != 0].tolist())
+            for step in range(steps, stream.num_steps(2))
+            for row in stream.batch(step, 0, 0).ids_BL.numpy()
+        ]
+
+
+def test_a_batch_has_what_was_said_about_its_own_positions(token_store: Path) -> None:
+    token_set = open_tokens(token_store / "topk")
+    groups = [group for group, _ in token_set.groups("train")]
+    pool = read_pool(token_set, groups)
+    batch = pool.batch([5, 2], 0)
+    rows = pool.rows
+    assert batch.row_P.tolist() == [0] * len(rows.positions[5]) + [1] * len(rows.positions[2])
+    assert batch.place_P.tolist() == [*rows.positions[5], *rows.positions[2]]
+    assert batch.target_P.tolist() == [*rows.targets[5], *rows.targets[2]]
+    table = token_set.read_group(groups[0])
+    said = table.column("candidates").to_pylist()
+    assert batch.said["candidates"].to_pylist() == [*said[5], *said[2]]
+
+
+@pytest.mark.parametrize("codec", ["hidden", "sampled", "topk", "dense"])
+def test_a_student_learns_from_every_codec(token_store: Path, tmp_path: Path, codec: str) -> None:
+    record = pretrain(config(token_store, tmp_path, logits=codec, learning_rate=2e-2, num_train_epochs=6), "x")
+    first, *_, last = record["result"]["history"]
+    assert last["validation"]["teacher_loss"] < first["validation"]["teacher_loss"]
+    student = MlmStudent.load(tmp_path)
+    assert student.config.num_outputs == open_tokens(token_store / codec).manifest.codec.vocabulary_size
+
+
+def test_a_stopped_run_ends_where_an_undisturbed_one_does(token_store: Path, tmp_path: Path) -> None:
+    whole = pretrain(config(token_store, tmp_path / "whole"), "x")
+    values = config(token_store, tmp_path / "killed").model_dump(exclude_unset=True)
+    named = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())
+    process = distill("pretrain-student", *itertools.chain(*named))
+    kill_when(process, lambda: (tmp_path / "killed" / "checkpoint.safetensors").exists())
+    again = pretrain(config(token_store, tmp_path / "killed"), "x")
+    assert again["result"]["history"] == whole["result"]["history"]
+    for name, tensor in weights(tmp_path / "whole").items():
+        assert torch.equal(weights(tmp_path / "killed")[name], tensor)
+    assert not (tmp_path / "killed" / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_with_their_batches_does(token_store: Path, tmp_path: Path) -> None:
+    """The gradient of a step is that of both processes' rows together: a batch of twice the size."""
+    launch = ["launch", "--cpu", "--num_processes", 2, "--main_process_port", 0, "--no_python", "distill"]
+    settings = config(token_store, tmp_path / "two", per_device_train_batch_size=500, max_steps=2, learning_rate=1e-2)
+    named = ((f"--{n.replace('_', '-')}", v) for n, v in settings.model_dump(exclude_unset=True).items())
+    process = distill(*launch, "pretrain-student", *itertools.chain(*named), program="accelerate")
+    _, error = process.communicate(timeout=180)
+    assert process.returncode == 0, error
+    # one batch holds all rows, so both processes have the same one: the mean over both is that of one
+    pretrain(config(token_store, tmp_path / "one", **_same(settings)), "x")
+    for name, tensor in weights(tmp_path / "one").items():
+        torch.testing.assert_close(weights(tmp_path / "two")[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def _same(settings: PretrainConfig) -> dict[str, Any]:
+    names = ("per_device_train_batch_size", "max_steps", "learning_rate")
+    return {name: getattr(settings, name) for name in names}
+
+
+def test_it_feeds_a_student_of_a_task(token_store: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+    pretrain(config(token_store, tmp_path / "mlm"), "x")
+    sizes = {"matrix_size": 4, "vector_size": 8}
+    run = tiny_config(opinion_set.root, tmp_path / "run", init_from=tmp_path / "mlm", learning_rate=1e-30, **sizes)
+    train(run, "x")
+    pretrained, trained = weights(tmp_path / "mlm"), weights(tmp_path / "run")
+    assert "{{" not in (tmp_path / "mlm" / "README.md").read_text()
+    tables = [name for name in pretrained if name.startswith("encoder.")]
+    assert len(tables) == 3
+    assert all(torch.equal(pretrained[name], trained[name]) for name in tables)
+
+
+def test_what_is_not_a_pretrained_student(token_store: Path, opinion_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match="a student of a task, not a pretrained one"):
+        MlmStudent.load(opinion_run)
+    pretrain(config(token_store, tmp_path / "mlm", max_steps=1), "x")
+    values = json.loads((tmp_path / "mlm" / CONFIG_FILE).read_text())
+    (tmp_path / "mlm" / CONFIG_FILE).write_text(json.dumps(values | {"format_version": 2}))
+    with pytest.raises(IntegrityError, match="format_version"):
+        read_encoder_config(tmp_path / "mlm" / CONFIG_FILE)
+    (tmp_path / "mlm" / CONFIG_FILE).write_text(json.dumps(values))
+    (tmp_path / "mlm" / WEIGHTS_FILE).write_bytes(b"torn")
+    with pytest.raises(IntegrityError, match="not the weights of this student"):
+        MlmStudent.load(tmp_path / "mlm")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"temperature": 2.0}, r"--temperature 2: codec 'sampled-20' only knows the distribution at 1"),
+        ({"logits": "topk", "temperature": 3.0}, r"--temperature 3: codec 'topk-10' only knows the distribution at 1"),
+        ({"embedding": "cbow"}, r"--matrix-size: --embedding cbow has none"),
+    ],
+)
+def test_wrong_flags(token_store: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        pretrain(config(token_store, tmp_path, **changes), "x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_setting_is_another_run(token_store: Path, tmp_path: Path) -> None:
+    done = pretrain(config(token_store, tmp_path, max_steps=2), "x")
+    assert pretrain(config(token_store, tmp_path, max_steps=2), "y") == done
+    with pytest.raises(FingerprintMismatchError, match=r"alpha: 0\.5 there, 0\.9 now"):
+        pretrain(config(token_store, tmp_path, max_steps=2, alpha=0.9), "x")
+
+
+@pytest.mark.parametrize(
+    ("place", "message"), [(100, r"its SHA-256 is not the one in distill\.json"), (-12, "not a whole shard")]
+)
+def test_a_damaged_shard_is_refused(token_store: Path, tmp_path: Path, place: int, message: str) -> None:
+    root = Path(shutil.copytree(token_store / "sampled", tmp_path / "sampled"))
+    shard = open_tokens(root).shards("train")[0]
+    content = bytearray((root / shard.path).read_bytes())
+    content[place] ^= 1
+    (root / shard.path).write_bytes(content)
+    with pytest.raises(IntegrityError, match=message):
+        pretrain(config(tmp_path, tmp_path / "run"), "x")
+
+
+def test_the_command(token_store: Path, tmp_path: Path) -> None:
+    flags = [
+        "--logits",
+        "sampled",
+        "--store",
+        str(token_store),
+        "--output-dir",
+        str(tmp_path),
+        "--max-steps",
+        "2",
+        "--json",
+    ]
+    result = CliRunner().invoke(
+        app, ["pretrain-student", *flags, "--matrix-size", "3", "--per-device-train-batch-size", "9"]
+    )
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert record["result"]["history"][-1]["step"] == 2
+    assert record["settings"]["codec"]["num_samples"] == 20
+
+
+def test_a_pretrained_student_is_evaluated_on_any_set_of_its_tokenizer(token_store: Path, tmp_path: Path) -> None:
+    record = pretrain(config(token_store, tmp_path), "x")
+    flags = ["evaluate", str(tmp_path), "--store", str(token_store), "--json"]
+    own = json.loads(CliRunner().invoke(app, flags).stdout)["validation"]
+    assert own == pytest.approx(record["result"]["history"][-1]["validation"], rel=1e-5)
+    other = json.loads(CliRunner().invoke(app, [*flags, "--logits", "dense"]).stdout)["validation"]
+    assert other["gold_loss"] == pytest.approx(own["gold_loss"], rel=1e-5)
+    assert other["teacher_loss"] != own["teacher_loss"]
+    refused = CliRunner().invoke(app, ["predict", str(tmp_path), "some text"])
+    assert (refused.exit_code, "a pretrained student, without a task" in refused.stderr) == (2, True)

@@ -1,0 +1,266 @@
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.errors import DataError, DistillError, FingerprintMismatchError, IntegrityError
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.record import FILE_NAME
+from pipeline.tasks.intervals import bootstrap_intervals
+from pipeline.tasks.metrics import bin_scores
+from pipeline.tasks.target import NO_LABEL
+from pipeline.tasks.task import Task
+from student.config import EvaluateConfig
+from student.data import load_examples
+from student.evaluate import evaluate, evaluate_split, student_logits
+from student.model.model import Student
+from student.train.train import train
+from teacher.dump.examples import dump
+from teacher.finetune.common import save_teacher
+from teacher.inference.classifier import new_classifier
+from teacher.tiny import create_tiny_bert
+from tests.conftest import dump_config
+from tests.student.conftest import tiny_config, weights
+
+
+def config(run: Path, logits: Path | None = None) -> EvaluateConfig:
+    return EvaluateConfig.from_flags(run=run, logits=None if logits is None else str(logits))
+
+
+def constant_student(run: Path, logits: list[float]) -> Student:
+    """A student that says the same of every input."""
+    student = Student.load(run)
+    weight, bias = list(student.head.parameters())[-2:]
+    torch.nn.init.zeros_(weight)
+    bias.data = torch.tensor(logits)
+    return student
+
+
+def test_known_answers(opinion_run: Path, opinion_set: LogitSet) -> None:
+    examples = load_examples(opinion_set, "validation")
+    count = len(examples)
+    label_N = np.array([1] * 10 + [0] * (count - 10))
+    teacher_NC = np.array([[0, math.log(3)]] * 30 + [[math.log(3), 0]] * (count - 30), dtype=np.float32)
+    examples = replace(examples, label_N=label_N, teacher_NC=teacher_NC)
+    result = evaluate_split(constant_student(opinion_run, [2.0, 2.0 + math.log(3)]), examples)  # [1/4, 3/4]
+    assert result["gold"] == {"accuracy": 10 / count}
+    assert result["majority"] == {"accuracy": (count - 10) / count}
+    assert result["teacher"] == {"accuracy": (10 + count - 30) / count}
+    assert result["fidelity"]["agreement"] == 30 / count
+    kl_of_the_others = 0.75 * math.log(3) + 0.25 * math.log(1 / 3)
+    assert result["fidelity"]["kl"] == pytest.approx(kl_of_the_others * (count - 30) / count)
+
+
+def test_a_student_with_its_teachers_logits_is_faithful(roles_run: Path, roles_set: LogitSet) -> None:
+    student, examples = Student.load(roles_run), load_examples(roles_set, "validation")
+    same = evaluate_split(student, replace(examples, teacher_NC=student_logits(student, examples)))
+    assert same["fidelity"] == {"agreement": 1, "kl": pytest.approx(0, abs=1e-7)}
+    assert same["gold"] == same["teacher"]
+    opposite = evaluate_split(student, replace(examples, teacher_NC=-student_logits(student, examples)))
+    assert opposite["fidelity"]["agreement"] == 0
+    assert opposite["fidelity"]["kl"] > 0
+
+
+def test_rows_without_gold_count_for_fidelity_alone(opinion_run: Path, opinion_set: LogitSet) -> None:
+    examples = load_examples(opinion_set, "validation")
+    label_N = np.full(len(examples), NO_LABEL)
+    result = evaluate_split(Student.load(opinion_run), replace(examples, label_N=label_N))
+    assert (result["gold"], result["teacher"], result["majority"]) == ({}, {}, {})
+    assert result["fidelity"].keys() == {"agreement", "kl"}
+    label_N[:4] = [1, 1, 1, 0]
+    result = evaluate_split(constant_student(opinion_run, [0.0, 1.0]), replace(examples, label_N=label_N))
+    assert result["gold"] == result["majority"] == {"accuracy": 0.75}
+
+
+def test_logits_come_in_the_order_of_the_rows(roles_run: Path, roles_set: LogitSet) -> None:
+    student, examples = Student.load(roles_run), load_examples(roles_set, "validation")
+    with torch.inference_mode():
+        one_by_one = [student.logits(*examples.batch([row]))[0].numpy() for row in range(len(examples))]
+    np.testing.assert_allclose(student_logits(student, examples), np.stack(one_by_one), atol=1e-6)
+    assert len({logits.tobytes() for logits in one_by_one}) > 20
+
+
+def test_a_run_is_evaluated_on_the_dev_splits_of_its_set(roles_run: Path, roles_set: LogitSet) -> None:
+    result = evaluate(config(roles_run))
+    assert result.keys() == {"validation"}
+    parts = result["validation"]
+    assert parts["teacher"] == roles_set.manifest.scores["validation"]
+    assert parts == evaluate(config(roles_run, roles_set.root))["validation"]
+    assert parts == evaluate_split(Student.load(roles_run), load_examples(roles_set, "validation"))
+
+
+def test_a_set_with_another_tokenizer_is_refused(
+    work: Path, opinion: Task, opinion_run: Path, opinion_set: LogitSet, tmp_path: Path
+) -> None:
+    create_tiny_bert(tmp_path / "bert", ["the food was lovely ."], hidden_size=32, num_layers=1)
+    teacher = new_classifier(opinion, opinion_set.manifest.target, str(tmp_path / "bert"), None, 32)
+    save_teacher(teacher.model, teacher.name, teacher.revision, tmp_path / "teacher")
+    dump(dump_config(work, "opinion", tmp_path / "store", model_name_or_path=str(tmp_path / "teacher")), "")
+    with pytest.raises(FingerprintMismatchError, match="ids come from another tokenizer"):
+        evaluate(config(opinion_run, tmp_path / "store" / "opinion"))
+
+
+def test_a_set_with_other_labels_is_refused(roles_run: Path, store: Path) -> None:
+    with pytest.raises(FingerprintMismatchError, match="its logits mean something else"):
+        evaluate(config(roles_run, store / "opinion"))
+
+
+def test_a_set_of_pairs_is_refused_by_a_student_of_single_sentences(
+    work: Path, teachers: Path, opinion_run: Path, tmp_path: Path
+) -> None:
+    text = (work / "roles.yaml").read_text().replace("[different, same]", "[bad, good]")
+    (tmp_path / "pairs.yaml").write_text(text)
+    places = {"manifest": tmp_path / "pairs.yaml", "model_name_or_path": str(teachers / "opinion")}
+    dump(dump_config(work, "roles", tmp_path / "store", **places), "")
+    with pytest.raises(DistillError, match="pair"):
+        evaluate(config(opinion_run, tmp_path / "store" / "roles"))
+
+
+def test_a_set_without_dev_splits_is_refused(work: Path, teachers: Path, opinion_run: Path, tmp_path: Path) -> None:
+    dump(dump_config(work, "opinion", tmp_path, splits="train"), "")
+    with pytest.raises(DataError, match="no dev split to evaluate on"):
+        evaluate(config(opinion_run, tmp_path / "opinion"))
+
+
+def test_refusing_an_unverified_set_names_no_flag_that_evaluate_lacks(
+    store: Path, opinion_run: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(store / "opinion", tmp_path / "opinion")
+    manifest = json.loads((copy / FILE_NAME).read_text())
+    (copy / FILE_NAME).write_text(json.dumps(manifest | {"state": "complete"}))
+    with pytest.raises(IntegrityError, match="state 'complete', not verified") as caught:
+        evaluate(config(opinion_run, copy))
+    assert ("--allow-unverified" in str(caught.value)) == ("allow_unverified" in EvaluateConfig.model_fields)
+
+
+def test_a_set_that_is_gone_is_a_clear_error(store: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(store / "opinion", tmp_path / "store" / "opinion")
+    train(tiny_config(copy, tmp_path / "run", num_train_epochs=1), "")
+    shutil.rmtree(copy)
+    with pytest.raises(DataError, match=r"no logit set .*opinion'"):
+        evaluate(config(tmp_path / "run"))
+
+
+def test_a_folder_without_a_run_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"not a run: it has no run\.json"):
+        evaluate(config(tmp_path))
+
+
+def test_teacher_and_student_are_scored_on_the_same_rows(opinion_run: Path, store: Path) -> None:
+    examples = load_examples(open_set(store / "opinion"), "validation")
+    accuracy = float((examples.teacher_NC.argmax(axis=1) == examples.label_N).mean())
+    assert evaluate(config(opinion_run))["validation"]["teacher"] == {"accuracy": accuracy}
+
+
+def test_an_evaluation_holds_interval_and_glues_number(opinion_run: Path, opinion_set: LogitSet) -> None:
+    examples = load_examples(opinion_set, "validation")
+    label_N = np.array([1] * 30 + [0] * (len(examples) - 30))
+    always_1 = evaluate_split(constant_student(opinion_run, [0.0, 1.0]), replace(examples, label_N=label_N))
+    assert always_1["glue"] == always_1["gold"]["accuracy"] == 30 / len(examples)
+    low, high = always_1["interval"]["accuracy"]
+    deviation = math.sqrt(0.75 * 0.25 / 40)  # of a share of 30 in 40
+    assert (low, high) == pytest.approx((0.75 - 1.96 * deviation, 0.75 + 1.96 * deviation), abs=0.03)
+    assert always_1["bins"] == {}
+    nothing = np.full(len(examples), NO_LABEL)
+    unknown = evaluate_split(constant_student(opinion_run, [0.0, 1.0]), replace(examples, label_N=nothing))
+    assert (unknown["interval"], unknown["glue"], unknown["bins"]) == ({}, None, {})
+
+
+@pytest.fixture(scope="module")
+def rating_runs(ratings: dict[str, LogitSet], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Finished runs on the task with scores, by the kind of the target; read only."""
+    runs = {kind: tmp_path_factory.mktemp("rating_runs") / kind for kind in ratings}
+    for kind, run in runs.items():
+        train(tiny_config(ratings[kind].root, run), "")
+    return runs
+
+
+def test_scores_have_two_metrics_and_glues_number_is_their_mean(
+    ratings: dict[str, LogitSet], rating_runs: dict[str, Path]
+) -> None:
+    for kind, run in rating_runs.items():
+        parts = evaluate(config(run))["validation"]
+        assert list(parts["gold"]) == list(parts["interval"]) == ["pearson", "spearmanr"]
+        assert parts["glue"] == pytest.approx(sum(parts["gold"].values()) / 2)
+        assert all(low < parts["gold"][name] < high for name, (low, high) in parts["interval"].items())
+        student, examples = Student.load(run), load_examples(ratings[kind], "validation")
+        rows = (student_logits(student, examples), examples.label_N, examples.score_N)
+        target = student.config.target
+        assert parts["interval"] == bootstrap_intervals(("pearson", "spearmanr"), target, *rows)
+        assert parts["bins"] == bin_scores(("pearson", "spearmanr"), target, rows[0], rows[2])
+        assert len(parts["bins"]) == {"score": 0, "bins": 4}[kind]
+
+
+def test_a_runs_record_holds_what_evaluate_says(rating_runs: dict[str, Path]) -> None:
+    for run in rating_runs.values():
+        assert json.loads((run / "run.json").read_text())["result"]["evaluation"] == evaluate(config(run))
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")]
+
+
+def shown(number: float) -> str:
+    return f"{number:.4f}".rstrip("0").rstrip(".") if abs(number) >= 1e-3 or number == 0 else f"{number:.4g}"
+
+
+def test_the_command_shows_every_number(rating_runs: dict[str, Path]) -> None:
+    parts = evaluate(config(rating_runs["bins"]))["validation"]
+    result = CliRunner().invoke(app, ["evaluate", str(rating_runs["bins"])], env={"COLUMNS": "300"})
+    assert result.exit_code == 0, result.output
+    rows = [cells(line) for line in result.stdout.splitlines() if "validation" in line]
+    expected = [
+        ["validation", name, shown(value), "{:.3f} to {:.3f}".format(*parts["interval"][name])]
+        + [shown(parts[key][name]) for key in ("teacher", "majority")]
+        for name, value in parts["gold"].items()
+    ]
+    expected += [["validation", "mean (GLUE)", shown(parts["glue"]), "", "", ""]]
+    expected += [["validation", name, shown(value)] for name, value in parts["bins"].items()]
+    expected += [["validation", f"{name} with the teacher", shown(value)] for name, value in parts["fidelity"].items()]
+    assert rows == expected
+    assert "95 % interval" in result.stdout
+
+
+def test_the_command_prints_the_evaluation_as_json(opinion_run: Path) -> None:
+    result = CliRunner().invoke(app, ["evaluate", str(opinion_run), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == evaluate(config(opinion_run))
+
+
+def test_the_command_names_one_metric_without_a_mean(opinion_run: Path) -> None:
+    result = CliRunner().invoke(app, ["evaluate", str(opinion_run)])
+    assert result.exit_code == 0, result.output
+    assert "accuracy" in result.stdout
+    assert "mean (GLUE)" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head": "linear", "hidden_size": None},
+        {"head": "cnn", "hidden_size": None, "matrix_size": 5, "vector_size": 25},
+        {"head": "bilstm", "hidden_size": 4},
+        {"head": "bilstm", "hidden_size": 4, "pairing": "joint", "token_dropout": 0.2},
+        {"head": "mlp", "pairing": "compare"},
+    ],
+    ids=lambda changes: "-".join(str(value) for value in changes.values()),
+)
+def test_every_head_is_trained_to_the_same_bits_by_the_same_seed(
+    store: Path, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    results = [
+        train(tiny_config(store / "roles", tmp_path / name, **{"seed": 3} | changes | more), "")["result"]
+        for name, more in (("one", {}), ("two", {}), ("other", {"seed": 4}))
+    ]
+    one, two, other = (weights(tmp_path / name) for name in ("one", "two", "other"))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert results[0] == results[1]
+    assert not all(torch.equal(one[name], other[name]) for name in one)

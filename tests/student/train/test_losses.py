@@ -1,0 +1,148 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from pipeline.tasks.target import NO_LABEL
+from student.config import SoftLoss
+from student.train.losses import distillation_loss, logit_error, score_loss, soft_divergence
+
+LN3, LN43 = math.log(3), math.log(4 / 3)
+# Student [1/4, 3/4], gold class 1: CE = ln 4/3. Teacher [1/2, 1/2]: KL = 1/2 ln 2 + 1/2 ln 2/3 = 1/2 ln 4/3.
+KINDS: tuple[SoftLoss, ...] = ("kl", "mse")
+STUDENT, TEACHER, GOLD = torch.tensor([[0.0, LN3]]), torch.tensor([[5.0, 5.0]]), torch.tensor([1])
+
+
+@pytest.mark.parametrize(("alpha", "expected"), [(1.0, LN43), (0.0, LN43 / 2), (0.5, 0.75 * LN43)])
+def test_alpha_weighs_gold_against_teacher(alpha: float, expected: float) -> None:
+    assert distillation_loss(STUDENT, TEACHER, GOLD, alpha, 1.0).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("alpha", "expected"), [(0.0, 4 * LN43 / 2), (1.0, math.log(10 / 9))])
+def test_temperature_softens_the_teachers_term_alone_and_its_square_multiplies_it(
+    alpha: float, expected: float
+) -> None:
+    twice = torch.tensor([[0.0, 2 * LN3]])  # softened by T = 2: [1/4, 3/4]; as it is: [1/10, 9/10]
+    assert distillation_loss(twice, TEACHER, GOLD, alpha, 2.0).item() == pytest.approx(expected)
+
+
+def test_the_teacher_is_softened_too() -> None:
+    student, teacher = torch.zeros(1, 2), torch.tensor([[0.0, 2 * LN3]])  # softened by T = 2: [1/4, 3/4]
+    kl = 0.25 * math.log(0.25 / 0.5) + 0.75 * math.log(0.75 / 0.5)
+    assert distillation_loss(student, teacher, GOLD, 0.0, 2.0).item() == pytest.approx(4 * kl)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_a_row_without_gold_takes_the_teachers_term_alone(alpha: float) -> None:
+    no_gold = torch.tensor([NO_LABEL])
+    assert distillation_loss(STUDENT, TEACHER, no_gold, alpha, 1.0).item() == pytest.approx(LN43 / 2)
+    both = [torch.cat(pair) for pair in ((STUDENT, STUDENT), (TEACHER, TEACHER), (GOLD, no_gold))]
+    mean = ((alpha + (1 - alpha) / 2) * LN43 + LN43 / 2) / 2
+    assert distillation_loss(both[0], both[1], both[2], alpha, 1.0).item() == pytest.approx(mean)
+
+
+def test_the_divergence_is_summed_over_classes_and_averaged_over_rows() -> None:
+    student = torch.zeros(2, 4)
+    teacher = torch.tensor([[60.0, 0, 0, 0], [0.0, 0, 0, 0]])  # certain: KL = ln 4; uniform: KL = 0
+    loss = distillation_loss(student, teacher, torch.tensor([0, 0]), 0.0, 1.0)
+    assert loss.item() == pytest.approx(math.log(4) / 2)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_gradient_is_that_of_soft_cross_entropy(temperature: float) -> None:
+    torch.manual_seed(0)
+    student, teacher = torch.randn(5, 3, dtype=torch.float64, requires_grad=True), torch.randn(5, 3).double()
+    soft = functional.softmax(teacher / temperature, dim=1)
+    ours = distillation_loss(student, teacher, torch.full((5,), NO_LABEL), 0.5, temperature)
+    known = functional.cross_entropy(student / temperature, soft) * temperature**2
+    gradients = [torch.autograd.grad(loss, student)[0] for loss in (ours, known)]
+    torch.testing.assert_close(gradients[0], gradients[1])
+    assert gradients[0].abs().max() > 0.01
+
+
+def test_extreme_logits_give_finite_losses_and_gradients() -> None:
+    student = torch.tensor([[1e4, -1e4]], requires_grad=True)
+    loss = distillation_loss(student, -student.detach(), GOLD, 0.5, 1.0)
+    (gradient,) = torch.autograd.grad(loss, student)
+    assert loss.item() == pytest.approx(2e4)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(("alpha", "expected"), [(1.0, 9.0), (0.0, 1.0), (0.25, 3.0)])
+def test_scores_are_squared_errors(alpha: float, expected: float) -> None:
+    loss = score_loss(torch.tensor([[2.0]]), torch.tensor([[3.0]]), torch.tensor([5.0]), alpha)
+    assert loss.item() == pytest.approx(expected)
+
+
+def test_scores_without_gold_take_the_teachers_term_and_give_finite_gradients() -> None:
+    student = torch.tensor([[2.0], [2.0]], requires_grad=True)
+    loss = score_loss(student, torch.tensor([[3.0], [3.0]]), torch.tensor([float("nan"), 5.0]), 1.0)
+    (gradient,) = torch.autograd.grad(loss, student)
+    assert loss.item() == pytest.approx((1 + 9) / 2)
+    assert gradient.tolist() == [[-1.0], [-3.0]]
+
+
+@pytest.mark.parametrize(("alpha", "expected"), [(1.0, LN43), (0.0, 8.0), (0.25, 0.25 * LN43 + 0.75 * 8)])
+def test_squared_error_of_the_logits_by_hand(alpha: float, expected: float) -> None:
+    teacher = STUDENT + torch.tensor([[4.0, 0.0]])  # (16 + 0) / 2 classes
+    assert distillation_loss(STUDENT, teacher, GOLD, alpha, soft_loss="mse").item() == pytest.approx(expected)
+
+
+def test_squared_error_is_averaged_over_classes_and_rows() -> None:
+    student, teacher = torch.zeros(2, 3), torch.tensor([[1.0, -2.0, 2.0], [0.0, 0.0, 3.0]])
+    torch.testing.assert_close(logit_error(student, teacher), torch.tensor([3.0, 3.0]))
+    teacher[1] = 0
+    assert distillation_loss(student, teacher, torch.tensor([0, 0]), 0.0, soft_loss="mse").item() == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_a_row_without_gold_takes_the_squared_error_alone(alpha: float) -> None:
+    student, teacher = STUDENT.repeat(2, 1), STUDENT + torch.tensor([[2.0, 0.0], [0.0, 4.0]])  # errors 2 and 8
+    loss = distillation_loss(student, teacher, torch.tensor([1, NO_LABEL]), alpha, soft_loss="mse")
+    assert loss.item() == pytest.approx((alpha * LN43 + (1 - alpha) * 2 + 8) / 2)
+
+
+def test_squared_error_sees_the_level_of_the_logits_and_the_divergence_does_not() -> None:
+    shifted = TEACHER + 3
+    kl, mse = ([distillation_loss(STUDENT, t, GOLD, 0.0, 1.0, k).item() for t in (TEACHER, shifted)] for k in KINDS)
+    assert kl[0] == pytest.approx(kl[1])
+    assert mse[1] > mse[0] + 1
+
+
+LOGITS = st.lists(st.tuples(st.floats(-8, 8), st.floats(-8, 8), st.floats(-8, 8)), min_size=2, max_size=6)
+
+
+@settings(deadline=None)
+@given(rows=LOGITS, temperature=st.floats(0.5, 20))
+def test_the_divergences_gradient_is_that_of_soft_cross_entropy_at_any_temperature(
+    rows: list[tuple[float, float, float]], temperature: float
+) -> None:
+    student = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
+    teacher = torch.tensor(rows[::-1], dtype=torch.float64)
+    soft = functional.softmax(teacher / temperature, dim=1)
+    cross_entropy_B = -(soft * functional.log_softmax(student / temperature, dim=1)).sum(dim=1)
+    ours, known = (
+        torch.autograd.grad(loss_B.sum(), student)[0]
+        for loss_B in (soft_divergence(student, teacher, temperature), temperature**2 * cross_entropy_B)
+    )
+    torch.testing.assert_close(ours, known, rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None)
+@given(rows=LOGITS, temperature=st.floats(0.5, 20))
+def test_the_divergence_is_never_negative_and_nothing_from_itself(
+    rows: list[tuple[float, float, float]], temperature: float
+) -> None:
+    student, teacher = torch.tensor(rows, dtype=torch.float64), torch.tensor(rows[::-1], dtype=torch.float64)
+    assert soft_divergence(student, teacher, temperature).min() >= -1e-9
+    assert soft_divergence(student, student, temperature).abs().max() < 1e-9
+
+
+def test_at_high_temperature_the_divergence_is_the_squared_error_of_centred_logits() -> None:
+    # Hinton et al. 2015: T² KL -> sum (s - t)² / (2 C) for logits with mean 0; without T² it would vanish.
+    student, teacher = torch.tensor([[1.0, -1.0]]).double(), torch.tensor([[-2.0, 2.0]]).double()
+    assert soft_divergence(student, teacher, 1000.0).item() == pytest.approx((9 + 9) / 4, rel=1e-4)
+    assert logit_error(student, teacher).item() == pytest.approx(9)

@@ -1,0 +1,68 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from pipeline.config import as_flags
+from pipeline.logit_set.reader import LogitSet
+from student.config import TrainConfig
+from student.train.train import CHECKPOINT, train
+from tests.helpers.rewritten_sets import rewritten, with_logits
+from tests.student.conftest import tiny_config, weights
+
+EPOCHS = 40
+COMMAND = "from pipeline.cli import app; app()"
+
+
+def long_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainConfig:
+    size = {"num_train_epochs": EPOCHS, "early_stopping_patience": EPOCHS, "per_device_train_batch_size": 4}
+    return tiny_config(logit_set, output_dir, **size | changes)
+
+
+def wait_for(path: Path, process: subprocess.Popen[bytes], seconds: float = 100) -> None:
+    end = time.monotonic() + seconds
+    while not path.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [False, True])
+def test_a_killed_run_goes_on_to_the_same_student(
+    store: Path, roles_set: LogitSet, tmp_path: Path, several: bool
+) -> None:
+    changes = {}
+    if several:
+        other = rewritten(roles_set, tmp_path / "other", with_logits(lambda row: [row % 5, 2.0]))
+        query = "select source_row, variant, mix([roles.logits, other.logits], [1, 2]) as logits, "
+        query += "1 + roles.label as weight from roles join other using (split, source_row, variant)"
+        changes = {"logits": (str(store / "roles"), str(other.root)), "query": query}
+    interrupted, undisturbed = (
+        long_config(store / "roles", tmp_path / name, **changes) for name in ("killed", "whole")
+    )
+    killed = tmp_path / "killed"
+    command = [sys.executable, "-c", COMMAND, "train-student", *as_flags(interrupted)]
+    with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE) as process:
+        wait_for(killed / CHECKPOINT, process)
+        process.send_signal(signal.SIGKILL)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, stderr.decode()
+    assert json.loads((killed / "run.json").read_text())["state"] == "running"
+    with safe_open(killed / CHECKPOINT, framework="pt") as file:
+        done = json.loads(file.metadata()["progress"])["history"]
+    assert 1 <= len(done) < EPOCHS
+
+    resumed, whole = train(interrupted, "again"), train(undisturbed, "once")
+    assert resumed["state"] == "finished"
+    assert resumed["result"] == whole["result"]
+    assert resumed["result"]["history"][: len(done)] == done
+    assert not (killed / CHECKPOINT).exists()
+    ours, theirs = weights(killed), weights(tmp_path / "whole")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -1,0 +1,279 @@
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError
+from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.record import FILE_NAME
+from student.config import TrainConfig
+from student.data import load_examples
+from student.evaluate import score_student
+from student.model.architecture import StudentConfig, design
+from student.model.model import Student
+from student.train.train import train
+from student.train.training_data import task_facts
+from teacher.dump.examples import dump
+from tests.conftest import dump_config
+from tests.student.conftest import tiny_config, weights
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    a, b = weights(one), weights(other)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_run_folder_holds_all_that_is_needed(opinion_run: Path, opinion_set: LogitSet) -> None:
+    names = sorted(path.name for path in opinion_run.iterdir())
+    assert names == ["README.md", "config.json", "model.safetensors", "run.json", "tokenizer.json"]
+    assert (opinion_run / "tokenizer.json").read_bytes() == (opinion_set.root / "tokenizer.json").read_bytes()
+
+
+def test_record_tells_how_to_repeat_the_run(opinion_run: Path, opinion_set: LogitSet) -> None:
+    record = json.loads((opinion_run / "run.json").read_text())
+    settings, result = record["settings"], record["result"]
+    assert record["state"] == "finished"
+    assert record["command"] == "distill train-student --task opinion"
+    assert settings["query"] == "select * from examples where split = 'train' order by source_row, variant"
+    assert settings["rows"] == 96
+    assert settings["rows_sha256"] == load_examples(opinion_set, "train").keys_sha256
+    assert settings["logit_set_fingerprints"] == [opinion_set.manifest.fingerprint]
+    assert settings["seed"] == 42
+    assert [entry["epoch"] for entry in result["history"]] == [1, 2]
+    assert all(set(entry["metrics"]["validation"]) == {"accuracy"} for entry in result["history"])
+    assert result["best"] in result["history"]
+    assert result["versions"]["torch"] == torch.__version__
+
+
+def test_record_of_a_selection(store: Path, tmp_path: Path) -> None:
+    record = train(tiny_config(store / "opinion", tmp_path, where="source_row < 10"), "")
+    whole = "from examples where split = 'train' and (source_row < 10\n) order by source_row, variant"
+    assert record["settings"]["query"] == f"select * {whole}"
+    assert record["settings"]["rows"] == 10
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(store: Path, opinion_run: Path, tmp_path: Path) -> None:
+    again = train(tiny_config(store / "opinion", tmp_path / "again"), "another command line")
+    train(tiny_config(store / "opinion", tmp_path / "other", seed=1), "")
+    assert same_weights(tmp_path / "again", opinion_run)
+    assert not same_weights(tmp_path / "other", opinion_run)
+    assert again["result"] == json.loads((opinion_run / "run.json").read_text())["result"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"alpha": 1.0},
+        {"temperature": 4.0},
+        {"hidden_dropout": 0.0},
+        {"per_device_train_batch_size": 7},
+        {"warmup_steps": 3},
+        {"max_grad_norm": 1e-4},
+    ],
+)
+def test_settings_reach_the_weights(store: Path, opinion_run: Path, tmp_path: Path, change: dict[str, float]) -> None:
+    train(tiny_config(store / "opinion", tmp_path, **change), "")
+    assert not same_weights(tmp_path, opinion_run)
+
+
+def test_unused_tokens_keep_their_initial_values(opinion_set: LogitSet, tmp_path: Path) -> None:
+    train(tiny_config(opinion_set.root, tmp_path, learning_rate=0.1), "")
+    used = np.unique(np.concatenate([load_examples(opinion_set, s).ids1.flat for s in ("train", "validation")]))
+    trained = Student.load(tmp_path).encoder.tables()
+    unused = np.setdiff1d(np.arange(opinion_set.manifest.tokenizer.vocabulary_size), used)
+    assert len(unused) > 5
+    for table in trained:
+        center = torch.eye(3).flatten() if table.embedding_dim == 9 else torch.zeros(5)
+        noise_of_unused = (table.weight[unused] - center).abs()
+        noise_of_used = (table.weight[used] - center).abs()
+        assert noise_of_unused.max() < 0.06 < noise_of_used.max()
+
+
+def test_a_student_learns(store: Path, tmp_path: Path) -> None:
+    changes = {"alpha": 1.0, "num_train_epochs": 40, "early_stopping_patience": 40, "hidden_dropout": 0.0}
+    record = train(tiny_config(store / "opinion", tmp_path, **changes), "")
+    losses = [entry["loss"] for entry in record["result"]["history"]]
+    assert losses[0] == pytest.approx(np.log(2), rel=0.3)
+    assert losses[-1] < 0.35
+
+
+@pytest.mark.parametrize(("epochs", "patience", "expected"), [(6, 3, 4), (6, 1, 2), (3, 5, 3)])
+def test_patience_counts_epochs_without_a_better_metric(
+    store: Path, tmp_path: Path, epochs: int, patience: int, expected: int
+) -> None:
+    # Nothing is learned, so the first epoch stays the best.
+    changes = {"num_train_epochs": epochs, "early_stopping_patience": patience, "learning_rate": 1e-30}
+    record = train(tiny_config(store / "opinion", tmp_path, **changes), "")
+    assert len(record["result"]["history"]) == expected
+    assert record["result"]["best"]["epoch"] == 1
+
+
+def test_the_best_epochs_weights_are_kept(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
+    changes = {"num_train_epochs": 40, "early_stopping_patience": 3, "learning_rate": 0.1, "alpha": 1.0}
+    result = train(tiny_config(ratings["score"].root, tmp_path, **changes), "")["result"]
+    pearson = [entry["metrics"]["validation"]["pearson"] for entry in result["history"]]
+    best = int(np.argmax(pearson))
+    assert 0 < best == len(pearson) - 4
+    assert result["best"] == result["history"][best]
+    kept = score_student(Student.load(tmp_path), load_examples(ratings["score"], "validation"))
+    assert kept["pearson"] == pytest.approx(pearson[best], abs=1e-6)
+    assert abs(pearson[-1] - pearson[best]) > 1e-4
+
+
+def test_of_equally_good_epochs_the_first_ones_weights_are_kept(store: Path, tmp_path: Path) -> None:
+    for patience in (1, 3):
+        changes = {"num_train_epochs": 6, "early_stopping_patience": patience, "learning_rate": 1e-6}
+        result = train(tiny_config(store / "opinion", tmp_path / str(patience), **changes), "")["result"]
+        assert len(result["history"]) == 1 + patience
+        assert len({entry["metrics"]["validation"]["accuracy"] for entry in result["history"]}) == 1
+    assert same_weights(tmp_path / "1", tmp_path / "3")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(DistillError, match="--learning-rate"):
+        train(tiny_config(store / "opinion", tmp_path, learning_rate=1e12), "")
+
+
+def test_without_a_dev_split_the_last_epoch_is_the_best(work: Path, teachers: Path, tmp_path: Path) -> None:
+    dump(dump_config(work, "opinion", tmp_path / "store", splits="train"), "")
+    changes = {"num_train_epochs": 3, "early_stopping_patience": 1}
+    result = train(tiny_config(tmp_path / "store" / "opinion", tmp_path / "run", **changes), "")["result"]
+    assert [entry["metrics"] for entry in result["history"]] == [{}, {}, {}]
+    assert result["best"]["epoch"] == 3
+
+
+def test_a_set_without_a_train_split_is_refused(work: Path, teachers: Path, tmp_path: Path) -> None:
+    dump(dump_config(work, "opinion", tmp_path / "store", splits="validation"), "")
+    with pytest.raises(DataError, match="has no train split; its splits are validation"):
+        train(tiny_config(tmp_path / "store" / "opinion", tmp_path / "run"), "")
+
+
+def test_a_finished_run_is_not_repeated(store: Path, opinion_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(opinion_run, tmp_path / "run")
+    (run / "model.safetensors").unlink()
+    record = train(tiny_config(store / "opinion", run), "")
+    assert record == json.loads((opinion_run / "run.json").read_text())
+    assert sorted(path.name for path in run.iterdir()) == ["README.md", "config.json", "run.json", "tokenizer.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"learning_rate": 0.5}, r"learning_rate: 0.01 there, 0.5 now"),
+        ({"embedding": "cmow", "vector_size": None}, r"embedding: 'hybrid' there, 'cmow' now"),
+        ({"where": "label = 1"}, r"(?s)query: .*rows: 96 there.*rows_sha256: .*where: None there, 'label = 1' now"),
+    ],
+)
+def test_a_run_with_other_settings_is_refused(
+    store: Path, opinion_run: Path, tmp_path: Path, change: dict[str, object], match: str
+) -> None:
+    run = shutil.copytree(opinion_run, tmp_path / "run")
+    with pytest.raises(FingerprintMismatchError, match=match):
+        train(tiny_config(store / "opinion", run, **change), "")
+    assert same_weights(run, opinion_run)
+
+
+def test_a_run_on_another_set_is_refused(work: Path, store: Path, opinion_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(opinion_run, tmp_path / "run")
+    dump(dump_config(work, "opinion", tmp_path / "store", max_seq_length=6), "")
+    with pytest.raises(FingerprintMismatchError, match="logit_set_fingerprint"):
+        train(tiny_config(tmp_path / "store" / "opinion", run), "")
+
+
+def test_where_the_set_lies_does_not_matter(store: Path, opinion_run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(store / "opinion", tmp_path / "elsewhere" / "opinion")
+    run = shutil.copytree(opinion_run, tmp_path / "run")
+    record = train(tiny_config(copy, run), "")
+    assert record["result"] == json.loads((opinion_run / "run.json").read_text())["result"]
+
+
+def test_an_unverified_set_needs_a_flag(store: Path, opinion_run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(store / "opinion", tmp_path / "store" / "opinion")
+    manifest = json.loads((copy / FILE_NAME).read_text())
+    (copy / FILE_NAME).write_text(json.dumps(manifest | {"state": "complete"}))
+    with pytest.raises(IntegrityError, match=r"state 'complete', not verified.*--allow-unverified"):
+        train(tiny_config(copy, tmp_path / "run"), "")
+    assert not (tmp_path / "run").exists()
+    train(tiny_config(copy, tmp_path / "run", allow_unverified=True), "")
+    assert same_weights(tmp_path / "run", opinion_run)
+
+
+def test_what_a_killed_run_left_half_written_is_removed(store: Path, tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint.safetensors.12345.distill-tmp").write_bytes(b"half")
+    train(tiny_config(store / "opinion", tmp_path, num_train_epochs=1), "")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_changed_shard_is_refused(store: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(store / "opinion", tmp_path / "opinion")
+    shard = next((copy / "examples").glob("train-*"))
+    data = bytearray(shard.read_bytes())
+    data[100] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(IntegrityError, match=re.escape(shard.name)):
+        train(tiny_config(copy, tmp_path / "run"), "")
+
+
+def test_nothing_to_train_from_is_a_clear_error(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give --task NAME or --logits SET, one of them"):
+        train(tiny_config(store / "opinion", tmp_path, logits=()), "")
+    with pytest.raises(DataError, match=r"no logit set 'opinio'.*did you mean 'opinion'"):
+        train(tiny_config(store / "opinion", tmp_path, logits="opinio"), "")
+
+
+def test_an_empty_selection_leaves_no_run(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="--where 'label = 7'"):
+        train(tiny_config(store / "opinion", tmp_path / "run", where="label = 7"), "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_task_flag_finds_the_set_of_that_name_and_the_run_gets_it_too(
+    store: Path, opinion_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tiny_config(store / "opinion", tmp_path, logits=(), task="opinion")
+    train(config.model_copy(update={"output_dir": None}), "")
+    assert same_weights(tmp_path / "runs" / "opinion", opinion_run)
+
+
+def architecture(logit_set: LogitSet, **flags: object) -> StudentConfig:
+    return design(TrainConfig.from_flags(**flags), task_facts(logit_set))
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, (20, 400, True)),
+        ({"embedding": "cmow"}, (28, 0, True)),
+        ({"embedding": "cbow"}, (0, 784, False)),
+        ({"embedding": "cmow", "bidirectional": False, "matrix_size": 7}, (7, 0, False)),
+    ],
+)
+def test_default_sizes_are_the_papers(
+    roles_set: LogitSet, flags: dict[str, object], expected: tuple[int, int, bool]
+) -> None:
+    config = architecture(roles_set, **flags)
+    assert (config.matrix_size, config.vector_size, config.bidirectional) == expected
+    assert config.is_pair
+    assert config.hidden_size == 1000
+    assert config.target.names == ("different", "same")
+    assert config.tokenizer_sha256 == roles_set.manifest.tokenizer.sha256
+
+
+@pytest.mark.parametrize(("embedding", "flag"), [("cbow", "matrix_size"), ("cmow", "vector_size")])
+def test_a_size_that_the_embedding_has_not_is_refused(opinion_set: LogitSet, embedding: str, flag: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')}: --embedding {embedding} has none"):
+        architecture(opinion_set, **{"embedding": embedding, flag: 5})
+
+
+@pytest.mark.parametrize(
+    ("flags", "match"),
+    [({"alpha": 1.5}, "--alpha: .*1.5"), ({"temperature": 0}, "--temperature: .*0"), ({"embedding": "elmo"}, "elmo")],
+)
+def test_flags_out_of_range_are_refused(flags: dict[str, object], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        TrainConfig.from_flags(**flags)

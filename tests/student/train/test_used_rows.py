@@ -1,0 +1,115 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.arrays import Ragged
+from pipeline.logit_set.reader import LogitSet
+from pipeline.tasks.target import Target
+from student.data import Examples, gold_tensor, load_examples
+from student.model.architecture import StudentConfig
+from student.model.model import Student
+from student.train.losses import distillation_loss
+from student.train.used_rows import active_ids, renumber, restore, shrunk
+
+STEPS = 8
+
+
+def toy(ids1: list[list[int]], ids2: list[list[int]] | None) -> Examples:
+    count = len(ids1)
+    return Examples(
+        Ragged.of(ids1),
+        None if ids2 is None else Ragged.of(ids2),
+        np.zeros(count, np.int64),
+        np.full(count, np.nan, np.float32),
+        np.zeros((count, 2), np.float32),
+        np.ones(count, np.float32),
+        "",
+    )
+
+
+def whole_student(is_pair: bool, vocabulary_size: int, pad_id: int) -> Student:
+    torch.manual_seed(0)
+    config = StudentConfig(
+        task="toy",
+        target=Target(kind="classes", names=("no", "yes")),
+        metrics=("accuracy",),
+        is_pair=is_pair,
+        vocabulary_size=vocabulary_size,
+        pad_id=pad_id,
+        tokenizer_sha256="",
+        max_seq_length=32,
+        matrix_size=3,
+        vector_size=4,
+        bidirectional=True,
+        hidden_size=6,
+        hidden_dropout=0.3,
+    )
+    return Student(config)
+
+
+def train(student: Student, examples: Examples) -> None:
+    gold_N, teacher_NC = gold_tensor(student.config.target, examples), torch.from_numpy(examples.teacher_NC)
+    optimizer = torch.optim.Adam(student.parameters(), lr=0.01)
+    for step in range(STEPS):
+        torch.manual_seed(step)
+        rows = list(range(step, len(examples), STEPS))
+        logits = student.logits(*examples.batch(rows))
+        loss = distillation_loss(logits, teacher_NC[rows], gold_N[rows], 0.5, 1.0)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("pad_id", [0, 5])
+def test_active_ids_are_those_that_occur_and_the_padding(pad_id: int) -> None:
+    parts = [toy([[7, 3], []], [[3], [9]]), toy([[1]], None)]
+    assert active_ids(parts, pad_id).tolist() == sorted([1, 3, 7, 9, pad_id])
+
+
+def test_renumbered_ids_mean_the_same_tokens() -> None:
+    examples = toy([[7, 3], []], [[3], [9]])
+    active = active_ids([examples], 0)
+    small = renumber(examples, active)
+    assert small.ids2 is not None
+    assert active[small.ids1.flat].tolist() == [7, 3]
+    assert active[small.ids2.flat].tolist() == [3, 9]
+    assert small.ids1.padded([0, 1], 0).tolist() == [[2, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("pad_id", [0, 40, 50])
+def test_a_shrunk_student_says_the_same(pad_id: int) -> None:
+    examples = toy([[7, 3, 33], [], [49]], None)
+    whole = whole_student(False, 50, pad_id).eval()
+    active = active_ids([examples], pad_id)
+    small = shrunk(whole, active).eval()
+    ids = (renumber(examples, active).batch(range(3)), examples.batch(range(3)))
+    torch.testing.assert_close(small.logits(*ids[0]), whole.logits(*ids[1]), rtol=0, atol=0)
+    assert small.encoder.tables()[0].num_embeddings == len(active) == 5
+
+
+@pytest.mark.parametrize("name", ["opinion_set", "roles_set"])
+def test_training_the_used_rows_equals_training_all(name: str, request: pytest.FixtureRequest) -> None:
+    logit_set: LogitSet = request.getfixturevalue(name)
+    tokenizer = logit_set.manifest.tokenizer
+    examples = load_examples(logit_set, "train", "source_row < 40")
+    examples = replace(examples, teacher_NC=examples.teacher_NC * 20)
+    sizes = (logit_set.manifest.task.is_pair, tokenizer.vocabulary_size, tokenizer.pad_id)
+    start, whole, restored = whole_student(*sizes), whole_student(*sizes), whole_student(*sizes)
+    train(whole, examples)
+    active = active_ids([examples], tokenizer.pad_id)
+    small = shrunk(restored, active)
+    train(small, renumber(examples, active))
+    restore(restored, small, active)
+    for (key, expected), tensor in zip(whole.state_dict().items(), restored.state_dict().values(), strict=True):
+        torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-6, msg=key)
+    unused = np.setdiff1d(np.arange(tokenizer.vocabulary_size), active)
+    used = np.setdiff1d(active, [tokenizer.pad_id])
+    assert len(unused) > 5
+    tables = [model.encoder.tables() for model in (start, whole, restored)]
+    for before, by_whole, by_small in zip(*tables, strict=True):
+        assert torch.equal(by_small.weight[unused], before.weight[unused])
+        assert torch.equal(by_whole.weight[unused], before.weight[unused])
+        assert (by_small.weight[used] != before.weight[used]).any(dim=1).all()

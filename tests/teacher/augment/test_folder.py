@@ -1,0 +1,304 @@
+"""Variants on disk: parts, what is kept of them, and the folder's record."""
+
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from accelerate import PartialState
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import FingerprintMismatchError, IntegrityError
+from pipeline.logit_set.parts import (
+    Sample,
+    Setting,
+)
+from pipeline.logit_set.shard_file import read_footer
+from teacher.augment import folder as folder_module
+from teacher.augment.distinct import keep_distinct
+from teacher.augment.folder import Folder, Variants, open_variants, start_folder, write_part
+from teacher.augment.parts import Parts
+from teacher.augment.variants import SCHEMA
+
+SETTINGS: dict[str, Setting] = {"method": "tinybert", "seed": 1, "replace_probability": 0.4}
+Text = tuple[str, str | None]
+Variant = tuple[int, int, Text]  # source row, number, sentences
+
+
+def originals_of(texts: Iterable[Text]) -> pa.Table:
+    first, second = zip(*texts, strict=True)
+    return pa.table(
+        {
+            "source_row": pa.array(range(len(first)), pa.int64()),
+            "sentence1": pa.array(first, pa.string()),
+            "sentence2": pa.array(second, pa.string()),
+        }
+    )
+
+
+def variants_of(rows: Iterable[Variant]) -> pa.Table:
+    values = [(row, number, "tinybert", *text, 1, 3) for row, number, text in rows]
+    columns = [list(column) for column in zip(*values, strict=True)] or [[] for _ in SCHEMA]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def started(root: Path, num_rows: int = 4, command: str = "distill augment", **changes: Setting) -> Folder:
+    """A folder for four variants of each row."""
+    folder = Folder.of(root, SETTINGS | changes, num_rows, 4)
+    start_folder(folder, SETTINGS | changes, command)
+    return folder
+
+
+def kept(root: Path, originals: Sequence[Text], variants: Sequence[Variant], per_part: int = 1000) -> Variants:
+    """Writes variants, four of a row and so many rows a part, and keeps those that are distinct."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder_module, "VARIANTS_PER_PART", 4 * per_part)
+        folder = started(root, len(originals))
+        for part in range(folder.generated.count):
+            start, stop = folder.generated.bounds(part)
+            write_part(folder.generated, part, variants_of(row for row in variants if start <= row[0] < stop))
+        record = keep_distinct(folder, originals_of(originals), "tinybert", 4, SETTINGS)
+        found = open_variants(root)
+    assert found == Variants(folder, record)
+    return found
+
+
+def rows_in(variants: Variants, start: int = 0, stop: int = 10**6) -> list[Variant]:
+    names = ["source_row", "variant", "sentence1", "sentence2"]
+    found = [tuple(row.values()) for row in variants.read(start, stop).select(names).to_pylist()]
+    return [(row, variant, (first, second)) for row, variant, first, second in found]
+
+
+def files(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_bounds_cover_everything_once() -> None:
+    for total, size, expected in [(10, 4, [(0, 3), (3, 6), (6, 10)]), (4, 4, [(0, 4)]), (0, 4, [(0, 0)])]:
+        parts = Parts(Path("x"), "f", total, size, "sentences")
+        assert [parts.bounds(part) for part in range(parts.count)] == expected
+    assert [path.name for path in Parts(Path("x"), "f", 5, 3).paths] == [
+        "train-00000-of-00002.parquet",
+        "train-00001-of-00002.parquet",
+    ]
+
+
+@given(total=st.integers(0, 500), size=st.integers(1, 50))
+def test_parts_are_no_larger_than_they_may_be(total: int, size: int) -> None:
+    parts = Parts(Path("x"), "f", total, size)
+    bounds = [parts.bounds(part) for part in range(parts.count)]
+    assert bounds[0][0] == 0
+    assert bounds[-1][1] == total
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(bounds))
+    assert all(0 <= stop - start <= size for start, stop in bounds)
+
+
+def test_a_part_is_done_if_its_footer_is_that_of_this_run(tmp_path: Path) -> None:
+    parts = Parts(tmp_path, "a" * 64, 9, 3)
+    assert parts.missing() == [0, 1, 2]
+    for part in (0, 2):
+        write_part(parts, part, variants_of([]))
+    assert parts.missing() == [1]
+    assert read_footer(parts.paths[2]) == {"fingerprint": "a" * 64, "start": 6, "stop": 9}
+    parts.paths[1].write_bytes(parts.paths[0].read_bytes())  # of another range
+    assert parts.missing() == [1]
+    parts.paths[0].write_bytes(parts.paths[0].read_bytes()[:-9])  # torn
+    assert parts.missing() == [0, 1]
+    assert Parts(tmp_path, "b" * 64, 9, 3).missing() == [0, 1, 2]  # of another run
+
+
+def test_processes_share_the_missing_parts(tmp_path: Path) -> None:
+    parts = Parts(tmp_path, "a", 10, 2)
+    write_part(parts, 1, variants_of([]))
+    states = [
+        SimpleNamespace(process_index=k, num_processes=3, wait_for_everyone=lambda: None)  # the operating system's part
+        for k in range(3)
+    ]
+    assert [parts.mine(cast("PartialState", state)) for state in states] == [[0, 4], [2], [3]]
+
+
+SINGLES: list[Text] = [("a", None), ("b", None), ("a", None), ("d", None)]
+MADE: list[Variant] = [
+    (0, 1, ("x", None)),
+    (0, 2, ("b", None)),  # the original of a later row
+    (1, 1, ("y", None)),
+    (1, 2, ("x", None)),  # repeats 0:1
+    (1, 3, ("y", None)),  # repeats 1:1
+    (2, 2, ("x", None)),  # repeats 0:1
+    (2, 4, ("a", None)),  # its own original, which there is twice
+    (3, 1, ("z ", None)),
+    (3, 2, ("z", None)),  # another text, if only by a space
+    (3, 3, ("Z", None)),
+]
+KEPT = [MADE[n] for n in (0, 2, 7, 8, 9)]
+
+
+@pytest.mark.parametrize("per_part", [1, 2, 3, 1000])
+def test_each_text_once_over_the_whole_set_and_originals_first(tmp_path: Path, per_part: int) -> None:
+    variants = kept(tmp_path, SINGLES, MADE, per_part)
+    record = variants.record
+    assert rows_in(variants) == KEPT
+    counts = record.model_dump(include={"source_rows", "tried", "generated", "unchanged", "repeated", "rows"})
+    assert counts == {
+        "source_rows": 4,
+        "tried": 16,
+        "generated": 10,
+        "unchanged": 2,
+        "repeated": 3,
+        "rows": 5,
+    }
+    assert (record.changed_words, record.words, record.change_rate) == (5, 15, 1 / 3)
+    assert record.multiplier == 1 + 5 / 4
+    assert record.sample == tuple(
+        Sample(source_row=row, variant=n, origin="tinybert", original=(SINGLES[row][0],), text=(text[0],))
+        for row, n, text in KEPT
+    )
+    assert record.lines()["given up, no word left as it was"] == 6
+    assert not (tmp_path / "generated").exists()
+    assert len(list((tmp_path / "rows").iterdir())) == -(-4 // per_part)
+
+
+def test_the_record_does_not_depend_on_the_parts(tmp_path: Path) -> None:
+    records = [kept(tmp_path / str(size), SINGLES, MADE, size).record for size in (1, 3, 1000)]
+    assert records[0] == records[1] == records[2]
+    other = [*MADE[:-1], (3, 3, ("ZZ", None))]
+    assert kept(tmp_path / "other", SINGLES, other).record.rows_sha256 != records[0].rows_sha256
+
+
+def test_a_pair_is_repeated_only_if_both_sentences_are(tmp_path: Path) -> None:
+    made: list[Variant] = [
+        (0, 1, ("a", "x")),
+        (0, 2, ("ab", "")),  # not the same as ("a", "b")
+        (1, 1, ("b", "a")),  # the original of row 0 the other way round
+        (1, 2, ("a", "x")),  # repeats 0:1
+        (1, 3, ("a", "b")),  # the original of row 0
+    ]
+    variants = kept(tmp_path, [("a", "b"), ("c", "d")], made)
+    record = variants.record
+    assert rows_in(variants) == made[:3]
+    assert (record.unchanged, record.repeated, record.rows) == (1, 1, 3)
+    assert record.sample[0].original == ("a", "b")
+
+
+texts = st.sampled_from([("a", None), ("b", None), ("c", None), ("A", None)])
+
+
+@settings(max_examples=40)
+@given(originals=st.lists(texts, min_size=1, max_size=4), data=st.data(), per_part=st.integers(1, 4))
+def test_known_answers_by_a_plain_loop(
+    tmp_path_factory: pytest.TempPathFactory, originals: list[Text], data: st.DataObject, per_part: int
+) -> None:
+    made = [(row, n, data.draw(texts)) for row in range(len(originals)) for n in range(1, data.draw(st.integers(1, 4)))]
+    seen, expected = set(originals), []
+    for variant in made:
+        if variant[2] not in seen:
+            seen.add(variant[2])
+            expected.append(variant)
+    variants = kept(tmp_path_factory.mktemp("kept"), originals, made, per_part)
+    record = variants.record
+    assert rows_in(variants) == expected
+    assert record.unchanged == sum(text in originals for _, _, text in made)
+    assert record.generated == len(made) == record.unchanged + record.repeated + record.rows
+
+
+def test_nothing_kept_is_no_error(tmp_path: Path) -> None:
+    variants = kept(tmp_path, [("a", None)], [(0, 1, ("a", None))])
+    record = variants.record
+    assert (record.rows, record.multiplier, record.change_rate, record.sample) == (0, 1, 0, ())
+    assert rows_in(variants) == []
+
+
+def test_a_sample_of_ten_is_spread_over_all(tmp_path: Path) -> None:
+    made: list[Variant] = [(row, n, (f"{row}:{n}", None)) for row in range(7) for n in (1, 2, 3, 4)]
+    record = kept(tmp_path, [(str(row), None) for row in range(7)], made, 2).record
+    numbers = [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]  # of 28
+    assert [sample.text[0] for sample in record.sample] == [made[n][2][0] for n in numbers]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 4), (1, 3), (3, 4), (2, 2), (0, 1)])
+@pytest.mark.parametrize("per_part", [1, 3, 1000])
+def test_a_range_of_source_rows_is_read_whole(tmp_path: Path, per_part: int, start: int, stop: int) -> None:
+    variants = kept(tmp_path, SINGLES, MADE, per_part)
+    assert rows_in(variants, start, stop) == [row for row in KEPT if start <= row[0] < stop]
+    assert variants.read(start, stop).schema.equals(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seed": 2}, r"- seed: 1 there, 2 now"),
+        ({"replace_probability": 0.5}, r"- replace_probability: 0\.4 there, 0\.5 now"),
+        ({"pairs": "both"}, r"- pairs: nothing there, both now"),
+    ],
+)
+@pytest.mark.parametrize("place", ["rows", "generated"])
+def test_another_setting_is_named_and_nothing_is_lost(
+    tmp_path: Path, changes: dict[str, Any], named: str, place: str
+) -> None:
+    if place == "rows":
+        kept(tmp_path, SINGLES, MADE)
+    else:
+        write_part(started(tmp_path, command="first").generated, 0, variants_of(MADE))
+    before = files(tmp_path)
+    with pytest.raises(FingerprintMismatchError, match=rf"made with other settings:\n  {named}\nGive .*--name"):
+        started(tmp_path, **changes)
+    assert files(tmp_path) == before
+
+
+def test_settings_of_a_folder_with_nothing_in_it_may_change(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        started(tmp_path, command=f"command {seed}", seed=seed)
+        assert open_variants(tmp_path) is None
+    record = json.loads((tmp_path / "augment.json").read_text())
+    assert record == {"state": "running", "command": "command 2", "settings": SETTINGS | {"seed": 2}}
+
+
+def test_the_first_command_is_kept_in_the_record(tmp_path: Path) -> None:
+    write_part(started(tmp_path, command="first").generated, 0, variants_of(MADE))
+    started(tmp_path, command="second")
+    assert json.loads((tmp_path / "augment.json").read_text())["command"] == "first"
+
+
+def test_a_part_holds_so_many_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "VARIANTS_PER_PART", 12)
+    for num_variants, count in [(4, 4), (12, 10), (1000, 10)]:
+        folder = Folder.of(tmp_path, SETTINGS, 10, num_variants)
+        assert folder.rows.count == folder.generated.count == count
+
+
+@pytest.mark.parametrize("damage", ["torn", "gone", "a byte"])
+def test_damaged_rows_are_noticed(tmp_path: Path, damage: str) -> None:
+    variants = kept(tmp_path, SINGLES, MADE)
+    path = variants.folder.rows.paths[0]
+    data = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    else:
+        data[len(data) // 3] ^= 1
+        path.write_bytes(data if damage == "a byte" else data[:-50])
+    assert open_variants(tmp_path) is None
+    if damage != "a byte":
+        with pytest.raises(IntegrityError, match=rf"{tmp_path}: cannot be read: .*; repeat the command"):
+            variants.read(0, 4)
+
+
+def test_what_a_kill_in_the_last_moment_left_is_removed(tmp_path: Path) -> None:
+    found = kept(tmp_path, SINGLES, MADE)
+    write_part(started(tmp_path).generated, 0, variants_of(MADE))
+    assert open_variants(tmp_path) is not None
+    assert not (tmp_path / "generated").exists()
+    assert rows_in(found) == KEPT
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"state": "running"}', '{"state": "finished", "settings": {}, "command": ""}']
+)
+def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "augment.json").write_text(text)
+    with pytest.raises(IntegrityError, match=r"augment\.json"):
+        open_variants(tmp_path)

@@ -1,0 +1,75 @@
+from pathlib import Path
+
+import pytest
+from transformers import BertConfig
+
+from pipeline.errors import ConfigError
+from pipeline.logit_set.reader import LogitSet
+from teacher.config import DumpConfig
+from teacher.dump.examples import read_rows
+from teacher.dump.plan_examples import Plan, estimate
+from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+
+SPLITS = ("train", "validation")
+
+
+def plan(work: Path, store: Path, task: str = "opinion", **changes: object) -> Plan:
+    config: DumpConfig = dump_config(work, task, store, **changes)
+    return estimate(config, *read_rows(config))
+
+
+@pytest.fixture
+def config_only(tmp_path: Path) -> str:
+    """A teacher's folder without weights and tokenizer."""
+    BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2).save_pretrained(tmp_path / "config-only")
+    return str(tmp_path / "config-only")
+
+
+@pytest.mark.parametrize(("rows_per_shard", "shards"), [(1000, 2), (40, 3 + 1), (25, 4 + 2), (1, 136)])
+def test_rows_and_shards_are_exact(
+    rows_per_shard: int, shards: int, work: Path, config_only: str, tmp_path: Path
+) -> None:
+    result = plan(work, tmp_path / "store", model_name_or_path=config_only, rows_per_shard=rows_per_shard)
+    assert result.rows == {"train": TRAIN_ROWS, "validation": VALIDATION_ROWS}
+    assert result.shards == shards
+
+
+def test_no_model_is_loaded_and_nothing_written(work: Path, config_only: str, tmp_path: Path) -> None:
+    result = plan(work, tmp_path / "store", model_name_or_path=config_only)
+    assert result.seconds is not None
+    assert result.seconds > 0
+    assert result.memory_bytes is not None
+    assert result.memory_bytes > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["config-only"]
+
+
+def test_time_and_memory_are_unknown_without_a_config(
+    work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = plan(work, tmp_path / "store", model_name_or_path=str(tmp_path / "nowhere"))
+    assert (result.seconds, result.memory_bytes) == (None, None)
+    assert result.rows["train"] == TRAIN_ROWS
+    assert "no estimate of time and memory" in capsys.readouterr().err
+
+
+def test_the_estimates_grow_with_what_they_estimate(work: Path, config_only: str, tmp_path: Path) -> None:
+    both = plan(work, tmp_path, model_name_or_path=config_only)
+    part = plan(work, tmp_path, model_name_or_path=config_only, splits="validation")
+    assert part.rows == {"validation": VALIDATION_ROWS}
+    assert part.tokens < both.tokens
+    assert part.disk_bytes < both.disk_bytes
+    large = plan(work, tmp_path, model_name_or_path=config_only, max_tokens_per_batch=10**6)
+    assert large.memory_bytes is not None
+    assert both.memory_bytes is not None
+    assert large.memory_bytes > both.memory_bytes
+    assert plan(work, tmp_path, model_name_or_path=config_only, max_seq_length=4).tokens == 4 * sum(both.rows.values())
+
+
+def test_the_estimate_of_the_tokens_is_near_the_truth(work: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+    counts = [len(ids) + 2 for split in SPLITS for ids in opinion_set.read(split, ("ids1",))["ids1"].to_pylist()]
+    assert 0.5 < plan(work, tmp_path).tokens / sum(counts) < 2  # the tiny vocabulary's tokens are whole words
+
+
+def test_a_job_that_is_not_there_is_refused(work: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--shard-index: 2 is not below --num-shards 2"):
+        plan(work, tmp_path, shard_index=2, num_shards=2)

@@ -1,0 +1,262 @@
+"""What a masked LM says about a corpus, as a set of tokens: right, complete, resumable."""
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from pipeline.errors import ConfigError, FingerprintMismatchError, TeacherError
+from pipeline.logit_set.codecs import CODECS, Dense
+from pipeline.logit_set.record import TokensManifest, read_manifest
+from pipeline.logit_set.token_reader import TokenSet, open_tokens
+from pipeline.logit_set.tokens import MaskedRows, split_table
+from teacher.corpus.masking import mask
+from teacher.corpus.text import masking_plan, open_text
+from teacher.dump import tokens as tokens
+from teacher.dump.tokens import dump_mlm
+from teacher.inference.masked_lm import load_masked_lm
+from tests.conftest import corpus_config
+from tests.teacher.conftest import distill, kill_when
+
+SPLITS = ("train", "validation")
+
+
+def write(work: Path, store: Path, **changes: Any) -> TokensManifest:
+    manifest = dump_mlm(corpus_config(work, store, **changes), "distill teacher-dump")
+    assert manifest is not None
+    return manifest
+
+
+def table(token_set: TokenSet, split: str) -> pa.Table:
+    groups = itertools.chain(*(token_set.read_shard(shard) for shard in token_set.shards(split)))
+    return pa.concat_tables(groups)
+
+
+def rows_of(token_set: TokenSet, split: str) -> tuple[MaskedRows, dict[str, pa.Array]]:
+    return split_table(table(token_set, split))
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Every row of two sets is the same, draws included."""
+    for split in SPLITS:
+        assert table(open_tokens(one), split).equals(table(open_tokens(other), split))
+
+
+@pytest.mark.parametrize("codec", ["dense", "hidden"])
+def test_predictions_are_those_of_transformers_one_row_at_a_time(
+    codec: str, token_store: Path, masked_lm: Path
+) -> None:
+    token_set = open_tokens(token_store / codec)
+    tokenizer = AutoTokenizer.from_pretrained(masked_lm)
+    model = AutoModelForMaskedLM.from_pretrained(masked_lm).eval()
+    for split in SPLITS:
+        rows, columns = rows_of(token_set, split)
+        stored = CODECS[token_set.manifest.codec.name].decode(
+            token_set.manifest.codec, columns, 1.0, token_set.decoder()
+        )
+        assert isinstance(stored, Dense)
+        for row in range(len(rows)):
+            ids = [tokenizer.cls_token_id, *rows.ids[row].tolist(), tokenizer.sep_token_id]
+            with torch.no_grad():
+                expected_LV = model(torch.tensor([ids])).logits[0].softmax(dim=1)
+            mine = slice(int(rows.positions.offsets[row]), int(rows.positions.offsets[row + 1]))
+            expected_PV = expected_LV[torch.from_numpy(rows.positions[row]) + 1]
+            torch.testing.assert_close(stored.probability_PV[mine], expected_PV, rtol=0, atol=2e-2)
+            assert float((stored.probability_PV[mine] - expected_PV).abs().mean()) < 1e-3
+
+
+def test_rows_are_the_masking_of_the_corpus(work: Path, token_store: Path) -> None:
+    config = corpus_config(work, token_store, name="sampled")
+    text = open_text(config)
+    lm = load_masked_lm(str(work / "teachers" / "mlm"), None, 32)
+    plan = masking_plan(text, lm.tokens, config.seed, config.num_copies)
+    for split in SPLITS:
+        expected = [
+            (int(part.source_row_N[s]), int(part.piece_N[s]), int(copy), masked.ids[row].tolist())
+            for part in text.sequences(lm.tokens, split, 0, text.documents.num_documents)
+            for masked in [mask(part, plan)]
+            for row, (s, copy) in enumerate(zip(masked.sequence_R, masked.copy_R, strict=True))
+        ]
+        rows, _ = rows_of(open_tokens(token_store / "sampled"), split)
+        keys = zip(rows.source_row_R.tolist(), rows.piece_R.tolist(), rows.copy_R.tolist(), strict=True)
+        assert [(*key, rows.ids[row].tolist()) for row, key in enumerate(keys)] == expected
+        assert {row % 5 == 0 for row in rows.source_row_R.tolist()} == {split == "validation"}
+
+
+def test_scores_are_the_teachers_on_the_masked_tokens(token_store: Path) -> None:
+    token_set = open_tokens(token_store / "dense")
+    for split, scores in token_set.manifest.scores.items():
+        rows, columns = rows_of(token_set, split)
+        stored = CODECS["dense"].decode(token_set.manifest.codec, columns, 1.0, None)
+        assert isinstance(stored, Dense)
+        probability_PV = stored.probability_PV
+        target_P = torch.from_numpy(rows.targets.flat)
+        assert scores["positions"] == len(target_P)
+        right = float((probability_PV.argmax(dim=1) == target_P).float().mean())
+        nats = -probability_PV[torch.arange(len(target_P)), target_P].log().mean()
+        assert scores["masked_accuracy"] == pytest.approx(right)
+        assert scores["perplexity"] == pytest.approx(float(nats.exp()), rel=2e-3)
+        assert scores["kept_mass"] == 1
+        size = sum(path.stat().st_size for path in (token_store / "dense" / "tokens").glob(f"{split}-*"))
+        assert scores["bytes_per_position"] == pytest.approx(size / len(target_P))
+
+
+@pytest.mark.parametrize("max_tokens", [8, 100_000])
+def test_batches_have_no_say_in_what_is_stored(work: Path, token_store: Path, tmp_path: Path, max_tokens: int) -> None:
+    write(work, tmp_path, name="topk", codec="topk", top_k=10, max_tokens_per_batch=max_tokens)
+    for split in SPLITS:
+        one, other = (table(open_tokens(store / "topk"), split) for store in (token_store, tmp_path))
+        for name in ("source_row", "piece", "copy", "ids", "positions", "targets"):
+            assert one.column(name).equals(other.column(name))
+        logs = [np.concatenate(t.column("log_z").to_pylist()) for t in (one, other)]
+        np.testing.assert_allclose(logs[0], logs[1], rtol=0, atol=1e-4)
+
+
+def test_a_lost_shard_is_written_again_and_nothing_else(work: Path, token_store: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(token_store / "sampled", tmp_path / "sampled"))
+    before = {path.name: path.stat().st_mtime_ns for path in root.glob("tokens/*")}
+    lost = read_manifest(root).shards[-1].path
+    content = pq.read_table(root / lost)
+    (root / lost).unlink()
+    assert write(work, tmp_path, name="sampled", codec="sampled").state == "verified"
+    assert pq.read_table(root / lost).equals(content)
+    after = {path.name: path.stat().st_mtime_ns for path in root.glob("tokens/*")}
+    assert {name for name in after if after[name] != before[name]} == {Path(lost).name}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seed": 7}, "masking"),
+        ({"mlm_probability": 0.3}, "masking"),
+        ({"masking": "frequency"}, "masking"),
+        ({"min_seq_length": 6}, "corpus"),
+        ({"packing": "blocks"}, "corpus"),
+        ({"num_samples": 9}, "codec"),
+        ({"codec": "topk"}, "codec"),
+        ({"max_documents": 50}, "documents"),
+        ({"precision": "bf16"}, "precision"),
+    ],
+)
+def test_another_setting_is_never_mixed_in(
+    work: Path, token_store: Path, tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    shutil.copytree(token_store / "sampled", tmp_path / "sampled")
+    with pytest.raises(FingerprintMismatchError, match=rf"made with other settings:(\n.*)*- {named}"):
+        write(work, tmp_path, name="sampled", **({"codec": "sampled", "top_k": 5} | changes))
+
+
+def test_jobs_share_the_work(work: Path, token_store: Path, tmp_path: Path) -> None:
+    first = write(work, tmp_path, name="sampled", codec="sampled", num_shards=2, shard_index=1)
+    assert first.state == "staged"
+    assert write(work, tmp_path, name="sampled", codec="sampled", num_shards=2).state == "verified"
+    for split in SPLITS:
+        assert table(open_tokens(tmp_path / "sampled"), split).equals(
+            table(open_tokens(token_store / "sampled"), split)
+        )
+
+
+def test_enough_copies_of_packed_blocks_mask_every_word_once(
+    work: Path, masked_lm: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    # 16 tokens, of which one or two are separators: 2 are masked in each copy
+    manifest = write(work, tmp_path, packing="blocks", max_seq_length=18, num_copies=8, codec="topk", top_k=2)
+    rows, _ = rows_of(open_tokens(tmp_path / manifest.name), "train")
+    separator = AutoTokenizer.from_pretrained(masked_lm).sep_token_id
+    blocks: dict[tuple[int, int], list[int]] = {}
+    for row, key in enumerate(zip(rows.source_row_R.tolist(), rows.piece_R.tolist(), strict=True)):
+        blocks.setdefault(key, []).append(row)
+    full = [block for block in blocks.values() if len(rows.ids[block[0]]) == 16]
+    assert len(full) >= len(blocks) - 3  # the last block of each shard may be shorter
+    for block in full:
+        original = rows.ids[block[0]].copy()
+        original[rows.positions[block[0]]] = rows.targets[block[0]]
+        words = np.flatnonzero(original != separator).tolist()
+        one_round = block[: -(-len(words) // 2)]
+        assert sorted(np.concatenate([rows.positions[row] for row in one_round]).tolist()) == words
+
+
+@pytest.mark.parametrize("logit", [float("nan"), float("inf")])
+def test_a_teacher_that_says_nan_is_stopped(
+    work: Path, masked_lm: Path, corpus_file: Path, tmp_path: Path, logit: float
+) -> None:
+    folder = Path(shutil.copytree(masked_lm, tmp_path / "mlm"))
+    model = AutoModelForMaskedLM.from_pretrained(folder)
+    with torch.no_grad():
+        model.cls.predictions.decoder.bias[7] = logit
+    model.save_pretrained(folder)
+    with pytest.raises(TeacherError, match="gives NaN or Inf near document"):
+        write(work, tmp_path / "store", model_name_or_path=str(folder))
+
+
+def test_an_encoder_without_a_trained_head_is_no_teacher(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(TeacherError, match=r"no weights for .*predictions.*finetune-teacher --objective mlm"):
+        write(work, tmp_path, model_name_or_path=str(work / "bert"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"signal": "logits"}, "--signal mlm and --corpus go together"),
+        ({"task": "mrpc"}, "--task: is for a task, not for a corpus"),
+        ({"min_seq_length": 40}, "--min-seq-length: 40 is above --max-seq-length 32"),
+        ({"codec": "topk", "top_k": 100_000}, "--top-k: 100000, but the vocabulary has"),
+        ({"model_name_or_path": None}, "--model-name-or-path: corpus 'tiny' has no default teacher"),
+        ({"shard_index": 3}, "--shard-index: 3 is not below --num-shards 1"),
+    ],
+)
+def test_wrong_flags(
+    work: Path, masked_lm: Path, corpus_file: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        write(work, tmp_path, **changes)
+
+
+def flags(work: Path, store: Path) -> list[object]:
+    values = corpus_config(work, store, name="sampled", codec="sampled").model_dump(exclude_unset=True)
+    return [
+        "teacher-dump",
+        *itertools.chain(*((f"--{name.replace('_', '-')}", value) for name, value in values.items())),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [1, 3])
+def test_killed_and_repeated_is_as_if_never_killed(work: Path, token_store: Path, tmp_path: Path, shards: int) -> None:
+    root = tmp_path / "sampled"
+    process = distill(*flags(work, tmp_path))
+    kill_when(process, lambda: len(list(root.glob("tokens/*.parquet"))) >= shards)
+    assert write(work, tmp_path, name="sampled", codec="sampled").state == "verified"
+    assert_same(root, token_store / "sampled")
+    assert not list(root.rglob("*.distill-tmp"))
+
+
+@pytest.mark.slow
+def test_two_processes_write_what_one_does(work: Path, token_store: Path, tmp_path: Path) -> None:
+    launch = ["launch", "--cpu", "--num_processes", 2, "--main_process_port", 0, "--no_python", "distill"]
+    process = distill(*launch, *flags(work, tmp_path), program="accelerate")
+    _, error = process.communicate(timeout=180)
+    assert process.returncode == 0, error
+    for split in SPLITS:
+        assert table(open_tokens(tmp_path / "sampled"), split).equals(
+            table(open_tokens(token_store / "sampled"), split)
+        )
+
+
+def test_memory_is_bounded_by_row_groups(
+    work: Path, token_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "rows_per_group", lambda codec: 7)
+    write(work, tmp_path, name="sampled", codec="sampled")
+    for split in SPLITS:
+        assert table(open_tokens(tmp_path / "sampled"), split).equals(
+            table(open_tokens(token_store / "sampled"), split)
+        )
+        assert all(rows <= 7 for _, rows in open_tokens(tmp_path / "sampled").groups(split))

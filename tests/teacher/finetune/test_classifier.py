@@ -1,0 +1,241 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+from transformers import AutoModelForSequenceClassification
+
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
+from pipeline.sources import load_source, sentences
+from pipeline.tasks.target import Target, gold_arrays, predicted_scores
+from pipeline.tasks.task import Task, load_task
+from pipeline.text.tokenizer import tokenize
+from pipeline.training.run_record import Record, read_record
+from teacher.config import FinetuneConfig
+from teacher.finetune.classifier import finetune
+from teacher.inference.batches import teacher_logits
+from teacher.inference.classifier import load_teacher
+from teacher.inference.precision import inference_mode
+from teacher.tiny import create_tiny_bert
+from tests.teacher.conftest import WORDS, MakeTask, distill, kill_when, make_louder
+
+Run = Callable[..., Record]
+
+
+@pytest.fixture
+def run(work: Path, tmp_path: Path) -> Run:
+    """Fine-tunes the tiny BERT on the opinion task for a few steps, into ``out``."""
+
+    def run_it(**changes: Any) -> Record:
+        settings: dict[str, Any] = {
+            "manifest": work / "opinion.yaml",
+            "data": work / "data",
+            "model_name_or_path": str(work / "bert"),
+            "output_dir": tmp_path / "out",
+            "num_train_epochs": 2,
+            "learning_rate": 1e-3,
+            "per_device_train_batch_size": 16,
+            "max_seq_length": 32,
+        }
+        return finetune(FinetuneConfig.from_flags(**settings | changes), "distill finetune-teacher")
+
+    return run_it
+
+
+@pytest.fixture
+def learn_words(run: Run, work: Path, tmp_path: Path) -> Run:
+    """Fine-tunes on the words task."""
+
+    def run_it(**changes: Any) -> Record:
+        settings = {"manifest": tmp_path / "words.yaml", "data": tmp_path / "data", "per_device_train_batch_size": 4}
+        return run(**settings | changes)
+
+    return run_it
+
+
+def test_learns_which_word_has_which_label(learn_words: Run, word_task: MakeTask, tmp_path: Path) -> None:
+    task = word_task(("ash", "birch"))
+    learn = learn_words(model_name_or_path=tiny_bert(tmp_path), num_train_epochs=4)
+    assert learn["result"]["best"]["metrics"] == {"validation": {"accuracy": 1.0}}
+    assert accuracy(task, tmp_path) == 1.0
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["id2label"] == {"0": "ash", "1": "birch"}
+    assert not list((tmp_path / "out").glob("checkpoint*"))
+
+
+def test_the_best_epoch_is_kept(learn_words: Run, word_task: MakeTask, tmp_path: Path) -> None:
+    task = word_task(("ash", "birch"))
+    write_rows(tmp_path / "data" / "validation.jsonl", [{"text": WORDS[k % 2], "label": 1 - k % 2} for k in range(60)])
+    settings = {"model_name_or_path": tiny_bert(tmp_path), "learning_rate": 3e-3}
+    record = learn_words(**settings, num_train_epochs=4, warmup_steps=15 * 10)
+    values = [entry["metrics"]["validation"]["accuracy"] for entry in record["result"]["history"]]
+    assert values[-1] == 0 < max(values)  # what it learns is wrong on the dev split, so that the last epoch is worse
+    assert record["result"]["best"]["metrics"]["validation"]["accuracy"] == max(values)
+    assert accuracy(task, tmp_path) == pytest.approx(max(values))
+
+
+def test_of_equally_good_epochs_the_one_named_best_is_kept(
+    learn_words: Run, word_task: MakeTask, tmp_path: Path
+) -> None:
+    task = word_task(("ash", "birch"), splits={"train": None, "validation": None, "test": None})
+    undecided = [{"text": "apple", "label": 0}, {"text": "apple", "label": 1}]  # one of two right, whatever is learned
+    contrary = [{"text": WORDS[k % 2], "label": 1 - k % 2} for k in range(60)]
+    write_rows(tmp_path / "data" / "validation.jsonl", undecided)
+    write_rows(tmp_path / "data" / "test.jsonl", contrary)
+    settings = {"model_name_or_path": tiny_bert(tmp_path), "learning_rate": 3e-3}
+    result = learn_words(**settings, num_train_epochs=4, warmup_steps=15 * 10)["result"]
+    assert {entry["metrics"]["validation"]["accuracy"] for entry in result["history"]} == {0.5}
+    assert len({entry["metrics"]["test"]["accuracy"] for entry in result["history"]}) > 1
+    assert accuracy(task, tmp_path, "test") == pytest.approx(result["best"]["metrics"]["test"]["accuracy"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [(0, 5), (1, 2)], ids=["first epoch", "second epoch"])
+def test_killed_and_repeated_is_as_undisturbed(place: tuple[int, int], run: Run, work: Path, tmp_path: Path) -> None:
+    undisturbed = run(output_dir=tmp_path / "undisturbed", per_device_train_batch_size=4, num_train_epochs=3)
+    flags: dict[str, object] = {
+        "manifest": work / "opinion.yaml",
+        "data": work / "data",
+        "model-name-or-path": work / "bert",
+    }
+    flags |= {"output-dir": tmp_path / "out", "num-train-epochs": 3, "learning-rate": 1e-3, "max-seq-length": 32}
+    flags |= {"per-device-train-batch-size": 4, "save-steps": 1}
+    process = distill("finetune-teacher", *(part for flag, value in flags.items() for part in (f"--{flag}", value)))
+    kill_when(process, lambda: progress(tmp_path / "out" / "checkpoint.safetensors") >= place)
+    assert read_record(tmp_path / "out" / "finetune.json")["state"] == "running"
+    reached = progress(tmp_path / "out" / "checkpoint.safetensors")
+    assert place <= reached < (3, 0)
+    resumed = run(per_device_train_batch_size=4, num_train_epochs=3)
+    assert resumed["result"] == undisturbed["result"]
+    assert_same_weights(tmp_path / "out", tmp_path / "undisturbed")
+
+
+def test_other_settings_are_refused(run: Run) -> None:
+    run(num_train_epochs=1)
+    with pytest.raises(FingerprintMismatchError, match=r"- learning_rate: 0\.001 there, 0\.0005 now"):
+        run(num_train_epochs=1, learning_rate=5e-4)
+    with pytest.raises(FingerprintMismatchError, match=r"- seed: 42 there, 1 now"):
+        run(num_train_epochs=1, seed=1)
+
+
+def test_other_rows_are_refused(learn_words: Run, word_task: MakeTask) -> None:
+    word_task(("ash", "birch"))
+    learn_words(num_train_epochs=1)
+    word_task(("ash", "birch"), rows=20)
+    with pytest.raises(FingerprintMismatchError, match=r"- rows\.train: .* there, .* now"):
+        learn_words(num_train_epochs=1)
+
+
+def test_a_finished_run_is_not_repeated(run: Run, tmp_path: Path) -> None:
+    first = run(num_train_epochs=1)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    assert run(num_train_epochs=1, save_steps=7) == first
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_the_same_seed_gives_the_same_teacher(run: Run, tmp_path: Path) -> None:
+    results = [run(output_dir=tmp_path / name, seed=seed)["result"] for name, seed in (("a", 1), ("b", 1), ("c", 2))]
+    assert results[0] == results[1]
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(AssertionError):
+        assert_same_weights(tmp_path / "a", tmp_path / "c")
+
+
+@pytest.mark.parametrize(("objective", "outputs"), [(None, 1), ("regression", 1), ("classification", 21)])
+def test_scores_are_learned_as_one_number_or_as_bins(
+    objective: str | None, outputs: int, learn_words: Run, tmp_path: Path
+) -> None:
+    manifest: dict[str, object] = {
+        "name": "words",
+        "type": "regression",
+        "score_range": [0, 5],
+        "metrics": ["pearson", "spearmanr"],
+    }
+    manifest |= {"columns": {"sentence1": "text", "label": "score"}, "splits": {"train": None}}
+    manifest |= {"bins": {"low": 1.0, "high": 5.0, "width": 0.2}}
+    (tmp_path / "words.yaml").write_text(json.dumps(manifest))
+    (tmp_path / "data").mkdir()
+    write_rows(tmp_path / "data" / "train.jsonl", [{"text": WORDS[k % 2], "score": (1, 5)[k % 2]} for k in range(60)])
+    settings = {"model_name_or_path": tiny_bert(tmp_path), "learning_rate": 3e-3, "num_train_epochs": 10}
+    learn_words(objective=objective, **settings)
+    target, logits_NC, _, score_N = ask(load_task(manifest=tmp_path / "words.yaml"), tmp_path, "train")
+    assert np.abs(predicted_scores(target, logits_NC) - score_N).max() < 0.5
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert model.config.num_labels == outputs
+    if outputs == 21:
+        assert [model.config.id2label[k] for k in (0, 1, 20)] == ["1", "1.2", "5"]
+
+
+def test_rows_without_gold_are_skipped(learn_words: Run, word_task: MakeTask, tmp_path: Path) -> None:
+    word_task(("ash", "birch"), rows=20)
+    encoder = tiny_bert(tmp_path)
+    learn_words(model_name_or_path=encoder, output_dir=tmp_path / "labelled", num_train_epochs=1)
+    with (tmp_path / "data" / "train.jsonl").open("a") as stream:
+        stream.writelines([json.dumps({"text": "candle door engine", "label": -1}) + "\n"] * 7)
+    learn_words(model_name_or_path=encoder, output_dir=tmp_path / "mixed", num_train_epochs=1)
+    assert_same_weights(tmp_path / "labelled", tmp_path / "mixed")
+
+
+def test_without_a_dev_split_the_last_epoch_is_the_best(learn_words: Run, word_task: MakeTask, tmp_path: Path) -> None:
+    word_task(("ash", "birch"), rows=20)
+    (tmp_path / "data" / "validation.jsonl").unlink()
+    assert learn_words()["result"]["best"] == {"epoch": 2, "metrics": {}}
+
+
+def test_without_a_train_split_there_is_nothing_to_learn(learn_words: Run, word_task: MakeTask, tmp_path: Path) -> None:
+    word_task(("ash", "birch"), rows=20)
+    (tmp_path / "data" / "train.jsonl").unlink()
+    with pytest.raises(DataError, match="'words': no train split"):
+        learn_words()
+
+
+def test_an_objective_that_the_task_has_not_is_refused(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--objective regression: task 'opinion' has labels"):
+        run(objective="regression")
+    assert not (tmp_path / "out").exists()
+
+
+def tiny_bert(tmp_path: Path) -> str:
+    """An encoder that knows the words, with weights large enough to tell them apart from the start."""
+    create_tiny_bert(tmp_path / "encoder", WORDS, hidden_size=32, num_layers=1)
+    make_louder(tmp_path / "encoder")
+    return str(tmp_path / "encoder")
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def progress(checkpoint: Path) -> tuple[int, int]:
+    """Epoch and step of a checkpoint."""
+    if not checkpoint.exists():
+        return (-1, 0)
+    with safe_open(checkpoint, framework="np") as file:
+        values = json.loads(file.metadata()["progress"])
+    return values["epoch"], values["step"]
+
+
+def ask(task: Task, tmp_path: Path, split: str) -> tuple[Target, Floats, Ints, Floats]:
+    """What the weights that were kept say on a split, and its gold."""
+    teacher = load_teacher(task, str(tmp_path / "out"), None, (), 32)
+    rows = load_source(task, tmp_path / "data").splits[split]
+    with inference_mode(teacher.model.device, "fp32"):
+        logits_NC = teacher_logits(teacher, tokenize(teacher.tokenizer, *sentences(rows), 32), 64)
+    return (teacher.target, logits_NC, *gold_arrays(rows))
+
+
+def accuracy(task: Task, tmp_path: Path, split: str = "validation") -> float:
+    _, logits_NC, label_N, _ = ask(task, tmp_path, split)
+    return float((logits_NC.argmax(axis=1) == label_N).mean())
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    a, b = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    assert a.keys() == b.keys()
+    for name, array in a.items():
+        np.testing.assert_array_equal(array, b[name], err_msg=name)

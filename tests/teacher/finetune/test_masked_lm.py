@@ -1,0 +1,125 @@
+"""Training a masked LM: it learns, stops and goes on, and ends as a teacher that can be dumped."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
+from teacher.config import FinetuneConfig
+from teacher.corpus.masking import mask
+from teacher.corpus.text import masking_plan, open_text
+from teacher.finetune.masked_lm import evaluate_mlm, finetune_mlm
+from teacher.inference.masked_lm import ask, load_masked_lm
+from tests.teacher.conftest import distill, kill_when
+
+
+def config(work: Path, output_dir: Path, **changes: Any) -> FinetuneConfig:
+    settings: dict[str, Any] = {
+        "objective": "mlm",
+        "corpus": "tiny",
+        "data": work / "corpus.txt",
+        "model_name_or_path": str(work / "bert"),
+        "output_dir": output_dir,
+        "max_seq_length": 32,
+        "min_seq_length": 4,
+        "validation_every": 5,
+        "max_steps": 24,
+        "save_steps": 6,
+        "per_device_train_batch_size": 16,
+        "learning_rate": 5e-3,
+    }
+    return FinetuneConfig.from_flags(**settings | changes)
+
+
+def test_an_encoder_without_a_head_becomes_a_masked_lm(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    record = finetune_mlm(config(work, tmp_path, max_steps=60, save_steps=20), "x")
+    first, *_, last = (entry["metrics"]["validation"] for entry in record["result"]["history"])
+    assert last["perplexity"] < first["perplexity"] < 44  # the size of the vocabulary is that of knowing nothing
+    lm = load_masked_lm(str(tmp_path), None, 32)
+    text = open_text(config(work, tmp_path))
+    plan = masking_plan(text, lm.tokens, 42, 1)
+    masked = [mask(part, plan) for part in text.sequences(lm.tokens, "validation", 0, 60)]
+    assert evaluate_mlm(lm, masked[0]) == pytest.approx(last)
+
+
+def test_asking_about_some_positions_is_the_plain_models_answer_there(work: Path, masked_lm: Path) -> None:
+    lm = load_masked_lm(str(masked_lm), None, 32)
+    text = open_text(config(work, work))
+    [sequences] = text.sequences(lm.tokens, "validation", 0, 60)
+    masked = mask(sequences, masking_plan(text, lm.tokens, 1, 1))
+    rows = [4, 0, 7]
+    with torch.no_grad():
+        hidden_PH, logits_PV = ask(lm, masked.ids, masked.positions, rows)
+        model, place = AutoModelForMaskedLM.from_pretrained(masked_lm).eval(), 0
+        for row in rows:
+            ids = torch.tensor([[*lm.tokens.frame[0], *masked.ids[row].tolist(), *lm.tokens.frame[1]]])
+            for position in masked.positions[row]:
+                expected_V = model(ids).logits[0, 1 + position]
+                torch.testing.assert_close(logits_PV[place], expected_V, rtol=1e-4, atol=1e-4)
+                again_V = model.get_output_embeddings()(hidden_PH[place])
+                torch.testing.assert_close(again_V, expected_V, rtol=1e-4, atol=1e-4)
+                place += 1
+    assert place == len(logits_PV)
+
+
+def test_a_stopped_run_ends_where_an_undisturbed_one_does(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    whole = finetune_mlm(config(work, tmp_path / "whole"), "x")
+    values = config(work, tmp_path / "killed").model_dump(exclude_unset=True)
+    named = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())
+    process = distill("finetune-teacher", *itertools.chain(*named))
+    kill_when(process, lambda: (tmp_path / "killed" / "checkpoint.safetensors").exists())
+    again = finetune_mlm(config(work, tmp_path / "killed"), "x")
+    assert again["result"]["history"] == whole["result"]["history"]
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed")]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+def test_a_finished_run_is_not_repeated_and_another_is_refused(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    done = finetune_mlm(config(work, tmp_path, max_steps=2), "x")
+    assert finetune_mlm(config(work, tmp_path, max_steps=2), "y") == done
+    with pytest.raises(FingerprintMismatchError, match=r"mlm_probability: 0\.15 there, 0\.4 now"):
+        finetune_mlm(config(work, tmp_path, max_steps=2, mlm_probability=0.4), "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"corpus": None}, "--objective mlm and --corpus go together"),
+        ({"objective": None}, "--objective mlm and --corpus go together"),
+        ({"num_train_epochs": 2}, "--num-train-epochs: is for a task"),
+        ({"task": "mrpc"}, "--task: is for a task"),
+        ({"min_seq_length": 33}, "--min-seq-length: 33 is above --max-seq-length 32"),
+    ],
+)
+def test_wrong_flags(work: Path, corpus_file: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        finetune_mlm(config(work, tmp_path / "run", **changes), "x")
+
+
+def test_too_little_text(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_text("the food was superb .\nawful !\n")
+    with pytest.raises(DataError, match=r"few\.txt: no text to train on that is as long as --min-seq-length 5"):
+        finetune_mlm(config(work, tmp_path / "run", data=tmp_path / "few.txt", min_seq_length=5), "x")
+
+
+def test_a_run_without_validation_text(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("awful !\n" + 8 * "the food was superb .\n")
+    settings = {"data": tmp_path / "short.txt", "max_steps": 3, "validation_every": 100, "min_seq_length": 5}
+    few = config(work, tmp_path / "run", **settings)
+    assert [entry["metrics"] for entry in finetune_mlm(few, "x")["result"]["history"]] == [{}]
+
+
+def test_the_command(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    values = config(work, tmp_path, max_steps=2).model_dump(exclude_unset=True)
+    named = ((f"--{name.replace('_', '-')}", str(value)) for name, value in values.items())
+    result = CliRunner().invoke(app, ["finetune-teacher", *itertools.chain(*named), "--json"])
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["result"]["best"]["epoch"] == 2
