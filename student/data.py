@@ -91,12 +91,12 @@ def load_chosen(logit_set: LogitSet, query: str) -> Examples:
 
 
 def _examples(logit_set: LogitSet, split: str, rows: pa.Table, weight_N: Floats) -> Examples:
-    is_pair = logit_set.manifest.task.is_pair
+    is_pair = logit_set.record.task.is_pair
     examples = Examples(
         ragged(rows.column("ids1")),
         ragged(rows.column("ids2")) if is_pair else None,
         *gold_arrays(rows),
-        logits_of(rows, logit_set.manifest.target.num_logits),
+        logits_of(rows, logit_set.record.target.num_logits),
         weight_N,
         keys_sha256(rows),
     )
@@ -105,16 +105,16 @@ def _examples(logit_set: LogitSet, split: str, rows: pa.Table, weight_N: Floats)
 
 
 def _check_ranges(logit_set: LogitSet, split: str, examples: Examples) -> None:
-    """A set from elsewhere may say of itself that it is verified, and hold what its own manifest has no room for."""
-    manifest, where = logit_set.manifest, f"{logit_set.root}, {split}"
+    """A set from elsewhere may say of itself that it is verified, and hold what its own record has no room for."""
+    record, where = logit_set.record, f"{logit_set.root}, {split}"
     for part in examples.sequences:
         low, high = int(part.flat.min(initial=0)), int(part.flat.max(initial=0))
-        if low < 0 or high >= manifest.tokenizer.vocabulary_size:
+        if low < 0 or high >= record.tokenizer.vocabulary_size:
             raise IntegrityError(f"{where}: id {high if low == 0 else low} is beyond its tokenizer's vocabulary")
-        if part.lengths.max(initial=0) > manifest.max_seq_length:
-            raise IntegrityError(f"{where}: a sentence has more than {manifest.max_seq_length} tokens")
-    unknown_N = (examples.label_N < NO_LABEL) | (examples.label_N >= manifest.target.num_logits)
-    if manifest.target.kind == "classes" and unknown_N.any():
+        if part.lengths.max(initial=0) > record.max_seq_length:
+            raise IntegrityError(f"{where}: a sentence has more than {record.max_seq_length} tokens")
+    unknown_N = (examples.label_N < NO_LABEL) | (examples.label_N >= record.target.num_logits)
+    if record.target.kind == "classes" and unknown_N.any():
         raise IntegrityError(f"{where}: label {examples.label_N[unknown_N][0]} is not one of its labels")
     if not np.isfinite(examples.teacher_NC).all():
         raise IntegrityError(f"{where}: a logit is not a finite number")

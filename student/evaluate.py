@@ -12,7 +12,7 @@ from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.query.mixture import open_sets
 from pipeline.tasks.intervals import bootstrap_intervals
 from pipeline.tasks.metrics import bin_scores, fidelity, glue_score, majority_scores, score_logits
-from pipeline.training.run_record import RUN_RECORD, Record, read_record, recorded_sets
+from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, recorded_sets
 from student.config import EvaluateConfig
 from student.data import Examples, as_read, load_examples, sorted_batches
 from student.model.architecture import StudentConfig
@@ -35,13 +35,13 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     Raises:
         DataError: if the set is not where it was; FingerprintMismatchError: if its ids come from another tokenizer.
     """
-    record = read_record(config.run / RUN_RECORD)
+    record = read_run_record(config.run / RUN_RECORD)
     student = Student.load(config.run).to(default_device())
     logit_set = open_measured(record, config.logits, config.store, config.allow_unverified)
     return {split: evaluate_split(student, rows) for split, rows in dev_examples(student.config, logit_set).items()}
 
 
-def open_measured(record: Record, logits: str | None, store: Path, allow_unverified: bool = False) -> LogitSet:
+def open_measured(record: RunRecord, logits: str | None, store: Path, allow_unverified: bool = False) -> LogitSet:
     """Opens the set that a run is to be measured on: the given one, or those it was trained on, mixed as they were.
 
     Raises:
@@ -60,12 +60,12 @@ def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Exampl
         DataError: if there are none.
         FingerprintMismatchError: if the set is not one that the student can read.
     """
-    path, manifest = logit_set.root, logit_set.manifest
-    if manifest.tokenizer.sha256 != config.tokenizer_sha256:
+    path, record = logit_set.root, logit_set.record
+    if record.tokenizer.sha256 != config.tokenizer_sha256:
         raise FingerprintMismatchError(f"{path}: its token ids come from another tokenizer than the student's")
-    if manifest.target != config.target:
+    if record.target != config.target:
         raise FingerprintMismatchError(f"{path}: its logits mean something else than the student's")
-    if manifest.task.is_pair != config.is_pair:
+    if record.task.is_pair != config.is_pair:
         raise FingerprintMismatchError(f"{path}: one of the set and the student is for pairs, the other is not")
     splits = [split for split in logit_set.splits if split != "train"]
     if not splits:

@@ -9,7 +9,7 @@ from torch import nn
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, raise_all
 from pipeline.files import make_folder, sha256
-from pipeline.training.run_record import RUN_RECORD, Record, read_record, write_record
+from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, write_run_record
 from student.config import ExportConfig
 from student.data import Examples
 from student.evaluate import dev_examples, evaluate_split, open_measured
@@ -32,7 +32,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
         FingerprintMismatchError: if the output folder holds something else.
         IntegrityError: if the run is damaged, or the ONNX file does not say what the student says.
     """
-    student, record = Student.load(config.run), read_record(config.run / RUN_RECORD)
+    student, record = Student.load(config.run), read_run_record(config.run / RUN_RECORD)
     raise_all(ConfigError, "wrong flags", _problems(config, student, record))
     if config.onnx is not None:
         check_exportable(student)
@@ -84,7 +84,7 @@ def with_small_tables(student: Student, dtype: SmallDtype) -> Student:
     return small.eval()
 
 
-def _problems(config: ExportConfig, student: Student, record: Record) -> list[str]:
+def _problems(config: ExportConfig, student: Student, record: RunRecord) -> list[str]:
     problems = []
     if record["state"] != "finished":
         problems.append(f"{config.run}: not finished; repeat its command first: {record['command']}")
@@ -98,14 +98,14 @@ def _problems(config: ExportConfig, student: Student, record: Record) -> list[st
     return problems
 
 
-def _check_folder(folder: Path, record: Record) -> None:
+def _check_folder(folder: Path, record: RunRecord) -> None:
     path = folder / RUN_RECORD
-    there = read_record(path).get("exported") if path.exists() else None
+    there = read_run_record(path).get("exported") if path.exists() else None
     if (path.exists() or (folder / WEIGHTS_FILE).exists()) and there != record["exported"]:
         raise FingerprintMismatchError(f"--output-dir {folder}: holds another student; choose another folder")
 
 
-def _dev_rows(config: ExportConfig, student: Student, record: Record) -> dict[str, Examples]:
+def _dev_rows(config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Examples]:
     try:
         return dev_examples(student.config, open_measured(record, config.logits, config.store))
     except (DataError, IntegrityError, FingerprintMismatchError) as error:
@@ -115,9 +115,9 @@ def _dev_rows(config: ExportConfig, student: Student, record: Record) -> dict[st
         return {}
 
 
-def _write_folder(student: Student, record: Record, folder: Path) -> None:
+def _write_folder(student: Student, record: RunRecord, folder: Path) -> None:
     make_folder(folder)
-    write_record(folder / RUN_RECORD, record)  # first, so that a killed export knows its own folder again
+    write_run_record(folder / RUN_RECORD, record)  # first, so that a killed export knows its own folder again
     card = card_text(student.config, num_parameters(student), num_bytes(student), record)
     student.companions[CARD_FILE] = card.encode()
     student.save_pretrained(folder)

@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.reader import find_set
 from pipeline.query.mixture import open_sets
-from pipeline.training.run_record import RUN_RECORD, read_record, recorded_sets
+from pipeline.training.run_record import RUN_RECORD, read_run_record, recorded_sets
 from student.config import ReproduceConfig
 from student.data import load_chosen
 from student.pretrain.model import is_pretrained
@@ -29,7 +29,7 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
     """
     if is_pretrained(config.run):
         raise ConfigError(f"{config.run}: a pretraining run; it has no query, it uses every row of its set")
-    record = read_record(config.run / RUN_RECORD)
+    record = read_run_record(config.run / RUN_RECORD)
     settings = record["settings"]
     missing = sorted(NEEDED - settings.keys())
     if missing:
@@ -42,7 +42,7 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
     rows = load_chosen(logit_set, settings["query"])
     then = settings["logit_set_fingerprints"]
     compared = {
-        f"fingerprint of {one.name}": {"then": recorded, "now": one.manifest.fingerprint}
+        f"fingerprint of {one.name}": {"then": recorded, "now": one.record.fingerprint}
         for one, recorded in zip(logit_set.sets, then, strict=True)
     }
     now = {"rows": len(rows), "rows_sha256": rows.keys_sha256, "logits_sha256": rows.logits_sha256}

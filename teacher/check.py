@@ -76,54 +76,54 @@ def check(config: CheckConfig) -> Check:
     Raises:
         ConfigError: if the set is of another task.
         DataError: if the teacher is not where it was.
-        IntegrityError: if a file of the set is not what its manifest says.
+        IntegrityError: if a file of the set is not what its record says.
     """
     logit_set = open_set(find_set(config.logits, config.store), config.allow_unverified)
-    manifest = logit_set.manifest
+    record = logit_set.record
     teacher = _load(config, logit_set)
     rows = _sample(logit_set, config)
     device = PartialState().device
-    if head_settings(manifest.precision).items() <= manifest.settings.items():
+    if head_settings(record.precision).items() <= record.settings.items():
         keep_head_in_float32(teacher.model)
     teacher.model.to(device)
-    inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
+    inputs = tokenize(teacher.tokenizer, *sentences(rows), record.max_seq_length)
     usual = default_tokens_per_batch(device)
-    with inference_mode(device, manifest.precision):
+    with inference_mode(device, record.precision):
         now_NC, again_NC = (teacher_logits(teacher, inputs, tokens) for tokens in (usual, usual // OTHER_BATCHES))
-    stored_NC = logits_of(rows, manifest.target.num_logits)
-    live = _difference(manifest.target, now_NC, again_NC)
+    stored_NC = logits_of(rows, record.target.num_logits)
+    live = _difference(record.target, now_NC, again_NC)
     worst = int(np.abs(now_NC - stored_NC).max(axis=1).argmax())
     key = rows.select(["split", "source_row", "variant"]).slice(worst, 1).to_pylist()[0]
     return Check(
         rows=rows.num_rows,
-        same_weights=weights_sha256(teacher.model) == manifest.teacher.weights_sha256,
+        same_weights=weights_sha256(teacher.model) == record.teacher.weights_sha256,
         live=live,
-        stored=_difference(manifest.target, now_NC, stored_NC),
+        stored=_difference(record.target, now_NC, stored_NC),
         worst_row=(key["split"], key["source_row"], key["variant"]),
         tolerance=config.tolerance or max(TIMES_NOISE * live.largest, LEAST_TOLERANCE),
     )
 
 
 def _load(config: CheckConfig, logit_set: LogitSet) -> Teacher:
-    manifest = logit_set.manifest
-    task = load_task(None if config.manifest else manifest.task.name, config.manifest)
-    if task.name != manifest.task.name:
-        raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {manifest.task.name!r}")
-    name = config.model_name_or_path or manifest.teacher.name
-    revision = config.model_revision or (None if config.model_name_or_path else manifest.teacher.revision)
-    labels = manifest.teacher.labels if manifest.target.kind == "classes" else ()
+    record = logit_set.record
+    task = load_task(None if config.manifest else record.task.name, config.manifest)
+    if task.name != record.task.name:
+        raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {record.task.name!r}")
+    name = config.model_name_or_path or record.teacher.name
+    revision = config.model_revision or (None if config.model_name_or_path else record.teacher.revision)
+    labels = record.teacher.labels if record.target.kind == "classes" else ()
     try:
-        teacher = load_teacher(task, name, revision, labels, manifest.max_seq_length)
+        teacher = load_teacher(task, name, revision, labels, record.max_seq_length)
     except DataError as error:
         raise DataError(f"{error}. If the teacher lies elsewhere now, say where with --model-name-or-path") from error
-    if teacher.target != manifest.target:
+    if teacher.target != record.target:
         raise DataError(f"teacher {name}: gives {', '.join(teacher.target.names)}, not what the set holds")
     return teacher
 
 
 def _sample(logit_set: LogitSet, config: CheckConfig) -> pa.Table:
-    shards = logit_set.manifest.shards
-    require_shards(logit_set.root, logit_set.manifest, shards)
+    shards = logit_set.record.shards
+    require_shards(logit_set.root, logit_set.record, shards)
     with open_files({"examples": [logit_set.root / shard.path for shard in shards]}) as connection:
         return to_arrow(select(connection, SAMPLE.format(seed=config.seed, sample=config.sample)))
 

@@ -29,6 +29,7 @@ from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.sql.gate import open_database, open_files
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Objective, Task, load_task
+from student.train.train import train
 from teacher.config import DumpConfig
 from teacher.dump.examples import dump
 from teacher.dump.tokens import dump_mlm
@@ -36,6 +37,7 @@ from teacher.finetune.common import save_teacher
 from teacher.inference.classifier import new_classifier
 from teacher.inference.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
+from tests.helpers.students import tiny_config
 
 torch.set_num_threads(1)
 settings.register_profile("tests", deadline=None)  # a busy machine is no failure
@@ -137,21 +139,21 @@ def augmented_set(work: Path, teachers: Path) -> LogitSet:
 def ratings(work: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, LogitSet]:
     """Sets of a task with scores, by the kind of their target; a sentence's score is the number of its good word."""
     folder = tmp_path_factory.mktemp("ratings")
-    manifest = folder / "ratings.yaml"
-    manifest.write_text(RATINGS)
+    record = folder / "ratings.yaml"
+    record.write_text(RATINGS)
     for split in ("train", "validation"):
         lines = (work / f"data/opinion/{split}.jsonl").read_text().splitlines()
         texts = [json.loads(line)["sentence1"] for line in lines]
         rows = [{"sentence1": t, "score": next(k + 1 for k, word in enumerate(GOOD) if word in t)} for t in texts]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = load_task(manifest=manifest)
+    task = load_task(manifest=record)
     objectives: dict[str, Objective] = {"score": "regression", "bins": "classification"}
     for kind, objective in objectives.items():
         torch.manual_seed(1)
         teacher = new_classifier(task, make_target(task, objective), str(work / "bert"), None, 32)
         torch.nn.init.normal_(teacher.model.classifier.weight)  # its scores shall differ from row to row
         save_teacher(teacher.model, teacher.name, teacher.revision, folder / f"teacher-{kind}")
-        places = {"manifest": manifest, "data": folder, "model_name_or_path": str(folder / f"teacher-{kind}")}
+        places = {"manifest": record, "data": folder, "model_name_or_path": str(folder / f"teacher-{kind}")}
         dump(dump_config(work, "ratings", folder / "store", name=kind, **places), "distill teacher-dump")
     return {kind: open_set(folder / "store" / kind) for kind in objectives}
 
@@ -252,3 +254,19 @@ def connection(request: pytest.FixtureRequest, folder: Path) -> Iterator[duckdb.
     )
     with opened as connection:
         yield connection
+
+
+@pytest.fixture(scope="session")
+def opinion_run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on the single-sentence task; read only."""
+    folder = tmp_path_factory.mktemp("opinion_run")
+    train(tiny_config(store / "opinion", folder), "distill train-student --task opinion")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def roles_run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on the pair task; read only."""
+    folder = tmp_path_factory.mktemp("roles_run")
+    train(tiny_config(store / "roles", folder), "distill train-student --task roles")
+    return folder

@@ -28,16 +28,16 @@ def pull(config: PullConfig) -> None:
 
     pulled = pull_set(config)
     if config.json_output:
-        console.print_json({"root": str(pulled.root), "state": pulled.manifest.state, "fetched": pulled.fetched})
+        console.print_json({"root": str(pulled.root), "state": pulled.record.state, "fetched": pulled.fetched})
         return
-    manifest = pulled.manifest
+    record = pulled.record
     pairs = {
-        "state": manifest.state,
-        "holds": manifest.holds,
-        "teacher": manifest.teacher.name,
-        "rows": manifest.num_rows,
-        "bytes": console.size(manifest.num_bytes),
-        "licence of the texts": manifest.licence,
+        "state": record.state,
+        "holds": record.holds,
+        "teacher": record.teacher.name,
+        "rows": record.num_rows,
+        "bytes": console.size(record.num_bytes),
+        "licence of the texts": record.licence,
         "files fetched": len(pulled.fetched),
     }
     console.print_pairs(str(pulled.root), pairs)
@@ -48,12 +48,12 @@ def verify(config: VerifyConfig) -> None:
     """Check a set's every file and row against what it says of itself."""
     from pipeline.sharing.verify import verify as verify_set
 
-    manifest = verify_set(config)
+    record = verify_set(config)
     if config.json_output:
-        console.print_json({"name": manifest.name, "state": manifest.state, "fingerprint": manifest.fingerprint})
+        console.print_json({"name": record.name, "state": record.state, "fingerprint": record.fingerprint})
         return
-    rows = [[split, manifest.rows_of(split), len(manifest.shards_of(split)), "sound"] for split in manifest.splits]
-    console.print_table(["split", "rows", "files", ""], rows, title=f"{manifest.name}: {manifest.state}")
+    rows = [[split, record.rows_of(split), len(record.shards_of(split)), "sound"] for split in record.splits]
+    console.print_table(["split", "rows", "files", ""], rows, title=f"{record.name}: {record.state}")
 
 
 @takes(CardConfig)
@@ -62,11 +62,11 @@ def card(config: CardConfig) -> None:
     from pipeline.files import write_text
     from pipeline.logit_set.card import card_text
     from pipeline.logit_set.reader import find_set
-    from pipeline.logit_set.record import read_manifest
+    from pipeline.logit_set.record import read_set_record
     from pipeline.sharing.files import CARD_FILE
 
     root = find_set(config.logits, config.store)
-    text = card_text(read_manifest(root))
+    text = card_text(read_set_record(root))
     if config.write:
         write_text(root / CARD_FILE, text)
         console.note(f"wrote {root / CARD_FILE}")
@@ -82,7 +82,7 @@ def join(config: JoinConfig) -> None:
     joined = join_set(config, command_line())
     if config.json_output:
         values = {name: getattr(joined, name) for name in ("matched", "extra", "missing", "other_gold")}
-        console.print_json({"root": str(joined.root), "state": joined.manifest.state, **values})
+        console.print_json({"root": str(joined.root), "state": joined.record.state, **values})
         return
     rows = [
         [
@@ -94,7 +94,7 @@ def join(config: JoinConfig) -> None:
         for split in joined.missing
     ]
     heads = ["split", "matched", "yours alone", "the set's alone", "other gold"]
-    console.print_table(heads, rows, title=f"{joined.root}: {joined.manifest.state}")
+    console.print_table(heads, rows, title=f"{joined.root}: {joined.record.state}")
 
 
 def _rows(rows: list[int] | list[tuple[int, int]] | None) -> str:

@@ -24,7 +24,7 @@ def index(
 
     sets = build_catalog(store or store_folder())
     if json_output:
-        console.print_json([manifest.model_dump(mode="json") for manifest in sets])
+        console.print_json([record.model_dump(mode="json") for record in sets])
         return
     rows = [[m.name, view_name(m.name), m.state, m.num_rows, console.size(m.num_bytes), m.teacher.name] for m in sets]
     console.print_table(["set", "view", "state", "rows", "bytes", "teacher"], rows, title=str(store or store_folder()))

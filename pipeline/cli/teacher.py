@@ -69,23 +69,23 @@ def teacher_dump(config: DumpConfig) -> None:
 
         _print_plan(config, estimate(config, *read_rows(config)))
         return
-    from pipeline.logit_set.record import AugmentedManifest
+    from pipeline.logit_set.record import AugmentedRecord
     from teacher.dump.examples import dump
 
-    manifest = dump(config, command_line())
-    if manifest is None:
+    record = dump(config, command_line())
+    if record is None:
         return
     if config.json_output:
-        console.print_json(manifest.model_dump(mode="json"))
+        console.print_json(record.model_dump(mode="json"))
         return
     rows = []
-    for split in manifest.splits:
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in manifest.scores.get(split, {}).items())
-        rows.append([split, manifest.rows_of(split), len(manifest.shards_of(split)), scores])
-    if isinstance(manifest, AugmentedManifest):
-        _print_augmentation(manifest.augmentation)
-    root = config.store / manifest.name
-    title = f"{root}: {manifest.state}, {console.size(manifest.num_bytes)}"
+    for split in record.splits:
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in record.scores.get(split, {}).items())
+        rows.append([split, record.rows_of(split), len(record.shards_of(split)), scores])
+    if isinstance(record, AugmentedRecord):
+        _print_augmentation(record.augmentation)
+    root = config.store / record.name
+    title = f"{root}: {record.state}, {console.size(record.num_bytes)}"
     console.print_table(["split", "rows", "files", "teacher against gold"], rows, title=title)
 
 
@@ -97,9 +97,9 @@ def _dump_corpus(config: DumpConfig) -> None:
         return
     from teacher.dump.tokens import dump_mlm
 
-    manifest = dump_mlm(config, command_line())
-    if manifest is not None:
-        print_tokens(manifest, config.json_output)
+    record = dump_mlm(config, command_line())
+    if record is not None:
+        print_tokens(record, config.json_output)
 
 
 def _print_augmentation(record: AugmentationRecord) -> None:

@@ -61,16 +61,16 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
 
     assert config.logits is not None
     control = open_tokens(find_set(config.logits, config.store))
-    positions = sum(scores.get("positions", 0) for scores in control.manifest.scores.values())
+    positions = sum(scores.get("positions", 0) for scores in control.record.scores.values())
     return set_budget(control, config.positions, positions)
 
 
-def print_tokens(manifest: Any, json_output: bool) -> None:
+def print_tokens(record: Any, json_output: bool) -> None:
     """Prints what a set of tokens has come to."""
     if json_output:
-        console.print_json(manifest.model_dump(mode="json"))
+        console.print_json(record.model_dump(mode="json"))
         return
-    metrics = list(next(iter(manifest.scores.values()), {}))
-    rows = [[split, *(scores.get(name) for name in metrics)] for split, scores in manifest.scores.items()]
-    title = f"{manifest.name}: {manifest.state}, {manifest.codec}, {console.size(manifest.num_bytes)}"
+    metrics = list(next(iter(record.scores.values()), {}))
+    rows = [[split, *(scores.get(name) for name in metrics)] for split, scores in record.scores.items()]
+    title = f"{record.name}: {record.state}, {record.codec}, {console.size(record.num_bytes)}"
     console.print_table(["split", *(name.replace("_", " ") for name in metrics)], rows, title=title)

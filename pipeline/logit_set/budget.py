@@ -75,7 +75,7 @@ def budget(control: TokenSet, max_positions: int, corpus_positions: float) -> li
     Raises:
         ConfigError: if the set has not kept everything.
     """
-    kept = control.manifest.codec
+    kept = control.record.codec
     if kept.name not in ("hidden", "dense"):
         raise ConfigError(f"{control.root}: codec {str(kept)!r} has not kept everything, only hidden and dense have")
     table, decoder = _sample(control, max_positions), control.decoder()
@@ -83,7 +83,7 @@ def budget(control: TokenSet, max_positions: int, corpus_positions: float) -> li
     lines = []
     with console.progress(len(codecs), "codecs") as steps:
         for codec in codecs:
-            lines.append(_line(codec, table, decoder, control.manifest.masking.seed, corpus_positions))
+            lines.append(_line(codec, table, decoder, control.record.masking.seed, corpus_positions))
             steps.advance()
     return lines
 

@@ -8,7 +8,7 @@ from textwrap import shorten
 import yaml
 
 from pipeline.logit_set.parts import AugmentationRecord
-from pipeline.logit_set.record import ExamplesManifest, SetManifest, TokensManifest, augmentation_of, has_text
+from pipeline.logit_set.record import ExamplesRecord, SetRecord, TokensRecord, augmentation_of, has_text
 from pipeline.untrusted import visible
 
 CODEC_COLUMNS = {
@@ -28,53 +28,53 @@ TEXT_FREE_COLUMNS = (
 SIZE_CATEGORIES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
 
 
-def card_text(manifest: SetManifest) -> str:
-    """Fills the card's template from the manifest."""
-    name = "card_tokens.md" if isinstance(manifest, TokensManifest) else "card.md"
+def card_text(record: SetRecord) -> str:
+    """Fills the card's template from the record."""
+    name = "card_tokens.md" if isinstance(record, TokensRecord) else "card.md"
     template = files("pipeline.logit_set").joinpath(name).read_text(encoding="utf-8")
     values = {
-        "front_matter": yaml.safe_dump(_front_matter(manifest), sort_keys=False).strip(),
-        "name": manifest.name,
-        "teacher": _plain(manifest.teacher.name),
-        "weights": _code(manifest.teacher.weights_sha256[:16]),
-        "parameters": f"{manifest.teacher.num_parameters:,}",
-        "precision": _plain(manifest.precision),
-        "max_seq_length": str(manifest.max_seq_length),
-        "source": _plain(manifest.source),
-        "licence": _plain(manifest.licence),
-        "warning": "" if is_open(manifest.licence) else " (whether the texts may be passed on is unclear)",
-        "splits": _splits_table(manifest),
-        "notes": "\n".join(f"- {_plain(note)}" for note in manifest.notes) or "- nothing unusual",
-        "command": _code(manifest.command),
-        "fingerprint": manifest.fingerprint,
-        "versions": ", ".join(f"{_plain(name)} {_plain(version)}" for name, version in manifest.versions.items()),
-        "first_split": next(iter(manifest.splits)),
-        **_own_values(manifest),
+        "front_matter": yaml.safe_dump(_front_matter(record), sort_keys=False).strip(),
+        "name": record.name,
+        "teacher": _plain(record.teacher.name),
+        "weights": _code(record.teacher.weights_sha256[:16]),
+        "parameters": f"{record.teacher.num_parameters:,}",
+        "precision": _plain(record.precision),
+        "max_seq_length": str(record.max_seq_length),
+        "source": _plain(record.source),
+        "licence": _plain(record.licence),
+        "warning": "" if is_open(record.licence) else " (whether the texts may be passed on is unclear)",
+        "splits": _splits_table(record),
+        "notes": "\n".join(f"- {_plain(note)}" for note in record.notes) or "- nothing unusual",
+        "command": _code(record.command),
+        "fingerprint": record.fingerprint,
+        "versions": ", ".join(f"{_plain(name)} {_plain(version)}" for name, version in record.versions.items()),
+        "first_split": next(iter(record.splits)),
+        **_own_values(record),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
 
 
-def _own_values(manifest: SetManifest) -> dict[str, str]:
+def _own_values(record: SetRecord) -> dict[str, str]:
     """What only one kind of set has to say."""
-    if isinstance(manifest, TokensManifest):
+    if isinstance(record, TokensRecord):
         return {
-            "corpus": _plain(manifest.corpus.name),
-            "codec": _plain(str(manifest.codec)),
-            "packing": _plain(manifest.corpus.packing),
-            "min_seq_length": str(manifest.corpus.min_seq_length),
-            "probability": f"{manifest.masking.probability:.0%}",
-            "masking": _plain(manifest.masking.kind),
-            "num_copies": str(manifest.masking.num_copies),
-            "seed": str(manifest.masking.seed),
-            "codec_columns": CODEC_COLUMNS[manifest.codec.name],
+            "corpus": _plain(record.corpus.name),
+            "codec": _plain(str(record.codec)),
+            "packing": _plain(record.corpus.packing),
+            "min_seq_length": str(record.corpus.min_seq_length),
+            "probability": f"{record.masking.probability:.0%}",
+            "masking": _plain(record.masking.kind),
+            "num_copies": str(record.masking.num_copies),
+            "seed": str(record.masking.seed),
+            "codec_columns": CODEC_COLUMNS[record.codec.name],
         }
-    assert isinstance(manifest, ExamplesManifest)
-    augmentation = augmentation_of(manifest)
+    assert isinstance(record, ExamplesRecord)
+    augmentation = augmentation_of(record)
     return {
-        "task": _plain(manifest.task.name),
-        "num_logits": str(manifest.target.num_logits),
-        "names": ", ".join(f"`{_code(name)}`" for name in manifest.target.names).replace("|", "\\|"),
-        "text_columns": TEXT_COLUMNS if has_text(manifest) else TEXT_FREE_COLUMNS,
+        "task": _plain(record.task.name),
+        "num_logits": str(record.target.num_logits),
+        "names": ", ".join(f"`{_code(name)}`" for name in record.target.names).replace("|", "\\|"),
+        "text_columns": TEXT_COLUMNS if has_text(record) else TEXT_FREE_COLUMNS,
         "augmentation": _augmentation(augmentation) if augmentation else "",
     }
 
@@ -108,12 +108,12 @@ Settings: {settings}
 
 
 def _plain(text: str) -> str:
-    """Text of a manifest fit for a line of Markdown: whoever wrote it, it is no markup and stays on the line."""
+    """Text of a record fit for a line of Markdown: whoever wrote it, it is no markup and stays on the line."""
     return html.escape(visible(" ".join(text.split())), quote=False).replace("[", "\\[")
 
 
 def _code(text: str) -> str:
-    """Text of a manifest fit to stand between backticks."""
+    """Text of a record fit to stand between backticks."""
     return html.escape(visible(" ".join(text.split())), quote=False).replace("`", "'")
 
 
@@ -124,14 +124,14 @@ def _cell(sentences: tuple[str, ...]) -> str:
     return safe.replace("|", "\\|").replace("](", "]\\(")  # neither columns nor links of its own
 
 
-def _front_matter(manifest: SetManifest) -> dict[str, object]:
-    folder, is_corpus = manifest.shards[0].folder, isinstance(manifest, TokensManifest)
-    data_files = [{"split": split, "path": f"{folder}/{split}-*.parquet"} for split in manifest.splits]
-    size = next((text for limit, text in SIZE_CATEGORIES.items() if manifest.num_rows < limit), "n>1M")
+def _front_matter(record: SetRecord) -> dict[str, object]:
+    folder, is_corpus = record.shards[0].folder, isinstance(record, TokensRecord)
+    data_files = [{"split": split, "path": f"{folder}/{split}-*.parquet"} for split in record.splits]
+    size = next((text for limit, text in SIZE_CATEGORIES.items() if record.num_rows < limit), "n>1M")
     return {
-        "pretty_name": f"{manifest.name}: logits of {manifest.teacher.name}",
+        "pretty_name": f"{record.name}: logits of {record.teacher.name}",
         "license": "other",
-        "license_name": manifest.licence,
+        "license_name": record.licence,
         "task_categories": ["fill-mask" if is_corpus else "text-classification"],
         "annotations_creators": ["machine-generated"],
         "size_categories": [size],
@@ -140,13 +140,13 @@ def _front_matter(manifest: SetManifest) -> dict[str, object]:
     }
 
 
-def _splits_table(manifest: SetManifest) -> str:
+def _splits_table(record: SetRecord) -> str:
     lines = ["| split | rows | files | bytes | teacher against gold |", "|---|---|---|---|---|"]
-    for split in manifest.splits:
-        shards = manifest.shards_of(split)
-        scores = ", ".join(f"{_cell((k,))} {v:.4f}" for k, v in manifest.scores.get(split, {}).items()) or "no gold"
+    for split in record.splits:
+        shards = record.shards_of(split)
+        scores = ", ".join(f"{_cell((k,))} {v:.4f}" for k, v in record.scores.get(split, {}).items()) or "no gold"
         total = sum(shard.bytes or 0 for shard in shards)
-        lines.append(f"| {split} | {manifest.rows_of(split):,} | {len(shards)} | {total:,} | {scores} |")
+        lines.append(f"| {split} | {record.rows_of(split):,} | {len(shards)} | {total:,} | {scores} |")
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrays import Floats
-from pipeline.logit_set.record import ExamplesManifest, SetManifest, Shard, TokensManifest, has_text
+from pipeline.logit_set.record import ExamplesRecord, SetRecord, Shard, TokensRecord, has_text
 from pipeline.logit_set.shard_file import Footer, id_type, parquet_writer
 from pipeline.sources import sentences
 from pipeline.text.tokenizer import Tokenized
@@ -42,14 +42,14 @@ def examples_schema(num_logits: int, vocabulary_size: int, has_text: bool = True
     return pa.schema([field for field in fields if has_text or field.name not in TEXT_COLUMNS])
 
 
-def set_schema(manifest: SetManifest) -> pa.Schema:
+def set_schema(record: SetRecord) -> pa.Schema:
     """The columns of the files of a set."""
-    if isinstance(manifest, TokensManifest):
+    if isinstance(record, TokensRecord):
         from pipeline.logit_set.tokens import tokens_schema  # codecs need torch, which other sets do without
 
-        return tokens_schema(manifest.codec)
-    assert isinstance(manifest, ExamplesManifest)
-    return examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size, has_text(manifest))
+        return tokens_schema(record.codec)
+    assert isinstance(record, ExamplesRecord)
+    return examples_schema(record.target.num_logits, record.tokenizer.vocabulary_size, has_text(record))
 
 
 def text_hash(tokenizer_sha256: str, sentence1: str, sentence2: str | None) -> bytes:
@@ -89,7 +89,7 @@ def logits_of(table: pa.Table, num_logits: int) -> Floats:
 
 
 def shard_table(
-    manifest: ExamplesManifest,
+    record: ExamplesRecord,
     shard: Shard,
     rows: pa.Table,
     hashes: Sequence[bytes],
@@ -99,7 +99,7 @@ def shard_table(
     """Puts a shard together.
 
     Args:
-        manifest: the set's manifest.
+        record: the set's record.
         shard: which rows of which split.
         rows: its rows, variants and all.
         hashes: their text hashes.
@@ -109,8 +109,8 @@ def shard_table(
     Returns:
         The table, in the order of the rows.
     """
-    schema = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size)
-    is_pair = manifest.task.is_pair
+    schema = examples_schema(record.target.num_logits, record.tokenizer.vocabulary_size)
+    is_pair = record.task.is_pair
     columns = {
         "split": pa.repeat(pa.scalar(shard.split), rows.num_rows),
         "source_row": rows.column("source_row"),

@@ -26,13 +26,13 @@ SplitName = Annotated[str, Field(pattern=SPLIT_PATTERN)]
 Time = Annotated[str, Field(pattern=TIME_PATTERN), AfterValidator(_real_time)]
 
 
-class Record(BaseModel):
+class Part(BaseModel):
     """A part of a set's record: never changed, and without a key that this release does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
-class SplitRecord(Record):
+class SplitRecord(Part):
     """The source rows of a split; ``expected_rows`` is what the task's manifest says of the whole split."""
 
     rows: Count
@@ -46,14 +46,14 @@ class PartialSplit(SplitRecord):
     absent: Count = 0
 
 
-class Version(Record):
+class Version(Part):
     """An earlier version of a set, of which it still has shards."""
 
     format_version: int
     settings: dict[str, Setting]
 
 
-class TaskRecord(Record):
+class TaskRecord(Part):
     """What a reader needs to know of the task."""
 
     name: str
@@ -63,7 +63,7 @@ class TaskRecord(Record):
     licence: str
 
 
-class TeacherRecord(Record):
+class TeacherRecord(Part):
     """Who spoke; ``labels`` is the order of the teacher's own outputs before they were put in the task's order."""
 
     name: str
@@ -73,7 +73,7 @@ class TeacherRecord(Record):
     labels: tuple[str, ...]
 
 
-class TokenizerRecord(Record):
+class TokenizerRecord(Part):
     """The tokenizer that the ids belong to; where it has no padding token, ``pad_id`` is one past the vocabulary."""
 
     sha256: Sha256
@@ -87,7 +87,7 @@ class TokenizerRecord(Record):
         return self
 
 
-class CorpusRecord(Record):
+class CorpusRecord(Part):
     """What a reader needs to know of the corpus, and how it was cut into sequences."""
 
     name: str
@@ -99,7 +99,7 @@ class CorpusRecord(Record):
     validation_every: Count
 
 
-class MaskingRecord(Record):
+class MaskingRecord(Part):
     """How sequences were masked: with these, the sequence and the copy, the same positions come out again."""
 
     kind: str
@@ -109,7 +109,7 @@ class MaskingRecord(Record):
     mask_id: Count
 
 
-class Sample(Record):
+class Sample(Part):
     """An augmented row, and the one it was made from."""
 
     source_row: Count
@@ -119,7 +119,7 @@ class Sample(Record):
     text: tuple[str, ...]
 
 
-class AugmentationRecord(Record):
+class AugmentationRecord(Part):
     """How the rows of the split ``train`` were augmented, and what came of it.
 
     Attributes:
@@ -184,7 +184,7 @@ NEEDED: dict[CodecName, tuple[str, ...]] = {
 }
 
 
-class Codec(Record):
+class Codec(Part):
     """A codec and its settings, as a set's ``distill.json`` records them.
 
     Attributes:

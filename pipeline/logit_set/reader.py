@@ -16,7 +16,7 @@ from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
 from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.parts import TokenizerRecord
-from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, ExamplesManifest, M, Shard, has_text, read_kind
+from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, ExamplesRecord, M, Shard, has_text, read_kind
 from pipeline.logit_set.verify import require_shards
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
 from pipeline.sql.names import view_name
@@ -32,7 +32,7 @@ class LogitSet:
     """An opened set of a task's examples."""
 
     root: Path
-    manifest: ExamplesManifest
+    record: ExamplesRecord
 
     def tokenizer_json(self) -> str:
         """The text of the tokenizer that the set's ids belong to.
@@ -40,8 +40,8 @@ class LogitSet:
         Raises:
             IntegrityError: if the file is not that tokenizer.
         """
-        load_set_tokenizer(self.root, self.manifest.tokenizer)
-        return read_tokenizer_json(self.root / TOKENIZER_FILE, self.manifest.tokenizer.sha256)
+        load_set_tokenizer(self.root, self.record.tokenizer)
+        return read_tokenizer_json(self.root / TOKENIZER_FILE, self.record.tokenizer.sha256)
 
     @property
     def sets(self) -> tuple["LogitSet", ...]:
@@ -61,7 +61,7 @@ class LogitSet:
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that can be read."""
-        return tuple(self.manifest.splits)
+        return tuple(self.record.splits)
 
     @property
     def rows(self) -> str:
@@ -71,7 +71,7 @@ class LogitSet:
     def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
         """What the teacher says of a split's source rows, and their gold: logits [N, C], labels [N], scores [N]."""
         rows = self.read(split, ("label", "score", "logits"), "variant = 0")
-        return logits_of(rows, self.manifest.target.num_logits), *gold_arrays(rows)
+        return logits_of(rows, self.record.target.num_logits), *gold_arrays(rows)
 
     def read_shard(self, shard: Shard, columns: list[str]) -> pa.Table:
         """Some columns of one file, whose bytes have been checked."""
@@ -101,8 +101,8 @@ class LogitSet:
         Raises:
             IntegrityError: if a file is missing or was changed.
         """
-        shards = self.manifest.shards_of(split)
-        require_shards(self.root, self.manifest, shards)
+        shards = self.record.shards_of(split)
+        require_shards(self.root, self.record, shards)
         return [self.root / shard.path for shard in shards]
 
     def read(self, split: str, columns: tuple[str, ...], where: str | None = None) -> pa.Table:
@@ -132,27 +132,27 @@ def open_set(path: Path, allow_unverified: bool = False, needs_text: bool = True
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
     advice = "it is for `distill pretrain-student`; for this a set of a task is needed"
-    manifest = usable_manifest(path, ExamplesManifest, advice, allow_unverified)
-    if needs_text and not has_text(manifest):
+    record = usable_record(path, ExamplesRecord, advice, allow_unverified)
+    if needs_text and not has_text(record):
         raise ConfigError(f"{path}: holds logits without texts; put yours beside them first, with `distill join`")
-    return LogitSet(path, manifest)
+    return LogitSet(path, record)
 
 
-def usable_manifest(path: Path, kind: type[M], advice: str, allow_unverified: bool = False) -> M:
-    """Reads the manifest of a set that is to be used.
+def usable_record(path: Path, kind: type[M], advice: str, allow_unverified: bool = False) -> M:
+    """Reads the record of a set that is to be used.
 
     Raises:
         ConfigError: if it is of another kind.
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
-    manifest = read_kind(path, kind, advice)
-    if manifest.state == "staged":
-        raise IntegrityError(f"{path}: not finished yet; repeat its command to finish it:\n  {manifest.command}")
-    if manifest.state != "verified" and not allow_unverified:
+    record = read_kind(path, kind, advice)
+    if record.state == "staged":
+        raise IntegrityError(f"{path}: not finished yet; repeat its command to finish it:\n  {record.command}")
+    if record.state != "verified" and not allow_unverified:
         raise IntegrityError(
-            f"{path}: state {manifest.state!r}, not verified; repeat its command, or use --allow-unverified"
+            f"{path}: state {record.state!r}, not verified; repeat its command, or use --allow-unverified"
         )
-    return manifest
+    return record
 
 
 def find_set(name_or_path: str, store: Path | None = None) -> Path:

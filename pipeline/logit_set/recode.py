@@ -19,7 +19,7 @@ from pipeline.logit_set.codecs.hidden import stored as stored_hidden
 from pipeline.logit_set.config import RecodeConfig
 from pipeline.logit_set.parts import MAX_COUNT, Codec
 from pipeline.logit_set.reader import find_set
-from pipeline.logit_set.record import TokensManifest, TokensShard, fingerprint
+from pipeline.logit_set.record import TokensRecord, TokensShard, fingerprint
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import (
     Statistics,
@@ -35,7 +35,7 @@ from pipeline.logit_set.writer import complete_set, finish_set, start_set, unfin
 POSITIONS_AT_ONCE = 512
 
 
-def recode(config: RecodeConfig, command: str) -> TokensManifest:
+def recode(config: RecodeConfig, command: str) -> TokensRecord:
     """Writes the set that ``config`` describes, or goes on with it.
 
     Raises:
@@ -43,29 +43,29 @@ def recode(config: RecodeConfig, command: str) -> TokensManifest:
         FingerprintMismatchError: if there is another set of the new name.
     """
     source = open_tokens(find_set(config.logits, config.store), config.allow_unverified)
-    kept = source.manifest.codec
+    kept = source.record.codec
     if kept.name not in ("hidden", "dense"):
         raise ConfigError(f"{source.root}: codec {str(kept)!r} has not kept everything, only hidden and dense have")
     if config.codec == "hidden":
         raise ConfigError("--codec hidden: it is for `distill teacher-dump`, which has the teacher's hidden states")
     codec = config.codec_for(kept.vocabulary_size, None)
     root = config.store / config.name
-    positions = min(MAX_COUNT, sum(scores.get("positions", 0) for scores in source.manifest.scores.values()))
+    positions = min(MAX_COUNT, sum(scores.get("positions", 0) for scores in source.record.scores.values()))
     make_folder(config.store)
     require_space(config.store, int(positions * CODECS[codec.name].num_bytes(codec)))
-    manifest = start_set(root, _staged(config, source, codec, command), source.tokenizer_json())
-    todo = {shard.path for shard in unfinished_shards(root, manifest)}
+    record = start_set(root, _staged(config, source, codec, command), source.tokenizer_json())
+    todo = {shard.path for shard in unfinished_shards(root, record)}
     decoder = source.decoder()
-    with console.progress(len(manifest.shards), "recoding") as steps:
-        for shard, new in zip(source.manifest.shards, manifest.shards, strict=True):
+    with console.progress(len(record.shards), "recoding") as steps:
+        for shard, new in zip(source.record.shards, record.shards, strict=True):
             if new.path in todo:
                 statistics = no_statistics()
                 groups = recoded_groups(source, shard, codec, decoder, statistics)
-                write_tokens_shard(root, manifest, new, groups, statistics)
+                write_tokens_shard(root, record, new, groups, statistics)
             steps.advance()
-    if manifest.state == "verified" and not todo:
-        return manifest
-    complete = complete_set(root, manifest)
+    if record.state == "verified" and not todo:
+        return record
+    complete = complete_set(root, record)
     return finish_set(root, complete, TokenSet(root, complete).scores())
 
 
@@ -76,7 +76,7 @@ def recoded_groups(
     for table in source.read_shard(shard):
         for start in range(0, table.num_rows, rows_per_group(codec)):
             rows, columns = split_table(table.slice(start, rows_per_group(codec)))
-            random_P = torch.from_numpy(draws(rows, source.manifest.masking.seed))
+            random_P = torch.from_numpy(draws(rows, source.record.masking.seed))
             target_P = torch.from_numpy(rows.targets.flat)
             pieces = []
             for low in range(0, len(target_P), POSITIONS_AT_ONCE):
@@ -97,9 +97,9 @@ def predictions(columns: Columns, decoder: Decoder | None, random_P: torch.Tenso
     return Predictions(decoder(hidden_PH), hidden_PH, random_P)
 
 
-def _staged(config: RecodeConfig, source: TokenSet, codec: Codec, command: str) -> TokensManifest:
-    manifest = source.manifest
-    settings = manifest.settings | {"codec": str(codec), "recoded_from": manifest.fingerprint}
+def _staged(config: RecodeConfig, source: TokenSet, codec: Codec, command: str) -> TokensRecord:
+    record = source.record
+    settings = record.settings | {"codec": str(codec), "recoded_from": record.fingerprint}
     changes = {
         "name": config.name,
         "state": "staged",
@@ -109,8 +109,8 @@ def _staged(config: RecodeConfig, source: TokenSet, codec: Codec, command: str) 
         "decoder_sha256": None,
         "settings": settings,
         "fingerprint": fingerprint(settings),
-        "shards": tuple(shard.unmeasured() for shard in manifest.shards),
+        "shards": tuple(shard.unmeasured() for shard in record.shards),
         "scores": {},
-        "notes": (*manifest.notes, f"recoded from a set with codec {manifest.codec}, made by: {manifest.command}"),
+        "notes": (*record.notes, f"recoded from a set with codec {record.codec}, made by: {record.command}"),
     }
-    return manifest.model_copy(update=changes)
+    return record.model_copy(update=changes)

@@ -23,8 +23,8 @@ from pipeline.logit_set.parts import (
     CorpusRecord,
     Count,
     MaskingRecord,
+    Part,
     PartialSplit,
-    Record,
     Setting,
     Sha256,
     SplitName,
@@ -40,13 +40,13 @@ from pipeline.untrusted import parse_json
 
 FILE_NAME = "distill.json"
 TOKENIZER_FILE = "tokenizer.json"
-MAX_MANIFEST_BYTES = 64 * 2**20
+MAX_RECORD_BYTES = 64 * 2**20
 MAX_SEQ_LENGTH, MAX_VALUES = 2**20, 100_000
 State = Literal["staged", "complete", "verified"]
 Scores = dict[str, dict[str, float]]  # by split and metric
 
 
-class Shard(Record):
+class Shard(Part):
     """One Parquet file: the source rows ``start`` to ``stop`` (exclusive) of a split.
 
     ``rows``, ``bytes`` and ``sha256`` are known once the set is complete.
@@ -91,7 +91,7 @@ class TokensShard(Shard):
     folder: ClassVar[str] = "tokens"
 
 
-class SetManifest(Record):
+class SetRecord(Part):
     """What the records of both kinds of set have in common.
 
     Attributes:
@@ -121,7 +121,7 @@ class SetManifest(Record):
     versions: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _consistent(self) -> "SetManifest":
+    def _consistent(self) -> "SetRecord":
         if self.fingerprint != fingerprint(self.settings):
             raise ValueError("the fingerprint does not belong to the settings")
         if len({shard.path for shard in self.shards}) != len(self.shards):
@@ -154,7 +154,7 @@ class SetManifest(Record):
         return sum(shard.bytes or 0 for shard in self.shards)
 
 
-class ExamplesManifest(SetManifest):
+class ExamplesRecord(SetRecord):
     """The record of a task's logits."""
 
     holds: ClassVar[str] = "logits of a task"
@@ -169,7 +169,7 @@ class ExamplesManifest(SetManifest):
         return self.task.licence
 
 
-class TokensManifest(SetManifest):
+class TokensRecord(SetRecord):
     """The record of a corpus's masked positions.
 
     Attributes:
@@ -192,7 +192,7 @@ class TokensManifest(SetManifest):
         return self.corpus.licence
 
 
-class AugmentedManifest(ExamplesManifest):
+class AugmentedRecord(ExamplesRecord):
     """The record of a task's logits with those of variants of its training rows."""
 
     holds: ClassVar[str] = "logits of a task with variants"
@@ -201,7 +201,7 @@ class AugmentedManifest(ExamplesManifest):
     augmentation: AugmentationRecord
 
 
-class DerivedManifest(ExamplesManifest):
+class DerivedRecord(ExamplesRecord):
     """The record of a set made from another: without its texts, joined with one's own, or extended by new rows.
 
     Attributes:
@@ -220,7 +220,7 @@ class DerivedManifest(ExamplesManifest):
     shards: tuple[SharedShard, ...] = Field(min_length=1, fail_fast=True)
 
     @model_validator(mode="after")
-    def _same_teacher(self) -> "DerivedManifest":
+    def _same_teacher(self) -> "DerivedRecord":
         known = {fingerprint(version.settings) for version in self.versions_before}
         if not {shard.version for shard in self.shards if shard.version is not None} <= known:
             raise ValueError("a shard is of a version that is not among those before")
@@ -230,23 +230,23 @@ class DerivedManifest(ExamplesManifest):
         return self
 
 
-KINDS: dict[int, type[SetManifest]] = {
-    1: ExamplesManifest,
-    2: TokensManifest,
-    3: AugmentedManifest,
-    4: DerivedManifest,
+KINDS: dict[int, type[SetRecord]] = {
+    1: ExamplesRecord,
+    2: TokensRecord,
+    3: AugmentedRecord,
+    4: DerivedRecord,
 }
-M = TypeVar("M", bound=SetManifest)
+M = TypeVar("M", bound=SetRecord)
 
 
-def augmentation_of(manifest: SetManifest) -> AugmentationRecord | None:
+def augmentation_of(record: SetRecord) -> AugmentationRecord | None:
     """What a set says of its variants; None if it has none."""
-    return manifest.augmentation if isinstance(manifest, AugmentedManifest | DerivedManifest) else None
+    return record.augmentation if isinstance(record, AugmentedRecord | DerivedRecord) else None
 
 
-def has_text(manifest: SetManifest) -> bool:
+def has_text(record: SetRecord) -> bool:
     """Whether the rows of a set hold what the teacher was asked, or only a hash of it."""
-    return not isinstance(manifest, DerivedManifest) or manifest.has_text
+    return not isinstance(record, DerivedRecord) or record.has_text
 
 
 def lasting(settings: dict[str, Setting]) -> dict[str, Setting]:
@@ -259,7 +259,7 @@ def fingerprint(settings: dict[str, Setting]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def read_manifest(root: Path) -> SetManifest:
+def read_set_record(root: Path) -> SetRecord:
     """Reads the ``distill.json`` of a set.
 
     Raises:
@@ -267,13 +267,13 @@ def read_manifest(root: Path) -> SetManifest:
     """
     path = root / FILE_NAME
     try:
-        text = read_small_file(path, MAX_MANIFEST_BYTES)
+        text = read_small_file(path, MAX_RECORD_BYTES)
     except FileNotFoundError as error:
         raise IntegrityError(f"{root}: not a logit set: it has no {FILE_NAME}") from error
-    return parse_manifest(text, str(path))
+    return parse_set_record(text, str(path))
 
 
-def parse_manifest(text: bytes, path: str) -> SetManifest:
+def parse_set_record(text: bytes, path: str) -> SetRecord:
     """Reads the content of a ``distill.json``; ``path`` is for the message.
 
     Raises:
@@ -315,17 +315,17 @@ def read_kind(root: Path, kind: type[M], advice: str) -> M:
         ConfigError: if it is of the other kind.
         IntegrityError: as `read_manifest`.
     """
-    manifest = read_manifest(root)
-    if not isinstance(manifest, kind):
-        raise ConfigError(f"{root}: holds {manifest.holds}; {advice}")
-    return manifest
+    record = read_set_record(root)
+    if not isinstance(record, kind):
+        raise ConfigError(f"{root}: holds {record.holds}; {advice}")
+    return record
 
 
-def write_manifest(root: Path, manifest: SetManifest) -> None:
+def write_set_record(root: Path, record: SetRecord) -> None:
     """Writes ``distill.json`` atomically."""
-    write_text(root / FILE_NAME, to_json(manifest))
+    write_text(root / FILE_NAME, to_json(record))
 
 
-def to_json(manifest: SetManifest) -> str:
+def to_json(record: SetRecord) -> str:
     """The text of a ``distill.json``."""
-    return manifest.model_dump_json(indent=2) + "\n"
+    return record.model_dump_json(indent=2) + "\n"

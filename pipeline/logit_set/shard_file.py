@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain
-from pipeline.logit_set.record import DerivedManifest, SetManifest, Shard, SharedShard, fingerprint
+from pipeline.logit_set.record import DerivedRecord, SetRecord, Shard, SharedShard, fingerprint
 from pipeline.untrusted import parse_json
 
 FOOTER_KEY, STATISTICS_KEY = b"distill", b"distill_statistics"
@@ -44,12 +44,12 @@ def parquet_writer(path: Path, schema: pa.Schema, footer: Footer, **encodings: A
         yield writer
 
 
-def footer_of(manifest: SetManifest, shard: Shard) -> Footer:
+def footer_of(record: SetRecord, shard: Shard) -> Footer:
     """What the footer of a shard says: the fingerprint of the run that wrote it and the rows it stands for."""
     place = shard.model_dump(include={"split", "index", "count", "start", "stop"})
-    writer = {"format_version": manifest.format_version, "fingerprint": manifest.fingerprint}
-    if isinstance(manifest, DerivedManifest) and isinstance(shard, SharedShard) and shard.version is not None:
-        for version in manifest.versions_before:
+    writer = {"format_version": record.format_version, "fingerprint": record.fingerprint}
+    if isinstance(record, DerivedRecord) and isinstance(shard, SharedShard) and shard.version is not None:
+        for version in record.versions_before:
             if fingerprint(version.settings) == shard.version:
                 writer = {"format_version": version.format_version, "fingerprint": shard.version}
     return {**writer, **place}

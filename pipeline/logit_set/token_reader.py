@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import ConfigError, IntegrityError, did_you_mean
 from pipeline.logit_set.codecs import CODECS, Decoder
-from pipeline.logit_set.reader import load_set_tokenizer, usable_manifest
-from pipeline.logit_set.record import TOKENIZER_FILE, Scores, TokensManifest, TokensShard
+from pipeline.logit_set.reader import load_set_tokenizer, usable_record
+from pipeline.logit_set.record import TOKENIZER_FILE, Scores, TokensRecord, TokensShard
 from pipeline.logit_set.shard_file import read_metadata
 from pipeline.logit_set.tokens import read_groups, read_statistics
 from pipeline.logit_set.verify import require_shards
@@ -26,7 +26,7 @@ class TokenSet:
     """An opened set of tokens."""
 
     root: Path
-    manifest: TokensManifest
+    record: TokensRecord
 
     def tokenizer_json(self) -> str:
         """The text of the tokenizer that the set's ids belong to.
@@ -34,8 +34,8 @@ class TokenSet:
         Raises:
             IntegrityError: if the file is not that tokenizer.
         """
-        load_set_tokenizer(self.root, self.manifest.tokenizer)
-        return read_tokenizer_json(self.root / TOKENIZER_FILE, self.manifest.tokenizer.sha256)
+        load_set_tokenizer(self.root, self.record.tokenizer)
+        return read_tokenizer_json(self.root / TOKENIZER_FILE, self.record.tokenizer.sha256)
 
     def decoder(self) -> Decoder | None:
         """The teacher's last layer, where the codec needs it.
@@ -43,11 +43,11 @@ class TokenSet:
         Raises:
             IntegrityError: if the file is missing or was changed.
         """
-        return read_set_decoder(self.root, self.manifest)
+        return read_set_decoder(self.root, self.record)
 
     def check_temperature(self, temperature: float) -> None:
         """Raises ConfigError if the distributions at this temperature cannot be had from what is stored."""
-        codec = self.manifest.codec
+        codec = self.record.codec
         if not CODECS[codec.name].honours(codec, temperature):
             kept = codec.temperature or 1
             raise ConfigError(
@@ -61,9 +61,9 @@ class TokenSet:
         Raises:
             ConfigError: if there is no such split.
         """
-        if split not in self.manifest.splits:
-            raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.manifest.splits)}")
-        return [shard for shard in self.manifest.shards if shard.split == split]
+        if split not in self.record.splits:
+            raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.record.splits)}")
+        return [shard for shard in self.record.shards if shard.split == split]
 
     def groups(self, split: str) -> list[tuple[Group, int]]:
         """The row groups of a split in order, each with its number of rows; reads footers alone."""
@@ -74,8 +74,8 @@ class TokenSet:
         return found
 
     def check_shards(self, shards: list[TokensShard]) -> None:
-        """Raises IntegrityError unless files are byte for byte what the manifest says, and have a set's columns."""
-        require_shards(self.root, self.manifest, shards)
+        """Raises IntegrityError unless files are byte for byte what the record says, and have a set's columns."""
+        require_shards(self.root, self.record, shards)
 
     def read_group(self, group: Group) -> pa.Table:
         """All columns of a row group.
@@ -95,7 +95,7 @@ class TokenSet:
 
     def _sound(self, shard: TokensShard, table: pa.Table) -> pa.Table:
         """The row group, if what a ``verified`` of somebody else's says of it is true."""
-        problem = group_problem(self.manifest, table)
+        problem = group_problem(self.record, table)
         if problem:
             raise IntegrityError(f"{self.root / shard.path}: {problem}")
         return table
@@ -103,7 +103,7 @@ class TokenSet:
     def scores(self) -> Scores:
         """Per split, from the footers: positions, what the teacher guesses right, what is kept and what it takes."""
         scores: Scores = {}
-        for split in self.manifest.splits:
+        for split in self.record.splits:
             paths = [self.root / shard.path for shard in self.shards(split)]
             sums = [read_statistics(path) for path in paths]
             total = {name: sum(part[name] for part in sums) for name in sums[0]}
@@ -126,4 +126,4 @@ def open_tokens(path: Path, allow_unverified: bool = False) -> TokenSet:
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
     advice = "it is for `distill train-student`; for this a set of a corpus is needed"
-    return TokenSet(path, usable_manifest(path, TokensManifest, advice, allow_unverified))
+    return TokenSet(path, usable_record(path, TokensRecord, advice, allow_unverified))

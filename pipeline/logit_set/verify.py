@@ -13,10 +13,10 @@ from pipeline.logit_set.parts import (
     PartialSplit,
 )
 from pipeline.logit_set.record import (
-    ExamplesManifest,
-    SetManifest,
+    ExamplesRecord,
+    SetRecord,
     Shard,
-    TokensManifest,
+    TokensRecord,
     augmentation_of,
     has_text,
 )
@@ -27,29 +27,29 @@ from pipeline.logit_set.verify_tokens import read_set_decoder, tokens_problems
 MOST_COLUMNS = 100
 
 
-def verify_shards(root: Path, manifest: SetManifest) -> None:
+def verify_shards(root: Path, record: SetRecord) -> None:
     """Checks every shard: bytes, fingerprint, columns, keys (every source row of a task once), texts, finite numbers.
 
     Raises:
         IntegrityError: listing everything that is wrong.
     """
-    problems, tallies = [], {split: Tally() for split in manifest.splits}
-    for shard in manifest.shards:
-        problems += _problems(root, manifest, shard, tallies.setdefault(shard.split, Tally()))
-    strangers = sorted(tallies.keys() - manifest.splits.keys())
+    problems, tallies = [], {split: Tally() for split in record.splits}
+    for shard in record.shards:
+        problems += _problems(root, record, shard, tallies.setdefault(shard.split, Tally()))
+    strangers = sorted(tallies.keys() - record.splits.keys())
     problems += [f"split {split!r}: has shards, but is not among the splits" for split in strangers]
-    for split, record in manifest.splits.items():
-        ranges = [(shard.start, shard.stop) for shard in manifest.shards_of(split)]
-        if not ranges or ranges != _chain(ranges, record.rows):
-            problems.append(f"split {split!r}: its shards do not cover the rows 0 to {record.rows:,} once")
-    problems += _strangers(root, manifest)
-    if isinstance(manifest, TokensManifest):
+    for split, described in record.splits.items():
+        ranges = [(shard.start, shard.stop) for shard in record.shards_of(split)]
+        if not ranges or ranges != _chain(ranges, described.rows):
+            problems.append(f"split {split!r}: its shards do not cover the rows 0 to {described.rows:,} once")
+    problems += _strangers(root, record)
+    if isinstance(record, TokensRecord):
         try:
-            read_set_decoder(root, manifest)
+            read_set_decoder(root, record)
         except IntegrityError as error:
             problems.append(str(error))
-    if not problems and isinstance(manifest, ExamplesManifest):
-        problems = _tally_problems(manifest, tallies)
+    if not problems and isinstance(record, ExamplesRecord):
+        problems = _tally_problems(record, tallies)
     raise_all(IntegrityError, f"{root}: not a sound logit set", problems)
 
 
@@ -65,34 +65,34 @@ def check_bytes(root: Path, shard: Shard) -> list[str]:
     return []
 
 
-def require_shards(root: Path, manifest: SetManifest, shards: Sequence[Shard]) -> None:
+def require_shards(root: Path, record: SetRecord, shards: Sequence[Shard]) -> None:
     """Raises IntegrityError, listing every problem, unless shards are those recorded, with a set's columns."""
-    problems = [problem for shard in shards for problem in check_shard(root, manifest, shard)]
+    problems = [problem for shard in shards for problem in check_shard(root, record, shard)]
     raise_all(IntegrityError, f"{root}: cannot be used", problems)
 
 
-def _problems(root: Path, manifest: SetManifest, shard: Shard, tally: Tally) -> list[str]:
-    problems = check_shard(root, manifest, shard)
+def _problems(root: Path, record: SetRecord, shard: Shard, tally: Tally) -> list[str]:
+    problems = check_shard(root, record, shard)
     if problems:
         return problems
     path = root / shard.path
     try:
-        if isinstance(manifest, TokensManifest):
-            return tokens_problems(manifest, shard, path)
-        assert isinstance(manifest, ExamplesManifest)
-        problem = examples_problem(manifest, shard, path, tally)
+        if isinstance(record, TokensRecord):
+            return tokens_problems(record, shard, path)
+        assert isinstance(record, ExamplesRecord)
+        problem = examples_problem(record, shard, path, tally)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         problem = f"cannot be read: {error}"
     return [f"{shard.path}: {problem}"] if problem else []
 
 
-def check_shard(root: Path, manifest: SetManifest, shard: Shard) -> list[str]:
+def check_shard(root: Path, record: SetRecord, shard: Shard) -> list[str]:
     """Says what is wrong with a shard's bytes, or else with its frame: footer, columns and numbers of rows."""
     problems = check_bytes(root, shard)
     if problems:
         return problems
     try:
-        problem = _frame_problem(manifest, shard, root / shard.path)
+        problem = _frame_problem(record, shard, root / shard.path)
     except IntegrityError as error:
         return [str(error)]
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -100,12 +100,12 @@ def check_shard(root: Path, manifest: SetManifest, shard: Shard) -> list[str]:
     return [f"{shard.path}: {problem}"] if problem else []
 
 
-def _frame_problem(manifest: SetManifest, shard: Shard, path: Path) -> str | None:
+def _frame_problem(record: SetRecord, shard: Shard, path: Path) -> str | None:
     """What is wrong with a file as far as its metadata tell."""
-    metadata, expected = read_metadata(path), set_schema(manifest)
+    metadata, expected = read_metadata(path), set_schema(record)
     if metadata.num_columns > MOST_COLUMNS:  # hundreds of thousands would take hours to compare
         return f"{metadata.num_columns:,} columns, but a set of this kind has {len(expected)}"
-    if read_footer(path) != footer_of(manifest, shard):
+    if read_footer(path) != footer_of(record, shard):
         return "its footer belongs to another run or another range of rows"
     schema = pq.read_schema(path).remove_metadata()
     if schema != expected:
@@ -117,28 +117,28 @@ def _frame_problem(manifest: SetManifest, shard: Shard, path: Path) -> str | Non
     return bomb_problem(metadata, path.stat().st_size) or split_problem(path, shard.split)
 
 
-def _strangers(root: Path, manifest: SetManifest) -> list[str]:
+def _strangers(root: Path, record: SetRecord) -> list[str]:
     """Files that `load_dataset` or a query over ``*.parquet`` would take for the set's."""
-    known = {shard.path for shard in manifest.shards}
+    known = {shard.path for shard in record.shards}
     folders = {Path(path).parent for path in known}
     there = {str(path.relative_to(root)) for folder in folders for path in (root / folder).glob("*.parquet")}
     return [f"{path}: not a file of the set; remove it" for path in sorted(there - known)]
 
 
-def _tally_problems(manifest: ExamplesManifest, tallies: dict[str, Tally]) -> list[str]:
+def _tally_problems(record: ExamplesRecord, tallies: dict[str, Tally]) -> list[str]:
     """What is wrong with the splits as wholes, once every shard is sound."""
     problems = []
-    for split, record in manifest.splits.items():
-        absent = record.absent if isinstance(record, PartialSplit) else 0
-        if tallies[split].originals != record.rows - absent:
+    for split, described in record.splits.items():
+        absent = described.absent if isinstance(described, PartialSplit) else 0
+        if tallies[split].originals != described.rows - absent:
             problems.append(
                 f"split {split!r}: {tallies[split].originals:,} source rows, but distill.json says "
-                f"{record.rows - absent:,}"
+                f"{described.rows - absent:,}"
             )
-        elif not absent and has_text(manifest) and tallies[split].rows_sha256 != record.rows_sha256:
+        elif not absent and has_text(record) and tallies[split].rows_sha256 != described.rows_sha256:
             problems.append(f"split {split!r}: its texts and gold are not those whose hash distill.json gives")
     variants = sum(tally.variants for tally in tallies.values())
-    augmentation = augmentation_of(manifest)
+    augmentation = augmentation_of(record)
     if augmentation is not None and variants != augmentation.rows:
         problems.append(f"{variants:,} variants, but distill.json says {augmentation.rows:,}")
     return problems

@@ -14,7 +14,7 @@ from pipeline.logit_set.parts import (
     PartialSplit,
 )
 from pipeline.logit_set.record import (
-    ExamplesManifest,
+    ExamplesRecord,
     Shard,
     augmentation_of,
     has_text,
@@ -42,44 +42,44 @@ class Tally:
         return self.digest.hexdigest()
 
 
-def examples_problem(manifest: ExamplesManifest, shard: Shard, path: Path, tally: Tally) -> str | None:
+def examples_problem(record: ExamplesRecord, shard: Shard, path: Path, tally: Tally) -> str | None:
     """Says what is wrong inside a shard; stops at the first batch that is wrong, and adds the others to the tally."""
     last: Key = (-1, 0)
     num_rows, before = 0, tally.originals
     # texts are read as a dictionary: one long text that a small file repeats a million times stays one
-    texts = ["origin", *(TEXTS if has_text(manifest) else [])]
+    texts = ["origin", *(TEXTS if has_text(record) else [])]
     with pq.ParquetFile(path, read_dictionary=texts) as file:
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
             rows = pa.Table.from_batches([batch])
             problem = (
-                _key_problem(manifest, shard, rows, last)
-                or _gold_problem(manifest, rows)
-                or _logits_problem(manifest, rows)
-                or (_text_problem(manifest, rows) if has_text(manifest) else None)
+                _key_problem(record, shard, rows, last)
+                or _gold_problem(record, rows)
+                or _logits_problem(record, rows)
+                or (_text_problem(record, rows) if has_text(record) else None)
             )
             if problem:
                 return problem
             last = (rows.column("source_row")[-1].as_py(), rows.column("variant")[-1].as_py())
-            _add(tally, manifest, rows)
+            _add(tally, record, rows)
             num_rows += rows.num_rows
     if num_rows != shard.rows:
         return f"{num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
-    is_partial = isinstance(manifest.splits.get(shard.split), PartialSplit)
+    is_partial = isinstance(record.splits.get(shard.split), PartialSplit)
     if not is_partial and tally.originals - before != shard.stop - shard.start:
         return f"the source rows {shard.start:,} to {shard.stop:,} are not there exactly once"
     return None
 
 
-def _add(tally: Tally, manifest: ExamplesManifest, rows: pa.Table) -> None:
+def _add(tally: Tally, record: ExamplesRecord, rows: pa.Table) -> None:
     originals = rows.filter(pc.equal(rows.column("variant"), 0))
     tally.originals += originals.num_rows
     tally.variants += rows.num_rows - originals.num_rows
-    if has_text(manifest):
+    if has_text(record):
         for batch in originals.select(HASHED_COLUMNS).to_batches():
             hash_rows(tally.digest, batch)
 
 
-def _key_problem(manifest: ExamplesManifest, shard: Shard, rows: pa.Table, last: Key) -> str | None:
+def _key_problem(record: ExamplesRecord, shard: Shard, rows: pa.Table, last: Key) -> str | None:
     source_R, variant_R = rows.column("source_row").to_numpy(), rows.column("variant").to_numpy()
     if ((source_R < shard.start) | (source_R >= shard.stop)).any():
         return f"holds source rows outside {shard.start:,} to {shard.stop:,}"
@@ -89,7 +89,7 @@ def _key_problem(manifest: ExamplesManifest, shard: Shard, rows: pa.Table, last:
         row = int(np.flatnonzero(~ascends_R)[0])
         return f"its keys do not ascend at source row {source_R[row]}, so that one may be there twice"
     is_variant_R = variant_R != 0
-    if is_variant_R.any() and (shard.split != "train" or augmentation_of(manifest) is None):
+    if is_variant_R.any() and (shard.split != "train" or augmentation_of(record) is None):
         return "holds variants, but distill.json tells of none there"
     gold_R = pc.or_(*(pc.is_valid(rows.column(name)) for name in ("label", "score"))).to_numpy()
     if (variant_R < 0).any() or (gold_R & is_variant_R).any():
@@ -99,8 +99,8 @@ def _key_problem(manifest: ExamplesManifest, shard: Shard, rows: pa.Table, last:
     return None
 
 
-def _gold_problem(manifest: ExamplesManifest, rows: pa.Table) -> str | None:
-    num_labels = manifest.target.num_logits if manifest.target.kind == "classes" else 0
+def _gold_problem(record: ExamplesRecord, rows: pa.Table) -> str | None:
+    num_labels = record.target.num_logits if record.target.kind == "classes" else 0
     labels = pc.min_max(rows.column("label")).as_py()
     if labels["max"] is not None and not 0 <= labels["min"] <= labels["max"] < num_labels:
         return f"has labels from {labels['min']} to {labels['max']}, but the task has {num_labels} labels"
@@ -109,33 +109,33 @@ def _gold_problem(manifest: ExamplesManifest, rows: pa.Table) -> str | None:
     return None
 
 
-def _logits_problem(manifest: ExamplesManifest, rows: pa.Table) -> str | None:
+def _logits_problem(record: ExamplesRecord, rows: pa.Table) -> str | None:
     if rows.column("logits").null_count or rows.column("logits").combine_chunks().flatten().null_count:
         return "a logit is null"
-    finite_R = np.isfinite(logits_of(rows, manifest.target.num_logits)).all(axis=1)
+    finite_R = np.isfinite(logits_of(rows, record.target.num_logits)).all(axis=1)
     if not finite_R.all():
         return f"logits of source row {rows.column('source_row')[int(np.flatnonzero(~finite_R)[0])]} are not finite"
     return None
 
 
-def _text_problem(manifest: ExamplesManifest, rows: pa.Table) -> str | None:
+def _text_problem(record: ExamplesRecord, rows: pa.Table) -> str | None:
     for name in ("ids1", "ids2"):
         ids = rows.column(name).combine_chunks()
-        absent = 0 if name == "ids1" or manifest.task.is_pair else len(ids)
+        absent = 0 if name == "ids1" or record.task.is_pair else len(ids)
         if ids.null_count != absent or ids.flatten().null_count:
             return f"{name} is null somewhere, or is there although there is no second sentence"
-        if (pc.max(pc.list_value_length(ids)).as_py() or 0) > manifest.max_seq_length:
-            return f"{name} is longer than {manifest.max_seq_length} tokens somewhere"
-        if (pc.max(ids.flatten()).as_py() or 0) >= manifest.tokenizer.vocabulary_size:
-            return f"{name} holds an id beyond the tokenizer's vocabulary of {manifest.tokenizer.vocabulary_size:,}"
+        if (pc.max(pc.list_value_length(ids)).as_py() or 0) > record.max_seq_length:
+            return f"{name} is longer than {record.max_seq_length} tokens somewhere"
+        if (pc.max(ids.flatten()).as_py() or 0) >= record.tokenizer.vocabulary_size:
+            return f"{name} holds an id beyond the tokenizer's vocabulary of {record.tokenizer.vocabulary_size:,}"
     texts = [rows.column(name).combine_chunks() for name in TEXTS]
     if sum(_decoded_bytes(text) for text in texts) > MAX_TEXT_BYTES:
         return f"the texts of {rows.num_rows:,} rows have more than {MAX_TEXT_BYTES:,} bytes"
-    if texts[0].null_count or texts[1].null_count not in ({0} if manifest.task.is_pair else {len(rows)}):
+    if texts[0].null_count or texts[1].null_count not in ({0} if record.task.is_pair else {len(rows)}):
         return "a sentence is missing, or one too many"
     hashes = rows.column("text_hash").to_pylist()
     for row, (first, second, expected) in enumerate(zip(*(text.to_pylist() for text in texts), hashes, strict=True)):
-        if text_hash(manifest.tokenizer.sha256, first, second) != expected:
+        if text_hash(record.tokenizer.sha256, first, second) != expected:
             return f"text_hash of source row {rows.column('source_row')[row]} does not belong to its text"
     return None
 

@@ -24,17 +24,17 @@ from pipeline.logit_set.examples import write_examples
 from pipeline.logit_set.record import (
     FILE_NAME,
     TOKENIZER_FILE,
-    ExamplesManifest,
+    ExamplesRecord,
     M,
     Scores,
-    SetManifest,
+    SetRecord,
     Shard,
-    TokensManifest,
+    TokensRecord,
     TokensShard,
     lasting,
     read_kind,
     to_json,
-    write_manifest,
+    write_set_record,
 )
 from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
 from pipeline.logit_set.tokens import DECODER_FILE, Statistics, write_tokens
@@ -54,11 +54,11 @@ def start_set(root: Path, planned: M, tokenizer_json: str) -> M:
 
     Args:
         root: the set's folder.
-        planned: a staged manifest with all shards.
+        planned: a staged record with all shards.
         tokenizer_json: content for ``tokenizer.json``.
 
     Returns:
-        The manifest on disk.
+        The record on disk.
 
     Raises:
         FingerprintMismatchError: if the folder holds a set with other settings, naming each that differs.
@@ -72,10 +72,10 @@ def start_set(root: Path, planned: M, tokenizer_json: str) -> M:
     return there
 
 
-def _check_same(root: Path, there: SetManifest, planned: SetManifest) -> None:
+def _check_same(root: Path, there: SetRecord, planned: SetRecord) -> None:
     if there.fingerprint != planned.fingerprint:
         changes = setting_changes(there.settings, planned.settings, short)
-        only_rows = lasting(there.settings) == lasting(planned.settings) and isinstance(there, ExamplesManifest)
+        only_rows = lasting(there.settings) == lasting(planned.settings) and isinstance(there, ExamplesRecord)
         raise FingerprintMismatchError(
             f"{root} holds a logit set made with other settings:\n{changes}\n"
             "Give the new set another --name, or remove the folder if the old one is not needed"
@@ -88,38 +88,38 @@ def _check_same(root: Path, there: SetManifest, planned: SetManifest) -> None:
         )
 
 
-def unfinished_shards(root: Path, manifest: SetManifest) -> list[Shard]:
+def unfinished_shards(root: Path, record: SetRecord) -> list[Shard]:
     """The shards that are still to be written: missing, torn, foreign, or not what was recorded when it was done."""
-    return [shard for shard in manifest.shards if not _is_done(root, manifest, shard)]
+    return [shard for shard in record.shards if not _is_done(root, record, shard)]
 
 
-def reopen_set(root: Path, manifest: SetManifest, unfinished: list[Shard]) -> None:
+def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> None:
     """Takes a finished set of which shards were lost or damaged back to ``staged``, their checksums forgotten."""
     lost = {shard.path for shard in unfinished}
-    shards = tuple(s.unmeasured() if s.path in lost else s for s in manifest.shards)
-    write_manifest(root, manifest.model_copy(update={"state": "staged", "shards": shards}))
+    shards = tuple(s.unmeasured() if s.path in lost else s for s in record.shards)
+    write_set_record(root, record.model_copy(update={"state": "staged", "shards": shards}))
 
 
-def write_shard(root: Path, manifest: ExamplesManifest, shard: Shard, table: pa.Table) -> None:
+def write_shard(root: Path, record: ExamplesRecord, shard: Shard, table: pa.Table) -> None:
     """Writes one shard of examples whole or not at all.
 
     Raises:
         DataError: if the disk is full or the folder cannot be written.
     """
-    footer = footer_of(manifest, shard)
+    footer = footer_of(record, shard)
     write_atomically(root / shard.path, lambda path: write_examples(path, table, footer))
 
 
 def write_tokens_shard(
-    root: Path, manifest: TokensManifest, shard: TokensShard, groups: Iterable[pa.Table], statistics: Statistics
+    root: Path, record: TokensRecord, shard: TokensShard, groups: Iterable[pa.Table], statistics: Statistics
 ) -> None:
     """Writes one shard of tokens whole or not at all, a row group per table; see `write_tokens`.
 
     Raises:
         DataError: if the disk is full or the folder cannot be written.
     """
-    footer = footer_of(manifest, shard)
-    write_atomically(root / shard.path, lambda path: write_tokens(path, manifest.codec, groups, footer, statistics))
+    footer = footer_of(record, shard)
+    write_atomically(root / shard.path, lambda path: write_tokens(path, record.codec, groups, footer, statistics))
 
 
 def write_decoder(root: Path, decoder: Decoder) -> None:
@@ -128,36 +128,36 @@ def write_decoder(root: Path, decoder: Decoder) -> None:
     write_tensors(root / DECODER_FILE, tensors)
 
 
-def complete_set(root: Path, manifest: M) -> M:
+def complete_set(root: Path, record: M) -> M:
     """Records rows, bytes and checksum of every shard once all are there: state ``complete``."""
-    missing = unfinished_shards(root, manifest)
+    missing = unfinished_shards(root, record)
     if missing:
-        raise IntegrityError(f"{root}: {len(missing)} of {len(manifest.shards)} shards are missing")
-    remove_temporaries((root / manifest.shards[0].path).parent)
-    shards = tuple(_measured(root, shard) for shard in manifest.shards)
+        raise IntegrityError(f"{root}: {len(missing)} of {len(record.shards)} shards are missing")
+    remove_temporaries((root / record.shards[0].path).parent)
+    shards = tuple(_measured(root, shard) for shard in record.shards)
     update: dict[str, object] = {"state": "complete", "shards": shards}
-    if isinstance(manifest, TokensManifest) and manifest.codec.name == "hidden":
+    if isinstance(record, TokensRecord) and record.codec.name == "hidden":
         update["decoder_sha256"] = sha256(root / DECODER_FILE)
-    complete = manifest.model_copy(update=update)
-    write_manifest(root, complete)
+    complete = record.model_copy(update=update)
+    write_set_record(root, complete)
     return complete
 
 
-def finish_set(root: Path, manifest: M, scores: Scores) -> M:
+def finish_set(root: Path, record: M, scores: Scores) -> M:
     """Verifies a complete set, records the teacher's scores and writes the card: state ``verified``."""
-    verify_shards(root, manifest)
-    verified = manifest.model_copy(update={"state": "verified", "scores": scores})
+    verify_shards(root, record)
+    verified = record.model_copy(update={"state": "verified", "scores": scores})
     write_text(root / "README.md", card_text(verified))
-    write_manifest(root, verified)
+    write_set_record(root, verified)
     return verified
 
 
-def _is_done(root: Path, manifest: SetManifest, shard: Shard) -> bool:
+def _is_done(root: Path, record: SetRecord, shard: Shard) -> bool:
     path = root / shard.path
     if not path.is_file() or (shard.sha256 is not None and check_bytes(root, shard)):
         return False
     try:
-        return read_footer(path) == footer_of(manifest, shard)
+        return read_footer(path) == footer_of(record, shard)
     except IntegrityError:
         return False
 

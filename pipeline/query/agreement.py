@@ -40,7 +40,7 @@ def comparison_lines(comparison: dict[str, Comparison]) -> list[str]:
 
 
 def _compare(mixture: Mixture, split: str) -> Comparison:
-    manifest = mixture.manifest
+    record = mixture.record
     with mixture.opened(split) as connection:
         counts = {one.view: _count(connection, f'"{one.view}"') for one in mixture.sets}
         teachers = {one.view: _logits(connection, mixture, f'"{one.view}".logits') for one in mixture.sets}
@@ -51,13 +51,11 @@ def _compare(mixture: Mixture, split: str) -> Comparison:
     comparison: Comparison = {
         "rows": rows,
         "left_out": {view: count - rows for view, count in counts.items()},
-        "with_first": {
-            other.view: fidelity(manifest.target, teachers[other.view], first_NC) for other in mixture.others
-        },
+        "with_first": {other.view: fidelity(record.target, teachers[other.view], first_NC) for other in mixture.others},
     }
     if split != "train":
         comparison["scores"] = {
-            name: score_logits(manifest.task.metrics, manifest.target, logits_NC, *gold)
+            name: score_logits(record.task.metrics, record.target, logits_NC, *gold)
             for name, logits_NC in teachers.items()
         }
     return comparison
@@ -69,7 +67,7 @@ def _read(connection: duckdb.DuckDBPyConnection, mixture: Mixture, columns: str)
 
 def _logits(connection: duckdb.DuckDBPyConnection, mixture: Mixture, expression: str) -> Floats:
     table = _read(connection, mixture, f"{expression} as logits")
-    return logits_of(table, mixture.manifest.target.num_logits)
+    return logits_of(table, mixture.record.target.num_logits)
 
 
 def _count(connection: duckdb.DuckDBPyConnection, view: str) -> int:

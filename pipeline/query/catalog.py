@@ -24,11 +24,11 @@ from pipeline.logit_set.examples import set_schema
 from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import (
     FILE_NAME,
-    ExamplesManifest,
-    SetManifest,
-    TokensManifest,
+    ExamplesRecord,
+    SetRecord,
+    TokensRecord,
     augmentation_of,
-    read_manifest,
+    read_set_record,
 )
 from pipeline.logit_set.shard_file import read_metadata
 from pipeline.query.views import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql
@@ -64,11 +64,11 @@ where v.variant > 0 and o.variant = 0
 """
 
 
-def build_catalog(store: Path) -> list[SetManifest]:
+def build_catalog(store: Path) -> list[SetRecord]:
     """Indexes every set of a store anew.
 
     Returns:
-        The manifests of the sets that were indexed; damaged ones are left out with a warning.
+        The records of the sets that were indexed; damaged ones are left out with a warning.
 
     Raises:
         DataError: if the store does not exist or two sets would have the same view.
@@ -78,7 +78,7 @@ def build_catalog(store: Path) -> list[SetManifest]:
     digest = _digest(store)
     sets = _read_sets(store)
     write_atomically(store / CATALOG_FILE, lambda path: _write(path, sets, digest), durable=False)
-    return [manifest for _, manifest in sets]
+    return [record for _, record in sets]
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
+def _read_sets(store: Path) -> list[tuple[Path, SetRecord]]:
     sets = []
     for path in sorted(store.glob(f"*/{FILE_NAME}")):
         try:
@@ -101,11 +101,11 @@ def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
         except IntegrityError as error:
             console.warn(f"left out of the catalog: {error}")
     views: dict[str, Path] = {}
-    for root, manifest in sets:
+    for root, record in sets:
         names = [view_name(root.name)]
-        if isinstance(manifest, TokensManifest):
+        if isinstance(record, TokensRecord):
             names.append(words_view_name(root.name))
-        if augmentation_of(manifest) is not None:
+        if augmentation_of(record) is not None:
             names.append(variants_view_name(root.name))
         for name in names:
             if name in TABLE_NAMES:
@@ -116,26 +116,26 @@ def _read_sets(store: Path) -> list[tuple[Path, SetManifest]]:
     return sets
 
 
-def _readable_set(root: Path) -> SetManifest:
-    """The manifest of a set that DuckDB can make a view of; it opens the first file when it does."""
+def _readable_set(root: Path) -> SetRecord:
+    """The record of a set that DuckDB can make a view of; it opens the first file when it does."""
     if not re.match(SET_NAME, root.name):  # DuckDB reads `*` and `key=value` in a path as more than a name
         raise IntegrityError(f"{str(root)!a}: the name of a set's folder has letters, digits and ._- only; rename it")
-    manifest = read_manifest(root)
-    if manifest.state != "staged":
-        _check_columns(root, manifest)
-    return manifest
+    record = read_set_record(root)
+    if record.state != "staged":
+        _check_columns(root, record)
+    return record
 
 
-def _check_columns(root: Path, manifest: SetManifest) -> None:
+def _check_columns(root: Path, record: SetRecord) -> None:
     """Makes sure that the views of a set can be made, and that no pipe among its files keeps a query waiting."""
-    expected = set_schema(manifest)
-    if isinstance(manifest, TokensManifest):
-        load_set_tokenizer(root, manifest.tokenizer)
-        kind = f"of codec {str(manifest.codec)!r}"
+    expected = set_schema(record)
+    if isinstance(record, TokensRecord):
+        load_set_tokenizer(root, record.tokenizer)
+        kind = f"of codec {str(record.codec)!r}"
     else:
-        assert isinstance(manifest, ExamplesManifest)
-        kind = f"of {manifest.target.num_logits} logits"
-    for shard in manifest.shards:
+        assert isinstance(record, ExamplesRecord)
+        kind = f"of {record.target.num_logits} logits"
+    for shard in record.shards:
         try:
             schema = read_metadata(root / shard.path).schema.to_arrow_schema().remove_metadata()
         except pa.ArrowException as error:
@@ -144,53 +144,53 @@ def _check_columns(root: Path, manifest: SetManifest) -> None:
             raise IntegrityError(f"{root / shard.path}: its columns are not those {kind}")
 
 
-def _write(path: Path, sets: list[tuple[Path, SetManifest]], digest: str) -> None:
+def _write(path: Path, sets: list[tuple[Path, SetRecord]], digest: str) -> None:
     with duckdb.connect(str(path)) as connection:
         connection.execute(TABLES)
         add_macros(connection)
         connection.execute("insert into catalog_state values (?)", [digest])
-        for root, manifest in sets:
-            connection.execute(f"insert into sets values ({', '.join('?' * 18)})", _set_row(root, manifest))  # noqa: S608
-            rows = [_shard_row(root, manifest, k) for k in range(len(manifest.shards))]
+        for root, record in sets:
+            connection.execute(f"insert into sets values ({', '.join('?' * 18)})", _set_row(root, record))  # noqa: S608
+            rows = [_shard_row(root, record, k) for k in range(len(record.shards))]
             connection.executemany("insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-            if manifest.state != "staged":
-                _add_views(connection, root, manifest)
-        examples = [r.name for r, m in sets if isinstance(m, ExamplesManifest) and m.state != "staged"]
+            if record.state != "staged":
+                _add_views(connection, root, record)
+        examples = [r.name for r, m in sets if isinstance(m, ExamplesRecord) and m.state != "staged"]
         if examples:
             connection.execute(all_examples_sql(ALL_EXAMPLES, [(name, view_name(name)) for name in examples]))
         for row in _teacher_rows(sets):
             connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?)", row)
 
 
-def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, manifest: SetManifest) -> None:
-    connection.execute(set_view_sql(view_name(root.name), root, manifest))
-    if isinstance(manifest, TokensManifest):
-        _add_words(connection, root, manifest)
-    if augmentation_of(manifest) is not None:
+def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
+    connection.execute(set_view_sql(view_name(root.name), root, record))
+    if isinstance(record, TokensRecord):
+        _add_words(connection, root, record)
+    if augmentation_of(record) is not None:
         connection.execute(VARIANTS.format(name=variants_view_name(root.name), rows=view_name(root.name)))
 
 
-def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, manifest: TokensManifest) -> None:
+def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, record: TokensRecord) -> None:
     """The vocabulary of a set of tokens, unless another set has brought it, and the view in words."""
     from pipeline.query.views import token_view_sql
 
-    key = manifest.tokenizer.sha256
+    key = record.tokenizer.sha256
     if not connection.execute("select 1 from vocabulary where tokenizer = ? limit 1", [key]).fetchone():
-        words = load_set_tokenizer(root, manifest.tokenizer).get_vocab(with_added_tokens=True)
+        words = load_set_tokenizer(root, record.tokenizer).get_vocab(with_added_tokens=True)
         table = pa.table({"tokenizer": [key] * len(words), "id": list(words.values()), "token": list(words)})
         connection.register("words", table)
         connection.execute("insert into vocabulary select * from words")
         connection.unregister("words")
-    files = [root / shard.path for shard in manifest.shards]
-    connection.execute(token_view_sql(words_view_name(root.name), manifest, files))
+    files = [root / shard.path for shard in record.shards]
+    connection.execute(token_view_sql(words_view_name(root.name), record, files))
 
 
-def _set_row(root: Path, m: SetManifest) -> list[Any]:
+def _set_row(root: Path, m: SetRecord) -> list[Any]:
     scores = json.dumps(m.scores)
     task, corpus, codec, labels = None, None, None, None
-    if isinstance(m, ExamplesManifest):
+    if isinstance(m, ExamplesRecord):
         task, labels = m.task.name, list(m.target.names)
-    if isinstance(m, TokensManifest):
+    if isinstance(m, TokensRecord):
         corpus, codec = m.corpus.name, str(m.codec)
     return [
         *(root.name, view_name(root.name), task, corpus, codec, m.state, m.teacher.name, labels, m.num_rows),
@@ -199,23 +199,23 @@ def _set_row(root: Path, m: SetManifest) -> list[Any]:
     ]
 
 
-def _shard_row(root: Path, manifest: SetManifest, number: int) -> list[Any]:
-    s = manifest.shards[number]
+def _shard_row(root: Path, record: SetRecord, number: int) -> list[Any]:
+    s = record.shards[number]
     return [root.name, s.split, s.index, s.start, s.stop, s.rows, s.bytes, s.sha256, str((root / s.path).resolve())]
 
 
-def _teacher_rows(sets: list[tuple[Path, SetManifest]]) -> list[list[Any]]:
+def _teacher_rows(sets: list[tuple[Path, SetRecord]]) -> list[list[Any]]:
     rows: dict[str, list[Any]] = {}
-    for root, manifest in sets:
-        t = manifest.teacher
+    for root, record in sets:
+        t = record.teacher
         new = [t.weights_sha256, t.name, t.revision, t.num_parameters, list(t.labels), []]
         rows.setdefault(t.weights_sha256, new)[-1].append(root.name)
     return list(rows.values())
 
 
 def _digest(store: Path) -> str:
-    manifests = [(ascii(path.resolve()), path.lstat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
-    state = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in manifests]
+    records = [(ascii(path.resolve()), path.lstat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
+    state = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in records]
     return hashlib.sha256(json.dumps([TABLES, VARIANTS, SPLIT_ROWS, SET_ROWS, macros(), state]).encode()).hexdigest()
 
 

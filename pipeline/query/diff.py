@@ -10,8 +10,8 @@ import duckdb
 from pipeline.errors import ConfigError
 from pipeline.logit_set.config import DiffConfig
 from pipeline.logit_set.parts import Setting
-from pipeline.logit_set.reader import find_set, usable_manifest
-from pipeline.logit_set.record import ExamplesManifest, has_text
+from pipeline.logit_set.reader import find_set, usable_record
+from pipeline.logit_set.record import ExamplesRecord, has_text
 from pipeline.logit_set.verify import require_shards
 from pipeline.query.mixture import SAME_HASH, SAME_SENTENCES
 from pipeline.sql.gate import open_files, select, to_arrow
@@ -77,7 +77,7 @@ def diff(config: DiffConfig) -> Diff:
 
     Raises:
         ConfigError: if their logits mean different things, or nothing tells whether their texts are the same.
-        IntegrityError: if a file is not what its manifest says.
+        IntegrityError: if a file is not what its record says.
     """
     roots = [find_set(name, config.store) for name in (config.a, config.b)]
     a, b = (_open(root, config.allow_unverified) for root in roots)
@@ -101,14 +101,14 @@ def diff(config: DiffConfig) -> Diff:
         )
 
 
-def _open(root: Path, allow_unverified: bool) -> ExamplesManifest:
+def _open(root: Path, allow_unverified: bool) -> ExamplesRecord:
     advice = "`distill diff` compares the logits of a task"
-    manifest = usable_manifest(root, ExamplesManifest, advice, allow_unverified)
-    require_shards(root, manifest, manifest.shards)
-    return manifest
+    record = usable_record(root, ExamplesRecord, advice, allow_unverified)
+    require_shards(root, record, record.shards)
+    return record
 
 
-def _same_text(roots: list[Path], a: ExamplesManifest, b: ExamplesManifest) -> str:
+def _same_text(roots: list[Path], a: ExamplesRecord, b: ExamplesRecord) -> str:
     """The SQL that says whether both texts are the same: by their hash, which covers the tokenizer, or themselves."""
     if a.tokenizer.sha256 == b.tokenizer.sha256:
         return SAME_HASH

@@ -16,11 +16,11 @@ from pipeline.logit_set.examples import text_hash
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import (
     TOKENIZER_FILE,
-    ExamplesManifest,
-    SetManifest,
+    ExamplesRecord,
+    SetRecord,
     Shard,
     augmentation_of,
-    read_manifest,
+    read_set_record,
 )
 from pipeline.logit_set.verify import require_shards
 from pipeline.sql.names import words_view_name
@@ -50,45 +50,45 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
         raise ConfigError(f"--explain-row {address}: not SET:split:row or SET:split:row:variant, such as mnli:train:7")
     root = find_set(parts["name"], store)
     split, number, variant = parts["split"], int(parts["row"]), int(parts["variant"] or 0)
-    manifest = _manifest_of_examples(root, split, number)
-    shard = _shard_of(root, manifest, split, number)
-    require_shards(root, manifest, [shard])
+    record = _record_of_examples(root, split, number)
+    shard = _shard_of(root, record, split, number)
+    require_shards(root, record, [shard])
     rows = _rows(root / shard.path, number)
     if not rows:
         raise DataError(f"{root}: row {number:,} of {split!r} has no logits in this set")
     if variant not in rows:
         there = ", ".join(map(str, sorted(rows))) or "none"
         raise DataError(f"{root}: row {number:,} of {split!r} has no variant {variant}; there are: {there}")
-    row, tokenizer = rows[variant], load_tokenizer(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
-    _check(root, shard, manifest, row)
+    row, tokenizer = rows[variant], load_tokenizer(root / TOKENIZER_FILE, record.tokenizer.sha256)
+    _check(root, shard, record, row)
     return {
-        **_origin(root, manifest, shard),
-        **({"variant": _variant(manifest, row, rows.get(0, {}))} if variant > 0 else {}),
-        "row": _text(row, tokenizer, manifest),
-        "teacher's answer": _answer(manifest.target, np.array(row["logits"], dtype=np.float64)),
+        **_origin(root, record, shard),
+        **({"variant": _variant(record, row, rows.get(0, {}))} if variant > 0 else {}),
+        "row": _text(row, tokenizer, record),
+        "teacher's answer": _answer(record.target, np.array(row["logits"], dtype=np.float64)),
     }
 
 
-def _manifest_of_examples(root: Path, split: str, number: int) -> ExamplesManifest:
-    manifest = read_manifest(root)
-    if not isinstance(manifest, ExamplesManifest):
+def _record_of_examples(root: Path, split: str, number: int) -> ExamplesRecord:
+    record = read_set_record(root)
+    if not isinstance(record, ExamplesRecord):
         where = f"split = '{split}' and source_row = {number}"
         raise ConfigError(
-            f"{root}: holds {manifest.holds}; look at its rows in words: "
+            f"{root}: holds {record.holds}; look at its rows in words: "
             f'distill sql "from {words_view_name(root.name)} where {where}"'
         )
-    if manifest.state == "staged":
+    if record.state == "staged":
         raise IntegrityError(f"{root}: is not finished; repeat the command that writes it")
-    return manifest
+    return record
 
 
-def _shard_of(root: Path, manifest: SetManifest, split: str, number: int) -> Shard:
-    if split not in manifest.splits:
-        raise DataError(f"{root}: no split {split!r}; {did_you_mean(split, manifest.splits)}")
-    shard = next((s for s in manifest.shards_of(split) if s.start <= number < s.stop), None)
+def _shard_of(root: Path, record: SetRecord, split: str, number: int) -> Shard:
+    if split not in record.splits:
+        raise DataError(f"{root}: no split {split!r}; {did_you_mean(split, record.splits)}")
+    shard = next((s for s in record.shards_of(split) if s.start <= number < s.stop), None)
     if shard is None:
         raise DataError(
-            f"{root}: no row {number:,} in {split!r}; it has the rows 0 to {manifest.splits[split].rows - 1:,}"
+            f"{root}: no row {number:,} in {split!r}; it has the rows 0 to {record.splits[split].rows - 1:,}"
         )
     return shard
 
@@ -99,9 +99,9 @@ def _rows(path: Path, number: int) -> dict[int, Row]:
     return {row["variant"]: row for row in table.to_pylist()}
 
 
-def _check(root: Path, shard: Shard, manifest: ExamplesManifest, row: Row) -> None:
+def _check(root: Path, shard: Shard, record: ExamplesRecord, row: Row) -> None:
     """A set that was not verified may hold anything."""
-    target, logits, label = manifest.target, row["logits"], row["label"]
+    target, logits, label = record.target, row["logits"], row["label"]
     problems = []
     if len(logits) != target.num_logits or not np.isfinite(logits).all():
         problems.append(f"logits {logits}, but {target.num_logits} finite numbers are needed")
@@ -110,12 +110,12 @@ def _check(root: Path, shard: Shard, manifest: ExamplesManifest, row: Row) -> No
     raise_all(IntegrityError, f"{root / shard.path}: row {row['source_row']}", problems)
 
 
-def _origin(root: Path, manifest: ExamplesManifest, shard: Shard) -> dict[str, Section]:
-    teacher = manifest.teacher
+def _origin(root: Path, record: ExamplesRecord, shard: Shard) -> dict[str, Section]:
+    teacher = record.teacher
     return {
         "set": {
-            **{"set": root.name, "task": manifest.task.name, "state": manifest.state},
-            **{"fingerprint": manifest.fingerprint, "created": manifest.created, "command": manifest.command},
+            **{"set": root.name, "task": record.task.name, "state": record.state},
+            **{"fingerprint": record.fingerprint, "created": record.created, "command": record.command},
         },
         "file": {
             **{"path": shard.path, "source_rows": f"{shard.start} to {shard.stop - 1}"},
@@ -123,30 +123,30 @@ def _origin(root: Path, manifest: ExamplesManifest, shard: Shard) -> dict[str, S
         },
         "teacher": {
             **{"name": teacher.name, "revision": teacher.revision, "weights_sha256": teacher.weights_sha256},
-            **{"precision": manifest.precision, "max_seq_length": manifest.max_seq_length},
+            **{"precision": record.precision, "max_seq_length": record.max_seq_length},
         },
-        "tokenizer": {"sha256": manifest.tokenizer.sha256, "vocabulary_size": manifest.tokenizer.vocabulary_size},
+        "tokenizer": {"sha256": record.tokenizer.sha256, "vocabulary_size": record.tokenizer.vocabulary_size},
         "source": {
-            **{"source": manifest.source, "licence": manifest.licence},
-            "rows_sha256": manifest.splits[shard.split].rows_sha256,
+            **{"source": record.source, "licence": record.licence},
+            "rows_sha256": record.splits[shard.split].rows_sha256,
         },
     }
 
 
-def _variant(manifest: ExamplesManifest, row: Row, parent: Row) -> Section:
-    record = augmentation_of(manifest)
+def _variant(record: ExamplesRecord, row: Row, parent: Row) -> Section:
+    augmentation = augmentation_of(record)
     texts = {f"parent_{name}": parent.get(name) for name in ("sentence1", "sentence2")}
-    made = {"method": record.method, "settings": dict(record.settings)} if record else {}
+    made = {"method": augmentation.method, "settings": dict(augmentation.settings)} if augmentation else {}
     return {"origin": row["origin"], **texts, **made}
 
 
-def _text(row: Row, tokenizer: Tokenizer, manifest: ExamplesManifest) -> Section:
+def _text(row: Row, tokenizer: Tokenizer, record: ExamplesRecord) -> Section:
     sentences = row.get("sentence1"), row.get("sentence2")
     tokens = [ids and [tokenizer.id_to_token(i) for i in ids] for ids in (row.get("ids1"), row.get("ids2"))]
     belongs = None
     if sentences[0] is not None:
-        belongs = text_hash(manifest.tokenizer.sha256, sentences[0], sentences[1]) == row["text_hash"]
-    names, label = manifest.target.names, row["label"]
+        belongs = text_hash(record.tokenizer.sha256, sentences[0], sentences[1]) == row["text_hash"]
+    names, label = record.target.names, row["label"]
     return {
         **{"split": row["split"], "source_row": row["source_row"], "variant": row["variant"]},
         **{"sentence1": sentences[0], "sentence2": sentences[1], "tokens1": tokens[0], "tokens2": tokens[1]},

@@ -32,12 +32,12 @@ class Mixture(LogitSet):
     @property
     def sets(self) -> tuple[LogitSet, ...]:
         """All sets, the first one first."""
-        return (LogitSet(self.root, self.manifest), *self.others)
+        return (LogitSet(self.root, self.record), *self.others)
 
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that every set has."""
-        return tuple(split for split in self.manifest.splits if all(split in other.splits for other in self.others))
+        return tuple(split for split in self.record.splits if all(split in other.splits for other in self.others))
 
     @property
     def joined(self) -> str:
@@ -47,7 +47,7 @@ class Mixture(LogitSet):
     @property
     def mixed_logits(self) -> str:
         """The mixture of the logits of a row of `joined`, in SQL."""
-        return mix_sql(self.mix, self.manifest.target, [f'"{one.view}".logits' for one in self.sets])
+        return mix_sql(self.mix, self.record.target, [f'"{one.view}".logits' for one in self.sets])
 
     @property
     def rows(self) -> str:
@@ -62,10 +62,8 @@ class Mixture(LogitSet):
             IntegrityError: if a file is missing or was changed.
         """
         files = {one.view: one.checked_files(split) for one in self.sets}
-        first = self.manifest.target
-        columns = {
-            one.view: columns_with_text(one.manifest, columns_as(first, one.manifest.target)) for one in self.sets
-        }
+        first = self.record.target
+        columns = {one.view: columns_with_text(one.record, columns_as(first, one.record.target)) for one in self.sets}
         with open_files(files, columns) as connection:
             yield connection
 
@@ -87,7 +85,7 @@ def open_sets(paths: Sequence[Path], mix: str | None = None, allow_unverified: b
     others = [open_set(path, allow_unverified, needs_text=False) for path in paths[1:]]
     if not others:
         return first
-    mixture = Mixture(first.root, first.manifest, tuple(others), mix or DEFAULT_MIX)
+    mixture = Mixture(first.root, first.record, tuple(others), mix or DEFAULT_MIX)
     raise_all(ConfigError, "--logits: the sets cannot be mixed", _problems(mixture))
     _ = mixture.mixed_logits  # a wrong --mix is told before the rows are read
     left_out = {split for one in mixture.sets for split in one.splits} - set(mixture.splits)
@@ -122,7 +120,7 @@ def _problems(mixture: Mixture) -> list[str]:
             problems.append(f"{one.root} and {other.root}: both are {one.view!r} in SQL; rename one folder")
     for other in mixture.others:
         problems += _target_problems(first, other)
-        if other.manifest.task.is_pair != first.manifest.task.is_pair:
+        if other.record.task.is_pair != first.record.task.is_pair:
             problems.append(f"{other.root} and {first.root}: one is of pairs, the other is not")
         if "train" not in other.splits:
             problems.append(f"{other.root}: has no train split; its splits are {', '.join(other.splits)}")
@@ -130,7 +128,7 @@ def _problems(mixture: Mixture) -> list[str]:
 
 
 def _target_problems(first: LogitSet, other: LogitSet) -> list[str]:
-    ours, theirs = first.manifest.target, other.manifest.target
+    ours, theirs = first.record.target, other.record.target
     if (ours.kind, ours.bins) != (theirs.kind, theirs.bins):
         return [f"{other.root}: its logits mean {_meaning(theirs)}, but those of {first.root} {_meaning(ours)}"]
     is_permuted = len(set(ours.names)) == len(ours.names) and sorted(ours.names) == sorted(theirs.names)
@@ -220,7 +218,7 @@ def different_rows(connection: duckdb.DuckDBPyConnection, split: str, first: Log
         first: one set.
         other: the other set.
     """
-    same_tokenizer = first.manifest.tokenizer.sha256 == other.manifest.tokenizer.sha256
+    same_tokenizer = first.record.tokenizer.sha256 == other.record.tokenizer.sha256
     other_text = f"({SAME_HASH if same_tokenizer else SAME_SENTENCES}) is not true"
     for what, condition, columns in (
         ("text", other_text, ("sentence1", "sentence2")),
@@ -234,7 +232,7 @@ def different_rows(connection: duckdb.DuckDBPyConnection, split: str, first: Log
         )
         if row is not None:
             number, variant, *values = row
-            ours, theirs = (_shown(first.manifest.target, what, *pair) for pair in (values[:2], values[2:]))
+            ours, theirs = (_shown(first.record.target, what, *pair) for pair in (values[:2], values[2:]))
             key = f"{split}, source row {number}, variant {variant}"
             has_proof = same_tokenizer or what == "gold" or None not in (values[0], values[2])
             advice = "" if has_proof else "; with two tokenizers only texts are a proof"

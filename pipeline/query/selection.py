@@ -42,7 +42,7 @@ def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.T
         source = f'"{logit_set.view}"' if "logits" in given else logit_set.rows
         values = [
             "c.weight" if "weight" in given else "1.0::double as weight",
-            f"c.logits::float[{logit_set.manifest.target.num_logits}] as logits" if "logits" in given else "e.logits",
+            f"c.logits::float[{logit_set.record.target.num_logits}] as logits" if "logits" in given else "e.logits",
         ]
         with query_errors():
             chosen = ", ".join(["source_row::bigint as source_row", "variant::bigint as variant", *own])
@@ -57,8 +57,8 @@ def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.T
 
 
 def _column_problems(logit_set: LogitSet, given: Sequence[str], types: dict[str, str]) -> list[str]:
-    manifest = logit_set.manifest
-    of_sets = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size).names
+    record = logit_set.record
+    of_sets = examples_schema(record.target.num_logits, record.tokenizer.vocabulary_size).names
     known = [*of_sets, "weight"]
     problems = [f"unknown column {name!r}: {did_you_mean(name, known)}" for name in given if name not in known]
     problems += [f"column {name!r} is there twice" for name in sorted(set(given)) if given.count(name) > 1]
@@ -74,7 +74,7 @@ def _row_problems(
     connection: duckdb.DuckDBPyConnection, logit_set: LogitSet, source: str, given: Sequence[str]
 ) -> list[str]:
     """What is wrong with the chosen rows, with an example each."""
-    width = logit_set.manifest.target.num_logits
+    width = logit_set.record.target.num_logits
     known = logit_set.view if "logits" in given else "every set"
     same_key = "e.source_row is not distinct from c.source_row and e.variant is not distinct from c.variant"
     wrong = {

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipeline.logit_set.codecs import CODECS
 from pipeline.logit_set.examples import examples_schema
-from pipeline.logit_set.record import ExamplesManifest, SetManifest, TokensManifest, has_text
+from pipeline.logit_set.record import ExamplesRecord, SetRecord, TokensRecord, has_text
 from pipeline.logit_set.shard_file import id_type
 from pipeline.sql.gate import parquet, quoted
 
@@ -20,12 +20,12 @@ SET_ROWS = """select {name} as "set", * replace (ids1::uinteger[] as ids1, ids2:
     logits::float[] as logits) from "{view}" """
 
 
-def set_view_sql(view: str, root: Path, manifest: SetManifest) -> str:
+def set_view_sql(view: str, root: Path, record: SetRecord) -> str:
     """The statement that creates the view on a set's files."""
-    columns = ", ".join(view_columns(manifest))
+    columns = ", ".join(view_columns(record))
     branches = []
-    for split in dict.fromkeys(shard.split for shard in manifest.shards):
-        files = parquet([root / shard.path for shard in manifest.shards_of(split)])
+    for split in dict.fromkeys(shard.split for shard in record.shards):
+        files = parquet([root / shard.path for shard in record.shards_of(split)])
         branches.append(SPLIT_ROWS.format(split=quoted(split), columns=columns, files=files))
     return f'create view "{view}" as {" union all ".join(branches)}'
 
@@ -39,35 +39,35 @@ def all_examples_sql(view: str, views: Sequence[tuple[str, str]]) -> str:
     return f'create view "{view}" as {" union all ".join(branches)}'
 
 
-def columns_with_text(manifest: ExamplesManifest, columns: str = "*") -> str:
+def columns_with_text(record: ExamplesRecord, columns: str = "*") -> str:
     """What to select of a set's files, in SQL, so that there are texts; of a set without text they are null."""
-    return columns if has_text(manifest) else f"{columns}, null::varchar as sentence1, null::varchar as sentence2"
+    return columns if has_text(record) else f"{columns}, null::varchar as sentence1, null::varchar as sentence2"
 
 
-def view_columns(manifest: SetManifest) -> list[str]:
+def view_columns(record: SetRecord) -> list[str]:
     """The columns of a set's view but for the split, in SQL; of a set without text null where that would be."""
-    if isinstance(manifest, TokensManifest):
+    if isinstance(record, TokensRecord):
         from pipeline.logit_set.tokens import tokens_schema  # codecs need torch, which other sets do without
 
-        return [name for name in tokens_schema(manifest.codec).names if name != "split"]
-    assert isinstance(manifest, ExamplesManifest)
-    names: list[str] = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size).names[1:]
-    if has_text(manifest):
+        return [name for name in tokens_schema(record.codec).names if name != "split"]
+    assert isinstance(record, ExamplesRecord)
+    names: list[str] = examples_schema(record.target.num_logits, record.tokenizer.vocabulary_size).names[1:]
+    if has_text(record):
         return names
-    ids = "usmallint[]" if id_type(manifest.tokenizer.vocabulary_size) == pa.uint16() else "uinteger[]"
+    ids = "usmallint[]" if id_type(record.tokenizer.vocabulary_size) == pa.uint16() else "uinteger[]"
     of_text = {"sentence1": "varchar", "sentence2": "varchar", "ids1": ids, "ids2": ids}
     return [f"null::{of_text[name]} as {name}" if name in of_text else name for name in names]
 
 
-def token_view_sql(name: str, manifest: TokensManifest, paths: list[Path]) -> str:
+def token_view_sql(name: str, record: TokensRecord, paths: list[Path]) -> str:
     """The statement that creates the view ``name``; it needs the table ``vocabulary``.
 
     Columns: the key, ``position``, ``target`` (what stood there), ``candidate`` and its ``probability``.
     """
-    codec = CODECS[manifest.codec.name]
-    own = "".join(f", unnest({column}) as {column}" for column in codec.fields(manifest.codec))
-    candidates, probabilities = codec.candidates_sql(manifest.codec)
-    words = f"(select id, token from vocabulary where tokenizer = '{manifest.tokenizer.sha256}')"
+    codec = CODECS[record.codec.name]
+    own = "".join(f", unnest({column}) as {column}" for column in codec.fields(record.codec))
+    candidates, probabilities = codec.candidates_sql(record.codec)
+    words = f"(select id, token from vocabulary where tokenizer = '{record.tokenizer.sha256}')"
     return f"""create view "{name}" as
         with by_position as (
             select split, source_row, piece, copy, unnest(positions) as position, unnest(targets) as target_id{own}

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline import console
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
-from pipeline.logit_set.record import TOKENIZER_FILE, SetManifest, TokensManifest
+from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, TokensRecord
 from pipeline.logit_set.tokens import DECODER_FILE
 from pipeline.logit_set.verify import require_shards
 
@@ -25,21 +25,21 @@ class SetFile:
     num_bytes: int
 
 
-def other_files(manifest: SetManifest) -> list[str]:
-    """The files of a set beside its shards, its manifest and its card."""
-    has_decoder = isinstance(manifest, TokensManifest) and manifest.decoder_sha256
+def other_files(record: SetRecord) -> list[str]:
+    """The files of a set beside its shards, its record and its card."""
+    has_decoder = isinstance(record, TokensRecord) and record.decoder_sha256
     return [TOKENIZER_FILE, DECODER_FILE] if has_decoder else [TOKENIZER_FILE]
 
 
-def files_of(root: Path, manifest: SetManifest) -> dict[str, SetFile]:
+def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
     """Every file of a set but its ``distill.json``, by its path inside the set.
 
     Raises:
-        IntegrityError: if a shard is not what the manifest says.
+        IntegrityError: if a shard is not what the record says.
     """
-    require_shards(root, manifest, manifest.shards)
-    files = {name: _measured(root / name) for name in (*other_files(manifest), CARD_FILE)}
-    shards = {s.path: SetFile(root / s.path, s.sha256 or "", s.bytes or 0) for s in manifest.shards}
+    require_shards(root, record, record.shards)
+    files = {name: _measured(root / name) for name in (*other_files(record), CARD_FILE)}
+    shards = {s.path: SetFile(root / s.path, s.sha256 or "", s.bytes or 0) for s in record.shards}
     return files | shards
 
 

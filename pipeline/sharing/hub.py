@@ -12,7 +12,7 @@ from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundErro
 from huggingface_hub.hf_api import RepoFile
 
 from pipeline.errors import ConfigError
-from pipeline.logit_set.record import FILE_NAME, MAX_MANIFEST_BYTES, SetManifest, parse_manifest, to_json
+from pipeline.logit_set.record import FILE_NAME, MAX_RECORD_BYTES, SetRecord, parse_set_record, to_json
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, transport_errors, unreachable
 
@@ -49,7 +49,7 @@ def hub_errors() -> tuple[type[Exception], ...]:
     return (*transport_errors(), RuntimeError, ValueError)
 
 
-def push(config: PushConfig, manifest: SetManifest, files: "dict[str, SetFile]") -> list[str]:
+def push(config: PushConfig, record: SetRecord, files: "dict[str, SetFile]") -> list[str]:
     """Brings a data set of the hub to the state of a set, in one commit.
 
     Returns:
@@ -67,15 +67,15 @@ def push(config: PushConfig, manifest: SetManifest, files: "dict[str, SetFile]")
         if branch != BRANCH:
             api.create_branch(repo, repo_type="dataset", branch=branch, exist_ok=True)
         there = _files_there(api, repo, branch)
-        old = _set_there(config, manifest, there)
+        old = _set_there(config, record, there)
         changed = [name for name, file in files.items() if there.get(name) != file.sha256]
         obsolete = {shard.path for shard in old.shards} & there.keys() - files.keys() if old else set()
         operations = [CommitOperationAdd(name, str(files[name].path)) for name in changed]
-        operations.append(CommitOperationAdd(FILE_NAME, to_json(manifest).encode()))
+        operations.append(CommitOperationAdd(FILE_NAME, to_json(record).encode()))
         api.create_commit(
             repo,
             [*operations, *(CommitOperationDelete(name) for name in sorted(obsolete))],
-            commit_message=f"{manifest.name}: logits of {manifest.teacher.name}",
+            commit_message=f"{record.name}: logits of {record.teacher.name}",
             repo_type="dataset",
             revision=branch,
         )
@@ -93,16 +93,16 @@ def _files_there(api: HfApi, repo: str, revision: str) -> dict[str, str | None]:
     return {e.path: e.lfs.sha256 if e.lfs else None for e in entries if isinstance(e, RepoFile)}
 
 
-def _set_there(config: PushConfig, manifest: SetManifest, there: dict[str, str | None]) -> SetManifest | None:
+def _set_there(config: PushConfig, record: SetRecord, there: dict[str, str | None]) -> SetRecord | None:
     """The set in the repository; None if there is none."""
     if FILE_NAME not in there:
-        taken = sorted(name for name in there if name.startswith(f"{manifest.shards[0].folder}/"))
+        taken = sorted(name for name in there if name.startswith(f"{record.shards[0].folder}/"))
         if taken:
             raise ConfigError(f"{config.url}: holds {taken[0]}, but no set; choose a repository of the set's own")
         return None
-    content = open_hub(config.url).read(FILE_NAME, MAX_MANIFEST_BYTES)
-    old = parse_manifest(content or b"", f"{config.url}/{FILE_NAME}")
-    if old.fingerprint != manifest.fingerprint and not config.replace:
+    content = open_hub(config.url).read(FILE_NAME, MAX_RECORD_BYTES)
+    old = parse_set_record(content or b"", f"{config.url}/{FILE_NAME}")
+    if old.fingerprint != record.fingerprint and not config.replace:
         raise ConfigError(
             f"{config.url}: holds another set, {old.name!r} of {old.teacher.name}; "
             "choose another repository or revision, or use --replace to put this one in its place"

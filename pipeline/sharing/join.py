@@ -22,10 +22,10 @@ from pipeline.logit_set.parts import (
     PartialSplit,
     SplitRecord,
 )
-from pipeline.logit_set.reader import LogitSet, find_set, load_set_tokenizer, usable_manifest
+from pipeline.logit_set.reader import LogitSet, find_set, load_set_tokenizer, usable_record
 from pipeline.logit_set.record import (
-    DerivedManifest,
-    ExamplesManifest,
+    DerivedRecord,
+    ExamplesRecord,
     Shard,
     SharedShard,
     fingerprint,
@@ -71,7 +71,7 @@ class Joined:
 
     Attributes:
         root: the new set.
-        manifest: of the new set.
+        record: of the new set.
         matched: number of one's rows that have logits now, by split.
         extra: one's source rows that the set knows nothing of, by split.
         missing: rows of the set whose text is not in one's data: source row and variant, by split.
@@ -79,7 +79,7 @@ class Joined:
     """
 
     root: Path
-    manifest: ExamplesManifest
+    record: ExamplesRecord
     matched: dict[str, int]
     extra: dict[str, list[int]]
     missing: dict[str, list[tuple[int, int]]]
@@ -92,27 +92,27 @@ def join(config: JoinConfig, command: str) -> Joined:
     Raises:
         ConfigError: if the set has its text, or is of another task.
         DataError: if not one row matches.
-        IntegrityError: if a file of the set is not what its manifest says.
+        IntegrityError: if a file of the set is not what its record says.
     """
     root = find_set(config.logits, config.store)
     advice = "it has its text; `distill join` is for sets that were pushed --without-text"
-    manifest = usable_manifest(root, DerivedManifest, advice, config.allow_unverified)
-    if manifest.has_text:
+    record = usable_record(root, DerivedRecord, advice, config.allow_unverified)
+    if record.has_text:
         raise ConfigError(f"{root}: {advice}")
-    task = _task_of(root, manifest, config)
-    source = load_source(task, config.data, tuple(manifest.splits))
-    require_shards(root, manifest, manifest.shards)
+    task = _task_of(root, record, config)
+    source = load_source(task, config.data, tuple(record.splits))
+    require_shards(root, record, record.shards)
     make_folder(config.store)
-    tokenizer = load_set_tokenizer(root, manifest.tokenizer)
-    mine = _keys(source, manifest)
-    found, missing = _look_up(root, manifest, mine)
+    tokenizer = load_set_tokenizer(root, record.tokenizer)
+    mine = _keys(source, record)
+    found, missing = _look_up(root, record, mine)
     if not found.num_rows:
         raise DataError(
-            f"{root}: knows none of the {mine.num_rows:,} texts of {source.description}; it is of {manifest.source}. "
+            f"{root}: knows none of the {mine.num_rows:,} texts of {source.description}; it is of {record.source}. "
             "One changed character makes another text: are these the same data?"
         )
-    new_root, logits = config.store / config.name, LogitSet(root, manifest)
-    planned = _staged(manifest, source, found, config.name, command)
+    new_root, logits = config.store / config.name, LogitSet(root, record)
+    planned = _staged(record, source, found, config.name, command)
     staged = start_set(new_root, planned, logits.tokenizer_json())
     for shard in unfinished_shards(new_root, staged):
         write_shard(new_root, staged, shard, _rows(staged, shard, source, tokenizer, found))
@@ -120,39 +120,39 @@ def join(config: JoinConfig, command: str) -> Joined:
     if staged.state != "verified":
         complete = complete_set(new_root, staged)
         joined = finish_set(new_root, complete, _scores(LogitSet(new_root, complete)))
-    return Joined(new_root, joined, *_report(source, found), _by_split(missing, manifest), _other_gold(source, found))
+    return Joined(new_root, joined, *_report(source, found), _by_split(missing, record), _other_gold(source, found))
 
 
-def _task_of(root: Path, manifest: DerivedManifest, config: JoinConfig) -> Task:
-    task = load_task(None if config.manifest else manifest.task.name, config.manifest)
-    targets = [make_target(task, "classification" if manifest.target.kind == "bins" else None)]
-    if task.name != manifest.task.name or task.is_pair != manifest.task.is_pair or manifest.target not in targets:
+def _task_of(root: Path, record: DerivedRecord, config: JoinConfig) -> Task:
+    task = load_task(None if config.manifest else record.task.name, config.manifest)
+    targets = [make_target(task, "classification" if record.target.kind == "bins" else None)]
+    if task.name != record.task.name or task.is_pair != record.task.is_pair or record.target not in targets:
         raise ConfigError(
-            f"{root}: its logits are of task {manifest.task.name!r} with {', '.join(manifest.target.names)}, "
+            f"{root}: its logits are of task {record.task.name!r} with {', '.join(record.target.names)}, "
             f"not of {task.name!r} as its manifest here describes it"
         )
     return task
 
 
-def _keys(source: Source, manifest: DerivedManifest) -> pa.Table:
+def _keys(source: Source, record: DerivedRecord) -> pa.Table:
     """Key, text hash and gold of every row of one's own."""
     parts = []
     for split, rows in source.splits.items():
-        hashes = pa.array(text_hashes(rows, manifest.tokenizer.sha256), pa.binary(16))
+        hashes = pa.array(text_hashes(rows, record.tokenizer.sha256), pa.binary(16))
         names = pa.repeat(pa.scalar(split), rows.num_rows)
         gold = {name: rows.column(name) for name in ("source_row", "label", "score")}
         parts.append(pa.table({"split": names, "text_hash": hashes, **gold}))
     return pa.concat_tables(parts)
 
 
-def _look_up(root: Path, manifest: DerivedManifest, mine: pa.Table) -> tuple[pa.Table, pa.Table]:
-    files = [root / shard.path for shard in manifest.shards]
+def _look_up(root: Path, record: DerivedRecord, mine: pa.Table) -> tuple[pa.Table, pa.Table]:
+    files = [root / shard.path for shard in record.shards]
     with open_files({"theirs": files}) as connection:
         connection.register("mine", mine)
         return to_arrow(select(connection, FOUND)), to_arrow(select(connection, MISSING))
 
 
-def _staged(manifest: DerivedManifest, source: Source, found: pa.Table, name: str, command: str) -> ExamplesManifest:
+def _staged(record: DerivedRecord, source: Source, found: pa.Table, name: str, command: str) -> ExamplesRecord:
     """The set as the teacher would have given it; one that has gaps says so, in its fingerprint too."""
     absent = {
         split: rows.num_rows - pc.sum(pc.equal(found.column("split"), split)).as_py()
@@ -161,7 +161,7 @@ def _staged(manifest: DerivedManifest, source: Source, found: pa.Table, name: st
     splits = {
         split: PartialSplit(
             rows=rows.num_rows,
-            expected_rows=manifest.splits[split].expected_rows,
+            expected_rows=record.splits[split].expected_rows,
             rows_sha256=rows_sha256(rows),
             absent=absent[split],
         )
@@ -169,16 +169,16 @@ def _staged(manifest: DerivedManifest, source: Source, found: pa.Table, name: st
     }
     kept = {
         key: value
-        for key, value in manifest.settings.items()
+        for key, value in record.settings.items()
         if key != TEXT_SETTING and not key.startswith(("augment.", "source."))
     }
-    settings = kept | {f"source.{split}": record.rows_sha256 for split, record in splits.items()}
+    settings = kept | {f"source.{split}": described.rows_sha256 for split, described in splits.items()}
     has_gaps = any(absent.values())
     if has_gaps:
-        settings["joined"] = manifest.fingerprint
-    order = [split for split in dict.fromkeys(shard.split for shard in manifest.shards) if split in source.splits]
-    shards = [shard for split in order for shard in _shards(manifest, split, splits[split].rows)]
-    values = {name: getattr(manifest, name) for name in ExamplesManifest.model_fields} | {
+        settings["joined"] = record.fingerprint
+    order = [split for split in dict.fromkeys(shard.split for shard in record.shards) if split in source.splits]
+    shards = [shard for split in order for shard in _shards(record, split, splits[split].rows)]
+    values = {name: getattr(record, name) for name in ExamplesRecord.model_fields} | {
         "name": name,
         "state": "staged",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -189,27 +189,27 @@ def _staged(manifest: DerivedManifest, source: Source, found: pa.Table, name: st
         "scores": {},
         "notes": (
             *source.warnings,
-            f"logits joined from a set without text, made by: {manifest.command}",
+            f"logits joined from a set without text, made by: {record.command}",
         ),
     }
     if has_gaps:
-        return DerivedManifest(**values | {"format_version": 4, "splits": splits, "shards": _shared(shards)})
-    whole = {split: SplitRecord(**record.model_dump(exclude={"absent"})) for split, record in splits.items()}
-    return ExamplesManifest(**values | {"format_version": 1, "splits": whole, "shards": tuple(shards)})
+        return DerivedRecord(**values | {"format_version": 4, "splits": splits, "shards": _shared(shards)})
+    whole = {split: SplitRecord(**described.model_dump(exclude={"absent"})) for split, described in splits.items()}
+    return ExamplesRecord(**values | {"format_version": 1, "splits": whole, "shards": tuple(shards)})
 
 
-def _shards(manifest: DerivedManifest, split: str, num_rows: int) -> list[Shard]:
+def _shards(record: DerivedRecord, split: str, num_rows: int) -> list[Shard]:
     """The ranges of the set's own shards if they fit, else about as many."""
-    if num_rows == manifest.splits[split].rows:
-        return [Shard(**s.model_dump(include=PLACE)) for s in manifest.shards_of(split)]
-    return plan_shards(split, num_rows, max(1, -(-num_rows // len(manifest.shards_of(split)))))
+    if num_rows == record.splits[split].rows:
+        return [Shard(**s.model_dump(include=PLACE)) for s in record.shards_of(split)]
+    return plan_shards(split, num_rows, max(1, -(-num_rows // len(record.shards_of(split)))))
 
 
 def _shared(shards: Sequence[Shard]) -> tuple[SharedShard, ...]:
     return tuple(SharedShard(**shard.model_dump()) for shard in shards)
 
 
-def _rows(manifest: ExamplesManifest, shard: Shard, source: Source, tokenizer: Tokenizer, found: pa.Table) -> pa.Table:
+def _rows(record: ExamplesRecord, shard: Shard, source: Source, tokenizer: Tokenizer, found: pa.Table) -> pa.Table:
     """The rows of a shard: texts, ids and gold of one's own, logits of the set."""
     own = found.filter(
         pc.and_(
@@ -223,16 +223,14 @@ def _rows(manifest: ExamplesManifest, shard: Shard, source: Source, tokenizer: T
     rows = source.splits[shard.split].take(own.column("source_row"))
     rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
     rows = rows.append_column("origin", pa.repeat(pa.scalar("original"), rows.num_rows))
-    inputs = tokenize(tokenizer, *sentences(rows), manifest.max_seq_length)
-    hashes = text_hashes(rows, manifest.tokenizer.sha256)
-    return shard_table(manifest, shard, rows, hashes, inputs, logits_of(own, manifest.target.num_logits))
+    inputs = tokenize(tokenizer, *sentences(rows), record.max_seq_length)
+    hashes = text_hashes(rows, record.tokenizer.sha256)
+    return shard_table(record, shard, rows, hashes, inputs, logits_of(own, record.target.num_logits))
 
 
 def _scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:
-    manifest = logit_set.manifest
-    return {
-        split: score_logits(manifest.task.metrics, manifest.target, *logit_set.gold(split)) for split in manifest.splits
-    }
+    record = logit_set.record
+    return {split: score_logits(record.task.metrics, record.target, *logit_set.gold(split)) for split in record.splits}
 
 
 def _report(source: Source, found: pa.Table) -> tuple[dict[str, int], dict[str, list[int]]]:
@@ -244,8 +242,8 @@ def _report(source: Source, found: pa.Table) -> tuple[dict[str, int], dict[str, 
     return matched, extra
 
 
-def _by_split(missing: pa.Table, manifest: DerivedManifest) -> dict[str, list[tuple[int, int]]]:
-    keys: dict[str, list[tuple[int, int]]] = {split: [] for split in manifest.splits}
+def _by_split(missing: pa.Table, record: DerivedRecord) -> dict[str, list[tuple[int, int]]]:
+    keys: dict[str, list[tuple[int, int]]] = {split: [] for split in record.splits}
     for row in missing.to_pylist():
         keys[row["split"]].append((row["source_row"], row["variant"]))
     return keys

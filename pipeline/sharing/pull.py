@@ -1,8 +1,8 @@
 """``distill pull``: a set from another place, in the store only once it has been verified here.
 
 It is put together in a folder of its own, from files that are there already as far as they are the same, and from the
-place otherwise; repeating the command goes on where it was stopped. What is fetched is bounded by what the manifest
-says, and the manifest by what a manifest may be. The card is written anew here: nobody else's text becomes ours.
+place otherwise; repeating the command goes on where it was stopped. What is fetched is bounded by what the record
+says, and the record by what a record may be. The card is written anew here: nobody else's text becomes ours.
 """
 
 import shutil
@@ -19,13 +19,13 @@ from pipeline.files import link_or_copy, make_folder, require_space
 from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import (
     FILE_NAME,
-    MAX_MANIFEST_BYTES,
+    MAX_RECORD_BYTES,
     TOKENIZER_FILE,
-    SetManifest,
+    SetRecord,
     Shard,
-    TokensManifest,
-    parse_manifest,
-    read_manifest,
+    TokensRecord,
+    parse_set_record,
+    read_set_record,
 )
 from pipeline.logit_set.verify import check_bytes
 from pipeline.logit_set.writer import finish_set
@@ -47,7 +47,7 @@ class Pulled:
     """What a pull has come to."""
 
     root: Path
-    manifest: SetManifest
+    record: SetRecord
     fetched: tuple[str, ...]
 
 
@@ -60,16 +60,16 @@ def pull(config: PullConfig) -> Pulled:
         DataError: if the place cannot be reached, or the disk is full.
     """
     place = hub.open_hub(config.url) if hub.is_hub(config.url) else open_place(config.url)
-    manifest = _manifest_there(place)
-    root = config.store / (config.name or manifest.name)
-    here = _set_here(root, manifest, config.replace)
-    if here == manifest and _is_whole(root, manifest):
+    record = _record_there(place)
+    root = config.store / (config.name or record.name)
+    here = _set_here(root, record, config.replace)
+    if here == record and _is_whole(root, record):
         return Pulled(root, here, ())
     make_folder(config.store / FOLDER)
     lock = config.store / FOLDER / f".{root.name}.lock"  # no set's name begins with a dot
     try:
         with FileLock(lock, timeout=0):
-            pulled = _pull(config, place, manifest, root)
+            pulled = _pull(config, place, record, root)
             lock.unlink(missing_ok=True)
     except Timeout as error:
         raise DataError(f"{root}: is being pulled by another process; wait for it, or choose another --name") from error
@@ -78,67 +78,67 @@ def pull(config: PullConfig) -> Pulled:
     return pulled
 
 
-def _is_whole(root: Path, manifest: SetManifest) -> bool:
-    has_others = all((root / name).is_file() for name in other_files(manifest))
-    return has_others and not any(check_bytes(root, shard) for shard in manifest.shards)
+def _is_whole(root: Path, record: SetRecord) -> bool:
+    has_others = all((root / name).is_file() for name in other_files(record))
+    return has_others and not any(check_bytes(root, shard) for shard in record.shards)
 
 
-def _pull(config: PullConfig, place: Place, manifest: SetManifest, root: Path) -> Pulled:
-    require_space(config.store, manifest.num_bytes + sum(_most_bytes(name, manifest) for name in other_files(manifest)))
+def _pull(config: PullConfig, place: Place, record: SetRecord, root: Path) -> Pulled:
+    require_space(config.store, record.num_bytes + sum(_most_bytes(name, record) for name in other_files(record)))
     staging = config.store / FOLDER / root.name
-    make_folder(staging / manifest.shards[0].folder)
-    fetched = _fetch_all(place, manifest, staging, root)
-    load_set_tokenizer(staging, manifest.tokenizer)
-    verified = finish_set(staging, manifest, manifest.scores)
+    make_folder(staging / record.shards[0].folder)
+    fetched = _fetch_all(place, record, staging, root)
+    load_set_tokenizer(staging, record.tokenizer)
+    verified = finish_set(staging, record, record.scores)
     _put_in_place(staging, root)
     return Pulled(root, verified, tuple(sorted(fetched)))
 
 
-def _manifest_there(place: Place) -> SetManifest:
-    """The manifest at the place, once what it says can be true as far as sizes tell."""
-    content = place.read(FILE_NAME, MAX_MANIFEST_BYTES)
+def _record_there(place: Place) -> SetRecord:
+    """The record at the place, once what it says can be true as far as sizes tell."""
+    content = place.read(FILE_NAME, MAX_RECORD_BYTES)
     if content is None:
-        unfinished = place.read(JOURNAL, MAX_MANIFEST_BYTES) is not None
+        unfinished = place.read(JOURNAL, MAX_RECORD_BYTES) is not None
         reason = "a push to it is under way or was stopped" if unfinished else f"not a logit set: it has no {FILE_NAME}"
         raise DataError(f"{place.url}: {reason}")
-    manifest = parse_manifest(content, f"{place.url}/{FILE_NAME}")
-    if manifest.state != "verified":
-        raise IntegrityError(f"{place.url}: a set that was never finished (state {manifest.state!r})")
-    sizes = place.sizes(manifest.shards[0].folder)
+    record = parse_set_record(content, f"{place.url}/{FILE_NAME}")
+    if record.state != "verified":
+        raise IntegrityError(f"{place.url}: a set that was never finished (state {record.state!r})")
+    sizes = place.sizes(record.shards[0].folder)
     problems = [
         f"{shard.path}: {_bytes(sizes.get(shard.path))} there, but distill.json says {_bytes(shard.bytes)}"
-        for shard in manifest.shards
+        for shard in record.shards
         if shard.bytes is None or sizes.get(shard.path) != shard.bytes
     ]
     raise_all(IntegrityError, f"{place.url}: not the set that its distill.json describes", problems[:20])
-    return manifest
+    return record
 
 
-def _set_here(root: Path, manifest: SetManifest, replace: bool) -> SetManifest | None:
+def _set_here(root: Path, record: SetRecord, replace: bool) -> SetRecord | None:
     """The set that has the name already, if any; what is no set never makes room for one."""
     if root.name in RESERVED or (root.exists() and not (root / FILE_NAME).exists()):
         raise ConfigError(f"{root}: what has this name in a store is no set; give the pulled one another --name")
     if not root.exists():
         return None
     try:
-        here = read_manifest(root)
+        here = read_set_record(root)
     except IntegrityError:
         if replace:
             return None
         raise
-    if here.fingerprint != manifest.fingerprint and not replace:
+    if here.fingerprint != record.fingerprint and not replace:
         raise ConfigError(
             f"{root}: another set has this name (fingerprint {here.fingerprint[:12]}…, there "
-            f"{manifest.fingerprint[:12]}…); give the pulled one another --name, or use --replace"
+            f"{record.fingerprint[:12]}…); give the pulled one another --name, or use --replace"
         )
     return here
 
 
-def _fetch_all(place: Place, manifest: SetManifest, staging: Path, root: Path) -> list[str]:
+def _fetch_all(place: Place, record: SetRecord, staging: Path, root: Path) -> list[str]:
     """Brings every file into ``staging``; returns the paths of those that had to travel."""
-    _clear(staging, manifest)
-    missing = [shard for shard in manifest.shards if not _is_here(shard, staging, root)]
-    others = other_files(manifest)
+    _clear(staging, record)
+    missing = [shard for shard in record.shards if not _is_here(shard, staging, root)]
+    others = other_files(record)
 
     def fetch(shard: Shard) -> None:
         if place.fetch(shard.path, staging / shard.path, shard.bytes or 0) != shard.sha256:
@@ -146,14 +146,14 @@ def _fetch_all(place: Place, manifest: SetManifest, staging: Path, root: Path) -
             raise IntegrityError(f"{place.url}/{shard.path}: its SHA-256 is not the one in distill.json")
 
     transfers: list[Callable[[], object]] = [partial(fetch, shard) for shard in missing]
-    transfers += [partial(place.fetch, name, staging / name, _most_bytes(name, manifest)) for name in others]
+    transfers += [partial(place.fetch, name, staging / name, _most_bytes(name, record)) for name in others]
     all_at_once(f"from {place.url}", transfers)
     return [*(shard.path for shard in missing), *others]
 
 
-def _clear(staging: Path, manifest: SetManifest) -> None:
+def _clear(staging: Path, record: SetRecord) -> None:
     """Removes what a stopped pull, of another set perhaps, has left and this one cannot go on from."""
-    shards = {staging / shard.path for shard in manifest.shards}
+    shards = {staging / shard.path for shard in record.shards}
     for path in staging.rglob("*"):
         if path not in shards and not path.is_dir():
             path.unlink()
@@ -170,12 +170,12 @@ def _is_here(shard: Shard, staging: Path, root: Path) -> bool:
     return False
 
 
-def _most_bytes(name: str, manifest: SetManifest) -> int:
-    """How large a file may be that the manifest gives no size of."""
+def _most_bytes(name: str, record: SetRecord) -> int:
+    """How large a file may be that the record gives no size of."""
     if name == TOKENIZER_FILE:
         return MAX_TOKENIZER_BYTES
-    assert isinstance(manifest, TokensManifest)
-    return 4 * manifest.codec.vocabulary_size * ((manifest.codec.hidden_size or 0) + 1) + HEADER_BYTES
+    assert isinstance(record, TokensRecord)
+    return 4 * record.codec.vocabulary_size * ((record.codec.hidden_size or 0) + 1) + HEADER_BYTES
 
 
 def _put_in_place(staging: Path, root: Path) -> None:

@@ -1,6 +1,6 @@
 """``distill push``: a set to another place, of which nobody there ever sees half.
 
-The manifest goes last. A journal at the destination says which files have arrived, so that a push that was stopped goes
+The record goes last. A journal at the destination says which files have arrived, so that a push that was stopped goes
 on where it was, and a new version sends only what is new.
 """
 
@@ -20,13 +20,13 @@ from pipeline.logit_set.card import is_open
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import (
     FILE_NAME,
-    MAX_MANIFEST_BYTES,
+    MAX_RECORD_BYTES,
     TOKENIZER_FILE,
-    ExamplesManifest,
-    SetManifest,
+    ExamplesRecord,
+    SetRecord,
     has_text,
-    parse_manifest,
-    read_manifest,
+    parse_set_record,
+    read_set_record,
     to_json,
 )
 from pipeline.sharing import hub
@@ -66,13 +66,13 @@ def push(config: PushConfig) -> Pushed:
         DataError: if the place cannot be reached.
     """
     root = find_set(config.logits, config.store)
-    manifest = read_manifest(root)
-    if manifest.state != "verified":
-        raise IntegrityError(f"{root}: state {manifest.state!r}; only verified sets are pushed, see `distill verify`")
-    source = without_text(root, manifest) if config.without_text else nullcontext((root, manifest))
+    record = read_set_record(root)
+    if record.state != "verified":
+        raise IntegrityError(f"{root}: state {record.state!r}; only verified sets are pushed, see `distill verify`")
+    source = without_text(root, record) if config.without_text else nullcontext((root, record))
     with source as (folder, sent):
         if has_text(sent) and not is_open(sent.licence):
-            advice = ", or leave them out with --without-text" if isinstance(sent, ExamplesManifest) else ""
+            advice = ", or leave them out with --without-text" if isinstance(sent, ExamplesRecord) else ""
             console.warn(
                 f"{root}: whether its texts may be passed on is unclear (licence: {sent.licence}); make sure that they "
                 f"may{advice}"
@@ -86,15 +86,15 @@ def push(config: PushConfig) -> Pushed:
     return Pushed(config.url, root.resolve().name, tuple(sorted(travelled)), tuple(sorted(kept)))
 
 
-def _push(place: Place, manifest: SetManifest, files: dict[str, SetFile], replace: bool) -> list[str]:
-    there = place.read(FILE_NAME, MAX_MANIFEST_BYTES)
+def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: bool) -> list[str]:
+    there = place.read(FILE_NAME, MAX_RECORD_BYTES)
     journal = _read_journal(place)
     if there is None and journal is None:
-        _require_empty(place, manifest)
-    old = _other_set(place, there, manifest, replace) if there else None
+        _require_empty(place, record)
+    old = _other_set(place, there, record, replace) if there else None
     known = _known(place, old, journal, files)
     missing = [name for name in files if name not in known]
-    if not missing and journal is None and there == to_json(manifest).encode():
+    if not missing and journal is None and there == to_json(record).encode():
         return []
     before = {shard.path for shard in old.shards} if old else set()
     obsolete = (before | set(journal.obsolete if journal else ())) - files.keys()
@@ -113,28 +113,26 @@ def _push(place: Place, manifest: SetManifest, files: dict[str, SetFile], replac
     if there and (before & set(missing) or old is None):
         place.remove(FILE_NAME)  # rather no set for a while than one that is half old, half new
     all_at_once(f"to {place.url}", [partial(send, name) for name in missing])
-    place.write(FILE_NAME, to_json(manifest).encode())
-    for name in sorted(obsolete & place.sizes(manifest.shards[0].folder).keys()):
+    place.write(FILE_NAME, to_json(record).encode())
+    for name in sorted(obsolete & place.sizes(record.shards[0].folder).keys()):
         place.remove(name)
     place.remove(JOURNAL)
     return missing
 
 
-def _require_empty(place: Place, manifest: SetManifest) -> None:
+def _require_empty(place: Place, record: SetRecord) -> None:
     """What is at a place that never held a set is somebody's: it is neither overwritten nor removed."""
-    taken = sorted(
-        (place.sizes("").keys() & {CARD_FILE, TOKENIZER_FILE}) | place.sizes(manifest.shards[0].folder).keys()
-    )
+    taken = sorted((place.sizes("").keys() & {CARD_FILE, TOKENIZER_FILE}) | place.sizes(record.shards[0].folder).keys())
     if taken:
         raise ConfigError(
             f"{place.url}: holds {taken[0]}, but no set and no push that was stopped; choose a place of the set's own, "
-            f"such as {place.url}/{manifest.name}"
+            f"such as {place.url}/{record.name}"
         )
 
 
 def _read_journal(place: Place) -> Journal | None:
     """What a push that was stopped has left; one that cannot be read tells of nothing."""
-    content = place.read(JOURNAL, MAX_MANIFEST_BYTES)
+    content = place.read(JOURNAL, MAX_RECORD_BYTES)
     if content is None:
         return None
     try:
@@ -143,15 +141,15 @@ def _read_journal(place: Place) -> Journal | None:
         return Journal()
 
 
-def _other_set(place: Place, there: bytes, manifest: SetManifest, replace: bool) -> SetManifest | None:
+def _other_set(place: Place, there: bytes, record: SetRecord, replace: bool) -> SetRecord | None:
     """The set at the destination; None if it cannot be read and shall be replaced."""
     try:
-        old = parse_manifest(there, f"{place.url}/{FILE_NAME}")
+        old = parse_set_record(there, f"{place.url}/{FILE_NAME}")
     except DistillError:
         if replace:
             return None
         raise
-    if old.fingerprint != manifest.fingerprint and not replace:
+    if old.fingerprint != record.fingerprint and not replace:
         raise ConfigError(
             f"{place.url}: holds another set, {old.name!r} of {old.teacher.name} ({old.fingerprint[:12]}…); "
             "choose another URL, or use --replace to put this one in its place"
@@ -159,8 +157,8 @@ def _other_set(place: Place, there: bytes, manifest: SetManifest, replace: bool)
     return old
 
 
-def _known(place: Place, old: SetManifest | None, journal: Journal | None, files: dict[str, SetFile]) -> Hashes:
-    """The files that are at the destination as they should be, by what the manifest or the journal there says."""
+def _known(place: Place, old: SetRecord | None, journal: Journal | None, files: dict[str, SetFile]) -> Hashes:
+    """The files that are at the destination as they should be, by what the record or the journal there says."""
     hashes: Hashes = {shard.path: shard.sha256 or "" for shard in old.shards} if old else {}
     hashes |= journal.arrived if journal else {}
     sizes = place.sizes("") | place.sizes(Path(list(files)[-1]).parent.name)

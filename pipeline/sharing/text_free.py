@@ -18,9 +18,9 @@ from pipeline.logit_set.parts import (
 )
 from pipeline.logit_set.record import (
     TOKENIZER_FILE,
-    DerivedManifest,
-    ExamplesManifest,
-    SetManifest,
+    DerivedRecord,
+    ExamplesRecord,
+    SetRecord,
     SharedShard,
     augmentation_of,
     fingerprint,
@@ -33,30 +33,30 @@ TEXT_SETTING = "text"  # marks the fingerprint of a set without text
 
 
 @contextmanager
-def without_text(root: Path, manifest: SetManifest) -> Iterator[tuple[Path, DerivedManifest]]:
+def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, DerivedRecord]]:
     """A copy of a set without its texts, in a temporary folder that goes with the block.
 
     Raises:
         ConfigError: if the set cannot do without.
     """
-    if not isinstance(manifest, ExamplesManifest):
-        raise ConfigError(f"{root}: holds {manifest.holds}; its sequences are its text, so nothing would be left")
-    if not has_text(manifest):
+    if not isinstance(record, ExamplesRecord):
+        raise ConfigError(f"{root}: holds {record.holds}; its sequences are its text, so nothing would be left")
+    if not has_text(record):
         raise ConfigError(f"{root}: has no text already; push it without --without-text")
     with tempfile.TemporaryDirectory(prefix="distill-") as folder:
-        copy = Path(folder) / manifest.name
-        tokenizer = read_tokenizer_json(root / TOKENIZER_FILE, manifest.tokenizer.sha256)
-        staged = start_set(copy, _staged(manifest), tokenizer)
-        for old, new in zip(manifest.shards, staged.shards, strict=True):
-            names = examples_schema(manifest.target.num_logits, manifest.tokenizer.vocabulary_size, False).names
+        copy = Path(folder) / record.name
+        tokenizer = read_tokenizer_json(root / TOKENIZER_FILE, record.tokenizer.sha256)
+        staged = start_set(copy, _staged(record), tokenizer)
+        for old, new in zip(record.shards, staged.shards, strict=True):
+            names = examples_schema(record.target.num_logits, record.tokenizer.vocabulary_size, False).names
             table = pq.read_table(root / old.path, columns=names, partitioning=None).replace_schema_metadata(None)
             write_shard(copy, staged, new, table)
-        yield copy, finish_set(copy, complete_set(copy, staged), manifest.scores)
+        yield copy, finish_set(copy, complete_set(copy, staged), record.scores)
 
 
-def _staged(manifest: ExamplesManifest) -> DerivedManifest:
-    settings = manifest.settings | {TEXT_SETTING: "left out"}
-    record = augmentation_of(manifest)
+def _staged(record: ExamplesRecord) -> DerivedRecord:
+    settings = record.settings | {TEXT_SETTING: "left out"}
+    augmentation = augmentation_of(record)
     own = {
         "format_version": 4,
         "state": "staged",
@@ -64,11 +64,9 @@ def _staged(manifest: ExamplesManifest) -> DerivedManifest:
         "settings": settings,
         "fingerprint": fingerprint(settings),
         "versions_before": (),
-        "augmentation": record.model_copy(update={"sample": ()}) if record else None,
-        "splits": {name: PartialSplit(**split.model_dump()) for name, split in manifest.splits.items()},
-        "shards": tuple(
-            SharedShard(**shard.unmeasured().model_dump() | {"version": None}) for shard in manifest.shards
-        ),
+        "augmentation": augmentation.model_copy(update={"sample": ()}) if augmentation else None,
+        "splits": {name: PartialSplit(**split.model_dump()) for name, split in record.splits.items()},
+        "shards": tuple(SharedShard(**shard.unmeasured().model_dump() | {"version": None}) for shard in record.shards),
         "scores": {},
     }
-    return DerivedManifest(**{name: getattr(manifest, name) for name in ExamplesManifest.model_fields} | own)
+    return DerivedRecord(**{name: getattr(record, name) for name in ExamplesRecord.model_fields} | own)

@@ -8,12 +8,12 @@ from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_ch
 from pipeline.files import write_text
 
 RUN_RECORD = "run.json"
-Record = dict[str, Any]
+RunRecord = dict[str, Any]
 
 
 def start_run(
     path: Path, settings: dict[str, Any], command: str, checkpoint: Path, context: dict[str, Any] | None = None
-) -> Record | None:
+) -> RunRecord | None:
     """Opens the record of a run, or creates it.
 
     Args:
@@ -30,9 +30,9 @@ def start_run(
         FingerprintMismatchError: if the record is of a run with other settings, naming each that differs.
     """
     fresh = {"state": "running", "command": command, "settings": settings, **(context or {})}
-    there = read_record(path) if path.exists() else fresh
+    there = read_run_record(path) if path.exists() else fresh
     if there["state"] == "running" and not checkpoint.exists():
-        write_record(path, fresh)
+        write_run_record(path, fresh)
         return None
     changes = setting_changes(there["settings"], settings)
     if changes:
@@ -42,11 +42,11 @@ def start_run(
         )
     if there != there | (context or {}):
         there |= context or {}
-        write_record(path, there)
+        write_run_record(path, there)
     return there if there["state"] == "finished" else None
 
 
-def recorded_sets(record: Record) -> list[str]:
+def recorded_sets(record: RunRecord) -> list[str]:
     """Where the logit sets of a run lay; runs of older releases had one."""
     return record["logit_sets"] if "logit_sets" in record else [record["logit_set"]]
 
@@ -57,14 +57,14 @@ def recorded_fingerprints(settings: dict[str, Any]) -> list[str]:
     return list(settings["logit_set_fingerprints"]) if one is None else [one]
 
 
-def finish_run(path: Path, result: dict[str, Any]) -> Record:
+def finish_run(path: Path, result: dict[str, Any]) -> RunRecord:
     """Adds the result to a run's record and marks it finished."""
-    record = read_record(path) | {"state": "finished", "result": result}
-    write_record(path, record)
+    record = read_run_record(path) | {"state": "finished", "result": result}
+    write_run_record(path, record)
     return record
 
 
-def read_record(path: Path) -> Record:
+def read_run_record(path: Path) -> RunRecord:
     """Reads a record.
 
     Raises:
@@ -81,6 +81,6 @@ def read_record(path: Path) -> Record:
     return record
 
 
-def write_record(path: Path, record: Record) -> None:
+def write_run_record(path: Path, record: RunRecord) -> None:
     """Writes a record atomically."""
     write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")

@@ -6,13 +6,13 @@ from typing import Any
 import yaml
 
 from pipeline.console import size
-from pipeline.training.run_record import Record, recorded_fingerprints
+from pipeline.training.run_record import RunRecord, recorded_fingerprints
 from student.model.architecture import StudentConfig, summary
 
 CARD_FILE = "README.md"
 
 
-def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record: Record | None = None) -> str:
+def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record: RunRecord | None = None) -> str:
     """Fills the template.
 
     Args:
@@ -48,7 +48,7 @@ def _front_matter(config: StudentConfig) -> dict[str, Any]:
     }
 
 
-def _scores(record: Record) -> str:
+def _scores(record: RunRecord) -> str:
     lines = ["| split | metric | student | 95 % interval | teacher | guessing |", "|---|---|---|---|---|---|"]
     for split, parts in record["result"]["evaluation"].items():
         for name, value in parts["gold"].items():
@@ -58,7 +58,7 @@ def _scores(record: Record) -> str:
     return "\n".join(lines)
 
 
-def _origin(record: Record) -> str:
+def _origin(record: RunRecord) -> str:
     settings = record["settings"]
     lines = [
         "## Where it comes from",

@@ -10,7 +10,7 @@ from pipeline.errors import FingerprintMismatchError
 from pipeline.logit_set.codecs import CODECS
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
-from pipeline.training.run_record import RUN_RECORD, read_record
+from pipeline.training.run_record import RUN_RECORD, read_run_record
 from pipeline.training.steps import has_fast_bf16
 from student.config import EvaluateConfig
 from student.model.model import default_device
@@ -32,10 +32,10 @@ def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
         DataError: if the set is not where it was.
         FingerprintMismatchError: if its ids come from another tokenizer.
     """
-    record = read_record(config.run / RUN_RECORD)
+    record = read_run_record(config.run / RUN_RECORD)
     student = MlmStudent.load(config.run).to(default_device())
     token_set = open_tokens(find_set(config.logits or record["logit_set"], config.store), config.allow_unverified)
-    if token_set.manifest.tokenizer.sha256 != student.config.tokenizer_sha256:
+    if token_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
         raise FingerprintMismatchError(
             f"{token_set.root}: its token ids come from another tokenizer than the student's"
         )
@@ -51,7 +51,7 @@ def evaluate_mlm(student: MlmStudent, token_set: TokenSet, split: str) -> dict[s
         with the teacher at the codec's own temperature, nats. Empty if the split has no row.
     """
     student.eval()
-    codec, decoder = token_set.manifest.codec, token_set.decoder()
+    codec, decoder = token_set.record.codec, token_set.decoder()
     temperature = codec.temperature or 1.0
     dtype = torch.bfloat16 if has_fast_bf16() else torch.float32
     weight_VF = student.head.weight.to(dtype)

@@ -12,7 +12,7 @@ from torch import nn
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError, raise_all
-from pipeline.logit_set.record import TokensManifest
+from pipeline.logit_set.record import TokensRecord
 from student.config import PretrainConfig
 from student.model.architecture import DEFAULT_SIZES, EncoderConfig, read_config, size_problems
 from student.model.embeddings import Encoder
@@ -79,7 +79,7 @@ class MlmStudent(nn.Module):
         return student
 
 
-def design_mlm(flags: PretrainConfig, manifest: TokensManifest) -> MlmConfig:
+def design_mlm(flags: PretrainConfig, record: TokensRecord) -> MlmConfig:
     """The architecture that the flags ask for, for a set of tokens.
 
     Raises:
@@ -88,12 +88,12 @@ def design_mlm(flags: PretrainConfig, manifest: TokensManifest) -> MlmConfig:
     raise_all(ConfigError, "wrong flags", size_problems(flags))
     matrix_size, vector_size = DEFAULT_SIZES[flags.embedding]
     return MlmConfig(
-        corpus=manifest.corpus.name,
-        num_outputs=manifest.codec.vocabulary_size,
-        vocabulary_size=manifest.tokenizer.vocabulary_size,
-        pad_id=manifest.tokenizer.pad_id,
-        tokenizer_sha256=manifest.tokenizer.sha256,
-        max_seq_length=manifest.max_seq_length,
+        corpus=record.corpus.name,
+        num_outputs=record.codec.vocabulary_size,
+        vocabulary_size=record.tokenizer.vocabulary_size,
+        pad_id=record.tokenizer.pad_id,
+        tokenizer_sha256=record.tokenizer.sha256,
+        max_seq_length=record.max_seq_length,
         matrix_size=flags.matrix_size or matrix_size,
         vector_size=flags.vector_size or vector_size,
         bidirectional=flags.bidirectional and flags.embedding != "cbow",

@@ -22,7 +22,7 @@ from pipeline.logit_set.codecs import CODECS, Decoder, Distribution
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
-from pipeline.training.run_record import RUN_RECORD, Record, finish_run, read_record, start_run
+from pipeline.training.run_record import RUN_RECORD, RunRecord, finish_run, read_run_record, start_run
 from pipeline.training.steps import (
     has_fast_bf16,
     linear_decay,
@@ -53,7 +53,7 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
-def pretrain(config: PretrainConfig, command: str) -> Record:
+def pretrain(config: PretrainConfig, command: str) -> RunRecord:
     """Pretrains the student that ``config`` describes, or goes on with it.
 
     The run folder holds ``run.json`` (settings, hashes, losses), the student and its tokenizer; `distill train-student
@@ -69,7 +69,7 @@ def pretrain(config: PretrainConfig, command: str) -> Record:
     """
     token_set = open_tokens(find_set(config.logits, config.store), config.allow_unverified)
     token_set.check_temperature(config.temperature)
-    student_config = design_mlm(config, token_set.manifest)
+    student_config = design_mlm(config, token_set.record)
     state = PartialState()
     stream = Stream(token_set, "train", config.per_device_train_batch_size, config.seed, state.num_processes)
     if not stream.num_rows:
@@ -93,8 +93,8 @@ def pretrain(config: PretrainConfig, command: str) -> Record:
     student.save(folder)
     write_text(folder / TOKENIZER_FILE, token_set.tokenizer_json())
     result = {"history": history, "versions": {name: version(name) for name in LIBRARIES}}
-    record = read_record(folder / RUN_RECORD) | {"result": result}
-    write_text(folder / CARD_FILE, card_text(student, token_set.manifest, record))
+    record = read_run_record(folder / RUN_RECORD) | {"result": result}
+    write_text(folder / CARD_FILE, card_text(student, token_set.record, record))
     record = finish_run(folder / RUN_RECORD, result)
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return record
@@ -104,8 +104,8 @@ def _settings(config: PretrainConfig, token_set: TokenSet) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
     places = {"logits", "store", "output_dir", "save_steps", "allow_unverified", "json_output"}
     return config.model_dump(mode="json", exclude={*places, "max_steps"}) | {
-        "logit_set_fingerprint": token_set.manifest.fingerprint,
-        "codec": json.loads(token_set.manifest.codec.model_dump_json()),
+        "logit_set_fingerprint": token_set.record.fingerprint,
+        "codec": json.loads(token_set.record.codec.model_dump_json()),
         "precision": "bf16" if has_fast_bf16() else "fp32",
     }
 
@@ -190,7 +190,7 @@ def _step(
 
 def stored_teacher(token_set: TokenSet, decoder: Decoder | None, batch: Batch, temperature: float) -> TeacherOf:
     """The teacher's distributions at some of a batch's positions, from what the set's codec has kept of them."""
-    codec = token_set.manifest.codec
+    codec = token_set.record.codec
 
     def teacher_of(part: slice) -> Distribution:
         columns = {name: column[part] for name, column in batch.said.items()}

@@ -2,7 +2,7 @@
 
 from pipeline.report import charts
 from pipeline.report.page import Page, Picture, Section, Table
-from pipeline.training.run_record import Record
+from pipeline.training.run_record import RunRecord
 
 VALIDATION = {
     "gold_loss": "words",
@@ -10,7 +10,7 @@ VALIDATION = {
 }
 
 
-def pretrained_page(name: str, record: Record) -> Page:
+def pretrained_page(name: str, record: RunRecord) -> Page:
     """Losses and masked accuracy by step."""
     settings, history = record["settings"], record["result"]["history"]
     steps = [entry["step"] for entry in history]

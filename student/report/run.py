@@ -7,11 +7,11 @@ from typing import Any
 from pipeline.console import size
 from pipeline.errors import DataError, IntegrityError
 from pipeline.logit_set.reader import LogitSet, find_set
-from pipeline.logit_set.record import read_manifest
+from pipeline.logit_set.record import read_set_record
 from pipeline.query.mixture import open_sets
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Section, Table
-from pipeline.training.run_record import RUN_RECORD, Record, read_record, recorded_fingerprints, recorded_sets
+from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, recorded_fingerprints, recorded_sets
 from student.config import EvaluateConfig
 from student.describe import describe_config
 from student.evaluate import evaluate
@@ -59,20 +59,20 @@ def run_page(config: ReportConfig, folder: Path) -> Page:
     return Page("run", name, lead, sections)
 
 
-def finished_record(path: Path) -> Record:
+def finished_record(path: Path) -> RunRecord:
     """Reads the record of a run or a sweep.
 
     Raises:
         IntegrityError: if it is damaged or not finished.
     """
-    record = read_record(path)
+    record = read_run_record(path)
     if record["state"] != "finished":
         command = record["command"]
         raise IntegrityError(f"{path.parent}: not finished yet; repeat its command to finish it:\n  {command}")
     return record
 
 
-def trained_set(config: ReportConfig, record: Record) -> tuple[LogitSet | None, str]:
+def trained_set(config: ReportConfig, record: RunRecord) -> tuple[LogitSet | None, str]:
     """The set that a run was trained on, or its mixture, if all of it is still there; else None, and why."""
     places, fingerprints = recorded_sets(record), recorded_fingerprints(record["settings"])
     paths = [_lies_at(config, place, known) for place, known in zip(places, fingerprints, strict=True)]
@@ -91,12 +91,12 @@ def _lies_at(config: ReportConfig, place: str, fingerprint: str) -> Path | None:
     for where in (place, Path(place).name):
         with suppress(DataError):
             path = find_set(where, config.store)
-            if read_manifest(path).fingerprint == fingerprint:
+            if read_set_record(path).fingerprint == fingerprint:
                 return path
     return None
 
 
-def _facts(record: Record, made_of: dict[str, Any]) -> dict[str, Any]:
+def _facts(record: RunRecord, made_of: dict[str, Any]) -> dict[str, Any]:
     settings, result = record["settings"], record["result"]
     architecture: dict[str, Any] = made_of["architecture"]
     return architecture | {

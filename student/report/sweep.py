@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.report import charts
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Picture, Section, Table
-from pipeline.training.run_record import RUN_RECORD, read_record
+from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.describe import describe_config
 from student.model.architecture import read_config
 from student.model.weights import CONFIG_FILE
@@ -67,7 +67,7 @@ def _costs(config: ReportConfig, points: list[Point], runs: list[Path | None], m
     there = [run for run in runs if run is not None]
     if not there:
         return Section("What the scores cost", "The folders of the runs are gone, and with them sizes and speeds.")
-    logit_set, missing = trained_set(config, read_record(there[0] / RUN_RECORD))
+    logit_set, missing = trained_set(config, read_run_record(there[0] / RUN_RECORD))
     caption = "A dot a run, a large one at the mean of the seeds, with its number in the table. Better: up and to the"
     sizes = [None if run is None else _num_parameters(run) for run in runs]
     drawn = [_cost("Score against size", points, sizes, "parameters", metric, f"{caption} left.")]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError, did_you_mean, raise_all
-from pipeline.training.run_record import RUN_RECORD, read_record
+from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import SweepConfig, TrainConfig
 from student.model.architecture import Facts, design
 from student.recipe import PLACES, load_recipe
@@ -34,7 +34,7 @@ class Trial:
     def is_finished(self) -> bool:
         """Whether its run folder holds the result."""
         path = self.folder / RUN_RECORD
-        return path.exists() and read_record(path)["state"] == "finished"
+        return path.exists() and read_run_record(path)["state"] == "finished"
 
 
 def make_trials(config: SweepConfig, folder: Path, facts: Facts, typed: Set[str] = frozenset()) -> list[Trial]:

@@ -11,7 +11,7 @@ from pipeline.errors import DistillError, FingerprintMismatchError, setting_chan
 from pipeline.files import make_folder, sha256
 from pipeline.logit_set.reader import LogitSet
 from pipeline.query.mixture import mix_of
-from pipeline.training.run_record import RUN_RECORD, Record, read_record, write_record
+from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, write_run_record
 from pipeline.training.steps import quality
 from student.config import SweepConfig
 from student.model.weights import WEIGHTS_FILE
@@ -27,7 +27,7 @@ PLACES = {"task", "logits", "store", "output_dir", "recipe", "init_from", "stora
 NOT_COMPARED = PLACES | {"grid", "seeds", "processes", "allow_unverified", "json_output"}
 
 
-def sweep(config: SweepConfig, command: str) -> Record:
+def sweep(config: SweepConfig, command: str) -> RunRecord:
     """Trains every student of a grid; finished ones are not repeated, begun ones are gone on with.
 
     The run folders are what counts; Optuna's storage is told of each finished run, for its tools.
@@ -60,8 +60,8 @@ def sweep(config: SweepConfig, command: str) -> Record:
         if is_new and not any(trial.folder.exists() for trial in trials):
             (folder / SWEEP_RECORD).unlink()  # nothing that other settings could be mixed with
         raise
-    record = read_record(folder / SWEEP_RECORD) | {"state": "finished", "result": _result(trials, failed)}
-    write_record(folder / SWEEP_RECORD, record)
+    record = read_run_record(folder / SWEEP_RECORD) | {"state": "finished", "result": _result(trials, failed)}
+    write_run_record(folder / SWEEP_RECORD, record)
     return record
 
 
@@ -69,15 +69,15 @@ def _start_record(config: SweepConfig, folder: Path, logit_set: LogitSet, comman
     """All runs of a folder have the same settings but for the grid's, which may grow from try to try."""
     settings = config.model_dump(mode="json", exclude=NOT_COMPARED) | {
         "init_from_sha256": sha256(config.init_from / WEIGHTS_FILE) if config.init_from else None,
-        "logit_set_fingerprints": [one.manifest.fingerprint for one in logit_set.sets],
+        "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
         "mix": mix_of(logit_set),
     }
     path = folder / SWEEP_RECORD
-    changes = setting_changes(read_record(path)["settings"], settings) if path.exists() else ""
+    changes = setting_changes(read_run_record(path)["settings"], settings) if path.exists() else ""
     if changes:
         message = f"{folder} holds a sweep with other settings:\n{changes}\nChoose another --output-dir"
         raise FingerprintMismatchError(message)
-    write_record(path, {"state": "running", "command": command, "settings": settings})
+    write_run_record(path, {"state": "running", "command": command, "settings": settings})
 
 
 def _train_missing(trials: Sequence[Trial], study: Study, processes: int) -> dict[str, str]:
@@ -131,11 +131,11 @@ def _result(trials: Sequence[Trial], failed: dict[str, str]) -> dict[str, Any]:
 
 
 def _score(trial: Trial) -> float:
-    return quality(read_record(trial.folder / RUN_RECORD)["result"]["best"])
+    return quality(read_run_record(trial.folder / RUN_RECORD)["result"]["best"])
 
 
 def _metric(trial: Trial) -> str:
     """What `quality` is, in words."""
-    for split, metrics in read_record(trial.folder / RUN_RECORD)["result"]["best"]["metrics"].items():
+    for split, metrics in read_run_record(trial.folder / RUN_RECORD)["result"]["best"]["metrics"].items():
         return f"{split} {next(iter(metrics), 'epochs')}"
     return "epochs"

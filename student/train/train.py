@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.files import make_folder, remove_temporaries, write_text
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.query.mixture import mix_of
-from pipeline.training.run_record import RUN_RECORD, Record, finish_run, read_record, start_run
+from pipeline.training.run_record import RUN_RECORD, RunRecord, finish_run, read_run_record, start_run
 from pipeline.training.steps import quality, seed_step
 from student.config import TrainConfig
 from student.data import as_read
@@ -24,7 +24,7 @@ CHECKPOINT = "checkpoint.safetensors"
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
 
 
-def train(config: TrainConfig, command: str, data: TrainingData | None = None) -> Record:
+def train(config: TrainConfig, command: str, data: TrainingData | None = None) -> RunRecord:
     """Trains the student that ``config`` describes, or goes on with it.
 
     The run folder holds ``run.json`` (settings, query, hashes, metrics per epoch), the best epoch's weights by the
@@ -68,7 +68,7 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     if data.teachers:
         result["teachers"] = data.teachers
     sizes = (num_parameters(student), num_bytes(student))
-    record = read_record(folder / RUN_RECORD) | {"result": result}
+    record = read_run_record(folder / RUN_RECORD) | {"result": result}
     write_text(folder / CARD_FILE, card_text(student_config, *sizes, record))
     record = finish_run(folder / RUN_RECORD, result)
     (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def _settings(config: TrainConfig, student_config: StudentConfig, data: Training
         "bidirectional": student_config.bidirectional,
         "hidden_size": student_config.hidden_size,
         "init_from_sha256": source_sha256(config.init_from, student_config),
-        "logit_set_fingerprints": [one.manifest.fingerprint for one in logit_set.sets],
+        "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
         "mix": mix_of(logit_set),
         "query": data.query,
         "rows": len(rows),

@@ -58,8 +58,8 @@ def open_training_set(config: TrainConfig) -> LogitSet:
     raise_all(ConfigError, "wrong flags", _contradictions(config))
     paths = [find_set(name, config.store) for name in config.logits or (config.task or "",)]
     logit_set = open_sets(paths, config.mix, config.allow_unverified)
-    if "train" not in logit_set.manifest.splits:
-        raise DataError(f"{logit_set.root}: has no train split; its splits are {', '.join(logit_set.manifest.splits)}")
+    if "train" not in logit_set.record.splits:
+        raise DataError(f"{logit_set.root}: has no train split; its splits are {', '.join(logit_set.record.splits)}")
     return logit_set
 
 
@@ -88,16 +88,16 @@ def _contradictions(config: TrainConfig) -> list[str]:
 
 def task_facts(logit_set: LogitSet) -> Facts:
     """What a set decides of the students that can be trained from it."""
-    manifest = logit_set.manifest
+    record = logit_set.record
     tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
     return {
-        "task": manifest.task.name,
-        "target": manifest.target,
-        "metrics": manifest.task.metrics,
-        "is_pair": manifest.task.is_pair,
-        "special_ids": special_ids(tokenizer) if manifest.task.is_pair else None,
-        "vocabulary_size": manifest.tokenizer.vocabulary_size,
-        "pad_id": manifest.tokenizer.pad_id,
-        "tokenizer_sha256": manifest.tokenizer.sha256,
-        "max_seq_length": manifest.max_seq_length,
+        "task": record.task.name,
+        "target": record.target,
+        "metrics": record.task.metrics,
+        "is_pair": record.task.is_pair,
+        "special_ids": special_ids(tokenizer) if record.task.is_pair else None,
+        "vocabulary_size": record.tokenizer.vocabulary_size,
+        "pad_id": record.tokenizer.pad_id,
+        "tokenizer_sha256": record.tokenizer.sha256,
+        "max_seq_length": record.max_seq_length,
     }

@@ -23,7 +23,7 @@ from pipeline.logit_set.record import (
     fingerprint,
 )
 from pipeline.logit_set.shard_file import parquet_writer
-from pipeline.training.run_record import Record, finish_run, read_record, write_record
+from pipeline.training.run_record import RunRecord, finish_run, read_run_record, write_run_record
 from teacher.augment.parts import Parts
 from teacher.augment.variants import SCHEMA
 
@@ -97,9 +97,9 @@ def start_folder(folder: Folder, settings: dict[str, Setting], command: str) -> 
     make_folder(folder.rows.folder)
     path = folder.root / AUGMENT_FILE
     if path.exists() and any(folder.root.glob("*/*.parquet")):
-        check_settings(folder.root, read_record(path)["settings"], settings)
+        check_settings(folder.root, read_run_record(path)["settings"], settings)
     else:
-        write_record(path, {"state": "running", "command": command, "settings": settings})
+        write_run_record(path, {"state": "running", "command": command, "settings": settings})
 
 
 def open_variants(root: Path) -> Variants | None:
@@ -111,7 +111,7 @@ def open_variants(root: Path) -> Variants | None:
     path = root / AUGMENT_FILE
     if not path.exists():
         return None
-    record = read_record(path)
+    record = read_run_record(path)
     if record["state"] != "finished":
         return None
     files, augmentation = _result(path, record)
@@ -145,7 +145,7 @@ def write_part(parts: Parts, part: int, variants: pa.Table) -> None:
     write_atomically(parts.paths[part], write)
 
 
-def _result(path: Path, record: Record) -> tuple[dict[str, Any], AugmentationRecord]:
+def _result(path: Path, record: RunRecord) -> tuple[dict[str, Any], AugmentationRecord]:
     try:
         result = record["result"]
         return dict(result["sha256"]), parse_model(AugmentationRecord, result["augmentation"], str(path))

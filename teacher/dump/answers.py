@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipeline.arrays import Floats, Ints
 from pipeline.logit_set.examples import text_hashes
-from pipeline.logit_set.record import ExamplesManifest
+from pipeline.logit_set.record import ExamplesRecord
 from pipeline.sources import Source, sentences
 from pipeline.text.tokenizer import Tokenized, tokenize
 from teacher.dump.rows import source_rows
@@ -54,14 +54,14 @@ def nothing_known(teacher: Teacher) -> Known:
     return known([], np.empty((0, teacher.target.num_logits), dtype=np.float32))
 
 
-def hashes_by_shard(source: Source, manifest: ExamplesManifest) -> list[Hashes]:
+def hashes_by_shard(source: Source, record: ExamplesRecord) -> list[Hashes]:
     """The text hashes of the source rows of each shard; 16 bytes a row."""
-    sha256 = manifest.tokenizer.sha256
-    return [np.array(text_hashes(source_rows(source, shard), sha256), dtype=HASH) for shard in manifest.shards]
+    sha256 = record.tokenizer.sha256
+    return [np.array(text_hashes(source_rows(source, shard), sha256), dtype=HASH) for shard in record.shards]
 
 
 def ask_ahead(
-    teacher: Teacher, source: Source, manifest: ExamplesManifest, hashes: Sequence[Hashes], said: Known, max_tokens: int
+    teacher: Teacher, source: Source, record: ExamplesRecord, hashes: Sequence[Hashes], said: Known, max_tokens: int
 ) -> Known:
     """Adds to what is known what the teacher says of texts that are in several shards.
 
@@ -74,14 +74,14 @@ def ask_ahead(
         return said
     parts = []
     left = wanted
-    for shard, hash_R in zip(manifest.shards, hashes, strict=True):
+    for shard, hash_R in zip(record.shards, hashes, strict=True):
         found, places, _ = np.intersect1d(hash_R, left, return_indices=True)
         parts.append(source_rows(source, shard).take(np.sort(places)))
         left = np.setdiff1d(left, found, assume_unique=True)
     rows = pa.concat_tables(parts)
-    inputs = tokenize(teacher.tokenizer, *sentences(rows), manifest.max_seq_length)
+    inputs = tokenize(teacher.tokenizer, *sentences(rows), record.max_seq_length)
     logits_NC = np.concatenate([said.logits_KC, teacher_logits(teacher, inputs, max_tokens)])
-    return known([*said.hash_K, *text_hashes(rows, manifest.tokenizer.sha256)], logits_NC)
+    return known([*said.hash_K, *text_hashes(rows, record.tokenizer.sha256)], logits_NC)
 
 
 def ask_once(

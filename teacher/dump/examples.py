@@ -20,7 +20,7 @@ from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.examples import shard_table, text_hashes
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import ExamplesManifest, M, Scores, SetManifest, Shard, read_kind
+from pipeline.logit_set.record import ExamplesRecord, M, Scores, SetRecord, Shard, read_kind
 from pipeline.logit_set.writer import (
     complete_set,
     finish_set,
@@ -40,7 +40,7 @@ from teacher.augment.mask_pos import MASK
 from teacher.augment.run import sides_for, training_rows, variants_for
 from teacher.config import DumpConfig
 from teacher.dump.answers import Known, ask_ahead, ask_once, hashes_by_shard, nothing_known
-from teacher.dump.examples_record import amount, staged_manifest
+from teacher.dump.examples_record import amount, staged_record
 from teacher.dump.extend import answers, extended, open_old, take_over
 from teacher.dump.prefetch import ahead, behind
 from teacher.dump.rows import Rows
@@ -52,7 +52,7 @@ from teacher.inference.precision import inference_mode, keep_head_in_float32
 PROBE_ROWS = 256
 
 
-def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
+def dump(config: DumpConfig, command: str) -> ExamplesRecord | None:
     """Writes the logit set that ``config`` describes, or goes on with it.
 
     Args:
@@ -60,7 +60,7 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
         command: the command line, for the record.
 
     Returns:
-        The manifest; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
+        The record; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
     """
     task, source = read_rows(config)
     name, revision = config.teacher_for(task)
@@ -68,7 +68,7 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
     make_folder(config.store)
     old = open_old(config, root)
     there = sum(file.stat().st_size for file in root.glob("examples/*.parquet"))
-    there += old.manifest.num_bytes if old is not None else 0
+    there += old.record.num_bytes if old is not None else 0
     require_space(config.store, amount(source, most_variants(config, task)).expected_bytes - there)
     state = PartialState()
     teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length)
@@ -78,22 +78,22 @@ def dump(config: DumpConfig, command: str) -> ExamplesManifest | None:
     with inference_mode(state.device, config.precision):
         _probe(config, task, source, teacher, max_tokens)
         variants = _variants(config, task, source, teacher, state, command)
-        planned = staged_manifest(config, task, source, teacher, variants, command)
+        planned = staged_record(config, task, source, teacher, variants, command)
         if old is not None:
             planned = extended(planned, old, source, config.rows_per_shard)
-        manifest = start_set(root, planned, teacher.tokenizer.to_str())
+        record = start_set(root, planned, teacher.tokenizer.to_str())
         if old is not None:
-            take_over(root, manifest, old)
-        mine = my_shards(root, manifest, config, state)
+            take_over(root, record, old)
+        mine = my_shards(root, record, config, state)
         if mine:
-            hashes = hashes_by_shard(source, manifest)
+            hashes = hashes_by_shard(source, record)
             said = answers(old, hashes) if old is not None else nothing_known(teacher)
-            said = ask_ahead(teacher, source, manifest, hashes, said, max_tokens)
-            _write_shards(root, manifest, Rows(source, variants), teacher, mine, said, max_tokens)
+            said = ask_ahead(teacher, source, record, hashes, said, max_tokens)
+            _write_shards(root, record, Rows(source, variants), teacher, mine, said, max_tokens)
     state.wait_for_everyone()
     if not state.is_main_process:
         return None
-    return finish(root, ExamplesManifest, lambda manifest: _teacher_scores(root, manifest, config, task))
+    return finish(root, ExamplesRecord, lambda record: _teacher_scores(root, record, config, task))
 
 
 def read_rows(config: DumpConfig) -> tuple[Task, Source]:
@@ -146,17 +146,17 @@ def _check_labels(config: DumpConfig, *evidence: Any) -> None:
         console.warn(f"{error}. Going on, because --teacher-labels says so")
 
 
-def my_shards(root: Path, manifest: SetManifest, config: DumpConfig, state: PartialState) -> list[Shard]:
+def my_shards(root: Path, record: SetRecord, config: DumpConfig, state: PartialState) -> list[Shard]:
     """This process's share: every n-th shard of this job that is still to be written."""
     state.wait_for_everyone()
-    missing = unfinished_shards(root, manifest)
+    missing = unfinished_shards(root, record)
     state.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
-    if missing and manifest.state != "staged" and state.is_main_process:
-        reopen_set(root, manifest, missing)
+    if missing and record.state != "staged" and state.is_main_process:
+        reopen_set(root, record, missing)
     unfinished = {shard.path for shard in missing}
-    todo = [shard for shard in manifest.shards[config.shard_index :: config.num_shards] if shard.path in unfinished]
-    if len(unfinished) < len(manifest.shards):
-        console.note(f"{len(manifest.shards) - len(unfinished)} of {len(manifest.shards)} shards are there already")
+    todo = [shard for shard in record.shards[config.shard_index :: config.num_shards] if shard.path in unfinished]
+    if len(unfinished) < len(record.shards):
+        console.note(f"{len(record.shards) - len(unfinished)} of {len(record.shards)} shards are there already")
     return todo[state.process_index :: state.num_processes]
 
 
@@ -172,7 +172,7 @@ class _Part:
 
 def _write_shards(
     root: Path,
-    manifest: ExamplesManifest,
+    record: ExamplesRecord,
     source: Rows,
     teacher: Teacher,
     shards: list[Shard],
@@ -184,8 +184,8 @@ def _write_shards(
 
     def read(shard: Shard) -> _Part:
         rows = source.read(shard)
-        inputs = reader.tokenize(*sentences(rows), manifest.max_seq_length)
-        return _Part(shard, rows, text_hashes(rows, manifest.tokenizer.sha256), inputs)
+        inputs = reader.tokenize(*sentences(rows), record.max_seq_length)
+        return _Part(shard, rows, text_hashes(rows, record.tokenizer.sha256), inputs)
 
     def ask(part: _Part) -> tuple[_Part, Floats]:
         shard = part.shard
@@ -194,8 +194,8 @@ def _write_shards(
 
     def write(answered: tuple[_Part, Floats]) -> None:
         part, logits_NC = answered
-        table = shard_table(manifest, part.shard, part.rows, part.hashes, part.inputs, logits_NC)
-        write_shard(root, manifest, part.shard, table)
+        table = shard_table(record, part.shard, part.rows, part.hashes, part.inputs, logits_NC)
+        write_shard(root, record, part.shard, table)
 
     with console.progress(sum(source.count(shard) for shard in shards), "teacher") as steps:
         behind(map(ask, ahead(map(read, shards))), write)
@@ -206,29 +206,25 @@ def finish(root: Path, kind: type[M], scores: Callable[[M], Scores]) -> M:
 
     Args:
         root: the set.
-        kind: of its manifest.
+        kind: of its record.
         scores: the teacher's metrics per split, from the complete set.
     """
-    manifest = read_kind(root, kind, "another set has taken its place")
-    missing = unfinished_shards(root, manifest)
+    record = read_kind(root, kind, "another set has taken its place")
+    missing = unfinished_shards(root, record)
     if missing:
-        console.note(f"{len(missing)} of {len(manifest.shards)} shards are left to other jobs")
-        return manifest
-    if manifest.state == "verified":
-        return manifest
-    complete = complete_set(root, manifest)
+        console.note(f"{len(missing)} of {len(record.shards)} shards are left to other jobs")
+        return record
+    if record.state == "verified":
+        return record
+    complete = complete_set(root, record)
     return finish_set(root, complete, scores(complete))
 
 
-def _teacher_scores(
-    root: Path, manifest: ExamplesManifest, config: DumpConfig, task: Task
-) -> dict[str, dict[str, float]]:
+def _teacher_scores(root: Path, record: ExamplesRecord, config: DumpConfig, task: Task) -> dict[str, dict[str, float]]:
     """The teacher's metrics per split, from what was stored; its label order is checked on every gold label."""
     scores = {}
-    for split in manifest.splits:
-        logits_NC, label_N, score_N = LogitSet(root, manifest).gold(split)
-        _check_labels(
-            config, manifest.target, manifest.teacher.name, manifest.teacher.labels, logits_NC, label_N, score_N
-        )
-        scores[split] = score_logits(task.metrics, manifest.target, logits_NC, label_N, score_N)
+    for split in record.splits:
+        logits_NC, label_N, score_N = LogitSet(root, record).gold(split)
+        _check_labels(config, record.target, record.teacher.name, record.teacher.labels, logits_NC, label_N, score_N)
+        scores[split] = score_logits(task.metrics, record.target, logits_NC, label_N, score_N)
     return scores

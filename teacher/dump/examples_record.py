@@ -1,4 +1,4 @@
-"""The manifest of a set before its first shard: who speaks about what, under which settings, in which shards."""
+"""The record of a set before its first shard: who speaks about what, under which settings, in which shards."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,8 +15,8 @@ from pipeline.logit_set.parts import (
     TokenizerRecord,
 )
 from pipeline.logit_set.record import (
-    AugmentedManifest,
-    ExamplesManifest,
+    AugmentedRecord,
+    ExamplesRecord,
     Shard,
     fingerprint,
 )
@@ -71,9 +71,9 @@ def all_shards(source: Source, rows_per_shard: int, multiplier: float = 1) -> tu
     return tuple(shard for split, rows in splits for shard in plan_shards(split, rows.num_rows, sizes[split]))
 
 
-def staged_manifest(
+def staged_record(
     config: DumpConfig, task: Task, source: Source, teacher: Teacher, variants: Variants | None, command: str
-) -> ExamplesManifest:
+) -> ExamplesRecord:
     """Describes the set that these settings will give; its fingerprint covers all that decides rows and logits."""
     tokenizer = TokenizerRecord(
         sha256=tokenizer_sha256(teacher.tokenizer.to_str()),
@@ -104,7 +104,7 @@ def staged_manifest(
         **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
         **(_augment_settings(variants.record) if variants else {}),
     }
-    kind, own = (AugmentedManifest, {"augmentation": variants.record}) if variants else (ExamplesManifest, {})
+    kind, own = (AugmentedRecord, {"augmentation": variants.record}) if variants else (ExamplesRecord, {})
     return kind(
         name=config.set_name(task.name),
         state="staged",

@@ -20,8 +20,8 @@ from pipeline.logit_set.parts import (
 )
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.logit_set.record import (
-    DerivedManifest,
-    ExamplesManifest,
+    DerivedRecord,
+    ExamplesRecord,
     Shard,
     SharedShard,
     augmentation_of,
@@ -46,22 +46,22 @@ def open_old(config: DumpConfig, root: Path) -> LogitSet | None:
 
     Raises:
         ConfigError: if that is the new set itself, or one with variants.
-        IntegrityError: if a file of it is not what its manifest says.
+        IntegrityError: if a file of it is not what its record says.
     """
     if config.extend is None:
         return None
     old = open_set(find_set(config.extend, config.store))
     if old.root.resolve() == root.resolve():
         raise ConfigError(f"--extend {config.extend}: the new version needs a --name of its own; the old one stays")
-    if any(isinstance(record, PartialSplit) and record.absent for record in old.manifest.splits.values()):
+    if any(isinstance(record, PartialSplit) and record.absent for record in old.record.splits.values()):
         raise ConfigError(f"--extend {config.extend}: has rows without logits, so that it cannot be extended")
-    if augmentation_of(old.manifest) is not None:
+    if augmentation_of(old.record) is not None:
         raise ConfigError(f"--extend {config.extend}: has variants of its rows, which cannot be extended")
-    require_shards(old.root, old.manifest, old.manifest.shards)
+    require_shards(old.root, old.record, old.record.shards)
     return old
 
 
-def extended(planned: ExamplesManifest, old: LogitSet, source: Source, rows_per_shard: int) -> ExamplesManifest:
+def extended(planned: ExamplesRecord, old: LogitSet, source: Source, rows_per_shard: int) -> ExamplesRecord:
     """The plan of a set that takes over what it can of an old one.
 
     Args:
@@ -73,7 +73,7 @@ def extended(planned: ExamplesManifest, old: LogitSet, source: Source, rows_per_
     Raises:
         FingerprintMismatchError: if the old set was made with other settings.
     """
-    changes = setting_changes(lasting(old.manifest.settings), lasting(planned.settings), short)
+    changes = setting_changes(lasting(old.record.settings), lasting(planned.settings), short)
     if changes:
         raise FingerprintMismatchError(f"{old.root} cannot be extended, it was made with other settings:\n{changes}")
     shards: list[SharedShard] = []
@@ -82,48 +82,48 @@ def extended(planned: ExamplesManifest, old: LogitSet, source: Source, rows_per_
         shards += [*shared, *_new_shards(shared, split, source.splits[split].num_rows, rows_per_shard)]
     if not any(shard.version for shard in shards):
         return planned
-    before = old.manifest.versions_before if isinstance(old.manifest, DerivedManifest) else ()
+    before = old.record.versions_before if isinstance(old.record, DerivedRecord) else ()
     own = {
         "format_version": 4,
         "splits": {name: PartialSplit(**record.model_dump()) for name, record in planned.splits.items()},
         "shards": tuple(shards),
         "versions_before": (
             *before,
-            Version(format_version=old.manifest.format_version, settings=old.manifest.settings),
+            Version(format_version=old.record.format_version, settings=old.record.settings),
         ),
-        "notes": (*planned.notes, f"extends {old.manifest.name} ({old.manifest.fingerprint[:12]}…)"),
+        "notes": (*planned.notes, f"extends {old.record.name} ({old.record.fingerprint[:12]}…)"),
     }
-    return DerivedManifest(**{name: getattr(planned, name) for name in ExamplesManifest.model_fields} | own)
+    return DerivedRecord(**{name: getattr(planned, name) for name in ExamplesRecord.model_fields} | own)
 
 
-def take_over(root: Path, manifest: ExamplesManifest, old: LogitSet) -> None:
+def take_over(root: Path, record: ExamplesRecord, old: LogitSet) -> None:
     """Puts the shared files into the new set, as links where the file system has them."""
-    paths = [shard.path for shard in manifest.shards if isinstance(shard, SharedShard) and shard.version]
+    paths = [shard.path for shard in record.shards if isinstance(shard, SharedShard) and shard.version]
     for path in paths:
         link_or_copy(old.root / path, root / path)
     if paths:
-        console.note(f"{len(paths)} of {len(manifest.shards)} shards are those of {old.root}")
+        console.note(f"{len(paths)} of {len(record.shards)} shards are those of {old.root}")
 
 
 def answers(old: LogitSet, hashes: Sequence[Hashes]) -> Known:
     """What the old set says of those texts that it holds."""
-    files = [old.root / shard.path for shard in old.manifest.shards]
+    files = [old.root / shard.path for shard in old.record.shards]
     distinct = np.unique(np.concatenate(hashes))
     buffers = [None, pa.py_buffer(distinct.tobytes())]
     wanted = pa.Array.from_buffers(pa.binary(TEXT_HASH_BYTES), len(distinct), buffers)
     with open_files({"rows": files}) as connection:
         connection.register("wanted", pa.table({"text_hash": wanted}))
         table = to_arrow(select(connection, ANSWERS))
-    return known(table.column("text_hash").to_pylist(), logits_of(table, old.manifest.target.num_logits))
+    return known(table.column("text_hash").to_pylist(), logits_of(table, old.record.target.num_logits))
 
 
 def _shared_shards(old: LogitSet, split: str, rows: pa.Table, tokenizer_sha256: str) -> list[SharedShard]:
     """The first files of a split, as far as they hold what the new rows hold at the same places."""
     shared = []
-    for shard in old.manifest.shards_of(split) if split in old.manifest.splits else []:
+    for shard in old.record.shards_of(split) if split in old.record.splits else []:
         if shard.stop > rows.num_rows or not _is_same(old, shard, rows, tokenizer_sha256):
             break
-        version = shard.version if isinstance(shard, SharedShard) and shard.version else old.manifest.fingerprint
+        version = shard.version if isinstance(shard, SharedShard) and shard.version else old.record.fingerprint
         shared.append(SharedShard(**shard.unmeasured().model_dump() | {"version": version}))
     return shared
 

@@ -16,7 +16,7 @@ from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.codecs import Predictions
 from pipeline.logit_set.parts import Codec
-from pipeline.logit_set.record import TokensManifest, TokensShard
+from pipeline.logit_set.record import TokensRecord, TokensShard
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
 from pipeline.logit_set.writer import start_set, write_decoder, write_tokens_shard
@@ -26,7 +26,7 @@ from teacher.corpus.sequences import Sequences
 from teacher.corpus.text import Text, masking_plan, open_text
 from teacher.dump.examples import finish, my_shards
 from teacher.dump.prefetch import ahead
-from teacher.dump.tokens_record import estimate_size, staged_manifest
+from teacher.dump.tokens_record import estimate_size, staged_record
 from teacher.inference.batches import default_tokens_per_batch, run_batches
 from teacher.inference.masked_lm import MaskedLm, ask, decoder_of, load_masked_lm
 from teacher.inference.precision import inference_mode
@@ -34,7 +34,7 @@ from teacher.inference.precision import inference_mode
 PROBE_DOCUMENTS = 8
 
 
-def dump_mlm(config: DumpConfig, command: str) -> TokensManifest | None:
+def dump_mlm(config: DumpConfig, command: str) -> TokensRecord | None:
     """Writes the set of tokens that ``config`` describes, or goes on with it.
 
     Args:
@@ -42,7 +42,7 @@ def dump_mlm(config: DumpConfig, command: str) -> TokensManifest | None:
         command: the command line, for the record.
 
     Returns:
-        The manifest; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
+        The record; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
 
     Raises:
         ConfigError: for flags that do not fit.
@@ -63,16 +63,16 @@ def dump_mlm(config: DumpConfig, command: str) -> TokensManifest | None:
     require_space(config.store, int(estimate_size(text, lm.tokens, plan).num_bytes(codec)) - there)
     with inference_mode(state.device, config.precision):
         _probe(text, lm, plan)
-        planned = staged_manifest(config, text, lm, plan, codec, command)
-        manifest = start_set(root, planned, lm.tokens.tokenizer.to_str())
+        planned = staged_record(config, text, lm, plan, codec, command)
+        record = start_set(root, planned, lm.tokens.tokenizer.to_str())
         if codec.name == "hidden" and state.is_main_process:
             write_decoder(root, decoder_of(lm))
-        mine = my_shards(root, manifest, config, state)
-        _write_shards(root, manifest, text, lm, plan, [shard for shard in manifest.shards if shard in mine], max_tokens)
+        mine = my_shards(root, record, config, state)
+        _write_shards(root, record, text, lm, plan, [shard for shard in record.shards if shard in mine], max_tokens)
     state.wait_for_everyone()
     if not state.is_main_process:
         return None
-    return finish(root, TokensManifest, lambda complete: TokenSet(root, complete).scores())
+    return finish(root, TokensRecord, lambda complete: TokenSet(root, complete).scores())
 
 
 def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
@@ -107,7 +107,7 @@ def _check_finite(lm: MaskedLm, logits_PV: torch.Tensor, document: int) -> None:
 
 def _write_shards(
     root: Path,
-    manifest: TokensManifest,
+    record: TokensRecord,
     text: Text,
     lm: MaskedLm,
     plan: MaskingPlan,
@@ -119,8 +119,8 @@ def _write_shards(
         for shard in shards:
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}{done}")
             statistics = no_statistics()
-            groups = _groups(manifest, shard, text, lm, plan, max_tokens, statistics, steps)
-            write_tokens_shard(root, manifest, shard, groups, statistics)
+            groups = _groups(record, shard, text, lm, plan, max_tokens, statistics, steps)
+            write_tokens_shard(root, record, shard, groups, statistics)
             if statistics["positions"]:
                 size = (root / shard.path).stat().st_size / statistics["positions"]
                 mass = statistics["kept_mass"] / statistics["positions"]
@@ -128,7 +128,7 @@ def _write_shards(
 
 
 def _groups(
-    manifest: TokensManifest,
+    record: TokensRecord,
     shard: TokensShard,
     text: Text,
     lm: MaskedLm,
@@ -138,14 +138,14 @@ def _groups(
     steps: console.Steps,
 ) -> Iterator[pa.Table]:
     """The row groups of a shard, as the teacher goes through its documents; the next are read meanwhile."""
-    size, seen = rows_per_group(manifest.codec), shard.start
+    size, seen = rows_per_group(record.codec), shard.start
     for sequences in ahead(text.sequences(lm.tokens, shard.split, shard.start, shard.stop)):
         masked = mask(sequences, plan)
         for start in range(0, len(masked.sequence_R), size):
             part = masked.take(np.arange(start, min(start + size, len(masked.sequence_R))))
             rows = rows_of(sequences, part)
-            said = said_about(lm, manifest.codec, rows, plan.seed, max_tokens, statistics)
-            yield tokens_table(manifest.codec, shard.split, rows, said)
+            said = said_about(lm, record.codec, rows, plan.seed, max_tokens, statistics)
+            yield tokens_table(record.codec, shard.split, rows, said)
         now = int(sequences.source_row_N[-1]) + 1
         steps.advance(now - seen)
         seen = now

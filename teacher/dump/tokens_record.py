@@ -1,4 +1,4 @@
-"""The manifest of a set of tokens before its first shard."""
+"""The record of a set of tokens before its first shard."""
 
 import hashlib
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from pipeline.logit_set.parts import (
     TokenizerRecord,
 )
 from pipeline.logit_set.record import (
-    TokensManifest,
+    TokensRecord,
     TokensShard,
     fingerprint,
 )
@@ -42,9 +42,9 @@ def all_shards(text: Text, rows_per_shard: int) -> tuple[TokensShard, ...]:
     return tuple(shards)
 
 
-def staged_manifest(
+def staged_record(
     config: DumpConfig, text: Text, lm: MaskedLm, plan: MaskingPlan, codec: Codec, command: str
-) -> TokensManifest:
+) -> TokensRecord:
     """Describes the set that these settings will give; its fingerprint covers all that decides its content."""
     corpus = CorpusRecord(
         name=text.corpus.name,
@@ -89,7 +89,7 @@ def staged_manifest(
         "codec": str(codec),
     }
     record = SplitRecord(rows=documents.num_documents, expected_rows=None, rows_sha256=documents.sha256)
-    return TokensManifest(
+    return TokensRecord(
         name=config.name or text.corpus.name,
         state="staged",
         created=datetime.now(UTC).isoformat(timespec="seconds"),

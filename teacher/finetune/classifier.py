@@ -24,7 +24,7 @@ from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import NO_LABEL, gold_arrays, gold_classes, make_target
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import Tokenized, tokenize
-from pipeline.training.run_record import Record, finish_run, start_run
+from pipeline.training.run_record import RunRecord, finish_run, start_run
 from pipeline.training.steps import (
     has_fast_bf16,
     last_is_best,
@@ -80,7 +80,7 @@ class Loop:
     progress: Progress
 
 
-def finetune(config: FinetuneConfig, command: str) -> Record:
+def finetune(config: FinetuneConfig, command: str) -> RunRecord:
     """Fine-tunes a teacher into ``config.output_dir``, or goes on with it.
 
     Returns:

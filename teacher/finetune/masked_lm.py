@@ -14,7 +14,7 @@ from torch.nn import functional
 from pipeline import console
 from pipeline.errors import DataError, TeacherError
 from pipeline.files import make_folder
-from pipeline.training.run_record import Record, finish_run, start_run
+from pipeline.training.run_record import RunRecord, finish_run, start_run
 from pipeline.training.steps import (
     has_fast_bf16,
     linear_decay,
@@ -46,7 +46,7 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
-def finetune_mlm(config: FinetuneConfig, command: str) -> Record:
+def finetune_mlm(config: FinetuneConfig, command: str) -> RunRecord:
     """Trains a masked LM into ``config.output_dir``, or goes on with it.
 
     Returns:

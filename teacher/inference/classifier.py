@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError, DataError, TeacherError, did_you_mean
 from pipeline.tasks.target import Target, target_of_width
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import vocabulary_size
-from pipeline.training.run_record import read_record
+from pipeline.training.run_record import read_run_record
 
 FINETUNE_RECORD = "finetune.json"
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
@@ -113,7 +113,7 @@ def load_config(name: str, revision: str | None) -> Any:
     """Reads a model's ``config.json``, from a folder or the hub."""
     if name.startswith((".", "/")) and not Path(name).exists():
         raise DataError(f"model {name}: no such folder")
-    if (Path(name) / FINETUNE_RECORD).exists() and read_record(Path(name) / FINETUNE_RECORD)["state"] != "finished":
+    if (Path(name) / FINETUNE_RECORD).exists() and read_run_record(Path(name) / FINETUNE_RECORD)["state"] != "finished":
         raise TeacherError(f"teacher {name}: its fine-tuning is not finished; repeat `distill finetune-teacher` first")
     try:
         return AutoConfig.from_pretrained(name, revision=revision)

@@ -26,7 +26,7 @@ from pipeline.logit_set.token_reader import open_tokens
 from pipeline.logit_set.tokens import MaskedRows, no_statistics, read_statistics, rows_per_group, tokens_table
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_tokens_shard
 from student.pretrain.data import Stream
-from tests.helpers.token_sets import manifest_of, word_tokenizer
+from tests.helpers.token_sets import record_of, word_tokenizer
 
 ROWS, POSITIONS, CLASSES, VOCABULARY, TOP_K, BATCH = 1_000_000, 200_000, 3, 30522, 64, 256
 POSITIONS_PER_ROW = 4
@@ -97,18 +97,18 @@ def token_groups(num_positions: int) -> Iterator[pa.Table]:
 def write_token_set(root: Path, num_positions: int) -> float:
     """Writes a verified set; returns the seconds of writing its one shard of training rows."""
     tokenizer_json = word_tokenizer({f"word{k}": k for k in range(VOCABULARY)})
-    planned = manifest_of(CODEC, tokenizer_json)
+    planned = record_of(CODEC, tokenizer_json)
     rows = num_positions // POSITIONS_PER_ROW
     shard = planned.shards[0].model_copy(update={"count": 1, "start": 0, "stop": rows})
     splits = {"train": planned.splits["train"].model_copy(update={"rows": rows})}
     changes = {"shards": (shard,), "splits": splits, "max_seq_length": 64}
-    manifest = start_set(root, planned.model_copy(update=changes), tokenizer_json)
+    record = start_set(root, planned.model_copy(update=changes), tokenizer_json)
     tables, statistics = list(token_groups(num_positions)), no_statistics()
     statistics["positions"] = num_positions
     start = time.perf_counter()
-    write_tokens_shard(root, manifest, shard, tables, statistics)
+    write_tokens_shard(root, record, shard, tables, statistics)
     seconds = time.perf_counter() - start
-    complete = complete_set(root, manifest)
+    complete = complete_set(root, record)
     finish_set(root, complete, {})
     return seconds
 
@@ -116,7 +116,7 @@ def write_token_set(root: Path, num_positions: int) -> float:
 def feed(root: Path) -> dict[str, float]:
     """Goes through a set as `pretrain-student` does, to the distributions; in a process of its own."""
     token_set = open_tokens(root)
-    codec = token_set.manifest.codec
+    codec = token_set.record.codec
     decoder, decode = token_set.decoder(), CODECS[codec.name].decode
     stream = Stream(token_set, "train", BATCH, seed=0)
     before, positions, start = _peak_bytes(), 0, time.perf_counter()
@@ -168,7 +168,7 @@ def measure_tokens(root: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         fed = pool.apply(feed, (root,))
     spoken = ", ".join(f"{name} {value:,.0f}" for name, value in fed.items())
-    title = f"{positions:,} positions, {token_set.manifest.codec}; feed: {spoken}"
+    title = f"{positions:,} positions, {token_set.record.codec}; feed: {spoken}"
     console.print_table(["column", "bytes a position"], bytes_by_column(paths, positions), title=title)
 
 

@@ -18,7 +18,7 @@ from pipeline import console
 from pipeline.bench.timing import interleaved
 from pipeline.logit_set.examples import examples_schema
 from pipeline.logit_set.parts import SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
-from pipeline.logit_set.record import ExamplesManifest, Shard, fingerprint
+from pipeline.logit_set.record import ExamplesRecord, Shard, fingerprint
 from pipeline.logit_set.writer import complete_set, plan_shards, start_set, write_shard
 from pipeline.query.catalog import open_catalog
 from pipeline.sql.gate import select, to_arrow
@@ -68,10 +68,10 @@ def alternatives(store: Path) -> dict[str, Callable[[], object]]:
 def _write_set(root: Path, num_rows: int, seed: int) -> None:
     tokenizer_json = str(Tokenizer(models.WordLevel({f"word{k}": k for k in range(WORDS)}, unk_token="word0")).to_str())  # noqa: S106
     shards = [s for split, share in SPLITS.items() for s in plan_shards(split, int(num_rows * share), ROWS_PER_SHARD)]
-    manifest = start_set(root, _manifest(root.name, shards, tokenizer_json, num_rows), tokenizer_json)
-    for shard in manifest.shards:
-        write_shard(root, manifest, shard, _rows(shard, seed))
-    complete_set(root, manifest)
+    record = start_set(root, _manifest(root.name, shards, tokenizer_json, num_rows), tokenizer_json)
+    for shard in record.shards:
+        write_shard(root, record, shard, _rows(shard, seed))
+    complete_set(root, record)
 
 
 def _rows(shard: Shard, seed: int) -> pa.Table:
@@ -103,11 +103,11 @@ def _rows(shard: Shard, seed: int) -> pa.Table:
     )
 
 
-def _manifest(name: str, shards: list[Shard], tokenizer_json: str, num_rows: int) -> ExamplesManifest:
+def _manifest(name: str, shards: list[Shard], tokenizer_json: str, num_rows: int) -> ExamplesRecord:
     settings: dict[str, str | int | float | bool] = {"benchmark": name, "rows": num_rows}
     names = tuple(f"class {k}" for k in range(CLASSES))
     splits = {split: int(num_rows * share) for split, share in SPLITS.items()}
-    return ExamplesManifest(
+    return ExamplesRecord(
         name=name,
         state="staged",
         created="2026-01-01T00:00:00+00:00",

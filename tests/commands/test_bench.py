@@ -6,15 +6,15 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from pipeline.bench.sentences import MEASURES
-from pipeline.cli import app
 from pipeline.training.steps import has_fast_bf16
+from tests.helpers.commands import invoke
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+    return invoke("bench", *arguments)
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:

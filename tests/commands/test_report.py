@@ -3,14 +3,14 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from pipeline.cli import app
+from tests.helpers.commands import invoke
 from tests.helpers.report_pages import needs_nothing_else
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+    return invoke("report", *arguments)
 
 
 def test_a_page_is_written_and_its_figures_are_told(

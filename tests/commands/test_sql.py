@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from pipeline.cli import app
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
+from tests.helpers.commands import invoke
 
 COUNTS = "select split, count(*) as n, min(source_row) as first from opinion group by all order by split"
 EXPECTED = [{"split": "train", "n": TRAIN_ROWS, "first": 0}, {"split": "validation", "n": VALIDATION_ROWS, "first": 0}]
@@ -22,43 +23,39 @@ def shelf(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(store, tmp_path_factory.mktemp("shelf") / "store"))
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def test_a_table_for_people(shelf: Path) -> None:
-    result = run("sql", COUNTS, "--store", shelf)
+    result = invoke("sql", COUNTS, "--store", shelf)
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "│" in line]
     assert cells == [["train", "96", "0"], ["validation", "40", "0"]]
     assert all(name in result.stdout for name in ("split", "n", "first"))
 
 
 def test_json_csv_and_parquet_hold_the_same_rows(shelf: Path, tmp_path: Path) -> None:
-    assert json.loads(run("sql", COUNTS, "--store", shelf, "--json").stdout) == EXPECTED
-    rows = list(csv.DictReader(io.StringIO(run("sql", COUNTS, "--store", shelf, "--csv").stdout)))
+    assert json.loads(invoke("sql", COUNTS, "--store", shelf, "--json").stdout) == EXPECTED
+    rows = list(csv.DictReader(io.StringIO(invoke("sql", COUNTS, "--store", shelf, "--csv").stdout)))
     assert rows == [{key: str(value) for key, value in row.items()} for row in EXPECTED]
-    result = run("sql", COUNTS, "--store", shelf, "--parquet", tmp_path / "counts.parquet")
+    result = invoke("sql", COUNTS, "--store", shelf, "--parquet", tmp_path / "counts.parquet")
     assert (result.exit_code, result.stdout) == (0, "")
     assert pq.read_table(tmp_path / "counts.parquet").to_pylist() == EXPECTED
 
 
 def test_csv_quotes_what_needs_it_and_json_writes_hashes_in_hexadecimal(shelf: Path) -> None:
     text = "select 'a,\"b\"' as text, text_hash from opinion order by split, source_row limit 1"
-    assert next(csv.DictReader(io.StringIO(run("sql", text, "--store", shelf, "--csv").stdout)))["text"] == 'a,"b"'
-    (row,) = json.loads(run("sql", text, "--store", shelf, "--json").stdout)
+    assert next(csv.DictReader(io.StringIO(invoke("sql", text, "--store", shelf, "--csv").stdout)))["text"] == 'a,"b"'
+    (row,) = json.loads(invoke("sql", text, "--store", shelf, "--json").stdout)
     assert len(bytes.fromhex(row["text_hash"])) == 16
 
 
 def test_a_list_of_logits_survives_parquet(shelf: Path, tmp_path: Path) -> None:
     path = tmp_path / "logits.parquet"
-    run("sql", "select logits, softmax(logits) as p from roles", "--store", shelf, "--parquet", path)
+    invoke("sql", "select logits, softmax(logits) as p from roles", "--store", shelf, "--parquet", path)
     rows = pq.read_table(path).to_pylist()
     assert len(rows) == TRAIN_ROWS + VALIDATION_ROWS
     assert all(len(row["logits"]) == 2 and sum(row["p"]) == pytest.approx(1) for row in rows)
 
 
 def test_two_forms_at_once_are_refused(shelf: Path) -> None:
-    result = run("sql", COUNTS, "--store", shelf, "--json", "--csv")
+    result = invoke("sql", COUNTS, "--store", shelf, "--json", "--csv")
     assert result.exit_code == 2
     assert "choose one of --json, --csv and --parquet" in result.stderr
 
@@ -74,7 +71,7 @@ def test_two_forms_at_once_are_refused(shelf: Path) -> None:
 )
 def test_what_is_not_a_sound_select_is_refused(query: str, message: str, shelf: Path, tmp_path: Path) -> None:
     for form in ([], ["--json"], ["--parquet", tmp_path / "out.parquet"]):
-        result = run("sql", query, "--store", shelf, *form)
+        result = invoke("sql", query, "--store", shelf, *form)
         assert result.exit_code == 2
         assert re.search(message, result.stderr, re.DOTALL)
     assert not list(tmp_path.iterdir())
@@ -82,15 +79,15 @@ def test_what_is_not_a_sound_select_is_refused(query: str, message: str, shelf: 
 
 def test_a_store_that_is_not_there_is_named(tmp_path: Path) -> None:
     for command in (["sql", "select 1"], ["index"]):
-        result = run(*command, "--store", tmp_path / "nowhere")
+        result = invoke(*command, "--store", tmp_path / "nowhere")
         assert result.exit_code == 2
         assert f"{tmp_path / 'nowhere'}: no such folder" in result.stderr
 
 
 def test_index_lists_the_sets(shelf: Path) -> None:
-    sets = json.loads(run("index", "--store", shelf, "--json").stdout)
+    sets = json.loads(invoke("index", "--store", shelf, "--json").stdout)
     assert [(s["name"], s["state"]) for s in sets] == [("opinion", "verified"), ("roles", "verified")]
-    table = run("index", "--store", shelf).stdout
+    table = invoke("index", "--store", shelf).stdout
     assert "opinion" in table
     assert "136" in table
     assert (shelf / "catalog.duckdb").is_file()
@@ -98,13 +95,13 @@ def test_index_lists_the_sets(shelf: Path) -> None:
 
 def test_the_store_comes_from_the_environment_too(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTILL_STORE", str(shelf))
-    names = json.loads(run("sql", 'select "set" from sets order by 1', "--json").stdout)
+    names = json.loads(invoke("sql", 'select "set" from sets order by 1', "--json").stdout)
     assert names == [{"set": "opinion"}, {"set": "roles"}]
 
 
 def test_the_query_comes_from_a_file_or_from_standard_input(shelf: Path, tmp_path: Path) -> None:
     (tmp_path / "counts.sql").write_text(f"-- rows of each split\n{COUNTS};\n")
-    assert json.loads(run("sql", "--file", tmp_path / "counts.sql", "--store", shelf, "--json").stdout) == EXPECTED
+    assert json.loads(invoke("sql", "--file", tmp_path / "counts.sql", "--store", shelf, "--json").stdout) == EXPECTED
     for arguments in ([], ["-"]):
         result = CliRunner().invoke(app, ["sql", *arguments, "--store", str(shelf), "--json"], input=COUNTS)
         assert json.loads(result.stdout) == EXPECTED
@@ -118,7 +115,7 @@ def test_a_query_that_is_not_there_or_twice_is_refused(shelf: Path, tmp_path: Pa
         (["--file", tmp_path / "binary.sql"], "binary.sql: cannot be read: "),
         ([], "only one SELECT is allowed, but this is: nothing"),
     ):
-        result = run("sql", *arguments, "--store", shelf)
+        result = invoke("sql", *arguments, "--store", shelf)
         assert result.exit_code == 2
         assert re.search(message, result.stderr)
 
@@ -126,16 +123,18 @@ def test_a_query_that_is_not_there_or_twice_is_refused(shelf: Path, tmp_path: Pa
 def test_texts_are_cut_for_people_and_whole_for_machines(shelf: Path) -> None:
     query = "select repeat('word ', 100) || chr(27) || '[2J' as text"
     whole = "word " * 100 + "\x1b[2J"
-    table = run("sql", query, "--store", shelf).stdout
+    table = invoke("sql", query, "--store", shelf).stdout
     assert "word word" in table
     assert "…" in table
     assert "\x1b" not in table
     assert len(table.splitlines()) == 5
-    assert json.loads(run("sql", query, "--store", shelf, "--json").stdout) == [{"text": whole}]
-    assert list(csv.DictReader(io.StringIO(run("sql", query, "--store", shelf, "--csv").stdout))) == [{"text": whole}]
+    assert json.loads(invoke("sql", query, "--store", shelf, "--json").stdout) == [{"text": whole}]
+    assert list(csv.DictReader(io.StringIO(invoke("sql", query, "--store", shelf, "--csv").stdout))) == [
+        {"text": whole}
+    ]
 
 
 def test_a_date_that_python_has_not_is_no_traceback(shelf: Path) -> None:
-    result = run("sql", "select '290000-01-01'::date as day", "--store", shelf)
+    result = invoke("sql", "select '290000-01-01'::date as day", "--store", shelf)
     assert (result.exit_code, "cast the column to text" in result.stderr) == (2, True)
-    assert "290000-01-01" in run("sql", "select '290000-01-01'::date::varchar as day", "--store", shelf).stdout
+    assert "290000-01-01" in invoke("sql", "select '290000-01-01'::date::varchar as day", "--store", shelf).stdout

@@ -4,16 +4,11 @@ from pathlib import Path
 
 import pytest
 from transformers import BertConfig
-from typer.testing import CliRunner, Result
 
-from pipeline.cli import app
-from pipeline.logit_set.record import read_manifest
-from pipeline.training.run_record import read_record
+from pipeline.logit_set.record import read_set_record
+from pipeline.training.run_record import read_run_record
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from tests.helpers.commands import invoke
 
 
 @pytest.fixture
@@ -23,15 +18,15 @@ def task(work: Path) -> list[object]:
 
 def test_dump_prints_the_set(task: list[object], teachers: Path, tmp_path: Path) -> None:
     command = ["teacher-dump", *task, "--model-name-or-path", teachers / "opinion", "--store", tmp_path]
-    table = run(*command)
+    table = invoke(*command)
     assert table.exit_code == 0
-    manifest = read_manifest(tmp_path / "opinion")
-    assert manifest.state == "verified"
+    record = read_set_record(tmp_path / "opinion")
+    assert record.state == "verified"
     for split, count in (("train", TRAIN_ROWS), ("validation", VALIDATION_ROWS)):
         row = next(line for line in table.stdout.splitlines() if f"│ {split} " in line)
         cells = [cell.strip() for cell in row.split("│")[1:-1]]
-        assert cells == [split, str(count), "1", f"accuracy {manifest.scores[split]['accuracy']:.4f}"]
-    assert json.loads(run(*command, "--json").stdout) == manifest.model_dump(mode="json")
+        assert cells == [split, str(count), "1", f"accuracy {record.scores[split]['accuracy']:.4f}"]
+    assert json.loads(invoke(*command, "--json").stdout) == record.model_dump(mode="json")
 
 
 def test_plan_loads_no_model_and_writes_nothing(
@@ -40,9 +35,9 @@ def test_plan_loads_no_model_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2).save_pretrained(tmp_path / "teacher")
     flags = [*task, "--model-name-or-path", "./teacher", "--store", "store", "--rows-per-shard", 25, "--plan"]
-    plan = json.loads(run("teacher-dump", *flags, "--json").stdout)
+    plan = json.loads(invoke("teacher-dump", *flags, "--json").stdout)
     assert (plan["rows"], plan["shards"]) == ({"train": TRAIN_ROWS, "validation": VALIDATION_ROWS}, 6)
-    table = run("teacher-dump", *flags)
+    table = invoke("teacher-dump", *flags)
     assert table.exit_code == 0
     assert f"train {TRAIN_ROWS}, validation {VALIDATION_ROWS}" in table.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["teacher"]
@@ -51,11 +46,11 @@ def test_plan_loads_no_model_and_writes_nothing(
 def test_finetune_prints_its_epochs(task: list[object], work: Path, tmp_path: Path) -> None:
     out = tmp_path / "teacher"
     command = ["finetune-teacher", *task, "--model-name-or-path", work / "bert", "--output-dir", out]
-    record = json.loads(run(*command, "--num-train-epochs", 2, "--json").stdout)
-    assert record == read_record(out / "finetune.json")
+    record = json.loads(invoke(*command, "--num-train-epochs", 2, "--json").stdout)
+    assert record == read_run_record(out / "finetune.json")
     assert [entry["epoch"] for entry in record["result"]["history"]] == [1, 2]
     assert record["state"] == "finished"
-    table = run(*command, "--num-train-epochs", 2).stdout
+    table = invoke(*command, "--num-train-epochs", 2).stdout
     marked = [[cell.strip() for cell in line.split("│")] for line in table.splitlines() if " best " in line]
     assert [cells[1] for cells in marked] == [str(record["result"]["best"]["epoch"])]
 
@@ -71,7 +66,7 @@ def test_a_users_mistake_is_one_message_and_exit_code_2(task: list[object], tmp_
 
 
 def test_without_a_task_the_flags_are_named() -> None:
-    result = run("teacher-dump", "--model-name-or-path", "x")
+    result = invoke("teacher-dump", "--model-name-or-path", "x")
     assert result.exit_code == 2
     assert "no task given: use --task NAME (see `distill tasks`) or --manifest FILE" in result.stderr
 
@@ -81,7 +76,7 @@ def test_interrupted_gives_advice_and_exit_code_130(task: list[object], monkeypa
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pyarrow.json.read_json", interrupted)
-    result = run("teacher-dump", *task, "--model-name-or-path", "x")
+    result = invoke("teacher-dump", *task, "--model-name-or-path", "x")
     assert result.exit_code == 130
     assert "interrupted; repeat the command to go on" in result.stderr
 
@@ -90,6 +85,6 @@ def test_missing_libraries_are_named(task: list[object], monkeypatch: pytest.Mon
     from importlib.util import find_spec
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sentencex" else find_spec(name))
-    result = run("teacher-dump", *task, "--model-name-or-path", "x")
+    result = invoke("teacher-dump", *task, "--model-name-or-path", "x")
     assert result.exit_code == 2
     assert "the teacher stage needs sentencex: pip install 'distill-offline[teacher]'" in result.stderr

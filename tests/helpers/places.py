@@ -43,8 +43,8 @@ def remove(url: str, name: str) -> None:
     fs.rm_file(f"{root}/{name}")
 
 
-def edit_manifest(url: str, change: Callable[[dict[str, Any]], object]) -> None:
-    """Makes the manifest at a place say something else."""
+def edit_record(url: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Makes the record at a place say something else."""
     values = json.loads(objects(url)[FILE_NAME])
     change(values)
     replace(url, FILE_NAME, json.dumps(values).encode())

@@ -30,11 +30,11 @@ def rewritten(
         names: names of its labels.
         new_tokenizer: give it a tokenizer with another hash.
     """
-    manifest = source.manifest
-    target = manifest.target if names is None else manifest.target.model_copy(update={"names": names})
+    record = source.record
+    target = record.target if names is None else record.target.model_copy(update={"names": names})
     content = json.loads(source.tokenizer_json()) | ({"written_as": root.name} if new_tokenizer else {})
     tokenizer_json = json.dumps(content)
-    tokenizer = manifest.tokenizer.model_copy(update={"sha256": tokenizer_sha256(tokenizer_json)})
+    tokenizer = record.tokenizer.model_copy(update={"sha256": tokenizer_sha256(tokenizer_json)})
     schema = examples_schema(target.num_logits, tokenizer.vocabulary_size)
     made = {split: change(split, source.read(split, tuple(schema.names)).to_pylist()) for split in source.splits}
     changed = {split: rows for split, rows in made.items() if rows is not None}
@@ -42,8 +42,8 @@ def rewritten(
         row["text_hash"] = text_hash(tokenizer.sha256, row["sentence1"], row["sentence2"])
     hashes = {split: hash_of([row for row in rows if row["variant"] == 0]) for split, rows in changed.items()}
     counts = {split: 1 + max((row["source_row"] for row in rows), default=-1) for split, rows in changed.items()}
-    settings = manifest.settings | {"written_as": root.name}
-    planned = manifest.model_copy(
+    settings = record.settings | {"written_as": root.name}
+    planned = record.model_copy(
         update={
             "name": root.name,
             "state": "staged",
@@ -52,7 +52,7 @@ def rewritten(
             "settings": settings,
             "fingerprint": fingerprint(settings),
             "splits": {
-                split: manifest.splits[split].model_copy(update={"rows": n, "rows_sha256": hashes[split]})
+                split: record.splits[split].model_copy(update={"rows": n, "rows_sha256": hashes[split]})
                 for split, n in counts.items()
             },
             "shards": tuple(shard for split, n in counts.items() for shard in plan_shards(split, n, n or 1)),

@@ -22,7 +22,7 @@ from pipeline.logit_set.parts import (
     TokenizerRecord,
 )
 from pipeline.logit_set.record import (
-    TokensManifest,
+    TokensRecord,
     TokensShard,
     fingerprint,
 )
@@ -84,14 +84,14 @@ def predictions_of(rows: MaskedRows) -> Predictions:
     return Predictions(DECODER(hidden_PH), hidden_PH, torch.from_numpy(draws(rows, seed=1)))
 
 
-def manifest_of(codec: Codec, tokenizer_json: str) -> TokensManifest:
-    """The manifest before the first shard."""
+def record_of(codec: Codec, tokenizer_json: str) -> TokensRecord:
+    """The record before the first shard."""
     tokenizer = Tokenizer.from_str(tokenizer_json)
     record = SplitRecord(rows=4, expected_rows=None, rows_sha256="0" * 64)
     shards = [("train", 0, 2, 0, 2), ("train", 1, 2, 2, 4), ("validation", 0, 1, 0, 4)]
     names = ("split", "index", "count", "start", "stop")
     settings: dict[str, str | int | float | bool] = {"signal": "mlm", "codec": codec.model_dump_json()}
-    return TokensManifest(
+    return TokensRecord(
         name="colours",
         state="staged",
         created="2026-01-01T00:00:00+00:00",
@@ -125,34 +125,34 @@ def manifest_of(codec: Codec, tokenizer_json: str) -> TokensManifest:
 def write_set(root: Path, codec: Codec, words: Mapping[str, int] | None = None) -> TokenSet:
     """Writes the set of `SHARDS` in a codec, in row groups of at most three rows."""
     tokenizer_json = word_tokenizer(words or {word: i for i, word in enumerate(WORDS)})
-    manifest = start_set(root, manifest_of(codec, tokenizer_json), tokenizer_json)
+    record = start_set(root, record_of(codec, tokenizer_json), tokenizer_json)
     if codec.name == "hidden":
         write_decoder(root, DECODER)
-    for shard in manifest.shards:
+    for shard in record.shards:
         rows, statistics, groups = SHARDS[shard.split, shard.index], no_statistics(), []
         for start in range(0, len(rows), 3):
             part = masked_rows(rows[start : start + 3])
             said = encode(codec, predictions_of(part), torch.from_numpy(part.targets.flat), statistics)
             groups.append(tokens_table(codec, shard.split, part, said))
-        write_tokens_shard(root, manifest, shard, groups, statistics)
-    complete = complete_set(root, manifest)
+        write_tokens_shard(root, record, shard, groups, statistics)
+    complete = complete_set(root, record)
     return TokenSet(root, finish_set(root, complete, TokenSet(root, complete).scores()))
 
 
-def recorded(token_set: TokenSet, number: int = 0, **changes: Any) -> TokensManifest:
-    """The manifest after someone also wrote a changed shard's size and hash into ``distill.json``."""
-    shards = list(token_set.manifest.shards)
+def recorded(token_set: TokenSet, number: int = 0, **changes: Any) -> TokensRecord:
+    """The record after someone also wrote a changed shard's size and hash into ``distill.json``."""
+    shards = list(token_set.record.shards)
     path = token_set.root / shards[number].path
     shards[number] = shards[number].model_copy(update={"bytes": path.stat().st_size, "sha256": sha256(path), **changes})
-    return token_set.manifest.model_copy(update={"shards": tuple(shards)})
+    return token_set.record.model_copy(update={"shards": tuple(shards)})
 
 
-def rewrite(token_set: TokenSet, change: Callable[[list[pa.Table]], list[pa.Table]], number: int = 0) -> TokensManifest:
+def rewrite(token_set: TokenSet, change: Callable[[list[pa.Table]], list[pa.Table]], number: int = 0) -> TokensRecord:
     """Changes the row groups of a shard, with the right footer and an honest record of its bytes and rows."""
-    manifest = token_set.manifest
-    path = token_set.root / manifest.shards[number].path
+    record = token_set.record
+    path = token_set.root / record.shards[number].path
     groups, statistics = change(list(read_groups(path))), read_statistics(path)
-    write_tokens_shard(token_set.root, manifest, manifest.shards[number], groups, statistics)
+    write_tokens_shard(token_set.root, record, record.shards[number], groups, statistics)
     return recorded(token_set, number, rows=sum(group.num_rows for group in groups))
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.files import sha256
-from pipeline.logit_set.record import FILE_NAME, read_manifest
+from pipeline.logit_set.record import FILE_NAME, read_set_record
 from pipeline.logit_set.shard_file import footer_of
 
 MEMORY_BYTES, CPU_S, WALL_S = 4 * 2**30, 60, 120
@@ -47,24 +47,24 @@ def edit(root: Path, **changes: Any) -> None:
     (root / FILE_NAME).write_text(json.dumps(values))
 
 
-def record(root: Path, number: int, **changes: Any) -> None:
+def rerecord(root: Path, number: int, **changes: Any) -> None:
     """Writes a shard's bytes and hash, as they are now, into ``distill.json``."""
-    path = root / read_manifest(root).shards[number].path
+    path = root / read_set_record(root).shards[number].path
     values = {"bytes": path.stat().st_size, "sha256": sha256(path), **changes}
     edit(root, **{f"shards__{number}__{key}": value for key, value in values.items()})
 
 
 def rewrite(root: Path, change: Change, number: int = 3, footer: bytes | None = None, **options: Any) -> None:
     """Changes a shard's rows; footer, bytes, rows and hash are honest, so that one lie is left."""
-    manifest = read_manifest(root)
-    shard = manifest.shards[number]
+    record = read_set_record(root)
+    shard = record.shards[number]
     table = change(pq.read_table(root / shard.path, partitioning=None))
-    honest = json.dumps(footer_of(manifest, shard)).encode()
+    honest = json.dumps(footer_of(record, shard)).encode()
     schema = table.schema.remove_metadata()
     with pq.ParquetWriter(root / shard.path, schema, compression="zstd", write_statistics=False, **options) as writer:
         writer.write_table(table.replace_schema_metadata(None))
         writer.add_key_value_metadata({b"distill": honest if footer is None else footer})
-    record(root, number, rows=table.num_rows)
+    rerecord(root, number, rows=table.num_rows)
 
 
 def with_values(table: pa.Table, name: str, values: Any, kind: pa.DataType | None = None) -> pa.Table:

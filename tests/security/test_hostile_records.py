@@ -8,21 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from pipeline.cli import app
 from pipeline.errors import IntegrityError
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME, MAX_MANIFEST_BYTES, parse_manifest, read_manifest
+from pipeline.logit_set.record import FILE_NAME, MAX_RECORD_BYTES, parse_set_record, read_set_record
+from tests.helpers.commands import invoke
 from tests.security.hostile import edit, limited
 
 ESCAPES = "\x1b]0;owned\x07\x1b[31m\x9b2J"
 HASH = "0" * 64
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize(
@@ -54,7 +49,7 @@ def run(*arguments: object) -> Result:
 def test_a_value_that_cannot_be_is_named(own_set: LogitSet, key: str, value: Any, message: str) -> None:
     edit(own_set.root, **{key: value})
     with pytest.raises(IntegrityError, match=message):
-        read_manifest(own_set.root)
+        read_set_record(own_set.root)
 
 
 @pytest.mark.parametrize(
@@ -72,19 +67,19 @@ def test_json_with_two_readings_is_refused(own_set: LogitSet, old: str, new: str
     text = (own_set.root / FILE_NAME).read_text()
     assert text.count(old) >= 1
     with pytest.raises(IntegrityError, match=message):
-        parse_manifest(text.replace(old, new, 1).encode(), "distill.json")
+        parse_set_record(text.replace(old, new, 1).encode(), "distill.json")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "utf-32"])
 def test_another_encoding_is_refused(own_set: LogitSet, encoding: str) -> None:
     with pytest.raises(IntegrityError, match="cannot be read"):
-        parse_manifest((own_set.root / FILE_NAME).read_text().encode(encoding), "distill.json")
+        parse_set_record((own_set.root / FILE_NAME).read_text().encode(encoding), "distill.json")
 
 
 def test_a_message_is_short_however_long_the_value(own_set: LogitSet) -> None:
     edit(own_set.root, state="x" * 10**6, notes=[1] * 1000, precision=[])
     with pytest.raises(IntegrityError, match=r"(?s)1,002 problems.*and 952 more") as caught:
-        read_manifest(own_set.root)
+        read_set_record(own_set.root)
     assert len(str(caught.value)) < 20_000
 
 
@@ -94,20 +89,20 @@ def test_control_characters_reach_no_terminal_and_no_card(own_set: LogitSet, key
     edit(own_set.root, **{key: ESCAPES}, state="verified")
     store = own_set.root.parent
     results = [
-        run("card", own_set.root),
-        run("pull", own_set.root, "--store", store.parent / "pulled"),
-        run("sql", "select * from sets", "--store", store),
-        run("sql", "select * from sets", "--store", store, "--json"),
+        invoke("card", own_set.root),
+        invoke("pull", own_set.root, "--store", store.parent / "pulled"),
+        invoke("sql", "select * from sets", "--store", store),
+        invoke("sql", "select * from sets", "--store", store, "--json"),
     ]
     assert [result.exit_code for result in results] == [0] * 4
-    text = "".join(result.output for result in results) + card_text(read_manifest(own_set.root))
+    text = "".join(result.output for result in results) + card_text(read_set_record(own_set.root))
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
     assert "\\x1b]0;owned" in results[0].stdout
 
 
 def test_the_command_of_an_unfinished_set_cannot_write_to_the_terminal(own_set: LogitSet) -> None:
     edit(own_set.root, state="staged", command=ESCAPES)
-    result = run("verify", own_set.root)
+    result = invoke("verify", own_set.root)
     assert result.exit_code == 2
     assert "\x1b" not in result.output
 
@@ -115,7 +110,7 @@ def test_the_command_of_an_unfinished_set_cannot_write_to_the_terminal(own_set: 
 def test_a_card_has_no_markup_of_strangers(own_set: LogitSet) -> None:
     values = {"teacher__name": "<script>", "target__names": ["`</a>|", "no"], "source": "![x](http://spy)"}
     edit(own_set.root, **values)
-    text = card_text(read_manifest(own_set.root))
+    text = card_text(read_set_record(own_set.root))
     body = text.split("---\n", 2)[2]
     assert "<script>" not in body
     assert "</a>" not in body
@@ -136,7 +131,7 @@ def test_a_manifest_that_is_no_file_is_refused(own_set: LogitSet, kind: str, com
         path.symlink_to("/dev/zero" if kind == "zero" else "/nowhere")
     store = own_set.root.parent
     arguments = ["select * from sets", "--store", store] if command == "sql" else [own_set.root]
-    result = run(command, *arguments)
+    result = invoke(command, *arguments)
     if command == "sql":  # one bad folder is no reason to refuse the others
         assert result.exit_code == 0
         assert "opinion" not in result.stdout
@@ -148,7 +143,7 @@ def test_a_manifest_that_is_no_file_is_refused(own_set: LogitSet, kind: str, com
 @pytest.mark.parametrize("name", ["catalog.duckdb", "augmented"])
 def test_a_pulled_set_cannot_take_a_name_of_the_store(own_set: LogitSet, tmp_path: Path, name: str) -> None:
     edit(own_set.root, name=name)
-    result = run("pull", own_set.root, "--store", tmp_path / "s", "--replace")
+    result = invoke("pull", own_set.root, "--store", tmp_path / "s", "--replace")
     assert result.exit_code == 2
     assert "is no set; give the pulled one another --name" in result.stderr
     assert not (tmp_path / "s" / name).exists()
@@ -158,7 +153,7 @@ def test_replace_does_not_remove_what_is_no_set(own_set: LogitSet, tmp_path: Pat
     precious = tmp_path / "s" / "opinion" / "thesis.tex"
     precious.parent.mkdir(parents=True)
     precious.write_text("years of work")
-    assert run("pull", own_set.root, "--store", tmp_path / "s", "--replace").exit_code == 2
+    assert invoke("pull", own_set.root, "--store", tmp_path / "s", "--replace").exit_code == 2
     assert precious.read_text() == "years of work"
 
 
@@ -167,7 +162,7 @@ def test_a_folder_whose_name_duckdb_would_read_is_left_out(own_set: LogitSet, st
     shelf = own_set.root.parent
     own_set.root.rename(shelf / name)
     shutil.copytree(store / "roles", shelf / "roles")
-    result = run("sql", 'select "set" from sets', "--store", shelf, "--json")
+    result = invoke("sql", 'select "set" from sets', "--store", shelf, "--json")
     assert json.loads(result.stdout) == [{"set": "roles"}]
     assert "rename it" in result.stderr
 
@@ -179,7 +174,7 @@ def test_a_folder_whose_name_duckdb_would_read_is_left_out(own_set: LogitSet, st
         '"settings": {' + ",".join(f'"k{number}": null' for number in range(2_000_000)) + "}",
         '"shards": [' + "1," * 20_000_000 + "1]",
         '"state": "' + "x" * 50_000_000 + '"',
-        '"notes": "' + "x" * MAX_MANIFEST_BYTES + '"',
+        '"notes": "' + "x" * MAX_RECORD_BYTES + '"',
     ],
     ids=["settings", "shards", "state", "too large"],
 )

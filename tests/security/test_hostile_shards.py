@@ -17,7 +17,7 @@ from pipeline.files import sha256
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.verify import verify_shards
 from student.data import load_examples
-from tests.security.hostile import Change, edit, limited, record, rewrite, with_value, with_values
+from tests.security.hostile import Change, edit, limited, rerecord, rewrite, with_value, with_values
 
 SHARD = "examples/train-00001-of-00004.parquet"  # shard 3
 MIB = 2**20
@@ -66,7 +66,7 @@ def other_widths(table: pa.Table) -> pa.Table:
 def test_neither_verified_nor_trained_on(own_set: LogitSet, change: Change, message: str) -> None:
     rewrite(own_set.root, change)
     with pytest.raises(IntegrityError, match=message):
-        verify_shards(own_set.root, opened(own_set).manifest)
+        verify_shards(own_set.root, opened(own_set).record)
     with pytest.raises(IntegrityError, match=message):
         load_examples(opened(own_set), "train")
 
@@ -74,7 +74,7 @@ def test_neither_verified_nor_trained_on(own_set: LogitSet, change: Change, mess
 def test_text_that_is_not_utf8_is_found(own_set: LogitSet) -> None:
     rewrite(own_set.root, broken_utf8("sentence1"))
     with pytest.raises(IntegrityError, match=rf"{SHARD}: cannot be read: .*utf-8"):
-        verify_shards(own_set.root, opened(own_set).manifest)
+        verify_shards(own_set.root, opened(own_set).record)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_text_that_is_not_utf8_is_found(own_set: LogitSet) -> None:
 def test_a_footer_that_is_none_of_ours(own_set: LogitSet, footer: bytes, message: str) -> None:
     rewrite(own_set.root, lambda table: table, footer=footer)
     with pytest.raises(IntegrityError, match=message):
-        verify_shards(own_set.root, opened(own_set).manifest)
+        verify_shards(own_set.root, opened(own_set).record)
 
 
 def in_footer(data: bytes, old: bytes, new: bytes) -> bytes:
@@ -127,7 +127,7 @@ def varint(number: int) -> bytes:
 def test_a_file_that_is_no_parquet(own_set: LogitSet, damage: Callable[[bytes], bytes], command: str) -> None:
     path = own_set.root / SHARD
     path.write_bytes(damage(path.read_bytes()))
-    record(own_set.root, 3)
+    rerecord(own_set.root, 3)
     arguments = ["select * from opinion", "--store", own_set.root.parent] if command == "sql" else [own_set.root]
     result = CliRunner().invoke(app, [command, *map(str, arguments)])
     assert result.exit_code == 2
@@ -137,10 +137,10 @@ def test_a_file_that_is_no_parquet(own_set: LogitSet, damage: Callable[[bytes], 
 def test_a_number_of_rows_that_only_the_footer_knows(own_set: LogitSet) -> None:
     path = own_set.root / SHARD
     path.write_bytes(in_footer(path.read_bytes(), b"\x16" + varint(24) + b"\x19", b"\x16" + varint(10**12) + b"\x19"))
-    record(own_set.root, 3, rows=10**12)
+    rerecord(own_set.root, 3, rows=10**12)
     assert pq.read_metadata(path).num_rows == 10**12
     with pytest.raises(IntegrityError, match=r"24 rows, but distill.json says 1,000,000,000,000"):
-        verify_shards(own_set.root, opened(own_set).manifest)
+        verify_shards(own_set.root, opened(own_set).record)
 
 
 def repeated(name: str) -> Change:
@@ -209,7 +209,7 @@ def test_what_is_no_file_is_not_opened(own_set: LogitSet, name: str, make: Calla
 def test_a_file_that_the_manifest_does_not_list_is_found(own_set: LogitSet) -> None:
     shutil.copy(own_set.root / SHARD, own_set.root / "examples" / "train-more.parquet")
     with pytest.raises(IntegrityError, match=r"examples/train-more\.parquet: not a file of the set"):
-        verify_shards(own_set.root, own_set.manifest)
+        verify_shards(own_set.root, own_set.record)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is refused when a set is pulled: damaged, missing and foreign files, and manifests that lie."""
+"""What is refused when a set is pulled: damaged, missing and foreign files, and records that lie."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from pipeline.errors import IntegrityError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.sharing.pull import FOLDER
-from tests.helpers.places import contents, edit_manifest, fetch, objects, remove, replace, send
+from tests.helpers.places import contents, edit_record, fetch, objects, remove, replace, send
 
 
 def flipped(data: bytes) -> bytes:
@@ -50,7 +50,7 @@ def test_a_missing_object_and_a_foreign_tokenizer_are_refused(
     with pytest.raises(IntegrityError, match=rf"{TOKENIZER_FILE}: missing"):
         fetch(place, tmp_path / "store")
     replace(place, TOKENIZER_FILE, whole[TOKENIZER_FILE])
-    remove(place, opinion_set.manifest.shards[0].path)
+    remove(place, opinion_set.record.shards[0].path)
     with pytest.raises(IntegrityError, match=r"parquet: nothing there, but distill\.json says"):
         fetch(place, tmp_path / "store")
     assert not (tmp_path / "store" / "opinion").exists()
@@ -79,7 +79,7 @@ def test_a_manifest_that_lies_is_refused(
     opinion_set: LogitSet, tmp_path: Path, lie: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
-    edit_manifest(str(tmp_path / "there"), lie)
+    edit_record(str(tmp_path / "there"), lie)
     with pytest.raises(IntegrityError, match=message):
         fetch(str(tmp_path / "there"), tmp_path / "store")
     assert not (tmp_path / "store" / "opinion").exists()

@@ -119,11 +119,11 @@ def test_a_wrong_condition_names_what_is_wrong(opinion_set: LogitSet) -> None:
 
 def test_gold_is_what_the_target_asks_for(opinion_set: LogitSet, ratings: dict[str, LogitSet]) -> None:
     examples = load_examples(opinion_set, "train")
-    assert gold_tensor(opinion_set.manifest.target, examples).tolist() == examples.label_N.tolist()
+    assert gold_tensor(opinion_set.record.target, examples).tolist() == examples.label_N.tolist()
     scores = load_examples(ratings["score"], "train")
-    assert gold_tensor(ratings["score"].manifest.target, scores).tolist() == scores.score_N.tolist()
+    assert gold_tensor(ratings["score"].record.target, scores).tolist() == scores.score_N.tolist()
     assert set(scores.label_N) == {NO_LABEL}
-    bins = gold_tensor(ratings["bins"].manifest.target, load_examples(ratings["bins"], "train"))
+    bins = gold_tensor(ratings["bins"].record.target, load_examples(ratings["bins"], "train"))
     assert bins.tolist() == [int(score) - 1 for score in scores.score_N]
 
 

@@ -8,7 +8,7 @@ from pipeline.tasks.target import Target
 from student.describe import describe, describe_config
 from student.model.model import Student
 from student.model.weights import CONFIG_FILE
-from tests.student.conftest import weights
+from tests.helpers.students import weights
 from tests.student.model.test_model import student, student_config
 
 # Students of 10 tokens and 3 classes; unless changed vectors of 4, matrices of 3 x 3 both ways, and an MLP 6 wide.
@@ -85,7 +85,7 @@ def test_the_bytes_are_those_of_the_file(tmp_path: Path, head: str, table_dtype:
 
 
 def test_a_trained_run(opinion_run: Path, opinion_set: LogitSet) -> None:
-    rows = opinion_set.manifest.tokenizer.vocabulary_size
+    rows = opinion_set.record.tokenizer.vocabulary_size
     description = describe(str(opinion_run))
     head = (23 * 8 + 8) + 2 * 8 + (8 * 2 + 2)
     assert description["parameters"]["total"] == rows * (5 + 9 + 9) + head

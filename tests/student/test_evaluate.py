@@ -27,7 +27,7 @@ from teacher.finetune.common import save_teacher
 from teacher.inference.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.conftest import dump_config
-from tests.student.conftest import tiny_config, weights
+from tests.helpers.students import tiny_config, weights
 
 
 def config(run: Path, logits: Path | None = None) -> EvaluateConfig:
@@ -91,7 +91,7 @@ def test_a_run_is_evaluated_on_the_dev_splits_of_its_set(roles_run: Path, roles_
     result = evaluate(config(roles_run))
     assert result.keys() == {"validation"}
     parts = result["validation"]
-    assert parts["teacher"] == roles_set.manifest.scores["validation"]
+    assert parts["teacher"] == roles_set.record.scores["validation"]
     assert parts == evaluate(config(roles_run, roles_set.root))["validation"]
     assert parts == evaluate_split(Student.load(roles_run), load_examples(roles_set, "validation"))
 
@@ -100,7 +100,7 @@ def test_a_set_with_another_tokenizer_is_refused(
     work: Path, opinion: Task, opinion_run: Path, opinion_set: LogitSet, tmp_path: Path
 ) -> None:
     create_tiny_bert(tmp_path / "bert", ["the food was lovely ."], hidden_size=32, num_layers=1)
-    teacher = new_classifier(opinion, opinion_set.manifest.target, str(tmp_path / "bert"), None, 32)
+    teacher = new_classifier(opinion, opinion_set.record.target, str(tmp_path / "bert"), None, 32)
     save_teacher(teacher.model, teacher.name, teacher.revision, tmp_path / "teacher")
     dump(dump_config(work, "opinion", tmp_path / "store", model_name_or_path=str(tmp_path / "teacher")), "")
     with pytest.raises(FingerprintMismatchError, match="ids come from another tokenizer"):
@@ -133,8 +133,8 @@ def test_refusing_an_unverified_set_names_no_flag_that_evaluate_lacks(
     store: Path, opinion_run: Path, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(store / "opinion", tmp_path / "opinion")
-    manifest = json.loads((copy / FILE_NAME).read_text())
-    (copy / FILE_NAME).write_text(json.dumps(manifest | {"state": "complete"}))
+    record = json.loads((copy / FILE_NAME).read_text())
+    (copy / FILE_NAME).write_text(json.dumps(record | {"state": "complete"}))
     with pytest.raises(IntegrityError, match="state 'complete', not verified") as caught:
         evaluate(config(opinion_run, copy))
     assert ("--allow-unverified" in str(caught.value)) == ("allow_unverified" in EvaluateConfig.model_fields)

@@ -28,7 +28,7 @@ def test_text_gives_the_same_as_the_stored_ids(name: str, request: pytest.Fixtur
     second = texts(logit_set, "sentence2") if name == "roles" else None
     results = Predictor(run)(texts(logit_set, "sentence1"), second)
     expected_NC = softmax(student_logits(Student.load(run), load_examples(logit_set, "validation")))
-    names = logit_set.manifest.target.names
+    names = logit_set.record.target.names
     actual_NC = np.array([[result["probabilities"][label] for label in names] for result in results])
     np.testing.assert_allclose(actual_NC, expected_NC, atol=1e-6)
     np.testing.assert_allclose(actual_NC.sum(axis=1), 1, atol=1e-6)

@@ -10,7 +10,7 @@ from pipeline.cli import app
 from pipeline.logit_set.reader import LogitSet, open_set
 from student.train.train import train
 from tests.helpers.rewritten_sets import Change, Row, rewritten
-from tests.student.conftest import tiny_config
+from tests.helpers.students import tiny_config
 
 QUERY = "select source_row, variant, 1 + source_row as weight from opinion where argmax(logits) = label"
 

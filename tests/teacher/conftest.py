@@ -1,10 +1,6 @@
-"""A task and a teacher whose answers are known (one word per sentence, one label per word), and ways to die."""
+"""A task and a teacher whose answers are known (one word per sentence, one label per word)."""
 
 import json
-import os
-import signal
-import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -84,28 +80,3 @@ def make_louder(folder: Path) -> None:
         for weight in model.parameters():
             weight *= 8 if weight.ndim == 2 else 1
     model.save_pretrained(folder)
-
-
-def distill(
-    *arguments: object, program: str = "distill", preexec_fn: Callable[[], None] | None = None
-) -> subprocess.Popen[str]:
-    """Starts ``distill`` in a process of its own, on one thread as the tests themselves."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [program, *map(str, arguments)]
-    return subprocess.Popen(
-        command,
-        env=environment,
-        text=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        preexec_fn=preexec_fn,
-    )
-
-
-def kill_when(process: subprocess.Popen[str], is_time: Callable[[], bool]) -> None:
-    """Kills a process outright as soon as ``is_time``, and makes sure that it had not ended before."""
-    while process.poll() is None and not is_time():
-        time.sleep(0.001)
-    process.kill()
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL, error

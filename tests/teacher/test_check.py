@@ -15,7 +15,7 @@ from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import read_manifest
+from pipeline.logit_set.record import read_set_record
 from pipeline.logit_set.writer import finish_set
 from teacher.check import Check, check
 from teacher.config import CheckConfig
@@ -42,7 +42,7 @@ def own(opinion_set: LogitSet, tmp_path: Path) -> LogitSet:
 def test_a_sound_set_passes(name: str, request: pytest.FixtureRequest, work: Path) -> None:
     logit_set: LogitSet = request.getfixturevalue(name)
     found = checked(logit_set.root, work, sample=1000)
-    assert found.rows == logit_set.manifest.num_rows
+    assert found.rows == logit_set.record.num_rows
     assert found.passed
     assert found.same_weights
     assert found.stored.largest < 1e-5
@@ -61,7 +61,7 @@ def test_changed_logits_fail_and_the_row_is_named(own: LogitSet, work: Path) -> 
         logits[5] += (0.0, 0.25)  # source row 24 + 5
         return with_column(table, "logits", pa.FixedSizeListArray.from_arrays(pa.array(logits.ravel()), 2))
 
-    finish_set(own.root, rewrite(own, change), own.manifest.scores)  # verified: nothing but the teacher can tell
+    finish_set(own.root, rewrite(own, change), own.record.scores)  # verified: nothing but the teacher can tell
     found = checked(own.root, work, sample=1000)
     assert not found.passed
     assert found.same_weights
@@ -98,9 +98,9 @@ def test_other_weights_fail_even_if_the_logits_are_close(opinion_set: LogitSet, 
 
 
 def test_a_teacher_that_is_gone_may_lie_elsewhere(own: LogitSet, work: Path, tmp_path: Path) -> None:
-    manifest = read_manifest(own.root)
-    gone = manifest.teacher.model_copy(update={"name": str(tmp_path / "gone")})
-    finish_set(own.root, manifest.model_copy(update={"teacher": gone}), manifest.scores)
+    record = read_set_record(own.root)
+    gone = record.teacher.model_copy(update={"name": str(tmp_path / "gone")})
+    finish_set(own.root, record.model_copy(update={"teacher": gone}), record.scores)
     with pytest.raises(DataError, match=r"gone.*If the teacher lies elsewhere now, say where with --model"):
         checked(own.root, work)
     assert run(own.root, work).exit_code == 2
@@ -112,6 +112,6 @@ def test_what_cannot_be_checked_is_refused(own: LogitSet, token_store: Path, wor
         check(CheckConfig(logits=str(token_store / "topk")))
     with pytest.raises(ConfigError, match="--manifest: describes task 'roles', but the set is of 'opinion'"):
         check(CheckConfig(logits=str(own.root), manifest=work / "roles.yaml"))
-    shutil.copyfile(*(own.root / shard.path for shard in own.manifest.shards[2:4]))
+    shutil.copyfile(*(own.root / shard.path for shard in own.record.shards[2:4]))
     with pytest.raises(IntegrityError, match=r"train-00001-of-00004\.parquet"):
         checked(own.root, work)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.logit_set.record import read_manifest
+from pipeline.logit_set.record import read_set_record
 from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import build_catalog, open_catalog
 from pipeline.sharing.config import PushConfig
@@ -44,7 +44,7 @@ def _finetune(folder: Path) -> None:
 
 
 def _verify(folder: Path) -> None:
-    verify_shards(folder / "store/growth", read_manifest(folder / "store/growth"))
+    verify_shards(folder / "store/growth", read_set_record(folder / "store/growth"))
 
 
 def _push(folder: Path) -> None:

@@ -18,7 +18,7 @@ from pipeline.files import sha256
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.examples import logits_of, write_examples
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import AugmentedManifest, ExamplesManifest, read_manifest
+from pipeline.logit_set.record import AugmentedRecord, ExamplesRecord, read_set_record
 from pipeline.logit_set.shard_file import footer_of
 from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import open_catalog
@@ -28,9 +28,9 @@ from tests.conftest import TRAIN_ROWS
 COLUMNS = ("source_row", "variant", "origin", "sentence1", "label", "logits")
 
 
-def manifest_of(logit_set: LogitSet) -> AugmentedManifest:
-    assert isinstance(logit_set.manifest, AugmentedManifest)
-    return logit_set.manifest
+def record_of(logit_set: LogitSet) -> AugmentedRecord:
+    assert isinstance(logit_set.record, AugmentedRecord)
+    return logit_set.record
 
 
 @pytest.fixture
@@ -40,34 +40,40 @@ def own(augmented_set: LogitSet, tmp_path: Path) -> LogitSet:
 
 
 def rewritten(
-    root: Path, manifest: ExamplesManifest, change: Callable[[pa.Table], pa.Table] = lambda table: table
-) -> ExamplesManifest:
+    root: Path, record: ExamplesRecord, change: Callable[[pa.Table], pa.Table] = lambda table: table
+) -> ExamplesRecord:
     """Changes the rows of the first shard of train; all shards get the right footer and an honest record."""
-    first, shards = manifest.shards_of("train")[0], []
-    for shard in manifest.shards:
+    first, shards = record.shards_of("train")[0], []
+    for shard in record.shards:
         table = pq.read_table(root / shard.path, partitioning=None)
         table = change(table) if shard == first else table
-        write_examples(root / shard.path, table, footer_of(manifest, shard))
+        write_examples(root / shard.path, table, footer_of(record, shard))
         size, digest = (root / shard.path).stat().st_size, sha256(root / shard.path)
         shards.append(shard.model_copy(update={"bytes": size, "sha256": digest, "rows": table.num_rows}))
-    return manifest.model_copy(update={"shards": tuple(shards)})
+    return record.model_copy(update={"shards": tuple(shards)})
 
 
 def test_the_record_counts_what_is_there(augmented_set: LogitSet) -> None:
-    manifest = manifest_of(augmented_set)
-    record, rows = manifest.augmentation, augmented_set.read("train", COLUMNS)
+    record = record_of(augmented_set)
+    augmentation, rows = record.augmentation, augmented_set.read("train", COLUMNS)
     variants = np.array(rows.column("variant").to_pylist())
-    assert manifest.format_version == 3
-    assert record.source_rows == TRAIN_ROWS == (variants == 0).sum()
-    assert record.rows == (variants > 0).sum() == manifest.rows_of("train") - TRAIN_ROWS
-    assert record.tried == 3 * TRAIN_ROWS
-    assert record.tried >= record.generated == record.rows + record.unchanged + record.repeated
-    assert record.multiplier == 1 + record.rows / TRAIN_ROWS
+    assert record.format_version == 3
+    assert augmentation.source_rows == TRAIN_ROWS == (variants == 0).sum()
+    assert augmentation.rows == (variants > 0).sum() == record.rows_of("train") - TRAIN_ROWS
+    assert augmentation.tried == 3 * TRAIN_ROWS
+    assert (
+        augmentation.tried
+        >= augmentation.generated
+        == augmentation.rows + augmentation.unchanged + augmentation.repeated
+    )
+    assert augmentation.multiplier == 1 + augmentation.rows / TRAIN_ROWS
     texts = rows.column("sentence1").to_pylist()
     masks = sum(text.split().count("[MASK]") for text in texts)
-    assert record.changed_words == masks
-    assert record.words == sum(len(text.split()) for text, variant in zip(texts, variants, strict=True) if variant)
-    assert len({*texts}) == record.rows + len({t for t, v in zip(texts, variants, strict=True) if v == 0})
+    assert augmentation.changed_words == masks
+    assert augmentation.words == sum(
+        len(text.split()) for text, variant in zip(texts, variants, strict=True) if variant
+    )
+    assert len({*texts}) == augmentation.rows + len({t for t, v in zip(texts, variants, strict=True) if v == 0})
 
 
 def test_variants_have_logits_and_no_gold(augmented_set: LogitSet) -> None:
@@ -79,7 +85,7 @@ def test_variants_have_logits_and_no_gold(augmented_set: LogitSet) -> None:
 
 
 def test_the_teachers_score_is_that_of_the_originals(augmented_set: LogitSet, opinion_set: LogitSet) -> None:
-    assert augmented_set.manifest.scores == opinion_set.manifest.scores
+    assert augmented_set.record.scores == opinion_set.record.scores
 
 
 def test_students_choose_by_origin(augmented_set: LogitSet, opinion_set: LogitSet) -> None:
@@ -88,7 +94,7 @@ def test_students_choose_by_origin(augmented_set: LogitSet, opinion_set: LogitSe
     np.testing.assert_array_equal(originals.teacher_NC, plain.teacher_NC)
     assert originals.keys_sha256 == plain.keys_sha256
     everything = load_examples(augmented_set, "train")
-    assert len(everything) == TRAIN_ROWS + manifest_of(augmented_set).augmentation.rows
+    assert len(everything) == TRAIN_ROWS + record_of(augmented_set).augmentation.rows
 
 
 def test_each_variant_stands_beside_its_parent(augmented_set: LogitSet) -> None:
@@ -98,7 +104,7 @@ def test_each_variant_stands_beside_its_parent(augmented_set: LogitSet) -> None:
             "from opinion_mask_pos_variants"
         ).fetchall()
     rows = {(r["source_row"], r["variant"]): r for r in augmented_set.read("train", COLUMNS).to_pylist()}
-    assert len(found) == manifest_of(augmented_set).augmentation.rows
+    assert len(found) == record_of(augmented_set).augmentation.rows
     for source_row, variant, text, logits, original, label, original_logits in found:
         row, parent = rows[source_row, variant], rows[source_row, 0]
         assert (text, list(logits)) == (row["sentence1"], row["logits"])
@@ -121,9 +127,9 @@ def test_how_often_the_teacher_changes_its_mind(augmented_set: LogitSet) -> None
 
 
 def test_the_card_tells_what_was_added(augmented_set: LogitSet) -> None:
-    record = manifest_of(augmented_set).augmentation
+    record = record_of(augmented_set).augmentation
     text = (augmented_set.root / "README.md").read_text()
-    assert text == card_text(augmented_set.manifest)
+    assert text == card_text(augmented_set.record)
     assert "{{" not in text
     assert f"| variants kept | {record.rows} |" in text
     assert f"| words changed | {record.changed_words / record.words:.4f}".rstrip("0") in text
@@ -134,8 +140,8 @@ def test_the_card_tells_what_was_added(augmented_set: LogitSet) -> None:
 
 
 def test_a_card_without_variants_says_nothing_of_them(opinion_set: LogitSet) -> None:
-    assert "variant 0 is the original" in card_text(opinion_set.manifest)
-    assert "Variants" not in card_text(opinion_set.manifest)
+    assert "variant 0 is the original" in card_text(opinion_set.record)
+    assert "Variants" not in card_text(opinion_set.record)
 
 
 def with_gold(table: pa.Table) -> pa.Table:
@@ -162,16 +168,16 @@ def all_original(table: pa.Table) -> pa.Table:
     ],
 )
 def test_wrong_variants_are_found(own: LogitSet, change: Callable[[pa.Table], pa.Table], message: str) -> None:
-    assert pq.read_table(own.root / own.manifest.shards_of("train")[0].path).column("variant")[1].as_py() > 0
-    manifest = rewritten(own.root, own.manifest, change)
+    assert pq.read_table(own.root / own.record.shards_of("train")[0].path).column("variant")[1].as_py() > 0
+    record = rewritten(own.root, own.record, change)
     with pytest.raises(IntegrityError, match=message):
-        verify_shards(own.root, manifest)
+        verify_shards(own.root, record)
 
 
 def test_variants_that_the_manifest_keeps_quiet_about_are_found(own: LogitSet) -> None:
-    values = manifest_of(own).model_dump(exclude={"augmentation"}) | {"format_version": 1}
+    values = record_of(own).model_dump(exclude={"augmentation"}) | {"format_version": 1}
     with pytest.raises(IntegrityError, match=r"holds variants, but distill\.json tells of none there"):
-        verify_shards(own.root, rewritten(own.root, ExamplesManifest(**values)))
+        verify_shards(own.root, rewritten(own.root, ExamplesRecord(**values)))
 
 
 def test_the_version_decides_what_a_manifest_must_hold(own: LogitSet) -> None:
@@ -179,8 +185,8 @@ def test_the_version_decides_what_a_manifest_must_hold(own: LogitSet) -> None:
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | {"format_version": 1}))
     with pytest.raises(IntegrityError, match="unknown key 'augmentation'"):
-        read_manifest(own.root)
+        read_set_record(own.root)
     del values["augmentation"]
     path.write_text(json.dumps(values))
     with pytest.raises(IntegrityError, match="missing key 'augmentation'"):
-        read_manifest(own.root)
+        read_set_record(own.root)

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import SetManifest, read_manifest
+from pipeline.logit_set.record import SetRecord, read_set_record
 
 
 def front_matter(text: str) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def front_matter(text: str) -> dict[str, Any]:
 
 def test_front_matter_is_yaml_that_names_the_files(opinion_set: LogitSet) -> None:
     text = (opinion_set.root / "README.md").read_text()
-    assert text == card_text(opinion_set.manifest)
+    assert text == card_text(opinion_set.record)
     values = front_matter(text)
     assert values["license"] == "other"
     assert values["license_name"] == "CC0-1.0"
@@ -31,23 +31,23 @@ def test_front_matter_is_yaml_that_names_the_files(opinion_set: LogitSet) -> Non
     found = {
         part["split"]: sorted(p.name for p in opinion_set.root.glob(part["path"])) for part in config["data_files"]
     }
-    manifest = opinion_set.manifest
-    assert found == {split: [Path(s.path).name for s in manifest.shards_of(split)] for split in manifest.splits}
+    record = opinion_set.record
+    assert found == {split: [Path(s.path).name for s in record.shards_of(split)] for split in record.splits}
 
 
 def test_every_place_of_the_template_is_filled(roles_set: LogitSet) -> None:
-    text = card_text(roles_set.manifest)
+    text = card_text(roles_set.record)
     assert "{{" not in text
-    for expected in ("| train | 96 | 4 |", "`different`, `same`", roles_set.manifest.fingerprint, "nothing unusual"):
+    for expected in ("| train | 96 | 4 |", "`different`, `same`", roles_set.record.fingerprint, "nothing unusual"):
         assert expected in text
-    noted = roles_set.manifest.model_copy(update={"notes": ("half the split is missing",)})
+    noted = roles_set.record.model_copy(update={"notes": ("half the split is missing",)})
     assert "- half the split is missing" in card_text(noted)
 
 
 def test_odd_names_stay_yaml(opinion_set: LogitSet) -> None:
-    task = opinion_set.manifest.task.model_copy(update={"licence": 'other: "see" https://x.org # yes'})
-    teacher = opinion_set.manifest.teacher.model_copy(update={"name": "C:\\models: 'é'"})
-    values = front_matter(card_text(opinion_set.manifest.model_copy(update={"task": task, "teacher": teacher})))
+    task = opinion_set.record.task.model_copy(update={"licence": 'other: "see" https://x.org # yes'})
+    teacher = opinion_set.record.teacher.model_copy(update={"name": "C:\\models: 'é'"})
+    values = front_matter(card_text(opinion_set.record.model_copy(update={"task": task, "teacher": teacher})))
     assert values["license_name"] == 'other: "see" https://x.org # yes'
     assert values["pretty_name"] == "opinion: logits of C:\\models: 'é'"
 
@@ -65,10 +65,10 @@ def test_datasets_loads_the_folder(
 
 
 def test_sql_of_the_card_runs(roles_set: LogitSet) -> None:
-    text = card_text(roles_set.manifest)
+    text = card_text(roles_set.record)
     query = text.split("-- duckdb\n")[1].split("```")[0].replace("PATH", str(roles_set.root.parent))
-    split = next(iter(roles_set.manifest.splits))
-    tables = [pq.read_table(roles_set.root / s.path, partitioning=None) for s in roles_set.manifest.shards_of(split)]
+    split = next(iter(roles_set.record.splits))
+    tables = [pq.read_table(roles_set.root / s.path, partitioning=None) for s in roles_set.record.shards_of(split)]
     rows = [row for table in tables for row in table.to_pylist()]
     means = {label: [r["logits"][0] for r in rows if r["label"] == label] for label in (0, 1)}
     expected = {label: pytest.approx(sum(values) / len(values)) for label, values in means.items()}
@@ -82,7 +82,7 @@ VALIDATED = {"name", "state", "fingerprint", "split", "method", "codec", "splits
 def spoiled(value: Any, name: str = "") -> Any:
     """The same with something hostile for every text, however deep, that nothing else checks."""
     if isinstance(value, BaseModel):
-        is_set = isinstance(value, SetManifest)
+        is_set = isinstance(value, SetRecord)
         kept = VALIDATED - (set() if is_set else {"name"})
         return value.model_copy(update={k: v if k in kept else spoiled(v, k) for k, v in value})
     if isinstance(value, tuple):
@@ -97,12 +97,12 @@ def test_what_strangers_wrote_is_no_markup(
     kind: str, opinion_set: LogitSet, augmented_set: LogitSet, token_store: Path
 ) -> None:
     roots = {"examples": opinion_set.root, "variants": augmented_set.root, "tokens": token_store / "sampled"}
-    manifest = read_manifest(roots[kind])
-    text = card_text(spoiled(manifest)).split("---\n", 2)[2]
+    record = read_set_record(roots[kind])
+    text = card_text(spoiled(record)).split("---\n", 2)[2]
     assert "<img" not in text
     assert not re.search(r"(?<!\\)\[[^]]*\]\(", re.sub("`[^`\n]*`", "", text))  # a link or an image
     assert "\n# heading" not in text
     assert not [line for line in text.splitlines() if line.startswith("|") and not line.endswith("|")]
     tables = [re.sub(r"\\\|", "", line).count("|") for line in text.splitlines() if line.startswith("|")]
-    honest = [line.replace("\\|", "").count("|") for line in card_text(manifest).splitlines() if line.startswith("|")]
+    honest = [line.replace("\\|", "").count("|") for line in card_text(record).splitlines() if line.startswith("|")]
     assert tables == honest

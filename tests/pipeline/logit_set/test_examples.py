@@ -58,7 +58,7 @@ def test_ids_are_as_small_as_the_vocabulary_allows(vocabulary: int, bits: int) -
 
 
 def test_encodings(opinion_set: LogitSet) -> None:
-    group = pq.read_metadata(opinion_set.root / opinion_set.manifest.shards[0].path).row_group(0)
+    group = pq.read_metadata(opinion_set.root / opinion_set.record.shards[0].path).row_group(0)
     columns = {group.column(k).path_in_schema: group.column(k) for k in range(group.num_columns)}
     assert {column.compression for column in columns.values()} == {"ZSTD"}
     assert "BYTE_STREAM_SPLIT" in columns["logits.list.element"].encodings
@@ -83,16 +83,16 @@ def test_text_hash_knows_where_the_first_sentence_ends() -> None:
 
 
 def test_footer_says_which_run_and_which_rows(opinion_set: LogitSet) -> None:
-    manifest = opinion_set.manifest
-    for shard in manifest.shards:
+    record = opinion_set.record
+    for shard in record.shards:
         footer = read_footer(opinion_set.root / shard.path)
-        assert footer == footer_of(manifest, shard)
-        assert footer["fingerprint"] == manifest.fingerprint
+        assert footer == footer_of(record, shard)
+        assert footer["fingerprint"] == record.fingerprint
         assert (footer["start"], footer["stop"]) == (shard.start, shard.stop)
 
 
 def test_files_that_are_not_ours(tmp_path: Path, opinion_set: LogitSet) -> None:
-    shard = (opinion_set.root / opinion_set.manifest.shards[0].path).read_bytes()
+    shard = (opinion_set.root / opinion_set.record.shards[0].path).read_bytes()
     (tmp_path / "torn").write_bytes(shard[: len(shard) // 2])
     (tmp_path / "text").write_text("hello")
     pq.write_table(pa.table({"x": [1]}), tmp_path / "foreign")

@@ -9,7 +9,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError, IntegrityError, QueryError
 from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet, find_set, keys_sha256, open_set
-from pipeline.logit_set.record import write_manifest
+from pipeline.logit_set.record import write_set_record
 from pipeline.tasks.target import softmax
 
 
@@ -67,8 +67,8 @@ def test_columns_may_be_expressions(opinion_set: LogitSet) -> None:
 )
 def test_condition_that_is_more_than_a_condition_is_refused(own_set: LogitSet, where: str) -> None:
     before = {path: path.read_bytes() for path in own_set.root.rglob("*.parquet")}
-    shard = own_set.root / own_set.manifest.shards_of("train")[0].path
-    other = own_set.root / own_set.manifest.shards_of("validation")[0].path
+    shard = own_set.root / own_set.record.shards_of("train")[0].path
+    other = own_set.root / own_set.record.shards_of("validation")[0].path
     with pytest.raises(QueryError):
         rows_where(own_set, where.replace("{shard}", str(shard)).replace("{other}", str(other)))
     assert {path: path.read_bytes() for path in own_set.root.rglob("*.parquet")} == before
@@ -80,7 +80,7 @@ def test_split_that_is_not_there(opinion_set: LogitSet) -> None:
 
 
 def test_changed_file_is_not_read(own_set: LogitSet) -> None:
-    path = own_set.root / own_set.manifest.shards_of("train")[1].path
+    path = own_set.root / own_set.record.shards_of("train")[1].path
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(IntegrityError, match=r"cannot be used: .*SHA-256"):
         own_set.read("train", ("source_row",))
@@ -94,7 +94,7 @@ def test_folder_names_that_mean_something_to_sql_or_globs(own_set: LogitSet, tmp
 
 
 def test_staged_set_is_not_opened(own_set: LogitSet) -> None:
-    write_manifest(own_set.root, own_set.manifest.model_copy(update={"state": "staged"}))
+    write_set_record(own_set.root, own_set.record.model_copy(update={"state": "staged"}))
     with pytest.raises(IntegrityError, match=r"(?s)not finished yet; repeat its command.*distill teacher-dump"):
         open_set(own_set.root, allow_unverified=True)
 

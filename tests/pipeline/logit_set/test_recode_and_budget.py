@@ -32,7 +32,7 @@ def whole(token_set: TokenSet, split: str) -> pa.Table:
 
 
 def dense_of(token_set: TokenSet) -> torch.Tensor:
-    codec, (_, columns) = token_set.manifest.codec, split_table(whole(token_set, "train"))
+    codec, (_, columns) = token_set.record.codec, split_table(whole(token_set, "train"))
     stored = CODECS[codec.name].decode(codec, columns, 1.0, token_set.decoder())
     assert isinstance(stored, Dense)
     return stored.probability_PV
@@ -43,8 +43,8 @@ def dense_of(token_set: TokenSet) -> torch.Tensor:
 def test_a_recoded_set_is_what_the_teacher_would_have_written(
     token_store: Path, tmp_path: Path, source: str, codec: str
 ) -> None:
-    manifest = recode(config(token_store, tmp_path, source, codec=codec), "distill recode")
-    assert manifest.state == "verified"
+    record = recode(config(token_store, tmp_path, source, codec=codec), "distill recode")
+    assert record.state == "verified"
     new, direct = open_tokens(tmp_path / "new"), open_tokens(token_store / codec)
     for split in ("train", "validation"):
         mine, theirs = whole(new, split), whole(direct, split)
@@ -56,7 +56,7 @@ def test_a_recoded_set_is_what_the_teacher_would_have_written(
             assert same > 0.9  # what was rounded to float16 may fall on the other side of a point
     if codec == "dense":
         torch.testing.assert_close(dense_of(new), dense_of(direct), rtol=0, atol=5e-3)
-    scores, expected = (s.manifest.scores["train"] for s in (new, direct))
+    scores, expected = (s.record.scores["train"] for s in (new, direct))
     assert scores["perplexity"] == pytest.approx(expected["perplexity"], rel=1e-2)
     assert scores["masked_accuracy"] == pytest.approx(expected["masked_accuracy"], abs=0.01)
 
@@ -95,7 +95,7 @@ def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pyt
     assert set(lines) == {"dense", "hidden", "topk-10", "sampled-20"}
     for line in lines.values():
         name = line.codec.split("-")[0]
-        scores = open_tokens(token_store / name).manifest.scores["train"]
+        scores = open_tokens(token_store / name).record.scores["train"]
         assert line.kept_mass["1"] == pytest.approx(scores["kept_mass"], abs=2e-3)
         assert line.bytes_per_position == pytest.approx(scores["bytes_per_position"], rel=0.6)  # one file for several
         assert line.corpus_bytes == pytest.approx(1e6 * line.bytes_per_position)

@@ -13,10 +13,10 @@ from pipeline.logit_set.parts import (
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import (
     FILE_NAME,
-    MAX_MANIFEST_BYTES,
+    MAX_RECORD_BYTES,
     fingerprint,
-    read_manifest,
-    write_manifest,
+    read_set_record,
+    write_set_record,
 )
 
 settings = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers() | st.booleans(), max_size=6)
@@ -30,9 +30,9 @@ def changed(logit_set: LogitSet, folder: Path, **changes: Any) -> Path:
 
 
 def test_round_trip(tmp_path: Path, roles_set: LogitSet) -> None:
-    manifest = roles_set.manifest.model_copy(update={"notes": ("Ärger mit \u2028 “Zeilen”",)})
-    write_manifest(tmp_path, manifest)
-    assert read_manifest(tmp_path) == manifest
+    record = roles_set.record.model_copy(update={"notes": ("Ärger mit \u2028 “Zeilen”",)})
+    write_set_record(tmp_path, record)
+    assert read_set_record(tmp_path) == record
 
 
 @given(values=settings, random=st.randoms())
@@ -46,10 +46,10 @@ def test_fingerprint_ignores_order_only(values: dict[str, Setting], random: Any)
 
 
 def test_counts(opinion_set: LogitSet) -> None:
-    manifest = opinion_set.manifest
-    assert manifest.num_rows == 96 + 40
-    assert manifest.num_bytes == sum(path.stat().st_size for path in (opinion_set.root / "examples").iterdir())
-    assert [(s.start, s.stop) for s in manifest.shards_of("validation")] == [(0, 20), (20, 40)]
+    record = opinion_set.record
+    assert record.num_rows == 96 + 40
+    assert record.num_bytes == sum(path.stat().st_size for path in (opinion_set.root / "examples").iterdir())
+    assert [(s.start, s.stop) for s in record.shards_of("validation")] == [(0, 20), (20, 40)]
 
 
 def test_newer_format_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
@@ -57,36 +57,36 @@ def test_newer_format_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
     with pytest.raises(
         IntegrityError, match="format version 5, but this release reads 1, 2, 3, 4; install the release"
     ):
-        read_manifest(tmp_path)
+        read_set_record(tmp_path)
 
 
 @pytest.mark.parametrize("split", ["../../../etc/cron", "a/b", "..", "", "Train", "train\n", "/train", "tr ain", "'x'"])
 def test_split_name_that_leaves_the_folder_is_refused(tmp_path: Path, opinion_set: LogitSet, split: str) -> None:
-    shard = opinion_set.manifest.shards[0].model_dump() | {"split": split}
+    shard = opinion_set.record.shards[0].model_dump() | {"split": split}
     changed(opinion_set, tmp_path, shards=[shard])
     with pytest.raises(IntegrityError, match=r"shards\.0\.split"):
-        read_manifest(tmp_path)
+        read_set_record(tmp_path)
 
 
 def test_changed_setting_no_longer_fits_the_fingerprint(tmp_path: Path, opinion_set: LogitSet) -> None:
-    changed(opinion_set, tmp_path, settings=opinion_set.manifest.settings | {"precision": "bf16"})
+    changed(opinion_set, tmp_path, settings=opinion_set.record.settings | {"precision": "bf16"})
     with pytest.raises(IntegrityError, match="the fingerprint does not belong to the settings"):
-        read_manifest(tmp_path)
+        read_set_record(tmp_path)
 
 
 def test_every_problem_is_listed(tmp_path: Path, opinion_set: LogitSet) -> None:
     changed(opinion_set, tmp_path, nam="x", state="finished", max_seq_length="long")
     with pytest.raises(IntegrityError) as caught:
-        read_manifest(tmp_path)
+        read_set_record(tmp_path)
     assert "3 problems" in str(caught.value)
     assert "unknown key 'nam': did you mean 'name'?" in str(caught.value)
 
 
 def test_shard_listed_twice_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
-    shard = opinion_set.manifest.shards[0].model_dump()
+    shard = opinion_set.record.shards[0].model_dump()
     changed(opinion_set, tmp_path, shards=[shard, shard])
     with pytest.raises(IntegrityError, match="a shard is listed twice"):
-        read_manifest(tmp_path)
+        read_set_record(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_shard_listed_twice_is_refused(tmp_path: Path, opinion_set: LogitSet) ->
 def test_damaged_file(tmp_path: Path, text: str | bytes, message: str) -> None:
     (tmp_path / FILE_NAME).write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(IntegrityError, match=message):
-        read_manifest(tmp_path)
+        read_set_record(tmp_path)
 
 
 def test_missing_and_oversized_file(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=f"not a logit set: it has no {FILE_NAME}"):
-        read_manifest(tmp_path)
+        read_set_record(tmp_path)
     with (tmp_path / FILE_NAME).open("wb") as stream:
-        stream.truncate(MAX_MANIFEST_BYTES + 1)
+        stream.truncate(MAX_RECORD_BYTES + 1)
     with pytest.raises(IntegrityError, match="which is more than the 67,108,864 it may have"):
-        read_manifest(tmp_path)
+        read_set_record(tmp_path)

@@ -20,7 +20,7 @@ from pipeline.files import sha256
 from pipeline.logit_set.card import CODEC_COLUMNS, card_text
 from pipeline.logit_set.parts import CodecName
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import FILE_NAME, fingerprint, read_manifest, write_manifest
+from pipeline.logit_set.record import FILE_NAME, fingerprint, read_set_record, write_set_record
 from pipeline.logit_set.shard_file import footer_of, id_type, read_footer
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import DECODER_FILE, read_groups, split_table, tokens_schema, write_tokens
@@ -35,8 +35,8 @@ from tests.helpers.token_sets import (
     RED,
     SHARDS,
     hidden_of,
-    manifest_of,
     masked_rows,
+    record_of,
     recorded,
     rewrite,
     with_column,
@@ -68,9 +68,9 @@ def hidden(tmp_path: Path) -> TokenSet:
 
 def test_what_was_written_is_verified_and_read(token_set: TokenSet) -> None:
     assert open_tokens(token_set.root) == token_set
-    assert (token_set.manifest.state, token_set.manifest.num_rows) == ("verified", 7)
-    verify_shards(token_set.root, token_set.manifest)
-    for shard in token_set.manifest.shards:
+    assert (token_set.record.state, token_set.record.num_rows) == ("verified", 7)
+    verify_shards(token_set.root, token_set.record)
+    for shard in token_set.record.shards:
         rows, _ = split_table(pa.concat_tables(token_set.read_shard(shard)))
         expected = masked_rows(SHARDS[shard.split, shard.index])
         for name in ("source_row_R", "piece_R", "copy_R"):
@@ -95,8 +95,8 @@ def softmax(logits: list[float]) -> list[float]:
 
 
 def test_scores_by_hand(token_set: TokenSet) -> None:
-    codec = token_set.manifest.codec
-    for split, scores in token_set.manifest.scores.items():
+    codec = token_set.record.codec
+    for split, scores in token_set.record.scores.items():
         rows = masked_rows([row for (name, _), part in SHARDS.items() if name == split for row in part])
         p_PV = [softmax([a, b + 0.25, 0.5 - a, -b - 1]) for a, b in hidden_of(rows).tolist()]
         pairs = list(zip(p_PV, rows.targets.flat.tolist(), strict=True))
@@ -115,9 +115,9 @@ def test_scores_by_hand(token_set: TokenSet) -> None:
 
 
 def test_a_split_without_positions_has_no_scores(sampled: TokenSet) -> None:
-    shard = sampled.manifest.shards[2]
+    shard = sampled.record.shards[2]
     zeros = dict.fromkeys(("positions", "right", "nats", "kept_mass"), 0.0)
-    write_tokens(sampled.root / shard.path, sampled.manifest.codec, [], footer_of(sampled.manifest, shard), zeros)
+    write_tokens(sampled.root / shard.path, sampled.record.codec, [], footer_of(sampled.record, shard), zeros)
     assert list(sampled.scores()) == ["train"]
     verify_shards(sampled.root, recorded(sampled, 2, rows=0))
 
@@ -183,9 +183,9 @@ def test_wrong_rows_are_found(sampled: TokenSet, change: Callable[[Groups], Grou
 
 
 def test_a_document_before_the_shard_is_found(sampled: TokenSet) -> None:
-    manifest = rewrite(sampled, lambda groups: [with_column(groups[0], "source_row", [1, 3])], number=1)
+    record = rewrite(sampled, lambda groups: [with_column(groups[0], "source_row", [1, 3])], number=1)
     with pytest.raises(IntegrityError, match=r"train-00001-of-00002.* holds documents outside 2 to 4"):
-        verify_shards(sampled.root, manifest)
+        verify_shards(sampled.root, record)
 
 
 def test_entries_of_a_neighbouring_row_are_found(sampled: TokenSet) -> None:
@@ -221,28 +221,28 @@ def test_nothing_where_a_number_belongs_is_found(sampled: TokenSet, name: str, v
 
 
 def test_a_row_group_without_rows_is_no_crash(sampled: TokenSet) -> None:
-    manifest = rewrite(sampled, lambda groups: [groups[0], groups[0].slice(0, 0), groups[1]])
-    assert [table.num_rows for table in read_groups(sampled.root / manifest.shards[0].path)] == [3, 0, 1]
-    verify_shards(sampled.root, manifest)
+    record = rewrite(sampled, lambda groups: [groups[0], groups[0].slice(0, 0), groups[1]])
+    assert [table.num_rows for table in read_groups(sampled.root / record.shards[0].path)] == [3, 0, 1]
+    verify_shards(sampled.root, record)
 
 
 def test_a_foreign_footer_is_found(sampled: TokenSet) -> None:
-    shard, codec = sampled.manifest.shards[0], sampled.manifest.codec
+    shard, codec = sampled.record.shards[0], sampled.record.codec
     path = sampled.root / shard.path
     for change in ({"fingerprint": "0" * 64}, {"start": 1}, {"format_version": 1}):
-        write_tokens(path, codec, list(read_groups(path)), footer_of(sampled.manifest, shard) | change, {})
+        write_tokens(path, codec, list(read_groups(path)), footer_of(sampled.record, shard) | change, {})
         with pytest.raises(IntegrityError, match=r"train-00000-of-00002\.parquet: its footer belongs to another run"):
             verify_shards(sampled.root, recorded(sampled))
 
 
 def test_columns_of_another_codec_are_found(token_set: TokenSet, tmp_path: Path) -> None:
-    name = token_set.manifest.codec.name
+    name = token_set.record.codec.name
     other = CODECS_BY_NAME["sampled" if name != "sampled" else "topk"]
     source = write_set(tmp_path / "other", other)
-    shard = token_set.manifest.shards[0]
+    shard = token_set.record.shards[0]
     groups = list(read_groups(source.root / shard.path))
-    write_tokens(token_set.root / shard.path, other, groups, footer_of(token_set.manifest, shard), {})
-    missing = [f for f in tokens_schema(token_set.manifest.codec).names if f not in tokens_schema(other).names]
+    write_tokens(token_set.root / shard.path, other, groups, footer_of(token_set.record, shard), {})
+    missing = [f for f in tokens_schema(token_set.record.codec).names if f not in tokens_schema(other).names]
     with pytest.raises(IntegrityError, match=f"columns missing or of another type: {', '.join(missing)}"):
         verify_shards(token_set.root, recorded(token_set))
 
@@ -269,10 +269,10 @@ def linked(path: Path) -> None:
 def test_a_damaged_file_is_neither_verified_nor_read(
     sampled: TokenSet, damage: Callable[[Path], None], message: str
 ) -> None:
-    shard = sampled.manifest.shards[1]
+    shard = sampled.record.shards[1]
     damage(sampled.root / shard.path)
     for use in (
-        lambda: verify_shards(sampled.root, sampled.manifest),
+        lambda: verify_shards(sampled.root, sampled.record),
         lambda: sampled.check_shards(sampled.shards("train")),
         lambda: next(sampled.read_shard(shard)),
     ):
@@ -286,9 +286,9 @@ def test_another_number_of_rows_is_found(sampled: TokenSet) -> None:
 
 
 def test_the_footer_says_what_the_file_is(sampled: TokenSet) -> None:
-    shard = sampled.manifest.shards[1]
+    shard = sampled.record.shards[1]
     place = {"split": "train", "index": 1, "count": 2, "start": 2, "stop": 4}
-    expected = {"format_version": 2, "fingerprint": sampled.manifest.fingerprint, **place}
+    expected = {"format_version": 2, "fingerprint": sampled.record.fingerprint, **place}
     assert read_footer(sampled.root / shard.path) == expected
     for path in (sampled.root / FILE_NAME, sampled.root / "gone.parquet"):
         with pytest.raises(IntegrityError, match=rf"{path.name}: not a whole shard of a logit set"):
@@ -306,7 +306,7 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(size: int, kind: pa.DataType) -
 
 def test_numbers_lie_on_disk_as_they_compress_best(token_set: TokenSet) -> None:
     """Ids, floats and their bits byte by byte, what repeats in dictionaries; keys can be looked up by page."""
-    group = pq.read_metadata(token_set.root / token_set.manifest.shards[0].path).row_group(0)
+    group = pq.read_metadata(token_set.root / token_set.record.shards[0].path).row_group(0)
     columns = {column.path_in_schema.split(".")[0]: column for column in map(group.column, range(group.num_columns))}
     split = {name for name, column in columns.items() if "BYTE_STREAM_SPLIT" in column.encodings}
     assert split == {"ids", "targets", "log_probs", "log_z", "hidden", "candidates"} & columns.keys()
@@ -318,10 +318,10 @@ def test_numbers_lie_on_disk_as_they_compress_best(token_set: TokenSet) -> None:
 
 def test_which_temperatures_a_set_can_be_read_at(token_set: TokenSet) -> None:
     token_set.check_temperature(1)
-    if token_set.manifest.codec.name in ("dense", "hidden"):
+    if token_set.record.codec.name in ("dense", "hidden"):
         token_set.check_temperature(2)
         return
-    name = {"topk": "topk-2", "sampled": "sampled-8"}[token_set.manifest.codec.name]
+    name = {"topk": "topk-2", "sampled": "sampled-8"}[token_set.record.codec.name]
     expected = f"--temperature 2: codec '{name}' only knows the distribution at 1; use --temperature 1, or a set with"
     with pytest.raises(ConfigError, match=expected):
         token_set.check_temperature(2)
@@ -345,11 +345,11 @@ def test_a_set_of_the_other_kind_is_refused_with_advice(sampled: TokenSet, opini
 
 
 def test_a_set_that_is_not_verified_is_refused(sampled: TokenSet) -> None:
-    write_manifest(sampled.root, sampled.manifest.model_copy(update={"state": "complete"}))
+    write_set_record(sampled.root, sampled.record.model_copy(update={"state": "complete"}))
     with pytest.raises(IntegrityError, match=r"colours: state 'complete', not verified; .*--allow-unverified"):
         open_tokens(sampled.root)
-    assert open_tokens(sampled.root, allow_unverified=True).manifest.num_rows == 7
-    write_manifest(sampled.root, sampled.manifest.model_copy(update={"state": "staged"}))
+    assert open_tokens(sampled.root, allow_unverified=True).record.num_rows == 7
+    write_set_record(sampled.root, sampled.record.model_copy(update={"state": "staged"}))
     with pytest.raises(IntegrityError, match=r"(?s)not finished yet; repeat.*distill teacher-dump --corpus colours"):
         open_tokens(sampled.root, allow_unverified=True)
 
@@ -376,7 +376,7 @@ def test_a_decoder_that_does_not_belong_to_the_set_is_refused(hidden: TokenSet, 
 def test_a_decoder_of_another_size_is_refused(hidden: TokenSet) -> None:
     """As it may come from someone else: its hash is in ``distill.json``, but it does not fit the codec."""
     write_decoder(hidden.root, type(DECODER)(DECODER.weight_VH[:, :1], DECODER.bias_V))
-    changed = hidden.manifest.model_copy(update={"decoder_sha256": sha256(hidden.root / DECODER_FILE)})
+    changed = hidden.record.model_copy(update={"decoder_sha256": sha256(hidden.root / DECODER_FILE)})
     with pytest.raises(IntegrityError, match=r"decoder\.safetensors"):
         TokenSet(hidden.root, changed).decoder()
 
@@ -398,32 +398,32 @@ def test_another_format_is_refused(sampled: TokenSet, version: object) -> None:
 
 
 def test_another_codec_is_another_set(sampled: TokenSet) -> None:
-    manifest, tokenizer_json = sampled.manifest, sampled.tokenizer_json()
-    assert start_set(sampled.root, manifest_of(manifest.codec, tokenizer_json), tokenizer_json) == manifest
+    record, tokenizer_json = sampled.record, sampled.tokenizer_json()
+    assert start_set(sampled.root, record_of(record.codec, tokenizer_json), tokenizer_json) == record
     with pytest.raises(FingerprintMismatchError, match=r"(?s)made with other settings:\n  - codec: .*--name"):
-        start_set(sampled.root, manifest_of(CODECS_BY_NAME["topk"], tokenizer_json), tokenizer_json)
-    assert manifest.fingerprint == fingerprint(manifest.settings)
+        start_set(sampled.root, record_of(CODECS_BY_NAME["topk"], tokenizer_json), tokenizer_json)
+    assert record.fingerprint == fingerprint(record.settings)
 
 
 def test_a_lost_shard_keeps_the_set_open(sampled: TokenSet) -> None:
-    (sampled.root / sampled.manifest.shards[1].path).unlink()
+    (sampled.root / sampled.record.shards[1].path).unlink()
     with pytest.raises(IntegrityError, match="1 of 3 shards are missing"):
-        complete_set(sampled.root, sampled.manifest)
-    assert read_manifest(sampled.root) == sampled.manifest
+        complete_set(sampled.root, sampled.record)
+    assert read_set_record(sampled.root) == sampled.record
 
 
 def test_the_card_is_filled(token_set: TokenSet) -> None:
     text = (token_set.root / "README.md").read_text()
-    assert text == card_text(token_set.manifest)
+    assert text == card_text(token_set.record)
     assert "{{" not in text
     for expected in (
-        CODEC_COLUMNS[token_set.manifest.codec.name],
-        f"Codec: **{token_set.manifest.codec}**",
+        CODEC_COLUMNS[token_set.record.codec.name],
+        f"Codec: **{token_set.record.codec}**",
         "| train | 6 | 2 |",
         "| validation | 1 | 1 |",
         "sentences of 2 to 5 tokens",
         "15% of the tokens",
-        token_set.manifest.fingerprint,
+        token_set.record.fingerprint,
     ):
         assert expected in text
     front = yaml.safe_load(text.split("---\n")[1])
@@ -441,12 +441,12 @@ def test_datasets_reads_the_folder(token_set: TokenSet, tmp_path: Path, monkeypa
 
 
 def test_the_sql_of_the_card_runs(sampled: TokenSet) -> None:
-    text = card_text(sampled.manifest.model_copy(update={"name": sampled.root.name}))
+    text = card_text(sampled.record.model_copy(update={"name": sampled.root.name}))
     query = text.split("-- duckdb\n")[1].split("```")[0].replace("PATH", str(sampled.root.parent))
     assert duckdb.execute(query).fetchall() == [(6, 8)]
 
 
 def test_a_copy_is_as_good(token_set: TokenSet, tmp_path: Path) -> None:
     copy = open_tokens(Path(shutil.copytree(token_set.root, tmp_path / "a copy")))
-    verify_shards(copy.root, copy.manifest)
-    assert copy.scores() == token_set.manifest.scores
+    verify_shards(copy.root, copy.record)
+    assert copy.scores() == token_set.record.scores

@@ -11,25 +11,25 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.logit_set.examples import logits_of, write_examples
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import ExamplesManifest, Shard
+from pipeline.logit_set.record import ExamplesRecord, Shard
 from pipeline.logit_set.shard_file import footer_of
 from pipeline.logit_set.verify import verify_shards
 
 
-def recorded(logit_set: LogitSet, number: int, **changes: object) -> ExamplesManifest:
-    """The manifest after someone also wrote a changed shard's size and hash into distill.json."""
-    shards = list(logit_set.manifest.shards)
+def recorded(logit_set: LogitSet, number: int, **changes: object) -> ExamplesRecord:
+    """The record after someone also wrote a changed shard's size and hash into distill.json."""
+    shards = list(logit_set.record.shards)
     path = logit_set.root / shards[number].path
     update = {"bytes": path.stat().st_size, "sha256": sha256(path), **changes}
     shards[number] = shards[number].model_copy(update=update)
-    return logit_set.manifest.model_copy(update={"shards": tuple(shards)})
+    return logit_set.record.model_copy(update={"shards": tuple(shards)})
 
 
-def rewrite(logit_set: LogitSet, change: Callable[[pa.Table], pa.Table], number: int = 3) -> ExamplesManifest:
+def rewrite(logit_set: LogitSet, change: Callable[[pa.Table], pa.Table], number: int = 3) -> ExamplesRecord:
     """Changes the rows of a shard, with the right footer and an honest record of its bytes."""
-    shard = logit_set.manifest.shards[number]
+    shard = logit_set.record.shards[number]
     table = change(pq.read_table(logit_set.root / shard.path, partitioning=None))
-    write_examples(logit_set.root / shard.path, table, footer_of(logit_set.manifest, shard))
+    write_examples(logit_set.root / shard.path, table, footer_of(logit_set.record, shard))
     return recorded(logit_set, number, rows=table.num_rows)
 
 
@@ -69,8 +69,8 @@ def other_type(table: pa.Table) -> pa.Table:
 
 def test_sound_sets(opinion_set: LogitSet, roles_set: LogitSet) -> None:
     for logit_set in (opinion_set, roles_set):
-        verify_shards(logit_set.root, logit_set.manifest)
-        assert logit_set.manifest.state == "verified"
+        verify_shards(logit_set.root, logit_set.record)
+        assert logit_set.record.state == "verified"
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_wrong_row_count_is_found(own_set: LogitSet) -> None:
 
 
 def test_wrong_footer_is_found(own_set: LogitSet) -> None:
-    shard = own_set.manifest.shards[3]
+    shard = own_set.record.shards[3]
     table = pq.read_table(own_set.root / shard.path, partitioning=None)
-    other = footer_of(own_set.manifest, shard) | {"fingerprint": "0" * 64}
+    other = footer_of(own_set.record, shard) | {"fingerprint": "0" * 64}
     write_examples(own_set.root / shard.path, table, other)
     with pytest.raises(IntegrityError, match="footer belongs to another run"):
         verify_shards(own_set.root, recorded(own_set, 3))
@@ -141,37 +141,37 @@ def linked_folder(path: Path) -> None:
     ],
 )
 def test_damaged_file_is_found(own_set: LogitSet, damage: Callable[[Path], None], message: str) -> None:
-    damage(own_set.root / own_set.manifest.shards[3].path)
+    damage(own_set.root / own_set.record.shards[3].path)
     with pytest.raises(IntegrityError, match=rf"train-00001-of-00004\.parquet: .*{message}"):
-        verify_shards(own_set.root, own_set.manifest)
+        verify_shards(own_set.root, own_set.record)
 
 
 def test_unreadable_pages_are_found_although_the_hash_is_right(own_set: LogitSet) -> None:
-    path = own_set.root / own_set.manifest.shards[3].path
+    path = own_set.root / own_set.record.shards[3].path
     data = path.read_bytes()
     path.write_bytes(data[:4] + b"\xff" * 1000 + data[1004:])  # the footer is whole
     with pytest.raises(IntegrityError, match=r"train-00001-of-00004\.parquet"):
         verify_shards(own_set.root, recorded(own_set, 3))
 
 
-def without(manifest: ExamplesManifest, keep: Callable[[Shard], bool]) -> ExamplesManifest:
-    return manifest.model_copy(update={"shards": tuple(shard for shard in manifest.shards if keep(shard))})
+def without(record: ExamplesRecord, keep: Callable[[Shard], bool]) -> ExamplesRecord:
+    return record.model_copy(update={"shards": tuple(shard for shard in record.shards if keep(shard))})
 
 
 @pytest.mark.parametrize("keep", [lambda s: s.stop != 96, lambda s: s.start != 24, lambda s: s.split != "train"])
 def test_shards_must_cover_their_split(own_set: LogitSet, keep: Callable[[Shard], bool]) -> None:
     with pytest.raises(IntegrityError, match="split 'train': its shards do not cover the rows 0 to 96 once"):
-        verify_shards(own_set.root, without(own_set.manifest, keep))
+        verify_shards(own_set.root, without(own_set.record, keep))
 
 
 def test_shards_of_a_split_that_is_not_listed_are_found(own_set: LogitSet) -> None:
-    splits = {"train": own_set.manifest.splits["train"]}
+    splits = {"train": own_set.record.splits["train"]}
     with pytest.raises(IntegrityError, match="validation"):
-        verify_shards(own_set.root, own_set.manifest.model_copy(update={"splits": splits}))
+        verify_shards(own_set.root, own_set.record.model_copy(update={"splits": splits}))
 
 
 def test_everything_wrong_is_listed(own_set: LogitSet) -> None:
-    missing(own_set.root / own_set.manifest.shards[0].path)
-    changed_byte(own_set.root / own_set.manifest.shards[4].path)
+    missing(own_set.root / own_set.record.shards[0].path)
+    changed_byte(own_set.root / own_set.record.shards[4].path)
     with pytest.raises(IntegrityError, match=r"(?s)not a sound logit set: 2 problems.*missing.*SHA-256"):
-        verify_shards(own_set.root, own_set.manifest)
+        verify_shards(own_set.root, own_set.record)

@@ -13,7 +13,7 @@ from pipeline.errors import IntegrityError
 from pipeline.logit_set import verify_examples
 from pipeline.logit_set.examples import text_hash
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import DerivedManifest, read_kind
+from pipeline.logit_set.record import DerivedRecord, read_kind
 from pipeline.logit_set.shard_file import bomb_problem
 from pipeline.logit_set.verify import verify_shards
 from tests.helpers.places import send
@@ -78,7 +78,7 @@ def test_other_texts_or_gold_than_the_sources_are_found(own_set: LogitSet, chang
     def change(table: pa.Table) -> pa.Table:
         if changed == "gold":
             return set_values("label", 1 - table.column("label")[0].as_py())(table)
-        digest = text_hash(own_set.manifest.tokenizer.sha256, "another text", None)
+        digest = text_hash(own_set.record.tokenizer.sha256, "another text", None)
         return set_values("text_hash", digest)(set_values("sentence1", "another text")(table))
 
     assert_found(own_set, change, r"split 'train': its texts and gold are not those whose hash distill\.json gives")
@@ -92,7 +92,7 @@ def test_pairs_need_both_sentences(roles_set: LogitSet, tmp_path: Path) -> None:
 def test_scores_and_bins_have_no_labels(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
     for kind, logit_set in ratings.items():
         own = open_set(Path(shutil.copytree(logit_set.root, tmp_path / kind)))
-        verify_shards(own.root, own.manifest)
+        verify_shards(own.root, own.record)
         assert_found(own, set_values("label", 0), "has labels from 0 to 0, but the task has 0 labels")
 
 
@@ -108,7 +108,7 @@ def test_scores_and_bins_have_no_labels(ratings: dict[str, LogitSet], tmp_path: 
 )
 def test_wrong_variants_are_named(augmented_set: LogitSet, tmp_path: Path, change: Change, message: str) -> None:
     own = open_set(Path(shutil.copytree(augmented_set.root, tmp_path / "own")))
-    verify_shards(own.root, own.manifest)
+    verify_shards(own.root, own.record)
     assert_found(own, change, message)
 
 
@@ -117,7 +117,7 @@ def test_rows_are_read_in_batches_and_keys_ascend_across_them(
 ) -> None:
     monkeypatch.setattr(verify_examples, "ROWS_AT_ONCE", 5)
     for logit_set in (own_set, augmented_set):
-        verify_shards(logit_set.root, logit_set.manifest)
+        verify_shards(logit_set.root, logit_set.record)
     places = [*range(10), 9, *range(11, 24)]  # the tenth row again, at the start of a batch
     assert_found(own_set, lambda t: t.take(places), "keys do not ascend at source row 33")
 
@@ -125,12 +125,12 @@ def test_rows_are_read_in_batches_and_keys_ascend_across_them(
 def test_texts_that_are_too_long_are_refused(own_set: LogitSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_examples, "MAX_TEXT_BYTES", 100)
     with pytest.raises(IntegrityError, match="the texts of 20 rows have more than 100 bytes"):
-        verify_shards(own_set.root, own_set.manifest)
+        verify_shards(own_set.root, own_set.record)
 
 
 def test_sets_without_text_are_checked_as_far_as_they_go(opinion_set: LogitSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "blind"), without_text=True)
-    blind = LogitSet(tmp_path / "blind", read_kind(tmp_path / "blind", DerivedManifest, ""))
+    blind = LogitSet(tmp_path / "blind", read_kind(tmp_path / "blind", DerivedRecord, ""))
     assert_found(blind, lambda t: t.slice(1), r"95 source rows, but distill\.json says 96")
     assert_found(blind, set_values("label", 7), "has labels from 0 to 7")
     assert_found(blind, lambda t: t.append_column("sentence1", pa.nulls(len(t), pa.string())), "columns missing or of")
@@ -149,7 +149,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
 
 
 def test_a_bomb_among_the_shards_is_named(own_set: LogitSet) -> None:
-    path = own_set.root / own_set.manifest.shards[3].path
+    path = own_set.root / own_set.record.shards[3].path
     table = pq.read_table(path, partitioning=None)  # with its footer
     huge = with_column(table, "sentence1", pa.array(["x" * 2**22] * len(table)))
     pq.write_table(huge, path, compression="zstd", use_dictionary=False)

@@ -15,10 +15,10 @@ from pipeline.logit_set.parts import (
 )
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import (
-    ExamplesManifest,
+    ExamplesRecord,
     Shard,
     fingerprint,
-    read_manifest,
+    read_set_record,
 )
 from pipeline.logit_set.writer import (
     complete_set,
@@ -30,12 +30,12 @@ from pipeline.logit_set.writer import (
 )
 
 
-def staged(manifest: ExamplesManifest, **settings: Setting) -> ExamplesManifest:
-    """What the manifest was before the first shard, perhaps with other settings."""
-    shards = tuple(Shard(**s.model_dump(include={"split", "index", "count", "start", "stop"})) for s in manifest.shards)
-    new = manifest.settings | settings
+def staged(record: ExamplesRecord, **settings: Setting) -> ExamplesRecord:
+    """What the record was before the first shard, perhaps with other settings."""
+    shards = tuple(Shard(**s.model_dump(include={"split", "index", "count", "start", "stop"})) for s in record.shards)
+    new = record.settings | settings
     update = {"state": "staged", "shards": shards, "scores": {}, "settings": new, "fingerprint": fingerprint(new)}
-    return manifest.model_copy(update=update)
+    return record.model_copy(update=update)
 
 
 @given(rows=st.integers(1, 500), per_shard=st.integers(1, 600))
@@ -58,7 +58,7 @@ def test_known_plan() -> None:
 
 
 def test_shards_written_in_any_order_make_the_same_set(tmp_path: Path, opinion_set: LogitSet) -> None:
-    planned = staged(opinion_set.manifest)
+    planned = staged(opinion_set.record)
     schema = examples_schema(planned.target.num_logits, planned.tokenizer.vocabulary_size)
     start_set(tmp_path / "new", planned, "{}")
     for number, shard in enumerate(reversed(planned.shards)):
@@ -67,12 +67,12 @@ def test_shards_written_in_any_order_make_the_same_set(tmp_path: Path, opinion_s
         write_shard(tmp_path / "new", planned, shard, table.cast(schema))
     complete = complete_set(tmp_path / "new", planned)
     assert complete.state == "complete"
-    done = finish_set(tmp_path / "new", complete, opinion_set.manifest.scores)
-    assert done == opinion_set.manifest == read_manifest(tmp_path / "new")
+    done = finish_set(tmp_path / "new", complete, opinion_set.record.scores)
+    assert done == opinion_set.record == read_set_record(tmp_path / "new")
 
 
 def test_starting_again_opens_what_is_there(tmp_path: Path, opinion_set: LogitSet) -> None:
-    planned = staged(opinion_set.manifest)
+    planned = staged(opinion_set.record)
     start_set(tmp_path, planned, "{}")
     again = start_set(tmp_path, planned.model_copy(update={"command": "another", "created": "later"}), "other")
     assert again == planned
@@ -80,9 +80,9 @@ def test_starting_again_opens_what_is_there(tmp_path: Path, opinion_set: LogitSe
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path, opinion_set: LogitSet) -> None:
-    planned = staged(opinion_set.manifest)
+    planned = staged(opinion_set.record)
     start_set(tmp_path, planned, "{}")
-    other = staged(opinion_set.manifest, max_seq_length=64, **{"augment.seed": 3})
+    other = staged(opinion_set.record, max_seq_length=64, **{"augment.seed": 3})
     with pytest.raises(FingerprintMismatchError) as caught:
         start_set(tmp_path, other, "{}")
     message = str(caught.value)
@@ -90,11 +90,11 @@ def test_other_settings_are_refused_by_name(tmp_path: Path, opinion_set: LogitSe
     assert "augment.seed: nothing there, 3 now" in message
     assert "precision" not in message
     assert "--name" in message
-    assert read_manifest(tmp_path) == planned
+    assert read_set_record(tmp_path) == planned
 
 
 def test_other_shards_are_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
-    planned = staged(opinion_set.manifest)
+    planned = staged(opinion_set.record)
     start_set(tmp_path, planned, "{}")
     other = planned.model_copy(update={"shards": tuple(plan_shards("train", 96, 96))})
     with pytest.raises(FingerprintMismatchError, match=r"6 files, now 1.*--rows-per-shard"):
@@ -102,7 +102,7 @@ def test_other_shards_are_refused(tmp_path: Path, opinion_set: LogitSet) -> None
 
 
 def test_missing_shard_keeps_the_set_open(own_set: LogitSet) -> None:
-    planned = staged(own_set.manifest)
+    planned = staged(own_set.record)
     (own_set.root / planned.shards[2].path).unlink()
     assert unfinished_shards(own_set.root, planned) == [planned.shards[2]]
     with pytest.raises(IntegrityError, match="1 of 6 shards are missing"):
@@ -124,29 +124,29 @@ def swapped(path: Path, sibling: Path) -> None:
 @pytest.mark.parametrize("damage", [torn, empty, swapped])
 @pytest.mark.parametrize("finished", [True, False])
 def test_damaged_shard_is_unfinished(own_set: LogitSet, damage: Callable[[Path, Path], None], finished: bool) -> None:
-    manifest = own_set.manifest if finished else staged(own_set.manifest)
-    damage(own_set.root / manifest.shards[0].path, own_set.root / manifest.shards[1].path)
-    assert unfinished_shards(own_set.root, manifest) == [manifest.shards[0]]
+    record = own_set.record if finished else staged(own_set.record)
+    damage(own_set.root / record.shards[0].path, own_set.root / record.shards[1].path)
+    assert unfinished_shards(own_set.root, record) == [record.shards[0]]
 
 
 def test_changed_byte_of_a_finished_set_is_unfinished(own_set: LogitSet) -> None:
-    path = own_set.root / own_set.manifest.shards[0].path
+    path = own_set.root / own_set.record.shards[0].path
     data = bytearray(path.read_bytes())
     data[50] ^= 1
     path.write_bytes(data)
-    assert unfinished_shards(own_set.root, own_set.manifest) == [own_set.manifest.shards[0]]
+    assert unfinished_shards(own_set.root, own_set.record) == [own_set.record.shards[0]]
 
 
 def test_shard_of_another_run_is_unfinished(own_set: LogitSet) -> None:
-    other = staged(own_set.manifest, precision="bf16")
+    other = staged(own_set.record, precision="bf16")
     assert unfinished_shards(own_set.root, other) == list(other.shards)
 
 
 def test_completing_clears_leftovers(own_set: LogitSet) -> None:
     leftover = own_set.root / "examples" / ".train-00000-of-00004.parquet.99.distill-tmp"
     leftover.touch()
-    complete_set(own_set.root, staged(own_set.manifest))
+    complete_set(own_set.root, staged(own_set.record))
     assert not leftover.exists()
     with pytest.raises(IntegrityError, match=r"state 'complete', not verified; .*--allow-unverified"):
         open_set(own_set.root)
-    assert open_set(own_set.root, allow_unverified=True).manifest.num_rows == 136
+    assert open_set(own_set.root, allow_unverified=True).record.num_rows == 136

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import DataError, QueryError
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import FILE_NAME, write_manifest
+from pipeline.logit_set.record import FILE_NAME, write_set_record
 from pipeline.query.catalog import CATALOG_FILE, build_catalog, open_catalog
 from pipeline.sql.gate import select
 from pipeline.sql.names import view_name
@@ -35,13 +35,13 @@ def test_tables(own_store: Path, opinion_set: LogitSet) -> None:
         own_store, 'select split, "index", stop_row - start_row, sha256, path from shards where "set" = \'opinion\''
     )
     assert shards == [
-        (s.split, s.index, s.rows, s.sha256, str(own_store / "opinion" / s.path)) for s in opinion_set.manifest.shards
+        (s.split, s.index, s.rows, s.sha256, str(own_store / "opinion" / s.path)) for s in opinion_set.record.shards
     ]
     teachers = ask(own_store, "select weights_sha256, sets, num_parameters from teachers order by sets")
-    teacher = opinion_set.manifest.teacher  # both fixtures' classifiers have the same weights: one teacher
+    teacher = opinion_set.record.teacher  # both fixtures' classifiers have the same weights: one teacher
     assert teachers == [(teacher.weights_sha256, ["opinion", "roles"], teacher.num_parameters)]
     accuracy = ask(own_store, "select (scores ->> '$.train.accuracy')::double from sets where \"set\" = 'opinion'")
-    assert accuracy == [(opinion_set.manifest.scores["train"]["accuracy"],)]
+    assert accuracy == [(opinion_set.record.scores["train"]["accuracy"],)]
 
 
 def test_views_hold_the_rows(own_store: Path, opinion_set: LogitSet) -> None:
@@ -51,7 +51,7 @@ def test_views_hold_the_rows(own_store: Path, opinion_set: LogitSet) -> None:
         assert select(connection, query).to_arrow_table().to_pylist() == expected
     assert ask(own_store, "select count(*) from opinion join roles using (split, source_row)") == [(136,)]
     agreeing = "select avg((argmax(logits) = label)::int) from opinion where split = 'train'"
-    assert ask(own_store, agreeing)[0][0] == pytest.approx(opinion_set.manifest.scores["train"]["accuracy"])
+    assert ask(own_store, agreeing)[0][0] == pytest.approx(opinion_set.record.scores["train"]["accuracy"])
 
 
 def test_unchanged_store_is_not_indexed_again(own_store: Path) -> None:
@@ -69,8 +69,8 @@ def test_catalog_follows_the_store(own_store: Path) -> None:
     assert ask(own_store, "select count(*) from opinion_2") == [(136,)]
     shutil.rmtree(own_store / "roles")
     assert ask(own_store, names) == [("opinion",), ("opinion-2",)]
-    manifest = open_set(own_store / "opinion").manifest
-    write_manifest(own_store / "opinion", manifest.model_copy(update={"notes": ("changed",)}))
+    record = open_set(own_store / "opinion").record
+    write_set_record(own_store / "opinion", record.model_copy(update={"notes": ("changed",)}))
     assert ask(own_store, "select notes from sets where \"set\" = 'opinion'") == [(["changed"],)]
 
 
@@ -84,8 +84,8 @@ def test_moved_store_and_damaged_catalog_are_mended(own_store: Path) -> None:
 
 
 def test_staged_set_is_listed_but_has_no_view(own_store: Path) -> None:
-    manifest = open_set(own_store / "roles").manifest
-    write_manifest(own_store / "roles", manifest.model_copy(update={"state": "staged"}))
+    record = open_set(own_store / "roles").record
+    write_set_record(own_store / "roles", record.model_copy(update={"state": "staged"}))
     assert ask(own_store, 'select "set", state from sets order by 1') == [("opinion", "verified"), ("roles", "staged")]
     with pytest.raises(QueryError, match="roles does not exist"):
         ask(own_store, "select * from roles")
@@ -111,23 +111,23 @@ def test_damaged_set_is_left_out_with_a_warning(
     own_store: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     path = own_store / "roles" / FILE_NAME
-    manifest = json.loads(path.read_text())
+    record = json.loads(path.read_text())
     if damage == "manifest":
         path.write_text("{")
     elif damage == "version":
-        path.write_text(json.dumps(manifest | {"format_version": 99}))
+        path.write_text(json.dumps(record | {"format_version": 99}))
     elif damage == "shard":
         for shard in (own_store / "roles" / "examples").iterdir():
             shard.write_bytes(b"torn")
     else:
-        path.write_text(json.dumps(manifest | {"shards": []}))
+        path.write_text(json.dumps(record | {"shards": []}))
     assert [m.name for m in build_catalog(own_store)] == ["opinion"]
     assert "warning: left out of the catalog" in capsys.readouterr().err
     assert ask(own_store, "select count(*) from opinion") == [(136,)]
 
 
 def test_queries_cannot_change_sets(own_store: Path, opinion_set: LogitSet) -> None:
-    shard = own_store / "opinion" / opinion_set.manifest.shards[0].path
+    shard = own_store / "opinion" / opinion_set.record.shards[0].path
     before = shard.read_bytes()
     for form in ("{}", "explain analyze {}", "with t as ({}) select 1", "select 1; {}"):
         try:

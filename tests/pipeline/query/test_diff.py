@@ -9,13 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
-from typer.testing import CliRunner
+from typer.testing import Result
 
-from pipeline.cli import app
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.config import DiffConfig
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import write_manifest
+from pipeline.logit_set.record import write_set_record
 from pipeline.logit_set.writer import finish_set
 from pipeline.query.diff import Diff, diff
 from pipeline.tasks.target import make_target
@@ -25,6 +24,7 @@ from teacher.finetune.common import save_teacher
 from teacher.inference.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.commands import invoke
 from tests.helpers.places import send
 from tests.pipeline.logit_set.test_verify import rewrite, with_column
 from tests.pipeline.sharing.test_join import Lines, data, joined
@@ -40,7 +40,7 @@ def with_logits(logit_set: LogitSet, folder: Path, *logits: float) -> LogitSet:
     def change(table: pa.Table) -> pa.Table:
         return with_column(table, "logits", pa.array([logits] * len(table), table.schema.field("logits").type))
 
-    finish_set(copy.root, rewrite(copy, change), copy.manifest.scores)
+    finish_set(copy.root, rewrite(copy, change), copy.record.scores)
     return open_set(copy.root)
 
 
@@ -48,8 +48,8 @@ def compared(a: Path, b: Path, **flags: Any) -> Diff:
     return diff(DiffConfig(a=str(a), b=str(b), **flags))
 
 
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["diff", *map(str, arguments)])
+def run(*arguments: object) -> Result:
+    return invoke("diff", *arguments)
 
 
 def test_a_set_is_itself(opinion_set: LogitSet, roles_set: LogitSet) -> None:
@@ -61,7 +61,7 @@ def test_a_set_is_itself(opinion_set: LogitSet, roles_set: LogitSet) -> None:
         assert train == {"split": "train", "both": TRAIN_ROWS, **NOTHING, "largest": 0.0, "agreement": 1.0, "kl": 0.0}
         assert validation["both"] == VALIDATION_ROWS
         for row in found.calibration:
-            assert row["accuracy_a"] == pytest.approx(logit_set.manifest.scores[row["split"]]["accuracy"])
+            assert row["accuracy_a"] == pytest.approx(logit_set.record.scores[row["split"]]["accuracy"])
 
 
 def test_other_logits(opinion_set: LogitSet, tmp_path: Path) -> None:
@@ -158,11 +158,11 @@ def test_what_cannot_be_compared_is_refused(
         compared(opinion_set.root, roles_set.root)
     with pytest.raises(ConfigError, match="predictions of a masked language model; `distill diff` compares"):
         compared(opinion_set.root, token_store / "topk")
-    write_manifest(own_set.root, own_set.manifest.model_copy(update={"state": "complete"}))
+    write_set_record(own_set.root, own_set.record.model_copy(update={"state": "complete"}))
     with pytest.raises(IntegrityError, match="state 'complete', not verified"):
         compared(opinion_set.root, own_set.root)
     assert compared(opinion_set.root, own_set.root, allow_unverified=True).is_empty
-    shutil.copyfile(*(own_set.root / shard.path for shard in own_set.manifest.shards[2:4]))
+    shutil.copyfile(*(own_set.root / shard.path for shard in own_set.record.shards[2:4]))
     with pytest.raises(IntegrityError, match=r"cannot be used: examples/train-00001-of-00004\.parquet"):
         compared(opinion_set.root, own_set.root, allow_unverified=True)
 

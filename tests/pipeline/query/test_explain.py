@@ -16,7 +16,7 @@ from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import sha256
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import write_manifest
+from pipeline.logit_set.record import write_set_record
 from pipeline.query.explain import explain_row
 from pipeline.sharing.text_free import without_text
 from pipeline.tasks.target import Target
@@ -27,42 +27,42 @@ ROW = 5
 
 def rewritten(root: Path, column: str, values: list[Any]) -> None:
     """Replaces a column of the first shard of train from its first row on; size and hash are recorded honestly."""
-    manifest = open_set(root).manifest
-    first = manifest.shards_of("train")[0]
+    record = open_set(root).record
+    first = record.shards_of("train")[0]
     table = pq.read_table(root / first.path, partitioning=None)
     place = table.schema.get_field_index(column)
     changed = [*values, *table.column(column).to_pylist()[len(values) :]]
     table = table.set_column(place, table.schema.field(place), pa.array(changed, table.schema.field(place).type))
     pq.write_table(table, root / first.path)
     update = {"bytes": (root / first.path).stat().st_size, "sha256": sha256(root / first.path)}
-    shards = tuple(s.model_copy(update=update) if s == first else s for s in manifest.shards)
-    write_manifest(root, manifest.model_copy(update={"shards": shards}))
+    shards = tuple(s.model_copy(update=update) if s == first else s for s in record.shards)
+    write_set_record(root, record.model_copy(update={"shards": shards}))
 
 
 @pytest.mark.parametrize("name", ["opinion", "roles"])
 def test_the_chain_of_a_row(store: Path, name: str) -> None:
     logit_set = open_set(store / name)
-    manifest = logit_set.manifest
+    record = logit_set.record
     (row,) = logit_set.read("train", ("*",), f"source_row = {ROW}").to_pylist()
     told = explain_row(store, f"{name}:train:{ROW}")
     assert list(told) == ["set", "file", "teacher", "tokenizer", "source", "row", "teacher's answer"]
-    assert (told["set"]["state"], told["set"]["fingerprint"]) == ("verified", manifest.fingerprint)
+    assert (told["set"]["state"], told["set"]["fingerprint"]) == ("verified", record.fingerprint)
     assert told["file"]["sha256"] == sha256(store / name / told["file"]["path"])
-    assert told["teacher"]["weights_sha256"] == manifest.teacher.weights_sha256
+    assert told["teacher"]["weights_sha256"] == record.teacher.weights_sha256
     assert told["teacher"]["precision"] == "fp32"
-    assert told["tokenizer"]["sha256"] == manifest.tokenizer.sha256
-    assert (told["source"]["source"], told["source"]["licence"]) == (manifest.source, manifest.licence)
+    assert told["tokenizer"]["sha256"] == record.tokenizer.sha256
+    assert (told["source"]["source"], told["source"]["licence"]) == (record.source, record.licence)
     text = told["row"]
     assert (text["sentence1"], text["sentence2"]) == (row["sentence1"], row["sentence2"])
     assert text["tokens1"] == row["sentence1"].lower().replace(".", " .").split()
     assert len(text["tokens1"]) == len(row["ids1"])
     assert text["text_hash"] == row["text_hash"].hex()
     assert text["text_hash_belongs_to_text"] is True
-    assert text["gold"] == manifest.target.names[row["label"]]
+    assert text["gold"] == record.target.names[row["label"]]
     answer = told["teacher's answer"]
     p = softmax(np.array(row["logits"], dtype=np.float64))
-    assert answer["probabilities"] == pytest.approx(dict(zip(manifest.target.names, p, strict=True)))
-    assert answer["answer"] == manifest.target.names[int(p.argmax())]
+    assert answer["probabilities"] == pytest.approx(dict(zip(record.target.names, p, strict=True)))
+    assert answer["answer"] == record.target.names[int(p.argmax())]
     assert answer["entropy"] == pytest.approx(-(p * np.log(p)).sum())
     assert answer["margin"] == pytest.approx(abs(p[0] - p[1]))
 
@@ -90,10 +90,10 @@ def test_a_text_that_is_not_the_hashs_is_told(own_set: LogitSet) -> None:
 
 
 def test_scores_have_no_probabilities(own_set: LogitSet) -> None:
-    first = own_set.root / own_set.manifest.shards_of("train")[0].path
+    first = own_set.root / own_set.record.shards_of("train")[0].path
     rows = pq.read_table(first, partitioning=None).num_rows
     bins = Target(kind="bins", names=("0", "5"), bins={"low": 0, "high": 5, "width": 5})
-    write_manifest(own_set.root, own_set.manifest.model_copy(update={"target": bins}))
+    write_set_record(own_set.root, own_set.record.model_copy(update={"target": bins}))
     rewritten(own_set.root, "logits", [[0.0, 0.0]] * rows)
     answer = explain_row(own_set.root.parent, "opinion:train:0")["teacher's answer"]
     assert (answer["score"], answer["probabilities"]) == (2.5, {"0": 0.5, "5": 0.5})
@@ -119,10 +119,10 @@ def test_a_changed_file_or_tokenizer_is_refused(own_set: LogitSet) -> None:
     with pytest.raises(IntegrityError, match="not the tokenizer that the ids come from"):
         explain_row(own_set.root.parent, "opinion:train:0")
     tokenizer.write_text(before)
-    path = own_set.root / own_set.manifest.shards_of("train")[1].path
+    path = own_set.root / own_set.record.shards_of("train")[1].path
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(IntegrityError, match="its SHA-256 is not the one"):
-        explain_row(own_set.root.parent, f"opinion:train:{own_set.manifest.shards_of('train')[1].start}")
+        explain_row(own_set.root.parent, f"opinion:train:{own_set.record.shards_of('train')[1].start}")
     assert explain_row(own_set.root.parent, "opinion:train:0")
 
 
@@ -150,7 +150,7 @@ def test_sets_of_tokens_are_shown_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_set_without_text_says_so(opinion_set: LogitSet) -> None:
-    with without_text(opinion_set.root, opinion_set.manifest) as (bare, _):
+    with without_text(opinion_set.root, opinion_set.record) as (bare, _):
         text = explain_row(bare.parent, "opinion:train:0")["row"]
     assert [text[key] for key in ("sentence1", "tokens1", "text_hash_belongs_to_text")] == [None] * 3
 

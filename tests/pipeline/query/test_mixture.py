@@ -70,7 +70,7 @@ def test_all_but_the_logits_is_the_first_sets(undecided: LogitSet, decided: Logi
     columns = ("source_row", "variant", "sentence1", "sentence2", "ids1", "label", "score")
     mixed = open_sets([undecided.root, decided.root])
     assert mixed.read("validation", columns).equals(undecided.read("validation", columns))
-    assert mixed.manifest == undecided.manifest
+    assert mixed.record == undecided.record
 
 
 def test_a_condition_sees_the_mixed_rows(undecided: LogitSet, decided: LogitSet) -> None:
@@ -87,7 +87,7 @@ def turned(_: str, rows: list[Row]) -> list[Row]:
 
 
 def test_labels_in_another_order_are_put_in_the_first_sets(opinion_set: LogitSet, tmp_path: Path) -> None:
-    names = opinion_set.manifest.target.names
+    names = opinion_set.record.target.names
     other = rewritten(opinion_set, tmp_path / "turned", turned, names=names[::-1])
     mixed = open_sets([opinion_set.root, other.root], "weighted:1,9")
     assert np.array(probabilities(mixed)) == pytest.approx(np.array(probabilities(opinion_set)), abs=1e-6)
@@ -180,7 +180,7 @@ def test_with_another_tokenizer_and_another_text_or_none_nothing_is_proved(
         open_sets([roles_set.root, other.root])
     other = rewritten(opinion_set, tmp_path / "other", lambda _, rows: rows, new_tokenizer=True)
     with (
-        without_text(other.root, other.manifest) as (bare, _),
+        without_text(other.root, other.record) as (bare, _),
         pytest.raises(DataError, match=r"text .*, none in .*; with two tokenizers only texts are a proof"),
     ):
         open_sets([opinion_set.root, bare])
@@ -191,13 +191,13 @@ def test_of_sets_without_text_the_hashes_are_the_proof(opinion_set: LogitSet, tm
         return [row | {"sentence1": "quite another"} if row["source_row"] == 9 else row for row in rows]
 
     same = rewritten(opinion_set, tmp_path / "same", with_logits(lambda row: [row, 0.0]))
-    with without_text(same.root, same.manifest) as (bare, _):
+    with without_text(same.root, same.record) as (bare, _):
         mixed = open_sets([opinion_set.root, bare], "weighted:1e-9,1")
         rows = mixed.read("train", ("source_row", "logits[1] - logits[2] as difference"))
     assert rows.column("difference").to_pylist()[:15] == pytest.approx(list(range(15)), abs=1e-3)
     other = rewritten(opinion_set, tmp_path / "other", mistaken)
     with (
-        without_text(other.root, other.manifest) as (bare, _),
+        without_text(other.root, other.record) as (bare, _),
         pytest.raises(DataError, match=r"source row 9, variant 0: text '.*' in .*, none in"),
     ):
         open_sets([opinion_set.root, bare])
@@ -208,7 +208,7 @@ def test_other_gold_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
         return [row | {"label": 1 - row["label"] if row["source_row"] >= 11 else row["label"]} for row in rows]
 
     other = rewritten(opinion_set, tmp_path / "wrong", wrong)
-    names = opinion_set.manifest.target.names
+    names = opinion_set.record.target.names
     label = opinion_set.read("train", ("label",)).column("label")[11].as_py()
     expected = f"train, source row 11, variant 0: gold {names[label]!r} in {opinion_set.root}, {names[1 - label]!r} in"
     with pytest.raises(DataError) as caught:
@@ -224,7 +224,7 @@ def test_sets_that_do_not_fit_are_told_all_at_once(opinion_set: LogitSet, roles_
     with pytest.raises(ConfigError) as caught:
         open_sets([opinion_set.root, other.root, roles_set.root, opinion_set.root])
     message = str(caught.value)
-    ours = ", ".join(opinion_set.manifest.target.names)
+    ours = ", ".join(opinion_set.record.target.names)
     assert f"{other.root}: its labels are bad, god, but those of {opinion_set.root} {ours}" in message
     assert f"{roles_set.root} and {opinion_set.root}: one is of pairs, the other is not" in message
     assert f"{opinion_set.root}: is given twice" in message
@@ -262,8 +262,8 @@ def test_a_damaged_set_is_not_mixed(opinion_set: LogitSet, decided: LogitSet, tm
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     with pytest.raises(DistillError, match="SHA-256"):
         open_sets([opinion_set.root, copy])
-    manifest = json.loads((copy / FILE_NAME).read_text())
-    (copy / FILE_NAME).write_text(json.dumps(manifest | {"state": "complete"}))
+    record = json.loads((copy / FILE_NAME).read_text())
+    (copy / FILE_NAME).write_text(json.dumps(record | {"state": "complete"}))
     with pytest.raises(DistillError, match="not verified"):
         open_sets([opinion_set.root, copy])
 
@@ -272,7 +272,7 @@ def test_the_comparison_says_what_the_macro_says(opinion_set: LogitSet, decided:
     mixed = open_sets([opinion_set.root, decided.root])
     assert isinstance(mixed, Mixture)
     comparison = compare_teachers(mixed)
-    views = {one.view: [one.root / shard.path for shard in one.manifest.shards] for one in mixed.sets}
+    views = {one.view: [one.root / shard.path for shard in one.record.shards] for one in mixed.sets}
     with open_files(views) as connection:
         rows = select(connection, "select split, n, agreement, kl from agreement('opinion', 'decided')").fetchall()
     for split, count, agreement, kl in rows:

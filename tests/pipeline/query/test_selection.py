@@ -58,7 +58,7 @@ def test_only_training_rows_are_seen(opinion_set: LogitSet, flat: LogitSet) -> N
     query = "select source_row, variant, (select count(*) from opinion) + (select count(*) from flat_1) as weight "
     rows = chosen(both, query + "from opinion limit 1")
     assert [row["weight"] for row in rows] == [96 + 50]
-    shard = opinion_set.root / opinion_set.manifest.shards_of("validation")[0].path
+    shard = opinion_set.root / opinion_set.record.shards_of("validation")[0].path
     with pytest.raises(QueryError, match="read_parquet"):
         chosen(both, f"select source_row, variant from read_parquet('{shard}')")
 

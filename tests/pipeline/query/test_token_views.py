@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import DataError, QueryError
 from pipeline.logit_set.parts import CodecName
-from pipeline.logit_set.record import FILE_NAME, write_manifest
+from pipeline.logit_set.record import FILE_NAME, write_set_record
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.query.catalog import build_catalog, open_catalog
 from pipeline.sql.gate import add_macros, select
@@ -28,7 +28,7 @@ def ask(store: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def stored(token_set: TokenSet) -> pa.Table:
-    shards = [shard for split in token_set.manifest.splits for shard in token_set.shards(split)]
+    shards = [shard for split in token_set.record.splits for shard in token_set.shards(split)]
     return pa.concat_tables([table for shard in shards for table in token_set.read_shard(shard)])
 
 
@@ -104,7 +104,7 @@ def test_the_tables_describe_sets_of_tokens(tmp_path: Path) -> None:
 def test_a_vocabulary_is_listed_once(tmp_path: Path) -> None:
     one = write_set(tmp_path / "one", CODECS_BY_NAME["topk"])
     write_set(tmp_path / "two", CODECS_BY_NAME["sampled"])
-    key = one.manifest.tokenizer.sha256
+    key = one.record.tokenizer.sha256
     assert ask(tmp_path, "select * from vocabulary order by id") == [(key, i, word) for i, word in enumerate(WORDS)]
 
 
@@ -125,12 +125,12 @@ def test_a_candidate_without_a_word_is_not_left_out(tmp_path: Path) -> None:
     token_set = write_set(tmp_path / "colours", CODECS_BY_NAME["dense"], words)
     rows = ask(tmp_path, "select candidate, count(*) from colours_words group by 1 order by 1")
     assert rows == [("blue", 9), ("green", 9), ("red", 9), (None, 9)]
-    assert token_set.manifest.tokenizer.vocabulary_size == 10
+    assert token_set.record.tokenizer.vocabulary_size == 10
 
 
 def test_a_staged_set_has_no_views(tmp_path: Path) -> None:
     token_set = write_set(tmp_path / "colours", CODECS_BY_NAME["topk"])
-    write_manifest(tmp_path / "colours", token_set.manifest.model_copy(update={"state": "staged"}))
+    write_set_record(tmp_path / "colours", token_set.record.model_copy(update={"state": "staged"}))
     assert ask(tmp_path, "select state from sets") == [("staged",)]
     for view in ("colours", "colours_words"):
         with pytest.raises(QueryError, match=f"{view} does not exist"):
@@ -163,12 +163,12 @@ def test_a_damaged_set_is_left_out_with_a_warning(
     if damage == "tokenizer":
         (torn.root / "tokenizer.json").write_text("{}")
     elif damage == "codec":
-        write_manifest(torn.root, torn.manifest.model_copy(update={"codec": CODECS_BY_NAME["sampled"]}))
+        write_set_record(torn.root, torn.record.model_copy(update={"codec": CODECS_BY_NAME["sampled"]}))
     elif damage == "version":
         values = json.loads((torn.root / FILE_NAME).read_text())
         (torn.root / FILE_NAME).write_text(json.dumps(values | {"format_version": 1}))
     else:
-        (torn.root / torn.manifest.shards[0].path).write_bytes(b"torn")
+        (torn.root / torn.record.shards[0].path).write_bytes(b"torn")
     assert ask(tmp_path, "select count(*) from sound") == [(7,)]
     assert "warning: left out of the catalog" in capsys.readouterr().err
 

@@ -176,7 +176,7 @@ def test_the_page_of_a_set_says_what_numpy_says(opinion_set: LogitSet, opinion_p
     assert scores[1] == ["validation", "40", f"{(answer_N == label_N).mean():.4f}"]
     assert scores[2][:2] == ["train", "96"]
     figures = figures_of(opinion_page)
-    names = opinion_set.manifest.target.names
+    names = opinion_set.record.target.names
     confusion = figures["Split validation", "Confusion of the teacher"]
     expected = {(names[g], names[a]): int(((label_N == g) & (answer_N == a)).sum()) for g in (0, 1) for a in (0, 1)}
     assert {(row["gold"], row["teacher"]): row["n"] for row in confusion} == {k: n for k, n in expected.items() if n}
@@ -198,7 +198,7 @@ def test_a_page_needs_nothing_else_and_is_the_same_each_time(augmented_set: Logi
 
 
 def test_variants_are_told_of(augmented_set: LogitSet, augmented_page: Page) -> None:
-    record = augmented_set.manifest.augmentation  # type: ignore[attr-defined]
+    record = augmented_set.record.augmentation  # type: ignore[attr-defined]
     parsed = Parsed(render(augmented_page))
     (row,) = parsed.tables["How often the teacher changes its mind"][1:]
     assert row[:2] == ["mask", str(record.rows)]
@@ -218,12 +218,12 @@ def test_a_set_of_a_corpus_has_its_record(token_store: Path) -> None:
 def hostile_set(opinion_set: LogitSet, folder: Path) -> Path:
     """A copy whose labels, teacher and texts mean harm."""
     root = Path(shutil.copytree(opinion_set.root, folder / "opinion"))
-    shard = opinion_set.manifest.shards_of("validation")[0]
+    shard = opinion_set.record.shards_of("validation")[0]
     table = pq.read_table(root / shard.path, partitioning=None)
     texts = pa.array(["<script>alert(2)</script>"] * table.num_rows)
     place = table.column_names.index("sentence1")
     table = table.set_column(place, table.schema.field("sentence1"), texts)
-    write_examples(root / shard.path, table, footer_of(opinion_set.manifest, shard))
+    write_examples(root / shard.path, table, footer_of(opinion_set.record, shard))
     values = json.loads((root / FILE_NAME).read_text())
     for entry in values["shards"]:
         if entry["split"] == shard.split and entry["index"] == shard.index:
@@ -246,7 +246,7 @@ def test_a_hostile_set_does_no_harm(opinion_set: LogitSet, opinion_page: Page, t
 
 def test_a_changed_file_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
     root = Path(shutil.copytree(opinion_set.root, tmp_path / "opinion"))
-    path = root / opinion_set.manifest.shards[0].path
+    path = root / opinion_set.record.shards[0].path
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(IntegrityError, match="SHA-256"):
         set_page(root)

@@ -15,7 +15,7 @@ from pipeline import console
 from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import DerivedManifest, ExamplesManifest
+from pipeline.logit_set.record import DerivedRecord, ExamplesRecord
 from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import open_catalog
 from pipeline.sharing.config import JoinConfig
@@ -71,9 +71,9 @@ def test_with_all_its_rows_it_is_the_set_that_it_was(
         for root in (opinion_set.root, found.root)
     )
     assert after == before
-    manifest = found.manifest
-    assert (manifest.fingerprint, manifest.scores) == (opinion_set.manifest.fingerprint, opinion_set.manifest.scores)
-    assert (manifest.format_version, manifest.state) == (1, "verified")
+    record = found.record
+    assert (record.fingerprint, record.scores) == (opinion_set.record.fingerprint, opinion_set.record.scores)
+    assert (record.format_version, record.state) == (1, "verified")
     assert found.matched == {"validation": VALIDATION_ROWS, "train": TRAIN_ROWS}
     for left in (found.extra, found.missing, found.other_gold):
         assert left == {"validation": [], "train": []}
@@ -84,7 +84,7 @@ def test_variants_without_their_texts_are_left_behind(
 ) -> None:
     send(augmented_set.root, str(tmp_path / "blind"), without_text=True)
     found = joined(tmp_path / "blind", work, work / "data", tmp_path)
-    assert found.manifest.fingerprint == opinion_set.manifest.fingerprint
+    assert found.record.fingerprint == opinion_set.record.fingerprint
     keys = augmented_set.read("train", ("source_row", "variant"), "variant > 0").to_pylist()
     assert found.missing == {"validation": [], "train": [(row["source_row"], row["variant"]) for row in keys]}
 
@@ -136,9 +136,9 @@ def test_any_choice_of_rows_gets_the_logits_of_its_texts(
     assert found.extra["train"] == [place for place, k in enumerate(picks) if k < 0]
     assert all(row["logits"] == logits[row["sentence1"]] for row in got)
     assert all(row["logits"] == logits[row["sentence1"]] for row in rows(found.root, "validation"))
-    manifest = found.manifest
-    assert isinstance(manifest, DerivedManifest) == (min(picks) < 0)
-    assert ("joined" in manifest.settings) == (min(picks) < 0)
+    record = found.record
+    assert isinstance(record, DerivedRecord) == (min(picks) < 0)
+    assert ("joined" in record.settings) == (min(picks) < 0)
 
 
 def test_gold_is_ones_own(blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_gold_is_ones_own(blind: Path, opinion_set: LogitSet, work: Path, tmp_pa
     before, after = rows(opinion_set.root), rows(found.root)
     assert [k for k in range(TRAIN_ROWS) if before[k] != after[k]] == [5]
     assert after[5] == before[5] | {"label": 1 - before[5]["label"]}
-    assert found.manifest.fingerprint != opinion_set.manifest.fingerprint
+    assert found.record.fingerprint != opinion_set.record.fingerprint
 
 
 def test_of_equal_texts_the_one_at_the_same_place_counts(work: Path, teachers: Path, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_of_equal_texts_the_one_at_the_same_place_counts(work: Path, teachers: P
     send(tmp_path / "store" / "opinion", str(tmp_path / "blind"), without_text=True)
     found = joined(tmp_path / "blind", work, own, tmp_path / "store")
     assert found.other_gold == {"validation": [], "train": []}
-    assert found.manifest.fingerprint == open_set(tmp_path / "store" / "opinion").manifest.fingerprint
+    assert found.record.fingerprint == open_set(tmp_path / "store" / "opinion").record.fingerprint
 
 
 @pytest.fixture
@@ -170,25 +170,25 @@ def gaps(blind: Path, work: Path, tmp_path: Path) -> Joined:
 
 
 def test_a_set_with_gaps_says_so_and_is_used_like_any_other(gaps: Joined, tmp_path: Path) -> None:
-    manifest = gaps.manifest
-    assert isinstance(manifest, DerivedManifest)
-    verify_shards(gaps.root, manifest)
-    assert {name: (record.rows, record.absent) for name, record in manifest.splits.items()} == {
+    record = gaps.record
+    assert isinstance(record, DerivedRecord)
+    verify_shards(gaps.root, record)
+    assert {name: (described.rows, described.absent) for name, described in record.splits.items()} == {
         "validation": (VALIDATION_ROWS, 0),
         "train": (TRAIN_ROWS, 4),
     }
-    assert manifest.rows_of("train") == TRAIN_ROWS - 4
+    assert record.rows_of("train") == TRAIN_ROWS - 4
     assert len(load_examples(open_set(gaps.root), "train")) == TRAIN_ROWS - 4
     with open_catalog(tmp_path / "store") as connection:
         assert connection.execute("select max(source_row), count(*) from joined where split = 'train'").fetchone() == (
             TRAIN_ROWS - 5,
             TRAIN_ROWS - 4,
         )
-    manifest = manifest.model_copy(
-        update={"splits": dict(manifest.splits) | {"train": manifest.splits["train"].model_copy(update={"absent": 3})}}
+    record = record.model_copy(
+        update={"splits": dict(record.splits) | {"train": record.splits["train"].model_copy(update={"absent": 3})}}
     )
     with pytest.raises(IntegrityError, match=r"'train': 92 source rows, but distill\.json says 93"):
-        verify_shards(gaps.root, manifest)
+        verify_shards(gaps.root, record)
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_a_split_that_one_does_not_have_is_missing(
     there = {row["sentence1"] for row in rows(opinion_set.root)}  # a text is known wherever it stands
     gone = [k for k, row in enumerate(rows(opinion_set.root, "validation")) if row["sentence1"] not in there]
     assert found.missing["validation"] == [(k, 0) for k in gone]
-    assert list(found.manifest.splits) == ["train"]
+    assert list(found.record.splits) == ["train"]
 
 
 def test_what_does_not_fit_is_refused(blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
@@ -237,17 +237,17 @@ def test_what_does_not_fit_is_refused(blind: Path, opinion_set: LogitSet, work: 
 
 def test_a_damaged_set_is_refused(blind: Path, work: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(blind, tmp_path / "blind"))
-    manifest = open_manifest(root)
-    first, second = (root / shard.path for shard in manifest.shards_of("train")[:2])
+    record = open_record(root)
+    first, second = (root / shard.path for shard in record.shards_of("train")[:2])
     shutil.copyfile(second, first)  # sound by itself, but not what distill.json says
     with pytest.raises(IntegrityError, match=r"train-00000-of-00004\.parquet"):
         joined(root, work, work / "data", tmp_path)
 
 
-def open_manifest(root: Path) -> ExamplesManifest:
+def open_record(root: Path) -> ExamplesRecord:
     from pipeline.logit_set.record import read_kind
 
-    return read_kind(root, DerivedManifest, "")
+    return read_kind(root, DerivedRecord, "")
 
 
 def test_the_command_tells_the_rows(blind: Path, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ import pipeline.sharing.push
 from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, read_manifest, write_manifest
+from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, read_set_record, write_set_record
 from pipeline.logit_set.writer import finish_set
 from pipeline.query.catalog import open_catalog
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL
-from tests.helpers.places import contents, edit_manifest, fetch, objects, replace, send
+from tests.helpers.places import contents, edit_record, fetch, objects, replace, send
 from tests.pipeline.logit_set.test_verify import rewrite, with_logit
 
 
@@ -28,9 +28,9 @@ def inodes(root: Path) -> dict[str, int]:
 
 def changed(logit_set: LogitSet, number: int = 3) -> str:
     """Rewrites a shard with another logit, consistently: a set of the same settings with other bytes."""
-    manifest = rewrite(logit_set, lambda table: with_logit(table, 9), number)
-    finish_set(logit_set.root, manifest, manifest.scores)
-    return manifest.shards[number].path
+    record = rewrite(logit_set, lambda table: with_logit(table, 9), number)
+    finish_set(logit_set.root, record, record.scores)
+    return record.shards[number].path
 
 
 def test_a_set_comes_out_as_it_went_in(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_set_comes_out_as_it_went_in(opinion_set: LogitSet, place: str, tmp_pa
     pulled = fetch(place, tmp_path / "store")
     assert pulled.root == tmp_path / "store" / "opinion"
     assert contents(tmp_path / "store") == {f"opinion/{n}": data for n, data in contents(opinion_set.root).items()}
-    assert pulled.manifest == opinion_set.manifest
+    assert pulled.record == opinion_set.record
     with open_catalog(tmp_path / "store") as connection:
         assert connection.execute("select count(*) from opinion").fetchone() == (136,)
 
@@ -97,7 +97,7 @@ def test_the_old_set_stays_until_a_file_of_it_must_go(
     fail_for(monkeypatch, "README")
     with pytest.raises(DataError, match="the line is dead"):
         send(own_set.root, place)
-    assert objects(place)[FILE_NAME] == old  # the card is no part of what the manifest answers for
+    assert objects(place)[FILE_NAME] == old  # the card is no part of what the record answers for
     path = changed(own_set)
     fail_for(monkeypatch, Path(path).name)
     with pytest.raises(DataError, match="the line is dead"):
@@ -121,7 +121,7 @@ def test_a_pull_whose_transport_fails_leaves_nothing_usable_and_goes_on(
     staged = contents(tmp_path / "store" / FOLDER / "opinion").keys()
     monkeypatch.setattr(*open_file)
     pulled = fetch(str(tmp_path / "there"), tmp_path / "store")
-    shards = {shard.path for shard in opinion_set.manifest.shards}
+    shards = {shard.path for shard in opinion_set.record.shards}
     assert set(pulled.fetched) - {TOKENIZER_FILE} == shards - staged
     assert [path.name for path in (tmp_path / "store").iterdir() if path.is_dir()] == ["opinion"]
 
@@ -165,7 +165,7 @@ def test_another_set_is_replaced_only_on_demand(
     assert objects(place) == contents(opinion_set.root)
     with pytest.raises(ConfigError, match=r"opinion: another set has this name .*another --name, or use --replace"):
         fetch(place, tmp_path / "store")
-    assert open_set(tmp_path / "store" / "opinion").manifest == augmented_set.manifest
+    assert open_set(tmp_path / "store" / "opinion").record == augmented_set.record
     fetch(place, tmp_path / "store", replace=True)
     assert contents(tmp_path / "store" / "opinion") == contents(opinion_set.root)
 
@@ -189,14 +189,14 @@ def test_what_an_interrupted_pull_of_another_set_left_does_not_stay(opinion_set:
     send(opinion_set.root, str(tmp_path / "there"))
     stray = tmp_path / "store" / FOLDER / "opinion" / "examples" / "train-00000-of-00009.parquet"
     stray.parent.mkdir(parents=True)
-    shutil.copyfile(opinion_set.root / opinion_set.manifest.shards[0].path, stray)
+    shutil.copyfile(opinion_set.root / opinion_set.record.shards[0].path, stray)
     fetch(str(tmp_path / "there"), tmp_path / "store")
     assert contents(tmp_path / "store" / "opinion") == contents(opinion_set.root)
 
 
 def test_a_set_that_was_never_verified_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
-    edit_manifest(str(tmp_path / "there"), lambda m: m.update(state="complete"))
+    edit_record(str(tmp_path / "there"), lambda m: m.update(state="complete"))
     with pytest.raises(IntegrityError, match=r"never finished \(state 'complete'\)"):
         fetch(str(tmp_path / "there"), tmp_path / "store")
 
@@ -254,7 +254,7 @@ def test_a_card_is_never_anybody_elses(opinion_set: LogitSet, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
-        (lambda root: write_manifest(root, read_manifest(root).model_copy(update={"state": "complete"})), None, ""),
+        (lambda root: write_set_record(root, read_set_record(root).model_copy(update={"state": "complete"})), None, ""),
         (lambda root: (root / "README.md").unlink(), IntegrityError, r"README\.md: missing.*distill card SET --write"),
         (lambda root: os.truncate(root / "examples/train-00000-of-00004.parquet", 9), IntegrityError, "9 bytes, but"),
     ],
@@ -273,8 +273,8 @@ def test_texts_of_doubtful_licence_are_pushed_with_a_warning(
 ) -> None:
     send(own_set.root, str(tmp_path / "open"))
     assert capsys.readouterr().err.count("unclear") == 0  # the demo's texts are CC0
-    task = own_set.manifest.task.model_copy(update={"licence": "CC BY-NC 4.0, research only"})
-    write_manifest(own_set.root, own_set.manifest.model_copy(update={"task": task}))
+    task = own_set.record.task.model_copy(update={"licence": "CC BY-NC 4.0, research only"})
+    write_set_record(own_set.root, own_set.record.model_copy(update={"task": task}))
     send(own_set.root, str(tmp_path / "doubtful"))
     assert "unclear (licence: CC BY-NC 4.0, research only)" in " ".join(capsys.readouterr().err.split())
     send(own_set.root, str(tmp_path / "without"), without_text=True)
@@ -292,7 +292,7 @@ def test_commands_print_what_was_done(opinion_set: LogitSet, tmp_path: Path) -> 
     assert (pulled["root"], pulled["state"]) == (str(tmp_path / "mine"), "verified")
     assert open_set(tmp_path / "mine").read("train", ("logits",)).num_rows == 96
     verified = json.loads(run("verify", "mine", "--store", tmp_path, "--json").stdout)
-    assert verified["fingerprint"] == opinion_set.manifest.fingerprint
+    assert verified["fingerprint"] == opinion_set.record.fingerprint
     assert run("card", "mine", "--store", tmp_path).stdout == (opinion_set.root / "README.md").read_text()
     (tmp_path / "mine" / "README.md").unlink()
     run("card", "mine", "--store", tmp_path, "--write")
@@ -318,9 +318,9 @@ def test_no_such_place_is_one_message(url: str, message: str, tmp_path: Path) ->
 @pytest.mark.parametrize("state", ["staged", "complete"])
 def test_a_set_that_is_not_finished_is_not_verified(own_set: LogitSet, state: str) -> None:
     assert CliRunner().invoke(app, ["verify", str(own_set.root)]).exit_code == 0
-    write_manifest(own_set.root, own_set.manifest.model_copy(update={"state": state}))
+    write_set_record(own_set.root, own_set.record.model_copy(update={"state": state}))
     result = CliRunner().invoke(app, ["verify", str(own_set.root)])
     assert result.exit_code == 2
-    assert f"not finished yet; repeat its command to finish it: {own_set.manifest.command}" in " ".join(
+    assert f"not finished yet; repeat its command to finish it: {own_set.record.command}" in " ".join(
         result.stderr.split()
     )

@@ -68,9 +68,9 @@ def test_a_pull_that_is_killed_leaves_nothing_usable_and_goes_on(
     kill_half_way("open", "pull", f"{bucket}/set", "--store", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [FOLDER]
     arrived = {name for name in contents(tmp_path / FOLDER / "opinion") if name.endswith(".parquet")}
-    assert 0 < len(arrived) < len(opinion_set.manifest.shards)
+    assert 0 < len(arrived) < len(opinion_set.record.shards)
     pulled = fetch(f"{bucket}/set", tmp_path)
-    shards = {shard.path for shard in opinion_set.manifest.shards}
+    shards = {shard.path for shard in opinion_set.record.shards}
     assert set(pulled.fetched) == (shards - arrived) | {TOKENIZER_FILE}
     assert contents(tmp_path) == {f"opinion/{name}": data for name, data in contents(opinion_set.root).items()}
 

@@ -10,38 +10,38 @@ from pipeline.errors import ConfigError
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.examples import TEXT_COLUMNS
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import AugmentedManifest, DerivedManifest, fingerprint
+from pipeline.logit_set.record import AugmentedRecord, DerivedRecord, fingerprint
 from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import open_catalog
 from tests.helpers.places import contents, fetch, send
 
 
-def text_free(logit_set: LogitSet, folder: Path) -> tuple[Path, DerivedManifest]:
+def text_free(logit_set: LogitSet, folder: Path) -> tuple[Path, DerivedRecord]:
     """The set as it arrives somewhere else."""
     send(logit_set.root, str(folder / "there"), without_text=True)
     pulled = fetch(str(folder / "there"), folder / "store")
-    assert isinstance(pulled.manifest, DerivedManifest)
-    return pulled.root, pulled.manifest
+    assert isinstance(pulled.record, DerivedRecord)
+    return pulled.root, pulled.record
 
 
-def rows(root: Path, manifest: DerivedManifest) -> list[dict[str, Any]]:
-    tables = [pq.read_table(root / shard.path, partitioning=None) for shard in manifest.shards]
+def rows(root: Path, record: DerivedRecord) -> list[dict[str, Any]]:
+    tables = [pq.read_table(root / shard.path, partitioning=None) for shard in record.shards]
     return [row for table in tables for row in table.to_pylist()]
 
 
 def test_all_but_the_text_is_there(roles_set: LogitSet, tmp_path: Path) -> None:
-    root, manifest = text_free(roles_set, tmp_path)
-    verify_shards(root, manifest)
-    assert (manifest.state, manifest.has_text, manifest.format_version) == ("verified", False, 4)
-    assert manifest.settings == roles_set.manifest.settings | {"text": "left out"}
-    assert manifest.fingerprint == fingerprint(manifest.settings) != roles_set.manifest.fingerprint
-    assert manifest.scores == roles_set.manifest.scores
+    root, record = text_free(roles_set, tmp_path)
+    verify_shards(root, record)
+    assert (record.state, record.has_text, record.format_version) == ("verified", False, 4)
+    assert record.settings == roles_set.record.settings | {"text": "left out"}
+    assert record.fingerprint == fingerprint(record.settings) != roles_set.record.fingerprint
+    assert record.scores == roles_set.record.scores
     whole = [
         {name: value for name, value in row.items() if name not in TEXT_COLUMNS}
-        for shard in roles_set.manifest.shards
+        for shard in roles_set.record.shards
         for row in pq.read_table(roles_set.root / shard.path, partitioning=None).to_pylist()
     ]
-    assert rows(root, manifest) == whole
+    assert rows(root, record) == whole
     assert {"text_hash", "logits", "label"} <= whole[0].keys()
     with open_catalog(tmp_path / "store") as connection:
         assert connection.execute("select count(logits) from roles").fetchone() == (136,)
@@ -50,34 +50,34 @@ def test_all_but_the_text_is_there(roles_set: LogitSet, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["opinion_set", "roles_set", "augmented_set"])
 def test_no_text_is_left_anywhere(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     logit_set: LogitSet = request.getfixturevalue(name)
-    root, manifest = text_free(logit_set, tmp_path)
+    root, record = text_free(logit_set, tmp_path)
     whole = logit_set.read("train", ("sentence1", "sentence2")).to_pylist()
     texts = {text for row in whole for text in row.values() if text is not None}
     assert len(texts) > 10
-    values = [value for row in rows(root, manifest) for value in row.values()]
+    values = [value for row in rows(root, record) for value in row.values()]
     assert not {value for value in values if isinstance(value, str)} & texts
-    assert not any(isinstance(value, list) and len(value) != manifest.target.num_logits for value in values)
+    assert not any(isinstance(value, list) and len(value) != record.target.num_logits for value in values)
     for folder in (tmp_path / "there", root):
         data = b"\n".join(contents(folder).values()).lower()
         assert not [text for text in texts if text.lower().encode() in data]
-    assert all("sentence" not in str(pq.read_schema(root / shard.path)) for shard in manifest.shards)
+    assert all("sentence" not in str(pq.read_schema(root / shard.path)) for shard in record.shards)
 
 
 def test_variants_are_kept_and_their_sample_is_not(augmented_set: LogitSet, tmp_path: Path) -> None:
-    before = augmented_set.manifest
-    assert isinstance(before, AugmentedManifest)
+    before = augmented_set.record
+    assert isinstance(before, AugmentedRecord)
     assert before.augmentation.sample
-    root, manifest = text_free(augmented_set, tmp_path)
-    assert manifest.augmentation == before.augmentation.model_copy(update={"sample": ()})
-    assert sum(row["variant"] > 0 for row in rows(root, manifest)) == before.augmentation.rows > 0
+    root, record = text_free(augmented_set, tmp_path)
+    assert record.augmentation == before.augmentation.model_copy(update={"sample": ()})
+    assert sum(row["variant"] > 0 for row in rows(root, record)) == before.augmentation.rows > 0
     assert "| row | origin | original | variant |" in card_text(before)
-    assert "| row | origin | original | variant |" not in card_text(manifest)
+    assert "| row | origin | original | variant |" not in card_text(record)
 
 
 def test_the_card_says_what_to_do(opinion_set: LogitSet, tmp_path: Path) -> None:
-    root, manifest = text_free(opinion_set, tmp_path)
+    root, record = text_free(opinion_set, tmp_path)
     text = (root / "README.md").read_text()
-    assert text == card_text(manifest)
+    assert text == card_text(record)
     assert "The texts are not in this set" in text
     assert "distill join" in text
     assert "`sentence1`" not in text

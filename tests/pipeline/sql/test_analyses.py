@@ -186,7 +186,7 @@ def test_on_real_sets(store: Path, opinion_set: LogitSet, tmp_path: Path) -> Non
 
     with open_catalog(shelf) as opened:
         accuracy = select(opened, "select accuracy from calibration_error(opinion) where split = 'train'").fetchall()
-        assert accuracy == [(pytest.approx(opinion_set.manifest.scores["train"]["accuracy"]),)]
+        assert accuracy == [(pytest.approx(opinion_set.record.scores["train"]["accuracy"]),)]
         assert select(opened, "from agreement(opinion, opinion_2)").fetchall() == [
             ("train", 96, 1.0, 0.0),
             ("validation", 40, 1.0, 0.0),

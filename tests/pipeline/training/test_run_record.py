@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
-from pipeline.training.run_record import finish_run, read_record, start_run
+from pipeline.training.run_record import finish_run, read_run_record, start_run
 
 SETTINGS = {"seed": 1, "learning_rate": 5e-4, "where": None, "sizes": [20, 400], "name": "é"}
 
@@ -12,22 +12,22 @@ def test_life_of_a_run(tmp_path: Path) -> None:
     path, checkpoint = tmp_path / "run.json", tmp_path / "checkpoint"
     assert start_run(path, SETTINGS, "distill train-student", checkpoint, {"place": "a"}) is None
     begun = {"state": "running", "command": "distill train-student", "settings": SETTINGS}
-    assert read_record(path) == begun | {"place": "a"}
+    assert read_run_record(path) == begun | {"place": "a"}
     checkpoint.touch()
     assert start_run(path, SETTINGS, "the same again", checkpoint) is None  # interrupted: it goes on
     finished = finish_run(path, {"accuracy": 0.9})
     assert finished["state"] == "finished"
-    assert start_run(path, SETTINGS, "once more", checkpoint) == finished == read_record(path)
+    assert start_run(path, SETTINGS, "once more", checkpoint) == finished == read_run_record(path)
     assert finished["command"] == "distill train-student"
     moved = start_run(path, SETTINGS, "once more", checkpoint, {"place": "b"})
-    assert moved == read_record(path) == finished | {"place": "b"}  # places follow the last try
+    assert moved == read_run_record(path) == finished | {"place": "b"}  # places follow the last try
 
 
 def test_a_run_without_a_checkpoint_has_nothing_to_lose(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     start_run(path, SETTINGS, "mistyped", tmp_path / "checkpoint")
     assert start_run(path, SETTINGS | {"seed": 2}, "mended", tmp_path / "checkpoint") is None
-    assert read_record(path)["settings"]["seed"] == 2
+    assert read_run_record(path)["settings"]["seed"] == 2
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -73,4 +73,4 @@ def test_damaged_record(tmp_path: Path, text: str | bytes, message: str) -> None
 
 def test_missing_record(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=f"{tmp_path.name}: not a run: it has no run\\.json"):
-        read_record(tmp_path / "run.json")
+        read_run_record(tmp_path / "run.json")

@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 
 from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import Target
-from pipeline.training.run_record import Record
+from pipeline.training.run_record import RunRecord
 from student.export import with_small_tables
 from student.model.card import card_text
 from student.model.model import Student, num_bytes, num_parameters
@@ -17,7 +17,7 @@ from student.predict import Predictor
 from student.train.train import train
 from teacher.dump.examples import dump
 from tests.conftest import dump_config
-from tests.student.conftest import tiny_config
+from tests.helpers.students import tiny_config
 
 KEPT = ("config.json", "model.safetensors", "tokenizer.json", "README.md")
 
@@ -32,7 +32,7 @@ def front_matter(card: ModelCard) -> dict[str, Any]:
     return vars(card.data)
 
 
-def record_of(run: Path) -> Record:
+def record_of(run: Path) -> RunRecord:
     return dict(json.loads((run / "run.json").read_text()))
 
 

@@ -13,7 +13,7 @@ from student.model.architecture import MIN_CNN_SIDE, StudentConfig, design
 from student.model.heads import BiLstmHead, cnn_head, linear_head, mlp_head
 from student.model.model import Student
 from student.train.train import train
-from tests.student.conftest import tiny_config, weights
+from tests.helpers.students import tiny_config, weights
 from tests.student.model.test_model import padded, student, student_config
 
 CLASSES = 3  # of student_config

@@ -25,7 +25,7 @@ from student.model.model import Student
 from student.predict import Predictor
 from student.train.train import train
 from student.train.training_data import task_facts
-from tests.student.conftest import tiny_config, weights
+from tests.helpers.students import tiny_config, weights
 from tests.student.model.test_model import student, student_config
 
 SPECIAL = ((1,), (2,), (2,))

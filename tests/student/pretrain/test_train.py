@@ -22,8 +22,8 @@ from student.pretrain.data import Stream, read_pool
 from student.pretrain.model import MlmConfig, MlmStudent, read_encoder_config
 from student.pretrain.train import pretrain
 from student.train.train import train
-from tests.student.conftest import tiny_config, weights
-from tests.teacher.conftest import distill, kill_when
+from tests.helpers.commands import distill, kill_when
+from tests.helpers.students import tiny_config, weights
 
 CONFIG = MlmConfig(
     corpus="tiny",
@@ -112,7 +112,7 @@ def test_a_student_learns_from_every_codec(token_store: Path, tmp_path: Path, co
     first, *_, last = record["result"]["history"]
     assert last["validation"]["teacher_loss"] < first["validation"]["teacher_loss"]
     student = MlmStudent.load(tmp_path)
-    assert student.config.num_outputs == open_tokens(token_store / codec).manifest.codec.vocabulary_size
+    assert student.config.num_outputs == open_tokens(token_store / codec).record.codec.vocabulary_size
 
 
 def test_a_stopped_run_ends_where_an_undisturbed_one_does(token_store: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from student.train.train import train
 from teacher.dump.examples import dump
 from tests.conftest import dump_config
 from tests.helpers.report_pages import Parsed, needs_nothing_else
-from tests.student.conftest import tiny_config
+from tests.helpers.students import tiny_config
 
 
 def config_for(run: Path, store: Path) -> ReportConfig:
@@ -43,7 +43,7 @@ def test_a_run_is_compared_with_gold_and_with_its_teacher(
     student = Student.load(opinion_run)
     examples = load_examples(opinion_set, "validation")
     said_N, teacher_N = student_logits(student, examples).argmax(axis=1), examples.teacher_NC.argmax(axis=1)
-    gold_N, names = examples.label_N, opinion_set.manifest.target.names
+    gold_N, names = examples.label_N, opinion_set.record.target.names
     figures = figures_of(opinion_page)
     for title, a_N, a in (
         ("Confusion of the student", gold_N, "gold"),
@@ -126,7 +126,7 @@ def test_a_run_with_scores(kind: str, ratings: dict[str, LogitSet], tmp_path: Pa
     train(tiny_config(root, tmp_path / "run", num_train_epochs=1), "distill train-student")
     page = run_page(config_for(tmp_path / "run", root.parent), tmp_path / "run")
     figures = figures_of(page)
-    rows = logits_of(open_set(root).read("validation", ("logits",)), ratings[kind].manifest.target.num_logits).shape[0]
+    rows = logits_of(open_set(root).read("validation", ("logits",)), ratings[kind].record.target.num_logits).shape[0]
     for title in ("Scores of the teacher", "Scores of the student", "Student against teacher"):
         assert sum(row["n"] for row in figures["Split validation", title]) == rows
     assert sum(row["all rows"] for row in figures["Split validation", "Errors"]) == rows

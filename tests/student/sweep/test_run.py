@@ -20,12 +20,12 @@ from pipeline.cli import app
 from pipeline.config import as_flags
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, MissingDependencyError
 from pipeline.logit_set.reader import LogitSet
-from pipeline.training.run_record import Record
+from pipeline.training.run_record import RunRecord
 from student.config import SweepConfig, TrainConfig
 from student.sweep.run import sweep
 from student.sweep.workers import train_all
 from student.train.train import CHECKPOINT, train
-from tests.student.conftest import tiny_config, weights
+from tests.helpers.students import tiny_config, weights
 
 RATES = (0.01, 0.001)
 GRID = ("learning_rate=1e-2,0.001",)
@@ -44,7 +44,7 @@ def run_name(rate: float, seed: int) -> str:
 NAMES = [run_name(rate, seed) for rate in RATES for seed in (42, 43)]
 
 
-def record_of(run: Path) -> Record:
+def record_of(run: Path) -> RunRecord:
     return dict(json.loads((run / "run.json").read_text()))
 
 

@@ -22,7 +22,7 @@ from student.model.model import Student
 from student.sweep.run import sweep
 from student.train.train import train
 from tests.helpers.rewritten_sets import rewritten, with_logits
-from tests.student.conftest import tiny_config, weights
+from tests.helpers.students import tiny_config, weights
 
 MIX = "weighted:1,3"
 
@@ -57,7 +57,7 @@ def test_the_record_tells_sets_query_and_how_the_teachers_differ(
     record = record_of(mixed_run)
     settings, teachers = record["settings"], record["result"]["teachers"]
     assert record["logit_sets"] == [str(opinion_set.root), str(other.root)]
-    assert settings["logit_set_fingerprints"] == [opinion_set.manifest.fingerprint, other.manifest.fingerprint]
+    assert settings["logit_set_fingerprints"] == [opinion_set.record.fingerprint, other.record.fingerprint]
     assert (settings["mix"], settings["rows"]) == (MIX, 93)
     assert 'mix(["opinion".logits, "other".logits], [0.25, 0.75])' in settings["query"]
     assert teachers["train"]["left_out"] == {"opinion": 3, "other": 0}

@@ -12,7 +12,7 @@ from student.evaluate import evaluate, student_logits
 from student.model.model import Student
 from student.predict import Predictor
 from student.train.train import train
-from tests.student.conftest import tiny_config
+from tests.helpers.students import tiny_config
 
 
 @pytest.fixture(scope="module", params=["score", "bins"])
@@ -29,13 +29,13 @@ def trained(
 def scores(logit_set: LogitSet, run: Path) -> np.ndarray:
     """Each row's score by hand: the logit, or the mean of the bins weighed by their probabilities."""
     logits_NC = student_logits(Student.load(run), load_examples(logit_set, "validation"))
-    if logit_set.manifest.target.kind == "score":
+    if logit_set.record.target.kind == "score":
         return np.asarray(logits_NC[:, 0])
     return np.asarray(sum(p * middle for p, middle in zip(softmax(logits_NC).T, range(1, 7), strict=True)))
 
 
 def test_the_target_is_what_was_asked_for(ratings: dict[str, LogitSet]) -> None:
-    targets = {kind: logit_set.manifest.target for kind, logit_set in ratings.items()}
+    targets = {kind: logit_set.record.target for kind, logit_set in ratings.items()}
     assert {kind: (target.kind, target.num_logits) for kind, target in targets.items()} == {
         "score": ("score", 1),
         "bins": ("bins", 6),
@@ -57,7 +57,7 @@ def test_scores_are_learned_and_measured_by_correlations(trained: tuple[LogitSet
 def test_guessing_does_not_correlate_with_scores(trained: tuple[LogitSet, Path]) -> None:
     result = evaluate(EvaluateConfig(run=trained[1]))["validation"]
     assert result["majority"] == {"pearson": 0, "spearmanr": 0}
-    expected = {"score": {"pearson", "rmse"}, "bins": {"agreement", "kl"}}[trained[0].manifest.target.kind]
+    expected = {"score": {"pearson", "rmse"}, "bins": {"agreement", "kl"}}[trained[0].record.target.kind]
     assert result["fidelity"].keys() == expected
 
 

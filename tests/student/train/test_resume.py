@@ -15,7 +15,7 @@ from pipeline.logit_set.reader import LogitSet
 from student.config import TrainConfig
 from student.train.train import CHECKPOINT, train
 from tests.helpers.rewritten_sets import rewritten, with_logits
-from tests.student.conftest import tiny_config, weights
+from tests.helpers.students import tiny_config, weights
 
 EPOCHS = 40
 COMMAND = "from pipeline.cli import app; app()"

@@ -10,7 +10,7 @@ from student.config import SoftLoss
 from student.data import load_chosen, load_examples
 from student.train.losses import distillation_loss, score_loss
 from student.train.train import train
-from tests.student.conftest import tiny_config, weights
+from tests.helpers.students import tiny_config, weights
 
 TWICE = torch.tensor([0, 0, 1, 2])  # the first row twice
 WEIGHT_B = torch.tensor([2.0, 1.0, 1.0]) * 3 / 4  # the same, with the mean 1

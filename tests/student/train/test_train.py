@@ -19,7 +19,7 @@ from student.train.train import train
 from student.train.training_data import task_facts
 from teacher.dump.examples import dump
 from tests.conftest import dump_config
-from tests.student.conftest import tiny_config, weights
+from tests.helpers.students import tiny_config, weights
 
 
 def same_weights(one: Path, other: Path) -> bool:
@@ -41,7 +41,7 @@ def test_record_tells_how_to_repeat_the_run(opinion_run: Path, opinion_set: Logi
     assert settings["query"] == "select * from examples where split = 'train' order by source_row, variant"
     assert settings["rows"] == 96
     assert settings["rows_sha256"] == load_examples(opinion_set, "train").keys_sha256
-    assert settings["logit_set_fingerprints"] == [opinion_set.manifest.fingerprint]
+    assert settings["logit_set_fingerprints"] == [opinion_set.record.fingerprint]
     assert settings["seed"] == 42
     assert [entry["epoch"] for entry in result["history"]] == [1, 2]
     assert all(set(entry["metrics"]["validation"]) == {"accuracy"} for entry in result["history"])
@@ -84,7 +84,7 @@ def test_unused_tokens_keep_their_initial_values(opinion_set: LogitSet, tmp_path
     train(tiny_config(opinion_set.root, tmp_path, learning_rate=0.1), "")
     used = np.unique(np.concatenate([load_examples(opinion_set, s).ids1.flat for s in ("train", "validation")]))
     trained = Student.load(tmp_path).encoder.tables()
-    unused = np.setdiff1d(np.arange(opinion_set.manifest.tokenizer.vocabulary_size), used)
+    unused = np.setdiff1d(np.arange(opinion_set.record.tokenizer.vocabulary_size), used)
     assert len(unused) > 5
     for table in trained:
         center = torch.eye(3).flatten() if table.embedding_dim == 9 else torch.zeros(5)
@@ -193,8 +193,8 @@ def test_where_the_set_lies_does_not_matter(store: Path, opinion_run: Path, tmp_
 
 def test_an_unverified_set_needs_a_flag(store: Path, opinion_run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(store / "opinion", tmp_path / "store" / "opinion")
-    manifest = json.loads((copy / FILE_NAME).read_text())
-    (copy / FILE_NAME).write_text(json.dumps(manifest | {"state": "complete"}))
+    record = json.loads((copy / FILE_NAME).read_text())
+    (copy / FILE_NAME).write_text(json.dumps(record | {"state": "complete"}))
     with pytest.raises(IntegrityError, match=r"state 'complete', not verified.*--allow-unverified"):
         train(tiny_config(copy, tmp_path / "run"), "")
     assert not (tmp_path / "run").exists()
@@ -261,7 +261,7 @@ def test_default_sizes_are_the_papers(
     assert config.is_pair
     assert config.hidden_size == 1000
     assert config.target.names == ("different", "same")
-    assert config.tokenizer_sha256 == roles_set.manifest.tokenizer.sha256
+    assert config.tokenizer_sha256 == roles_set.record.tokenizer.sha256
 
 
 @pytest.mark.parametrize(("embedding", "flag"), [("cbow", "matrix_size"), ("cmow", "vector_size")])

@@ -21,7 +21,7 @@ from pipeline.files import sha256
 from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.parts import AugmentationRecord
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import AugmentedManifest, read_manifest
+from pipeline.logit_set.record import AugmentedRecord, read_set_record
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task
 from teacher.augment import candidates
@@ -32,7 +32,8 @@ from teacher.config import AugmentConfig
 from teacher.dump.examples import dump
 from teacher.dump.rows import COLUMNS, Rows
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
-from tests.teacher.conftest import distill, kill_when, make_louder
+from tests.helpers.commands import distill, kill_when
+from tests.teacher.conftest import make_louder
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*textblob:ResourceWarning")
 Changes = dict[str, Any]
@@ -367,11 +368,11 @@ def test_missing_word_vectors_are_noticed_before_anything_is_written(
 ROLES: Changes = {"augment": "tinybert", "num_variants": 2, "rows_per_shard": 100}
 
 
-def dumped(work: Path, store: Path, task: str = "roles", **changes: Any) -> AugmentedManifest:
+def dumped(work: Path, store: Path, task: str = "roles", **changes: Any) -> AugmentedRecord:
     values = ROLES | {"masked_lm": str(work / "teachers" / "mlm")} | changes
-    manifest = dump(dump_config(work, task, store, **values), "distill teacher-dump")
-    assert isinstance(manifest, AugmentedManifest)
-    return manifest
+    record = dump(dump_config(work, task, store, **values), "distill teacher-dump")
+    assert isinstance(record, AugmentedRecord)
+    return record
 
 
 @pytest.fixture(scope="module")
@@ -424,7 +425,7 @@ def test_originals_are_those_of_a_dump_without_variants(work: Path, loud: str, l
         assert augmented.drop(["logits"]).equals(plain.drop(["logits"]))
         assert logits_of(plain, 2).std(axis=0).min() > 0.05
         np.testing.assert_allclose(logits_of(augmented, 2), logits_of(plain, 2), rtol=0, atol=1e-4)
-    assert sets[0].manifest.scores == sets[1].manifest.scores
+    assert sets[0].record.scores == sets[1].record.scores
 
 
 def test_logits_of_a_variant_are_those_of_its_own_text(work: Path, loud: str, labelled: Path, tmp_path: Path) -> None:
@@ -440,7 +441,7 @@ def test_a_lost_shard_is_written_again_with_its_variants(work: Path, loud: str, 
     shutil.copytree(labelled / "roles-tinybert", tmp_path / "roles-tinybert")
     shutil.copytree(labelled / "augmented", tmp_path / "augmented")
     root = tmp_path / "roles-tinybert"
-    whole = read_manifest(root)
+    whole = read_set_record(root)
     assert len(whole.shards_of("train")) > 2  # shards hold about so many rows with their variants
     (root / whole.shards_of("train")[1].path).unlink()
     before = files(tmp_path)
@@ -473,9 +474,9 @@ def test_variants_of_a_name_are_taken_as_they_are_unless_a_flag_disagrees(
         with pytest.raises((FingerprintMismatchError, TeacherError), match=named):
             dump(dump_config(work, "roles", tmp_path, **given | changes), "distill teacher-dump")
     assert files(tmp_path) == before
-    manifest = dump(dump_config(work, "roles", tmp_path, **given), "distill teacher-dump")
-    assert isinstance(manifest, AugmentedManifest)
-    assert (manifest.name, manifest.augmentation) == ("mine", made)
+    record = dump(dump_config(work, "roles", tmp_path, **given), "distill teacher-dump")
+    assert isinstance(record, AugmentedRecord)
+    assert (record.name, record.augmentation) == ("mine", made)
 
 
 def test_a_dump_with_another_seed_is_refused(work: Path, loud: str, labelled: Path, tmp_path: Path) -> None:
@@ -503,13 +504,13 @@ def test_a_teacher_without_a_mask_cannot_label_masked_rows(work: Path, teachers:
 
 
 def test_rows_of_a_shard_are_read_by_source_row_and_variant(work: Path, roles: Task, labelled: Path) -> None:
-    manifest = read_manifest(labelled / "roles-tinybert")
+    record = read_set_record(labelled / "roles-tinybert")
     source = load_source(roles, work / "data")
     config = AugmentConfig.from_flags(**settings(work, labelled, "roles", "tinybert", num_variants=2))
     variants = variants_for(config, roles, source.splits["train"], PartialState(), "again", is_job=True)
     rows, plain = Rows(source, variants), Rows(source, None)
     counts = []
-    for shard in manifest.shards:
+    for shard in record.shards:
         table = rows.read(shard)
         keys = list(zip(table["source_row"].to_pylist(), table["variant"].to_pylist(), strict=True))
         assert keys == sorted(keys)

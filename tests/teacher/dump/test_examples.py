@@ -18,22 +18,23 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import ExamplesManifest, Shard, fingerprint, read_manifest, write_manifest
+from pipeline.logit_set.record import ExamplesRecord, Shard, fingerprint, read_set_record, write_set_record
 from pipeline.sql.gate import open_files, select
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import tokenizer_sha256
 from teacher.dump.examples import dump
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
-from tests.teacher.conftest import WORDS, MakeTask, MakeTeacher, distill, kill_when, make_louder
+from tests.helpers.commands import distill, kill_when
+from tests.teacher.conftest import WORDS, MakeTask, MakeTeacher, make_louder
 
 KEYS = "select split, source_row, variant from examples order by all"
 
 
-def write(work: Path, store: Path, task: str = "opinion", **changes: Any) -> ExamplesManifest:
+def write(work: Path, store: Path, task: str = "opinion", **changes: Any) -> ExamplesRecord:
     """Dumps a tiny task in this process."""
-    manifest = dump(dump_config(work, task, store, **changes), "distill teacher-dump")
-    assert manifest is not None
-    return manifest
+    record = dump(dump_config(work, task, store, **changes), "distill teacher-dump")
+    assert record is not None
+    return record
 
 
 def query(root: Path, sql: str) -> pa.Table:
@@ -95,9 +96,9 @@ def test_tokens_with_their_specials_are_what_the_model_read(
 
 def test_text_hash_is_the_hash_of_tokenizer_and_texts(store: Path, teachers: Path, roles_set: LogitSet) -> None:
     tokenizer = AutoTokenizer.from_pretrained(teachers / "roles").backend_tokenizer
-    assert roles_set.manifest.tokenizer.sha256 == tokenizer_sha256(tokenizer.to_str())
+    assert roles_set.record.tokenizer.sha256 == tokenizer_sha256(tokenizer.to_str())
     for row in roles_set.read("validation", ("sentence1", "sentence2", "text_hash")).to_pylist():
-        parts = [roles_set.manifest.tokenizer.sha256, row["sentence1"], row["sentence2"]]
+        parts = [roles_set.record.tokenizer.sha256, row["sentence1"], row["sentence2"]]
         data = b"".join(len(p.encode()).to_bytes(8, "little") + p.encode() for p in parts)
         assert row["text_hash"] == hashlib.blake2b(data, digest_size=16).digest()
 
@@ -113,7 +114,7 @@ def test_columns_hold_the_source_rows(work: Path, opinion_set: LogitSet) -> None
 def test_scores_are_the_teachers_accuracy(opinion_set: LogitSet) -> None:
     sql = "select split, avg((argmax(logits) = label)::int) as accuracy from examples group by all"
     accuracies = {row["split"]: row["accuracy"] for row in query(opinion_set.root, sql).to_pylist()}
-    scores = {split: values["accuracy"] for split, values in opinion_set.manifest.scores.items()}
+    scores = {split: values["accuracy"] for split, values in opinion_set.record.scores.items()}
     assert scores == pytest.approx(accuracies)
 
 
@@ -126,7 +127,7 @@ def test_killed_and_repeated_is_as_undisturbed(shards: int, work: Path, store: P
     kill_when(
         process, lambda: (root / "distill.json").exists() and len(list(root.glob("examples/*.parquet"))) >= shards
     )
-    assert read_manifest(root).state == "staged"
+    assert read_set_record(root).state == "staged"
     before = times(root / "examples")
     with pytest.raises(IntegrityError, match=r"not finished yet; repeat its command"):
         open_set(root)
@@ -145,14 +146,14 @@ def test_jobs_in_any_order_write_the_same_set(order: tuple[int, ...], work: Path
     whole = write(work, tmp_path / "whole", rows_per_shard=20)
     states = [write(work, tmp_path / "jobs", rows_per_shard=20, shard_index=k, num_shards=3).state for k in order]
     assert states == ["staged", "staged", "verified"]
-    assert read_manifest(tmp_path / "jobs" / "opinion").shards == whole.shards
+    assert read_set_record(tmp_path / "jobs" / "opinion").shards == whole.shards
     assert_every_row_once(tmp_path / "jobs" / "opinion")
 
 
 def test_a_job_writes_its_own_shards_only(work: Path, store: Path, tmp_path: Path) -> None:
-    manifest = write(work, tmp_path, rows_per_shard=20, shard_index=1, num_shards=3)
+    record = write(work, tmp_path, rows_per_shard=20, shard_index=1, num_shards=3)
     written = {str(path.relative_to(tmp_path / "opinion")) for path in (tmp_path / "opinion").glob("examples/*")}
-    assert written == {shard.path for shard in manifest.shards[1::3]}
+    assert written == {shard.path for shard in record.shards[1::3]}
     with pytest.raises(ConfigError, match="--shard-index: 3 is not below --num-shards 3"):
         write(work, tmp_path, rows_per_shard=20, shard_index=3, num_shards=3)
 
@@ -207,13 +208,13 @@ def test_other_rows_are_refused(work: Path, copied: Path, tmp_path: Path) -> Non
 def test_the_place_of_the_rows_and_of_the_teacher_do_not_matter(work: Path, copied: Path, tmp_path: Path) -> None:
     shutil.copytree(work / "data", tmp_path / "data")
     shutil.copytree(work / "teachers" / "opinion", tmp_path / "teacher")
-    before = read_manifest(copied / "opinion")
+    before = read_set_record(copied / "opinion")
     assert write(work, copied, data=tmp_path / "data", model_name_or_path=str(tmp_path / "teacher")) == before
 
 
 def test_repeating_a_finished_dump_changes_no_file(work: Path, copied: Path) -> None:
     before = {path: time for path, time in times(copied).items() if path.is_file()}
-    assert write(work, copied) == read_manifest(copied / "opinion")
+    assert write(work, copied) == read_set_record(copied / "opinion")
     assert {path: time for path, time in times(copied).items() if path.is_file()} == before
 
 
@@ -227,7 +228,7 @@ def removed(root: Path, shard: Shard) -> None:
 
 
 def of_another_range(root: Path, shard: Shard) -> None:
-    other = next(s for s in read_manifest(root).shards if s.split == shard.split and s.index != shard.index)
+    other = next(s for s in read_set_record(root).shards if s.split == shard.split and s.index != shard.index)
     shutil.copyfile(root / other.path, root / shard.path)
 
 
@@ -243,7 +244,7 @@ def of_another_run(root: Path, shard: Shard) -> None:
 def test_a_damaged_shard_is_written_again(
     damage: Callable[[Path, Shard], None], state: str, work: Path, copied: Path, store: Path
 ) -> None:
-    root, whole = copied / "opinion", read_manifest(store / "opinion")
+    root, whole = copied / "opinion", read_set_record(store / "opinion")
     damage(root, whole.shards[-1])
     if state == "staged":
         bare = [shard.model_copy(update={"rows": None, "bytes": None, "sha256": None}) for shard in whole.shards]
@@ -256,7 +257,7 @@ def test_a_damaged_shard_is_written_again(
 
 
 def test_a_byte_changed_in_a_finished_shard_is_noticed_and_mended(work: Path, copied: Path) -> None:
-    root, whole = copied / "opinion", read_manifest(copied / "opinion")
+    root, whole = copied / "opinion", read_set_record(copied / "opinion")
     path = root / whole.shards[0].path
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
@@ -288,10 +289,10 @@ def test_a_permuted_teacher_is_stopped_before_anything_is_written(
     with pytest.raises(TeacherError, match="--teacher-labels cedar,ash,birch"):
         write(work, tmp_path / "store", **settings)
     assert not list((tmp_path / "store").rglob("*"))
-    manifest = write(work, tmp_path / "store", **settings, teacher_labels="cedar, ash, birch")
-    assert manifest.scores == {split: {"accuracy": 1.0} for split in ("train", "validation")}
-    assert manifest.teacher.labels == ("cedar", "ash", "birch")
-    assert manifest.target.names == ("ash", "birch", "cedar")
+    record = write(work, tmp_path / "store", **settings, teacher_labels="cedar, ash, birch")
+    assert record.scores == {split: {"accuracy": 1.0} for split in ("train", "validation")}
+    assert record.teacher.labels == ("cedar", "ash", "birch")
+    assert record.target.names == ("ash", "birch", "cedar")
 
 
 def test_stored_logits_are_in_the_tasks_order(
@@ -306,13 +307,13 @@ def test_stored_logits_are_in_the_tasks_order(
 
 def test_a_partial_split_is_noted(word_task: MakeTask, word_teacher: MakeTeacher, work: Path, tmp_path: Path) -> None:
     word_task(("ash", "birch"), rows=10, splits={"train": 1000, "validation": 10, "test": None})
-    manifest = write(work, tmp_path / "store", **word_settings(tmp_path, word_teacher((0, 1))))
-    notes = "\n".join(manifest.notes)
+    record = write(work, tmp_path / "store", **word_settings(tmp_path, word_teacher((0, 1))))
+    notes = "\n".join(record.notes)
     assert "train.jsonl: 10 rows where the whole split 'train' has 1,000" in notes
     assert "split 'test' of task 'words' is not in" in notes
     assert "validation" not in notes
-    assert manifest.splits["train"].expected_rows == 1000
-    assert all(note in (tmp_path / "store" / "words" / "README.md").read_text() for note in manifest.notes)
+    assert record.splits["train"].expected_rows == 1000
+    assert all(note in (tmp_path / "store" / "words" / "README.md").read_text() for note in record.notes)
 
 
 def test_rows_without_gold_have_logits_and_no_label(
@@ -321,11 +322,11 @@ def test_rows_without_gold_have_logits_and_no_label(
     word_task(("ash", "birch"), rows=10)
     lines = [json.dumps({"text": "apple", "label": -1}) + "\n"] * 4
     (tmp_path / "data" / "validation.jsonl").write_text("".join(lines))
-    manifest = write(work, tmp_path / "store", **word_settings(tmp_path, word_teacher((0, 1))))
+    record = write(work, tmp_path / "store", **word_settings(tmp_path, word_teacher((0, 1))))
     rows = open_set(tmp_path / "store" / "words").read("validation", ("label", "logits"))
     assert rows["label"].null_count == 4
     np.testing.assert_allclose(logits_of(rows, 2), [[10, 0]] * 4, atol=1e-3)
-    assert manifest.scores["validation"] == {}
+    assert record.scores["validation"] == {}
 
 
 def test_a_task_without_a_default_teacher_needs_one_named(work: Path, tmp_path: Path) -> None:
@@ -334,33 +335,33 @@ def test_a_task_without_a_default_teacher_needs_one_named(work: Path, tmp_path: 
 
 
 def test_bf16_is_recorded_and_close_to_fp32(work: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
-    manifest = write(work, tmp_path, precision="bf16")
-    assert manifest.precision == manifest.settings["precision"] == "bf16"
-    assert manifest.settings["head"] == "fp32"
-    assert "head" not in opinion_set.manifest.settings
+    record = write(work, tmp_path, precision="bf16")
+    assert record.precision == record.settings["precision"] == "bf16"
+    assert record.settings["head"] == "fp32"
+    assert "head" not in opinion_set.record.settings
     fp32, bf16 = (logits_of(s.read("train", ("logits",)), 2) for s in (opinion_set, open_set(tmp_path / "opinion")))
     assert 0 < np.abs(fp32 - bf16).max() < 0.05
 
 
 def test_a_bf16_set_whose_head_was_in_bf16_is_not_gone_on_with(work: Path, store: Path, tmp_path: Path) -> None:
-    manifest = write(work, tmp_path, precision="bf16")
-    settings = {name: value for name, value in manifest.settings.items() if name != "head"}
-    older = manifest.model_copy(update={"settings": settings, "fingerprint": fingerprint(settings)})
+    record = write(work, tmp_path, precision="bf16")
+    settings = {name: value for name, value in record.settings.items() if name != "head"}
+    older = record.model_copy(update={"settings": settings, "fingerprint": fingerprint(settings)})
     (tmp_path / "opinion" / "distill.json").write_text(older.model_dump_json())
     with pytest.raises(FingerprintMismatchError, match=r"settings:\n  - head: nothing there, fp32 now\nGive"):
         write(work, tmp_path, precision="bf16")
 
 
 def test_the_batch_size_does_not_matter(work: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
-    manifest = write(work, tmp_path, max_tokens_per_batch=40)
-    assert manifest.fingerprint == opinion_set.manifest.fingerprint
+    record = write(work, tmp_path, max_tokens_per_batch=40)
+    assert record.fingerprint == opinion_set.record.fingerprint
     one, many = (logits_of(s.read("train", ("logits",)), 2) for s in (open_set(tmp_path / "opinion"), opinion_set))
     np.testing.assert_allclose(one, many, rtol=0, atol=1e-5)
 
 
 def test_the_set_may_have_a_name_of_its_own(work: Path, store: Path, tmp_path: Path) -> None:
     assert write(work, tmp_path, name="mine-1").name == "mine-1"
-    assert open_set(tmp_path / "mine-1").manifest.task.name == "opinion"
+    assert open_set(tmp_path / "mine-1").record.task.name == "opinion"
 
 
 def limited_files() -> None:
@@ -400,7 +401,7 @@ def test_two_processes_write_what_one_does(work: Path, store: Path, tmp_path: Pa
     _, error = process.communicate(timeout=180)
     assert process.returncode == 0, error
     root = tmp_path / "two" / "opinion"
-    two = open_set(root).manifest
+    two = open_set(root).record
     assert_every_row_once(root)
     assert [shard.path for shard in two.shards] == [shard.path for shard in one.shards]
     assert two.scores == one.scores
@@ -412,11 +413,11 @@ def test_two_processes_write_what_one_does(work: Path, store: Path, tmp_path: Pa
 def test_a_lost_shard_heals_even_if_its_bytes_come_out_otherwise(work: Path, store: Path, tmp_path: Path) -> None:
     root = tmp_path / "opinion"
     shutil.copytree(store / "opinion", root)
-    (root / read_manifest(root).shards[0].path).unlink()
-    changed = read_manifest(root)
+    (root / read_set_record(root).shards[0].path).unlink()
+    changed = read_set_record(root)
     forged = changed.shards[0].model_copy(update={"sha256": "0" * 64})  # as another machine's float32 would have it
-    write_manifest(root, changed.model_copy(update={"shards": (forged, *changed.shards[1:])}))
-    manifest = dump(dump_config(work, "opinion", tmp_path), "again")
-    assert manifest is not None
-    assert manifest.state == "verified"
+    write_set_record(root, changed.model_copy(update={"shards": (forged, *changed.shards[1:])}))
+    record = dump(dump_config(work, "opinion", tmp_path), "again")
+    assert record is not None
+    assert record.state == "verified"
     assert open_set(root).read("train", ("logits",)).num_rows == TRAIN_ROWS

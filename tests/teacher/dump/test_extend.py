@@ -16,17 +16,18 @@ from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import (
     FILE_NAME,
-    DerivedManifest,
-    ExamplesManifest,
+    DerivedRecord,
+    ExamplesRecord,
     fingerprint,
-    read_manifest,
+    read_set_record,
 )
 from pipeline.logit_set.shard_file import read_footer
 from pipeline.logit_set.verify import verify_shards
 from teacher.dump.examples import dump
 from teacher.inference.batches import teacher_logits
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
-from tests.teacher.conftest import distill, kill_when, make_louder
+from tests.helpers.commands import distill, kill_when
+from tests.teacher.conftest import make_louder
 
 Lines = list[dict[str, Any]]
 NEW = [{"sentence1": f"the wine was good {number} times .", "label": 1} for number in ("two", "three", "two")]
@@ -78,9 +79,9 @@ def extend(work: Path, folder: Path, name: str = "second", old: str | None = "op
         "model_name_or_path": str(folder / "teacher"),
         **changes,
     }
-    manifest = dump(dump_config(work, "opinion", folder / "store", **flags), "distill teacher-dump --extend")
-    assert manifest is not None
-    assert manifest.state == "verified"
+    record = dump(dump_config(work, "opinion", folder / "store", **flags), "distill teacher-dump --extend")
+    assert record is not None
+    assert record.state == "verified"
     return open_set(folder / "store" / name)
 
 
@@ -93,15 +94,15 @@ def shared(a: Path, b: Path) -> set[str]:
 def assert_as_dumped_anew(extended: LogitSet, work: Path, folder: Path) -> None:
     """The same rows and, but for float noise, the same logits as of a set that shares nothing."""
     plain = extend(work, folder, "plain", None)
-    assert extended.manifest.fingerprint == plain.manifest.fingerprint
+    assert extended.record.fingerprint == plain.record.fingerprint
     for split in ("train", "validation"):
         columns = ("source_row", "sentence1", "label", "ids1", "text_hash", "logits")
         ours, theirs = (logit_set.read(split, columns) for logit_set in (extended, plain))
         assert ours.drop(["logits"]) == theirs.drop(["logits"])
         assert logits_of(theirs, 2).std() > 0.1
         np.testing.assert_allclose(logits_of(ours, 2), logits_of(theirs, 2), rtol=0, atol=1e-5)
-    for split, scores in plain.manifest.scores.items():
-        assert extended.manifest.scores[split] == pytest.approx(scores)
+    for split, scores in plain.record.scores.items():
+        assert extended.record.scores[split] == pytest.approx(scores)
 
 
 def test_appended_rows_are_all_that_is_asked(versions: Path, work: Path, asked: list[list[int]]) -> None:
@@ -110,20 +111,20 @@ def test_appended_rows_are_all_that_is_asked(versions: Path, work: Path, asked: 
     assert len(asked) == 2  # of the three new rows, two say the same
     old = versions / "store" / "opinion"
     assert shared(old, second.root) == {path.name for path in (old / "examples").iterdir()}
-    manifest = second.manifest
-    assert isinstance(manifest, DerivedManifest)
-    assert [(s.path, s.start, s.stop) for s in manifest.shards_of("train")[3:]] == [
+    record = second.record
+    assert isinstance(record, DerivedRecord)
+    assert [(s.path, s.start, s.stop) for s in record.shards_of("train")[3:]] == [
         ("examples/train-00003-of-00004.parquet", 72, 96),
         ("examples/train-00004-of-00005.parquet", 96, 99),
     ]
-    (version,) = manifest.versions_before
-    first = read_manifest(old)
+    (version,) = record.versions_before
+    first = read_set_record(old)
     assert (version.format_version, version.settings) == (1, first.settings)
-    for shard in manifest.shards:
+    for shard in record.shards:
         footer = read_footer(second.root / shard.path)
-        writer = (4, manifest.fingerprint) if shard.index == 4 else (1, first.fingerprint)
+        writer = (4, record.fingerprint) if shard.index == 4 else (1, first.fingerprint)
         assert (footer["format_version"], footer["fingerprint"]) == writer
-    assert "extends opinion (" in manifest.notes[-1]
+    assert "extends opinion (" in record.notes[-1]
     assert_as_dumped_anew(second, work, versions)
 
 
@@ -153,7 +154,7 @@ def test_fewer_rows_ask_nothing(versions: Path, work: Path, asked: list[list[int
     edit(versions, lambda lines: lines[:60])
     second = extend(work, versions)
     assert asked == []
-    assert [(s.start, s.stop) for s in second.manifest.shards_of("train")] == [(0, 24), (24, 48), (48, 60)]
+    assert [(s.start, s.stop) for s in second.record.shards_of("train")] == [(0, 24), (24, 48), (48, 60)]
     assert_as_dumped_anew(second, work, versions)
 
 
@@ -164,7 +165,7 @@ def test_no_file_in_common_is_a_plain_set_with_the_old_answers(
         edit(versions, lambda lines: lines[::-1], split)
     second = extend(work, versions)
     assert asked == []
-    assert type(second.manifest) is ExamplesManifest
+    assert type(second.record) is ExamplesRecord
     assert_as_dumped_anew(second, work, versions)
 
 
@@ -174,15 +175,15 @@ def test_an_extension_is_extended(versions: Path, work: Path, asked: list[list[i
     edit(versions, lambda lines: [*lines, NEW[1], NEW[2]])
     third = extend(work, versions, "third", "second")
     assert len(asked) == 2
-    manifest = third.manifest
-    assert isinstance(manifest, DerivedManifest)
-    prints = [read_manifest(versions / "store" / name).fingerprint for name in ("opinion", "second")]
-    assert [fingerprint(version.settings) for version in manifest.versions_before] == prints
-    by_start = {shard.start: shard.version for shard in manifest.shards if shard.split == "train"}
+    record = third.record
+    assert isinstance(record, DerivedRecord)
+    prints = [read_set_record(versions / "store" / name).fingerprint for name in ("opinion", "second")]
+    assert [fingerprint(version.settings) for version in record.versions_before] == prints
+    by_start = {shard.start: shard.version for shard in record.shards if shard.split == "train"}
     assert by_start == dict.fromkeys((0, 24, 48, 72), prints[0]) | {96: prints[1], 97: None}
     assert len(shared(second.root, third.root)) == 7
     shutil.rmtree(versions / "store" / "opinion")  # the others stand on their own
-    verify_shards(third.root, manifest)
+    verify_shards(third.root, record)
     assert_as_dumped_anew(third, work, versions)
 
 
@@ -190,11 +191,11 @@ def test_repeated_it_changes_nothing_and_a_lost_file_is_mended(versions: Path, w
     edit(versions, lambda lines: [*lines, *NEW])
     second = extend(work, versions)
     before = {path: path.stat().st_mtime_ns for path in second.root.rglob("*.*")}
-    assert extend(work, versions).manifest == second.manifest
+    assert extend(work, versions).record == second.record
     assert {path: path.stat().st_mtime_ns for path in second.root.rglob("*.*")} == before
-    for shard in (second.manifest.shards[0], second.manifest.shards[-1]):
+    for shard in (second.record.shards[0], second.record.shards[-1]):
         (second.root / shard.path).unlink()
-    assert extend(work, versions).manifest == second.manifest
+    assert extend(work, versions).record == second.record
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_what_cannot_be_extended_is_refused(
         extend(work, versions, old=str(token_store / "topk"))
     with pytest.raises(ConfigError, match="--extend: new versions of sets with variants cannot be made"):
         extend(work, versions, augment="mask-pos", seed=1)
-    shard = read_manifest(versions / "store" / "opinion").shards[0]
+    shard = read_set_record(versions / "store" / "opinion").shards[0]
     (versions / "store" / "opinion" / shard.path).write_bytes(b"x")
     with pytest.raises(IntegrityError, match=rf"{shard.path}: 1 bytes"):
         extend(work, versions)
@@ -241,32 +242,32 @@ def test_a_plain_dump_of_new_rows_says_how_to_extend(versions: Path, work: Path)
     assert "--extend" not in str(caught.value)
 
 
-def extended_manifest(versions: Path, work: Path) -> tuple[Path, dict[str, Any]]:
+def extended_record(versions: Path, work: Path) -> tuple[Path, dict[str, Any]]:
     edit(versions, lambda lines: [*lines, *NEW])
     root = extend(work, versions).root
     return root / FILE_NAME, json.loads((root / FILE_NAME).read_text())
 
 
 def test_a_shard_of_an_unknown_version_or_of_other_settings_is_refused(versions: Path, work: Path) -> None:
-    path, values = extended_manifest(versions, work)
+    path, values = extended_record(versions, work)
     path.write_text(json.dumps(values | {"versions_before": []}))
     with pytest.raises(IntegrityError, match="a shard is of a version that is not among those before"):
-        read_manifest(path.parent)
+        read_set_record(path.parent)
     (version,) = values["versions_before"]
     other = version["settings"] | {"teacher.weights": "0" * 64}
     shards = [s | {"version": fingerprint(other)} if s["version"] else s for s in values["shards"]]
     version = version | {"settings": other}
     path.write_text(json.dumps(values | {"versions_before": [version], "shards": shards}))
     with pytest.raises(IntegrityError, match="a version before was made with other settings than this one"):
-        read_manifest(path.parent)
+        read_set_record(path.parent)
 
 
 def test_a_shard_that_claims_another_version_than_its_own_is_found(versions: Path, work: Path) -> None:
-    path, values = extended_manifest(versions, work)
+    path, values = extended_record(versions, work)
     values["shards"][0]["version"] = None
     path.write_text(json.dumps(values))
     with pytest.raises(IntegrityError, match="its footer belongs to another run"):
-        verify_shards(path.parent, read_manifest(path.parent))
+        verify_shards(path.parent, read_set_record(path.parent))
 
 
 def flags(work: Path, folder: Path, **more: object) -> list[object]:
@@ -283,8 +284,8 @@ def test_killed_and_repeated_is_as_undisturbed(versions: Path, work: Path) -> No
     root = versions / "store" / "second"
     process = distill(*flags(work, versions, **{"rows-per-shard": 2}))
     kill_when(process, lambda: len(list(root.glob("examples/*.parquet"))) >= 10)
-    assert read_manifest(root).state == "staged"
-    assert extend(work, versions, rows_per_shard=2).manifest.shards == undisturbed.manifest.shards
+    assert read_set_record(root).state == "staged"
+    assert extend(work, versions, rows_per_shard=2).record.shards == undisturbed.record.shards
 
 
 @pytest.mark.slow
@@ -296,7 +297,7 @@ def test_two_processes_write_what_one_does(versions: Path, work: Path) -> None:
     _, error = process.communicate(timeout=180)
     assert process.returncode == 0, error
     two = open_set(versions / "store" / "second")
-    assert [s.path for s in two.manifest.shards] == [s.path for s in one.manifest.shards]
+    assert [s.path for s in two.record.shards] == [s.path for s in one.record.shards]
     assert shared(versions / "store" / "opinion", two.root) == shared(versions / "store" / "opinion", one.root)
     assert_as_dumped_anew(two, work, versions)
     assert two.read("train", ("source_row",)).num_rows == TRAIN_ROWS + 3
@@ -315,12 +316,12 @@ def test_texts_of_several_files_are_asked_ahead(versions: Path, work: Path, aske
     jobs = [extend_job(work, versions, job) for job in (1, 0)]
     assert jobs == ["staged", "verified"]
     third = open_set(versions / "store" / "third")
-    assert [shard.sha256 for shard in third.manifest.shards] == [shard.sha256 for shard in second.manifest.shards]
+    assert [shard.sha256 for shard in third.record.shards] == [shard.sha256 for shard in second.record.shards]
 
 
 def extend_job(work: Path, folder: Path, job: int) -> str:
     flags = {"data": folder / "data", "name": "third", "extend": "opinion", "shard_index": job, "num_shards": 2}
     flags["model_name_or_path"] = str(folder / "teacher")
-    manifest = dump(dump_config(work, "opinion", folder / "store", **flags), "distill teacher-dump --extend")
-    assert manifest is not None
-    return manifest.state
+    record = dump(dump_config(work, "opinion", folder / "store", **flags), "distill teacher-dump --extend")
+    assert record is not None
+    return record.state

@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, TeacherError
 from pipeline.logit_set.codecs import CODECS, Dense
-from pipeline.logit_set.record import TokensManifest, read_manifest
+from pipeline.logit_set.record import TokensRecord, read_set_record
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import MaskedRows, split_table
 from teacher.corpus.masking import mask
@@ -23,15 +23,15 @@ from teacher.dump import tokens as tokens
 from teacher.dump.tokens import dump_mlm
 from teacher.inference.masked_lm import load_masked_lm
 from tests.conftest import corpus_config
-from tests.teacher.conftest import distill, kill_when
+from tests.helpers.commands import distill, kill_when
 
 SPLITS = ("train", "validation")
 
 
-def write(work: Path, store: Path, **changes: Any) -> TokensManifest:
-    manifest = dump_mlm(corpus_config(work, store, **changes), "distill teacher-dump")
-    assert manifest is not None
-    return manifest
+def write(work: Path, store: Path, **changes: Any) -> TokensRecord:
+    record = dump_mlm(corpus_config(work, store, **changes), "distill teacher-dump")
+    assert record is not None
+    return record
 
 
 def table(token_set: TokenSet, split: str) -> pa.Table:
@@ -58,9 +58,7 @@ def test_predictions_are_those_of_transformers_one_row_at_a_time(
     model = AutoModelForMaskedLM.from_pretrained(masked_lm).eval()
     for split in SPLITS:
         rows, columns = rows_of(token_set, split)
-        stored = CODECS[token_set.manifest.codec.name].decode(
-            token_set.manifest.codec, columns, 1.0, token_set.decoder()
-        )
+        stored = CODECS[token_set.record.codec.name].decode(token_set.record.codec, columns, 1.0, token_set.decoder())
         assert isinstance(stored, Dense)
         for row in range(len(rows)):
             ids = [tokenizer.cls_token_id, *rows.ids[row].tolist(), tokenizer.sep_token_id]
@@ -92,9 +90,9 @@ def test_rows_are_the_masking_of_the_corpus(work: Path, token_store: Path) -> No
 
 def test_scores_are_the_teachers_on_the_masked_tokens(token_store: Path) -> None:
     token_set = open_tokens(token_store / "dense")
-    for split, scores in token_set.manifest.scores.items():
+    for split, scores in token_set.record.scores.items():
         rows, columns = rows_of(token_set, split)
-        stored = CODECS["dense"].decode(token_set.manifest.codec, columns, 1.0, None)
+        stored = CODECS["dense"].decode(token_set.record.codec, columns, 1.0, None)
         assert isinstance(stored, Dense)
         probability_PV = stored.probability_PV
         target_P = torch.from_numpy(rows.targets.flat)
@@ -122,7 +120,7 @@ def test_batches_have_no_say_in_what_is_stored(work: Path, token_store: Path, tm
 def test_a_lost_shard_is_written_again_and_nothing_else(work: Path, token_store: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(token_store / "sampled", tmp_path / "sampled"))
     before = {path.name: path.stat().st_mtime_ns for path in root.glob("tokens/*")}
-    lost = read_manifest(root).shards[-1].path
+    lost = read_set_record(root).shards[-1].path
     content = pq.read_table(root / lost)
     (root / lost).unlink()
     assert write(work, tmp_path, name="sampled", codec="sampled").state == "verified"
@@ -167,8 +165,8 @@ def test_enough_copies_of_packed_blocks_mask_every_word_once(
     work: Path, masked_lm: Path, corpus_file: Path, tmp_path: Path
 ) -> None:
     # 16 tokens, of which one or two are separators: 2 are masked in each copy
-    manifest = write(work, tmp_path, packing="blocks", max_seq_length=18, num_copies=8, codec="topk", top_k=2)
-    rows, _ = rows_of(open_tokens(tmp_path / manifest.name), "train")
+    record = write(work, tmp_path, packing="blocks", max_seq_length=18, num_copies=8, codec="topk", top_k=2)
+    rows, _ = rows_of(open_tokens(tmp_path / record.name), "train")
     separator = AutoTokenizer.from_pretrained(masked_lm).sep_token_id
     blocks: dict[tuple[int, int], list[int]] = {}
     for row, key in enumerate(zip(rows.source_row_R.tolist(), rows.piece_R.tolist(), strict=True)):

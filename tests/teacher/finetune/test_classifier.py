@@ -15,23 +15,24 @@ from pipeline.sources import load_source, sentences
 from pipeline.tasks.target import Target, gold_arrays, predicted_scores
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
-from pipeline.training.run_record import Record, read_record
+from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.config import FinetuneConfig
 from teacher.finetune.classifier import finetune
 from teacher.inference.batches import teacher_logits
 from teacher.inference.classifier import load_teacher
 from teacher.inference.precision import inference_mode
 from teacher.tiny import create_tiny_bert
-from tests.teacher.conftest import WORDS, MakeTask, distill, kill_when, make_louder
+from tests.helpers.commands import distill, kill_when
+from tests.teacher.conftest import WORDS, MakeTask, make_louder
 
-Run = Callable[..., Record]
+Run = Callable[..., RunRecord]
 
 
 @pytest.fixture
 def run(work: Path, tmp_path: Path) -> Run:
     """Fine-tunes the tiny BERT on the opinion task for a few steps, into ``out``."""
 
-    def run_it(**changes: Any) -> Record:
+    def run_it(**changes: Any) -> RunRecord:
         settings: dict[str, Any] = {
             "manifest": work / "opinion.yaml",
             "data": work / "data",
@@ -51,7 +52,7 @@ def run(work: Path, tmp_path: Path) -> Run:
 def learn_words(run: Run, work: Path, tmp_path: Path) -> Run:
     """Fine-tunes on the words task."""
 
-    def run_it(**changes: Any) -> Record:
+    def run_it(**changes: Any) -> RunRecord:
         settings = {"manifest": tmp_path / "words.yaml", "data": tmp_path / "data", "per_device_train_batch_size": 4}
         return run(**settings | changes)
 
@@ -107,7 +108,7 @@ def test_killed_and_repeated_is_as_undisturbed(place: tuple[int, int], run: Run,
     flags |= {"per-device-train-batch-size": 4, "save-steps": 1}
     process = distill("finetune-teacher", *(part for flag, value in flags.items() for part in (f"--{flag}", value)))
     kill_when(process, lambda: progress(tmp_path / "out" / "checkpoint.safetensors") >= place)
-    assert read_record(tmp_path / "out" / "finetune.json")["state"] == "running"
+    assert read_run_record(tmp_path / "out" / "finetune.json")["state"] == "running"
     reached = progress(tmp_path / "out" / "checkpoint.safetensors")
     assert place <= reached < (3, 0)
     resumed = run(per_device_train_batch_size=4, num_train_epochs=3)

@@ -18,7 +18,7 @@ from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, open_text
 from teacher.finetune.masked_lm import evaluate_mlm, finetune_mlm
 from teacher.inference.masked_lm import ask, load_masked_lm
-from tests.teacher.conftest import distill, kill_when
+from tests.helpers.commands import distill, kill_when
 
 
 def config(work: Path, output_dir: Path, **changes: Any) -> FinetuneConfig:
