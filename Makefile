@@ -7,7 +7,7 @@ INSTALLED = $(VENV)/.installed
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml constraints.txt setup.py $(wildcard student/kernels/cpp/*)
+$(INSTALLED): pyproject.toml constraints.txt setup.py $(shell find pipeline student -path '*/cpp/*')
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[teacher,pos,sweep,onnx,s3,report,dev]'
 	touch $@

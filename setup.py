@@ -5,16 +5,19 @@ are used, see `student.kernels.compiled`. WordPiece is built once, see `pipeline
 else about the package is in pyproject.toml.
 """
 
+import copy
 import os
 import platform
 import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 LEVELS: dict[str, list[str]] = {"portable": []}
 if platform.machine() in {"x86_64", "AMD64"}:
-    LEVELS |= {"avx2": ["-march=x86-64-v3"], "avx512": ["-march=x86-64-v4"]}
+    # Every level names its instructions: the last -march wins, also over one in CFLAGS.
+    LEVELS = {"portable": ["-march=x86-64"], "avx2": ["-march=x86-64-v3"], "avx512": ["-march=x86-64-v4"]}
 # The warning is gcc's own about the undefined lanes in its headers.
 COMPILE = ["-O3", "-g0", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
 COMPILE += ["-ffp-contract=fast", "-Wno-maybe-uninitialized"]
@@ -28,7 +31,7 @@ def _kernels(level: str, flags: list[str]) -> Extension:
     return Extension(
         f"student.kernels._{level}",
         sources=sorted(map(str, KERNELS.glob("*.cpp"))),
-        depends=sorted(map(str, KERNELS.glob("*.h"))),
+        depends=["setup.py", *sorted(map(str, KERNELS.glob("*.h")))],
         extra_compile_args=[*COMPILE, *OPENMP, *flags],
         language="c++",
         optional=True,
@@ -39,14 +42,26 @@ WORDPIECE = Path("pipeline/text/wordpiece/cpp")
 _wordpiece = Extension(
     "pipeline.text.wordpiece._compiled",
     sources=sorted(map(str, WORDPIECE.glob("*.cpp"))),
-    depends=sorted(map(str, WORDPIECE.glob("*.h"))),
-    extra_compile_args=[*COMPILE, "-pthread"],
+    depends=["setup.py", *sorted(map(str, WORDPIECE.glob("*.h")))],
+    extra_compile_args=[*COMPILE, "-pthread", *LEVELS["portable"]],
     extra_link_args=["-pthread"],
     language="c++",
     optional=True,
 )
 
+
+class BuildApart(build_ext):
+    """Gives each extension a folder of its own: the levels are built side by side, from files of the same names."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Builds one extension."""
+        alone = copy.copy(self)
+        alone.build_temp = str(Path(self.build_temp, ext.name))
+        super(BuildApart, alone).build_extension(ext)
+
+
 setup(
+    cmdclass={"build_ext": BuildApart},
     ext_modules=[*(_kernels(level, flags) for level, flags in LEVELS.items()), _wordpiece],
     options={"build_ext": {"parallel": os.cpu_count()}},
 )

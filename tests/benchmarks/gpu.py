@@ -16,7 +16,6 @@ from pipeline import console
 VOCABULARY, SIDE, SIZE = 30522, 20, 400
 TOKEN_BYTES = 4 * (SIZE + 2 * SIDE**2)
 TOKEN_FLOPS = 2 * 2 * SIDE**3
-POSITIONS, FEATURES = 2048, 2 * (SIZE + SIDE**2)
 ROUNDS, WARM_UPS = 30, 5
 GIGABYTE = 1 << 28  # float32 numbers
 
@@ -56,11 +55,8 @@ def rates() -> dict[str, float]:
     """Bytes per second of a copy (read and written), operations per second of matrix products."""
     source, target = (torch.rand(GIGABYTE, device="cuda") for _ in range(2))
     square = torch.randn(8192, 8192, device="cuda")
-    half = square.bfloat16()
-    times = milliseconds(
-        {"copy": lambda: target.copy_(source), "fp32": lambda: square @ square, "bf16": lambda: half @ half}
-    )
-    work = {"copy": 8.0 * GIGABYTE, "fp32": 2.0 * 8192**3, "bf16": 2.0 * 8192**3}
+    times = milliseconds({"copy": lambda: target.copy_(source), "fp32": lambda: square @ square})
+    work = {"copy": 8.0 * GIGABYTE, "fp32": 2.0 * 8192**3}
     return {name: work[name] / (value / 1000) for name, value in times.items()}
 
 
@@ -108,71 +104,24 @@ def encode(batch_size: int, length: int) -> dict[str, Call]:
     return alternatives | {"BERT-base, bf16": inference}
 
 
-def training_step(batch_size: int, length: int) -> dict[str, Call]:
-    """Encoder and optimizer, with a given gradient of the features: by rows, and by whole tables."""
+def passes(batch_size: int, length: int) -> dict[str, Call]:
+    """Forward and backward pass of the encoder, with a given gradient of the features: by rows, and by whole tables."""
     from student.kernels import gpu
-    from student.kernels.gpu_adam import GpuRowAdam, Runs, row_sums
 
     by_rows, whole = tables(), [table.requires_grad_() for table in tables()]
     ids_BL = torch.randint(VOCABULARY, (batch_size, length), device="cuda")
     starts_S = torch.arange(0, batch_size * length + 1, length, device="cuda")
     grad_BF = torch.randn(batch_size, SIZE + 2 * SIDE**2, device="cuda") / batch_size
-    optimizer = GpuRowAdam(by_rows, 1000, lr=1e-3)
-    dense = torch.optim.AdamW(whole, lr=1e-3, fused=True, weight_decay=0)
 
     def rows() -> None:
         ids_T = ids_BL.flatten()
-        runs = Runs.of(ids_T)
-        optimizer.catch_up(runs)
         gpu.reduce(by_rows, ids_T, starts_S)
-        gradients = gpu.reduce_backward(by_rows, ids_T, starts_S, grad_BF)
-        sums = [row_sums(runs, gradient) for gradient in gradients if gradient is not None]
-        norm = sum((square for _, square in sums), torch.zeros((), device="cuda")).sqrt()
-        optimizer.step(runs, [sums_TF for sums_TF, _ in sums], (1 / (norm + 1e-6)).clamp(max=1))
+        gpu.reduce_backward(by_rows, ids_T, starts_S, grad_BF)
 
     def tables_in_full() -> None:
-        bmm_loop(tuple(whole), ids_BL).backward(grad_BF)  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(whole, 1.0)
-        dense.step()
-        dense.zero_grad()
+        torch.autograd.grad(bmm_loop(tuple(whole), ids_BL), whole, grad_BF)
 
-    return {"kernels, CUDA graph": captured(rows), "kernels": rows, "loop of bmm, fused Adam": tables_in_full}
-
-
-def mlm_head() -> dict[str, Call]:
-    """Forward and backward pass of the prediction head, bf16, 64 candidates at each position."""
-    from pipeline.logit_set.codecs import Kept
-    from student.kernels.gpu_mlm import to_gradient
-
-    features = torch.randn(POSITIONS, FEATURES, device="cuda").bfloat16()
-    weight = (0.02 * torch.randn(VOCABULARY, FEATURES, device="cuda")).bfloat16()
-    target_P = torch.randint(VOCABULARY, (POSITIONS,), device="cuda")
-    token_PK = torch.rand(POSITIONS, VOCABULARY, device="cuda").topk(64).indices
-    position_PK = torch.arange(POSITIONS, device="cuda")[:, None].expand_as(token_PK)
-    share_PK = torch.rand(token_PK.shape, device="cuda").softmax(1) * 0.9
-    rest_P = torch.full((POSITIONS,), 0.1, device="cuda")
-    teacher = Kept(position_PK.flatten(), token_PK.flatten(), share_PK.flatten(), rest_P)
-
-    def backward(logits: torch.Tensor) -> None:
-        _ = logits @ weight
-        _ = logits.T @ features
-
-    def fused() -> None:
-        logits = features @ weight.T
-        to_gradient(logits, target_P, teacher, 0.5, 1.0)
-        backward(logits)
-
-    def plain() -> None:
-        logits = (features @ weight.T).float().requires_grad_()
-        log_q = logits.log_softmax(1)
-        kept = log_q[teacher.position_E, teacher.token_E]
-        mass_P = torch.zeros_like(rest_P).index_add(0, teacher.position_E, kept.exp())
-        soft = (teacher.probability_E * kept).sum() + (rest_P * torch.log1p(-mass_P)).sum()
-        hard = log_q.gather(1, target_P[:, None]).sum()
-        (gradient,) = torch.autograd.grad(-(hard + soft) / 2, logits)
-        backward(gradient.bfloat16())
-
-    return {"fused kernel": fused, "fused kernel, CUDA graph": captured(fused), "torch": plain}
+    return {"kernels, CUDA graph": captured(rows), "kernels": rows, "loop of bmm": tables_in_full}
 
 
 def main() -> None:
@@ -186,16 +135,12 @@ def main() -> None:
     results: dict[str, object] = {"gpu": torch.cuda.get_device_name(), "rates": rate}
     for batch_size, length in ((256, 64), (4096, 64)):
         tokens = batch_size * length
-        distinct = VOCABULARY * (1 - (1 - 1 / VOCABULARY) ** tokens) / tokens
-        # a step reads rows twice, writes and reads their gradients, and reads and writes three tables once a row
-        for title, make, rows, products in (("encode", encode, 1.0, 1), ("step", training_step, 4 + 6 * distinct, 4)):
+        # both passes read the rows, and the second writes their gradients
+        for title, make, rows, products in (("encode", encode, 1, 1), ("forward and backward", passes, 3, 4)):
             name = f"{title}, {batch_size} x {length}"
             times = milliseconds(make(batch_size, length))
             seconds = max(rows * TOKEN_BYTES / rate["copy"], products * TOKEN_FLOPS / rate["fp32"])
             results[name] = _report(name, times, 1000 * tokens * seconds, batch_size)
-    floor = 1000 * 6 * POSITIONS * FEATURES * VOCABULARY / rate["bf16"]
-    name = f"MLM head, {POSITIONS} positions"
-    results[name] = _report(name, milliseconds(mlm_head()), floor, POSITIONS)
     folder = Path("bench-results")
     folder.mkdir(exist_ok=True)
     (folder / "gpu.json").write_text(json.dumps(results, indent=2) + "\n")
