@@ -23,7 +23,7 @@ from teacher.augment.proposals import propose, whole_words
 from teacher.augment.sites import Sites, read_sites, write_sites
 from teacher.augment.word_vectors import WordVectors, file_sha256, read_vectors
 from teacher.config import AugmentConfig
-from teacher.inference.classifier import weights_sha256
+from teacher.inference.loaded import weights_sha256
 from teacher.inference.masked_lm import MaskedLm, load_masked_lm
 from teacher.inference.precision import inference_mode
 

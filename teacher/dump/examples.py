@@ -33,8 +33,7 @@ from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Task, load_task
-from pipeline.text.reader import TextReader
-from pipeline.text.tokenizer import Tokenized, tokenize
+from pipeline.text.tokenizer import Tokenized
 from teacher.augment.folder import Variants
 from teacher.augment.mask_pos import MASK
 from teacher.augment.run import sides_for, training_rows, variants_for
@@ -131,7 +130,7 @@ def _probe(config: DumpConfig, task: Task, source: Source, teacher: Teacher, max
     rows = source.splits[split]
     places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBE_ROWS, rows.num_rows)).astype(np.int64))
     sample = rows.take(pa.array(places))
-    inputs = tokenize(teacher.tokenizer, *sentences(sample), config.max_seq_length)
+    inputs = teacher.reader.tokenize(*sentences(sample), config.max_seq_length)
     logits_NC = teacher_logits(teacher, inputs, max_tokens)
     _check_labels(config, teacher.target, teacher.name, teacher.labels, logits_NC, *gold_arrays(sample))
 
@@ -180,11 +179,10 @@ def _write_shards(
     max_tokens: int,
 ) -> None:
     """Shard after shard; while the teacher goes through one, the next is read and the last is written."""
-    reader = TextReader.of(teacher.tokenizer)
 
     def read(shard: Shard) -> _Part:
         rows = source.read(shard)
-        inputs = reader.tokenize(*sentences(rows), record.max_seq_length)
+        inputs = teacher.reader.tokenize(*sentences(rows), record.max_seq_length)
         return _Part(shard, rows, text_hashes(rows, record.tokenizer.sha256), inputs)
 
     def ask(part: _Part) -> tuple[_Part, Floats]:
