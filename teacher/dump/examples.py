@@ -35,7 +35,7 @@ from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import Tokenized
 from teacher.augment.folder import Variants
-from teacher.augment.mask_pos import MASK
+from teacher.augment.methods import METHODS
 from teacher.augment.run import sides_for, training_rows, variants_for
 from teacher.config import DumpConfig
 from teacher.dump.answers import Known, ask_ahead, ask_once, hashes_by_shard, nothing_known
@@ -112,9 +112,9 @@ def _variants(
     wanted = config.augmentation()
     if wanted is None:
         return None
-    masks = wanted.method == "mask-pos" and wanted.mask_probability > 0
-    if masks and teacher.tokenizer.token_to_id(MASK) is None:
-        raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {MASK}; use --augment tinybert")
+    for token in METHODS[wanted.method].special_tokens(wanted):
+        if teacher.tokenizer.token_to_id(token) is None:
+            raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {token}; use --augment tinybert")
     return variants_for(wanted, task, training_rows(source), state, command, is_job=config.num_shards > 1)
 
 
