@@ -67,6 +67,11 @@ class Ragged:
         places = np.repeat(self.offsets[rows_N] - offsets[:-1], lengths_N) + np.arange(offsets[-1])
         return Ragged(self.flat[places], offsets)
 
+    def lists(self) -> list[list[int]]:
+        """The rows as Python lists."""
+        flat, offsets = self.flat.tolist(), self.offsets.tolist()
+        return [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
+
     def column(self, kind: pa.DataType) -> pa.ListArray:
         """As an Arrow list column with values of this type."""
         return pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), pa.array(self.flat).cast(kind))

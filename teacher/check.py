@@ -20,10 +20,10 @@ from pipeline.sql.gate import open_files, select, to_arrow
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import load_task
-from pipeline.text.tokenizer import tokenize
 from teacher.config import CheckConfig
 from teacher.inference.batches import default_tokens_per_batch, teacher_logits
-from teacher.inference.classifier import Teacher, load_teacher, weights_sha256
+from teacher.inference.classifier import Teacher, load_teacher
+from teacher.inference.loaded import weights_sha256
 from teacher.inference.precision import head_settings, inference_mode, keep_head_in_float32
 
 TIMES_NOISE, LEAST_TOLERANCE = 4, 1e-3
@@ -86,7 +86,7 @@ def check(config: CheckConfig) -> Check:
     if head_settings(record.precision).items() <= record.settings.items():
         keep_head_in_float32(teacher.model)
     teacher.model.to(device)
-    inputs = tokenize(teacher.tokenizer, *sentences(rows), record.max_seq_length)
+    inputs = teacher.reader.tokenize(*sentences(rows), record.max_seq_length)
     usual = default_tokens_per_batch(device)
     with inference_mode(device, record.precision):
         now_NC, again_NC = (teacher_logits(teacher, inputs, tokens) for tokens in (usual, usual // OTHER_BATCHES))

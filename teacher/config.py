@@ -7,19 +7,18 @@ from pydantic import Field
 
 from pipeline.config import Config, refuse_flags
 from pipeline.environment import store_folder
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, did_you_mean
 from pipeline.logit_set.config import SET_NAME, CodecFlags
 from pipeline.tasks.corpus import Corpus
-from pipeline.tasks.task import Method, Objective, Task
+from pipeline.tasks.task import Objective, Task
 from teacher.augment.config import AugmentFlags
+from teacher.augment.methods import METHODS, KnownMethod, flags_of_others
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Packing = Literal["sentences", "blocks"]
 MaskingKind = Literal["uniform", "frequency"]
 Signal = Literal["logits", "mlm"]
 TRAIN = "train"  # the split whose rows are augmented
-MASKED_LM_FLAGS = {"precision", "max_seq_length"}
-USUAL_VARIANTS: dict[Method, int] = {"tinybert": 20, "mask-pos": 10}
 
 
 class CorpusConfig(Config):
@@ -109,7 +108,9 @@ class AugmentConfig(AugmentFlags):
     """``distill augment``."""
 
     task: str | None = Field(None, description="Task to augment; see `distill tasks`.")
-    method: Method = Field(description="tinybert: words a masked LM proposes; mask-pos: masks and words of a kind.")
+    method: KnownMethod = Field(
+        description="tinybert: words a masked LM proposes; mask-pos: masks and words of a kind."
+    )
     manifest: Path | None = Field(None, description="YAML file with a task of your own.")
     data: Path | None = Field(None, description="Folder or file with the task's rows (default: DISTILL_DATA, then hub)")
     store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
@@ -122,18 +123,25 @@ class AugmentConfig(AugmentFlags):
     def check(self) -> None:
         """Raises ConfigError for flags of the other method."""
         self.check_method(self.method)
-        if self.method == "mask-pos":
-            refuse_flags(self, MASKED_LM_FLAGS, "is not for method mask-pos")
+        refuse_flags(self, flags_of_others(self.method), f"is not for method {self.method}")
 
     def variants_of(self, task: Task) -> int:
-        """How many variants are wanted: as the flag says, or the task, or as usual."""
-        return self.num_variants or task.num_variants.get(self.method, USUAL_VARIANTS[self.method])
+        """How many variants are wanted: as the flag says, or the task, or as usual.
+
+        Raises:
+            ConfigError: if the task tells the number for a method that there is not.
+        """
+        unknown = next((name for name in task.num_variants if name not in METHODS), None)
+        if unknown is not None:
+            problem = f"unknown method {unknown!r}: {did_you_mean(unknown, METHODS)}"
+            raise ConfigError(f"task {task.name!r}: num_variants: {problem}")
+        return self.num_variants or task.num_variants.get(self.method, METHODS[self.method].usual_variants)
 
 
 class DumpConfig(AugmentFlags, CodecFlags, CorpusConfig, _TaskDumpConfig):
     """``distill teacher-dump``."""
 
-    augment: Method | None = Field(
+    augment: KnownMethod | None = Field(
         None, description="Add variants of the training rows: those of `distill augment`, made if they are missing."
     )
     extend: str | None = Field(
@@ -172,8 +180,7 @@ class DumpConfig(AugmentFlags, CodecFlags, CorpusConfig, _TaskDumpConfig):
         if self.augment is None:
             return None
         shared = AugmentConfig.model_fields.keys() & self.model_fields_set - {"name", "json_output"}
-        if self.augment == "mask-pos":
-            shared -= MASKED_LM_FLAGS
+        shared -= flags_of_others(self.augment)
         values = {name: getattr(self, name) for name in shared}
         return AugmentConfig(**values | {"method": self.augment, "name": self.variants})
 

@@ -11,12 +11,11 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConf
 
 from pipeline.arrays import Ragged
 from pipeline.bench.reader import Reader, wait_for
-from pipeline.text.tokenizer import tokenize
+from pipeline.text.reader import TextReader
 from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
 from teacher.inference.precision import DTYPES
 
 MAX_POSITIONS = 512
-Batch = dict[str, torch.Tensor]
 
 
 def peer_config(name: str) -> PreTrainedConfig:
@@ -47,7 +46,7 @@ def peer_reader(name: str, model: PreTrainedModel, precision: str, tokenizer: To
         tokenizer: the student's.
         max_seq_length: most tokens per input.
     """
-    device = model.device
+    device, text_reader = model.device, TextReader.of(tokenizer)
 
     def encoding(ids: Ragged) -> Callable[[], torch.Tensor]:
         wrapped = Ragged(ids.flat % model.config.vocab_size, ids.offsets)
@@ -64,13 +63,13 @@ def peer_reader(name: str, model: PreTrainedModel, precision: str, tokenizer: To
         return encode
 
     def predict(texts1: Sequence[str], texts2: Sequence[str] | None) -> torch.Tensor:
-        inputs = tokenize(tokenizer, texts1, texts2, min(max_seq_length, MAX_POSITIONS))
+        inputs = text_reader.tokenize(texts1, texts2, min(max_seq_length, MAX_POSITIONS))
         return encoding(Ragged.of([row.ids for row in inputs]))().cpu()
 
     return Reader(name, precision, model.num_parameters(), encoding, predict)
 
 
-def _batch(ids: Ragged, rows: list[int], device: torch.device) -> Batch:
+def _batch(ids: Ragged, rows: list[int], device: torch.device) -> dict[str, torch.Tensor]:
     ids_BL = torch.from_numpy(ids.padded(rows, 0))
     mask_BL = torch.arange(ids_BL.shape[1]) < torch.from_numpy(ids.lengths[rows])[:, None]
     return {"input_ids": ids_BL.to(device), "attention_mask": mask_BL.long().to(device)}

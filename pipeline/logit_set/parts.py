@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.tasks.task import SPLIT_PATTERN, Method, Metric
+from pipeline.tasks.task import SPLIT_PATTERN, MethodName, Metric
 
 MAX_COUNT = 2**40  # rows, bytes, parameters
 MAX_VOCABULARY, MAX_HIDDEN_SIZE = 2**22, 2**16
@@ -137,7 +137,7 @@ class AugmentationRecord(Part):
         sample: some of them.
     """
 
-    method: Method
+    method: MethodName
     settings: dict[str, Setting]
     source_rows: int = Field(ge=1, le=MAX_COUNT)
     tried: Count

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tokenizers import Tokenizer
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder
@@ -40,7 +39,7 @@ from pipeline.sql.gate import open_files, select, to_arrow
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task
-from pipeline.text.tokenizer import tokenize
+from pipeline.text.reader import TextReader
 
 # the row at the same place if it has the text, else of all rows with the text the first
 FOUND = """
@@ -103,7 +102,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     source = load_source(task, config.data, tuple(record.splits))
     require_shards(root, record, record.shards)
     make_folder(config.store)
-    tokenizer = load_set_tokenizer(root, record.tokenizer)
+    reader = TextReader.of(load_set_tokenizer(root, record.tokenizer))
     mine = _keys(source, record)
     found, missing = _look_up(root, record, mine)
     if not found.num_rows:
@@ -115,7 +114,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     planned = _staged(record, source, found, config.name, command)
     staged = start_set(new_root, planned, logits.tokenizer_json())
     for shard in unfinished_shards(new_root, staged):
-        write_shard(new_root, staged, shard, _rows(staged, shard, source, tokenizer, found))
+        write_shard(new_root, staged, shard, _rows(staged, shard, source, reader, found))
     joined = staged
     if staged.state != "verified":
         complete = complete_set(new_root, staged)
@@ -209,7 +208,7 @@ def _shared(shards: Sequence[Shard]) -> tuple[SharedShard, ...]:
     return tuple(SharedShard(**shard.model_dump()) for shard in shards)
 
 
-def _rows(record: ExamplesRecord, shard: Shard, source: Source, tokenizer: Tokenizer, found: pa.Table) -> pa.Table:
+def _rows(record: ExamplesRecord, shard: Shard, source: Source, reader: TextReader, found: pa.Table) -> pa.Table:
     """The rows of a shard: texts, ids and gold of one's own, logits of the set."""
     own = found.filter(
         pc.and_(
@@ -223,7 +222,7 @@ def _rows(record: ExamplesRecord, shard: Shard, source: Source, tokenizer: Token
     rows = source.splits[shard.split].take(own.column("source_row"))
     rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
     rows = rows.append_column("origin", pa.repeat(pa.scalar("original"), rows.num_rows))
-    inputs = tokenize(tokenizer, *sentences(rows), record.max_seq_length)
+    inputs = reader.tokenize(*sentences(rows), record.max_seq_length)
     hashes = text_hashes(rows, record.tokenizer.sha256)
     return shard_table(record, shard, rows, hashes, inputs, logits_of(own, record.target.num_logits))
 

@@ -14,7 +14,7 @@ Metric = Literal["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr
 SPLIT_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
 MAX_BINS = 10_000
 Objective = Literal["classification", "regression"]
-Method = Literal["tinybert", "mask-pos"]  # of augmentation
+MethodName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]  # of augmentation; the teacher knows which
 M = TypeVar("M", bound=BaseModel)
 N = TypeVar("N", bound="Manifest")
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
@@ -98,7 +98,7 @@ class Task(Manifest):
     licence: str = "unknown"
     teacher: DefaultTeacher | None = None
     headerless_tsv_columns: tuple[str, ...] = ()
-    num_variants: dict[Method, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    num_variants: dict[MethodName, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -1,4 +1,4 @@
-"""Sentences as ids, fast: those of `pipeline.text.tokenizer.tokenize`, as it gives them or in arrays.
+"""The one door from text to ids: those that `tokenizers` gives, many times as fast where BERT's WordPiece is compiled.
 
 Shapes: N sentences, S = N + 1 starts, T bytes of all sentences end to end.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from pipeline.arrays import Ints, Ragged, stacked
 from pipeline.text.safety import reported
@@ -25,7 +25,7 @@ Texts = tuple[Sequence[str], ...]  # single sentences, or the first and the seco
 
 @dataclass(frozen=True)
 class TextReader:
-    """Reads sentences as a tokenizer does.
+    """Reads sentences as a tokenizer does; what makes the tokenizer fail is told as an `IntegrityError`.
 
     BERT's WordPiece is compiled code, where that was built. Sentences that it does not know, in Chinese or with a
     ``[MASK]`` in them, and all sentences of other tokenizers are read by the library.
@@ -40,26 +40,28 @@ class TextReader:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "TextReader":
-        """For a tokenizer as it is now."""
+        """The reader for a tokenizer as it is now."""
         content = json.loads(tokenizer.to_str())
         loaded = library()
         if loaded is None or not is_compatible(content):
             return cls(tokenizer, None)
         tokens = content["added_tokens"]
         found_in_text = [token["content"] for token in tokens if not token["normalized"]]
-        found_in_words = [tokenizer.normalizer.normalize_str(t["content"]) for t in tokens if t["normalized"]]
-        table = character_table(tokenizer, [token.strip()[:1] for token in found_in_words])
+        with reported(FAILURE):
+            found_in_words = [tokenizer.normalizer.normalize_str(t["content"]) for t in tokens if t["normalized"]]
+            table = character_table(tokenizer, [token.strip()[:1] for token in found_in_words])
         return cls(tokenizer, None if table is None else WordPiece(loaded, table, content["model"], found_in_text))
 
     def read(
-        self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
+        self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int | None
     ) -> tuple[Ragged, ...]:
-        """Ids of single sentences, or of the first and of the second ones of pairs; of pairs the longer is cut first.
+        """Ids of single sentences, or of the first and of the second ones of pairs, without special tokens.
 
         Args:
             sentences1: the (first) sentences.
             sentences2: the second sentences, or None.
-            max_seq_length: most tokens per input, special tokens counted in.
+            max_seq_length: most tokens per input, special tokens counted in, of pairs the longer is cut first; None to
+                cut nothing.
 
         Raises:
             IntegrityError: if the tokenizer fails on a text.
@@ -74,47 +76,64 @@ class TextReader:
         ]
         return tuple(stacked(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
 
+    def encode(self, sentences: Sequence[str]) -> list[Encoding]:
+        """Encodings of sentences, not cut, without special tokens: ids, and where in the text each stands.
+
+        Raises:
+            IntegrityError: if the tokenizer fails on a text.
+        """
+        self._cut_nothing()
+        with reported(FAILURE):
+            encodings: list[Encoding] = self.tokenizer.encode_batch(list(sentences), add_special_tokens=False)
+            return encodings
+
     def tokenize(
         self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
     ) -> list[Tokenized]:
-        """What `pipeline.text.tokenizer.tokenize` gives; arguments and errors as of `read`."""
+        """Inputs as the teacher reads them, special tokens included; arguments and errors as of `read`."""
         frame = None if self.wordpiece is None else _frame(self.tokenizer, sentences2 is not None)
         if frame is None:
             return tokenize(self.tokenizer, sentences1, sentences2, max_seq_length)
-        parts = [_lists(part) for part in self.read(sentences1, sentences2, max_seq_length)]
+        parts = [part.lists() for part in self.read(sentences1, sentences2, max_seq_length)]
         return [_framed(frame, sentences) for sentences in zip(*parts, strict=True)]
 
-    def _read(self, texts: Texts, max_seq_length: int) -> tuple[Ragged, ...]:
+    def _read(self, texts: Texts, max_seq_length: int | None) -> tuple[Ragged, ...]:
         joined = [_joined(sentences) for sentences in texts]
-        room = max_seq_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2)
-        if self.wordpiece is None or room < 0 or None in joined:
+        room = None
+        if max_seq_length is not None:
+            room = max_seq_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2)
+        if self.wordpiece is None or (room is not None and room < 0) or None in joined:
             return self._by_the_library(texts, max_seq_length)
         read = [self._sentences(self.wordpiece, text, *j) for text, j in zip(texts, joined, strict=True) if j]
-        lengths = _cut([sentences.count_N for sentences in read], room)
+        counts = [sentences.count_N for sentences in read]
+        lengths = counts if room is None else _cut(counts, room)
         return tuple(r.flat(self.wordpiece, length_N) for r, length_N in zip(read, lengths, strict=True))
 
-    def _by_the_library(self, texts: Texts, max_seq_length: int) -> tuple[Ragged, ...]:
+    def _by_the_library(self, texts: Texts, max_seq_length: int | None) -> tuple[Ragged, ...]:
+        if max_seq_length is None:
+            return tuple(Ragged.of(self._whole_by_the_library(sentences)) for sentences in texts)
         rows = tokenize(self.tokenizer, texts[0], texts[1] if len(texts) == 2 else None, max_seq_length)
         return tuple(Ragged.of([(row.ids1, row.ids2)[k] for row in rows]) for k in range(len(texts)))
+
+    def _whole_by_the_library(self, sentences: Sequence[str]) -> list[list[int]]:
+        self._cut_nothing()
+        with reported(FAILURE):
+            encodings = self.tokenizer.encode_batch_fast(list(sentences), add_special_tokens=False)
+            return [encoding.ids for encoding in encodings]
 
     def _sentences(self, wordpiece: WordPiece, sentences: Sequence[str], text: bytes, starts_S: Ints) -> "_Sentences":
         ids_T, count_N = wordpiece.read(text, starts_S)
         unknown = np.flatnonzero(count_N < 0).tolist()
-        answers = self._ask({n: sentences[n] for n in unknown})
-        for n, ids in answers.items():
+        answers = self._whole_by_the_library([sentences[n] for n in unknown]) if unknown else []
+        for n, ids in zip(unknown, answers, strict=True):
             count_N[n] = len(ids)
-        return _Sentences(ids_T, starts_S, count_N, answers)
+        return _Sentences(ids_T, starts_S, count_N, dict(zip(unknown, answers, strict=True)))
 
-    def _ask(self, sentences: dict[int, str]) -> dict[int, list[int]]:
-        """The library's ids of some sentences, not cut."""
-        if not sentences:
-            return {}
+    def _cut_nothing(self) -> None:
+        """Removes the tokenizer's truncation and padding, if it has any: changing it is not safe for other threads."""
         if self.tokenizer.truncation or self.tokenizer.padding:
             self.tokenizer.no_truncation()
             self.tokenizer.no_padding()
-        with reported(FAILURE):
-            encodings = self.tokenizer.encode_batch_fast(list(sentences.values()), add_special_tokens=False)
-            return {n: encoding.ids for n, encoding in zip(sentences, encodings, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -125,7 +144,7 @@ class _Sentences:
         ids_T: the ids of sentence n from ``ids_T[starts_S[n]]``.
         starts_S: where its text starts.
         count_N: how many ids it has.
-        answers: the ids of those sentences that the library was asked about.
+        answers: the ids of the sentences that the library read.
     """
 
     ids_T: Int32s
@@ -166,8 +185,8 @@ def _frame(tokenizer: Tokenizer, is_pair: bool) -> list[_Piece] | None:
         _Piece(sentence, [id_ for *_, id_ in group], type_id)
         for (sentence, type_id), group in itertools.groupby(tokens, key=lambda token: token[:2])
     ]
-    there = sorted(piece.sentence for piece in pieces if piece.sentence is not None)
-    return pieces if there == [0, 1][: 1 + is_pair] and len(pieces) > len(there) else None
+    sentences = sorted(piece.sentence for piece in pieces if piece.sentence is not None)
+    return pieces if sentences == [0, 1][: 1 + is_pair] and len(pieces) > len(sentences) else None
 
 
 def _framed(frame: list[_Piece], sentences: tuple[list[int], ...]) -> Tokenized:
@@ -178,11 +197,6 @@ def _framed(frame: list[_Piece], sentences: tuple[list[int], ...]) -> Tokenized:
         ids += part
         type_ids += [piece.type_id] * len(part)
     return Tokenized(ids, type_ids, sentences[0], sentences[1] if len(sentences) == 2 else [])
-
-
-def _lists(rows: Ragged) -> list[list[int]]:
-    flat, offsets = rows.flat.tolist(), rows.offsets.tolist()
-    return [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
 
 
 def _joined(sentences: Sequence[str]) -> tuple[bytes, Ints] | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import DistillError, IntegrityError
 
 MAX_GROWTH = 1000  # characters that normalizers may make of one
 MAX_SPECIAL_TOKENS = 64  # that a template may put around a text
@@ -39,13 +39,19 @@ def vocabulary_problem(tokenizer: Tokenizer) -> str | None:
 
 
 @contextmanager
-def reported(failure: str) -> Iterator[None]:
-    """Turns what the library raises, Rust's panics included, into an IntegrityError that begins with ``failure``."""
+def reported(failure: str, kind: type[DistillError] = IntegrityError) -> Iterator[None]:
+    """Turns what a library raises, Rust's panics included, into an error that begins with ``failure``.
+
+    Args:
+        failure: what could not be done; the first line of the library's own words follows.
+        kind: the error's class.
+    """
     try:
         yield
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise IntegrityError(f"{failure}: {error}") from error
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise kind(f"{failure}: {reason}") from error
         raise
 
 

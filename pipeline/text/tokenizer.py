@@ -112,7 +112,8 @@ def frame_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """
     encoding = example(tokenizer, is_pair=False)
     places = [place for place, sentence in enumerate(encoding.sequence_ids) if sentence is not None]
-    return encoding.ids[: places[0]], encoding.ids[places[-1] + 1 :]
+    first, last = (places[0], places[-1]) if places else (len(encoding.ids), len(encoding.ids))
+    return encoding.ids[:first], encoding.ids[last + 1 :]
 
 
 def special_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
@@ -138,7 +139,9 @@ def special_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...],
 def tokenize(
     tokenizer: Tokenizer, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
 ) -> list[Tokenized]:
-    """Tokenises single sentences or pairs, longest sentence cut first, special tokens counted in.
+    """Single sentences or pairs in tokens, by the library alone; `pipeline.text.reader` gives the same, faster.
+
+    The longest sentence of a pair is cut first; special tokens count.
 
     Args:
         tokenizer: its truncation and padding settings are replaced.

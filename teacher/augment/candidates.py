@@ -23,7 +23,7 @@ from teacher.augment.proposals import propose, whole_words
 from teacher.augment.sites import Sites, read_sites, write_sites
 from teacher.augment.word_vectors import WordVectors, file_sha256, read_vectors
 from teacher.config import AugmentConfig
-from teacher.inference.classifier import weights_sha256
+from teacher.inference.loaded import weights_sha256
 from teacher.inference.masked_lm import MaskedLm, load_masked_lm
 from teacher.inference.precision import inference_mode
 
@@ -34,7 +34,7 @@ SENTENCES_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
-class Asked:
+class Proposer:
     """A masked LM that can be asked for candidates, and the settings that decide them."""
 
     lm: MaskedLm
@@ -42,7 +42,7 @@ class Asked:
     settings: dict[str, Setting]
 
 
-def prepare_masked_lm(config: AugmentConfig) -> Asked:
+def prepare_masked_lm(config: AugmentConfig) -> Proposer:
     """Loads the masked LM and makes sure that it can be used, before anything expensive.
 
     Raises:
@@ -63,7 +63,7 @@ def prepare_masked_lm(config: AugmentConfig) -> Asked:
         "max_seq_length": config.max_seq_length,
         "precision": config.precision,
     }
-    return Asked(lm, whole_words(lm), settings)
+    return Proposer(lm, whole_words(lm), settings)
 
 
 def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
@@ -75,26 +75,26 @@ def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
     return encoded.chunk(0).dictionary, numbers.reshape(-1, rows.num_rows).T
 
 
-def find_sites(config: AugmentConfig, asked: Asked, sentences: pa.Array, state: PartialState) -> Sites:
+def find_sites(config: AugmentConfig, proposer: Proposer, sentences: pa.Array, state: PartialState) -> Sites:
     """Computes the candidates that are not in the store yet, each process its share, and reads all.
 
     Args:
         config: the settings.
-        asked: the masked LM.
+        proposer: the masked LM.
         sentences: every sentence once.
         state: of the processes.
     """
-    run = fingerprint({**asked.settings, "rules": RULES, "sentences": _texts_sha256(sentences)})
+    run = fingerprint({**proposer.settings, "rules": RULES, "sentences": _texts_sha256(sentences)})
     parts = Parts(config.store / FOLDER / run[:16], run, len(sentences), SENTENCES_PER_PART, "sentences")
     make_folder(parts.folder)
     mine = parts.mine(state)
     if mine:
-        asked.lm.model.to(state.device)
+        proposer.lm.model.to(state.device)
         vectors = read_vectors(config.word_vectors) if config.word_vectors else None
         total = sum(stop - start for start, stop in map(parts.bounds, mine))
         with inference_mode(state.device, config.precision), console.progress(total, "candidates") as steps:
             for part in mine:
-                _write_part(config, asked, vectors, sentences, parts, part, steps)
+                _write_part(config, proposer, vectors, sentences, parts, part, steps)
     state.wait_for_everyone()
     return read_sites(parts.paths)
 
@@ -110,7 +110,7 @@ def _texts_sha256(sentences: pa.Array) -> str:
 
 def _write_part(
     config: AugmentConfig,
-    asked: Asked,
+    proposer: Proposer,
     vectors: WordVectors | None,
     sentences: pa.Array,
     parts: Parts,
@@ -122,7 +122,7 @@ def _write_part(
     found = []
     for first in range(0, len(texts), SENTENCES_AT_ONCE):
         some = texts[first : first + SENTENCES_AT_ONCE]
-        found += propose(asked.lm, asked.words, vectors, some, config.num_candidates, config.max_seq_length)
+        found += propose(proposer.lm, proposer.words, vectors, some, config.num_candidates, config.max_seq_length)
         steps.advance(len(some))
     footer = parts.footer(part)
     write_atomically(parts.paths[part], lambda path: write_sites(path, found, footer))

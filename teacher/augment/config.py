@@ -1,4 +1,4 @@
-"""Settings of the two methods of augmentation; free of torch, so that ``--help`` is quick."""
+"""Settings of the methods of augmentation; free of torch, so that ``--help`` is quick."""
 
 from pathlib import Path
 from typing import Literal
@@ -6,14 +6,9 @@ from typing import Literal
 from pydantic import Field
 
 from pipeline.config import Config, refuse_flags
-from pipeline.errors import ConfigError
-from pipeline.tasks.task import Method
+from teacher.augment.methods import METHODS, flags_of_others
 
 Pairs = Literal["each", "both"]
-OWN_FLAGS: dict[Method, set[str]] = {
-    "tinybert": {"pairs", "masked_lm", "word_vectors", "num_candidates", "replace_probability"},
-    "mask-pos": {"mask_probability", "pos_probability", "ngram_probability"},
-}
 
 
 class AugmentFlags(Config):
@@ -37,10 +32,12 @@ class AugmentFlags(Config):
     )
     ngram_probability: float = Field(0.0, ge=0, le=1, description="mask-pos: share of variants cut to 1 to 5 words.")
 
-    def check_method(self, method: Method | None) -> None:
+    def check_method(self, method: str | None) -> None:
         """Raises ConfigError for flags of another method, or of any if there is none."""
-        own = OWN_FLAGS[method] | {"num_variants"} if method else set()
-        reason = f"is not for method {method}" if method else "is for augmentation; give --augment METHOD, too"
-        refuse_flags(self, AugmentFlags.model_fields.keys() - own, reason)
-        if method == "mask-pos" and not 0 < self.mask_probability + self.pos_probability <= 1:
-            raise ConfigError("--mask-probability and --pos-probability: their sum must be above 0 and at most 1")
+        if method is None:
+            refuse_flags(self, AugmentFlags.model_fields, "is for augmentation; give --augment METHOD, too")
+        else:
+            refuse_flags(
+                self, AugmentFlags.model_fields.keys() & flags_of_others(method), f"is not for method {method}"
+            )
+            METHODS[method].check(self)

@@ -16,7 +16,6 @@ from pipeline.logit_set.parts import (
     Sample,
     Setting,
 )
-from pipeline.tasks.task import Method
 from teacher.augment.folder import Folder, write_part
 
 SAMPLE_ROWS = 10
@@ -39,7 +38,7 @@ REPEATED = """
 
 
 def keep_distinct(
-    folder: Folder, originals: pa.Table, method: Method, num_variants: int, settings: dict[str, Setting]
+    folder: Folder, originals: pa.Table, method: str, num_variants: int, settings: dict[str, Setting]
 ) -> AugmentationRecord:
     """Writes the rows that are kept, once all variants have been generated, and says what came of it.
 

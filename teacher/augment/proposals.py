@@ -71,10 +71,7 @@ def propose(
         The sites of each sentence, in order; candidates by the alphabet, as the order of nearly equal scores may
         depend on what else is in a batch.
     """
-    tokenizer = lm.tokens.tokenizer
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    encodings = tokenizer.encode_batch(list(sentences), add_special_tokens=False)
+    encodings = lm.reader.encode(sentences)
     queries: list[Query] = []
     others: list[tuple[int, Span]] = []
     for number, (text, encoding) in enumerate(zip(sentences, encodings, strict=True)):

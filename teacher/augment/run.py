@@ -15,16 +15,18 @@ from pipeline.logit_set.parts import (
     AugmentationRecord,
     Setting,
 )
-from pipeline.sources import Source, load_source
+from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.tasks.task import Task, load_task
 from teacher.augment.config import AugmentFlags
 from teacher.augment.distinct import keep_distinct
 from teacher.augment.folder import Folder, Variants, check_settings, open_variants, start_folder, write_part
-from teacher.augment.methods import Plan, common_settings, plan_method
-from teacher.augment.variants import Sides, make_variants, sides_of
+from teacher.augment.method import PlannedVariants, Sides
+from teacher.augment.methods import METHODS
+from teacher.augment.variants import make_variants
 from teacher.config import TRAIN, AugmentConfig
 
 FOLDER = "augmented"
+RULES = 1  # to be raised when the same settings give other variants
 FILES = {"masked_lm", "word_vectors"}  # flags whose settings are hashes of what they name
 
 
@@ -83,11 +85,11 @@ def variants_for(
     if found is None:
         return _make(config, task, rows, state, command)
     there = found.record.settings
-    wanted: dict[str, Setting] = common_settings(config, task, rows)
+    wanted: dict[str, Setting] = _common_settings(config, task, rows)
     given = config.model_fields_set & {*AugmentFlags.model_fields, "seed"}
     wanted |= {name: getattr(config, name) for name in given - FILES}
     if given & FILES:
-        settings = plan_method(config, task, rows).settings
+        settings = _plan(config, task, rows).settings
         wanted |= {name: settings[name] for name in given & FILES}
     check_settings(root, {name: there[name] for name in wanted}, wanted)
     return found
@@ -95,7 +97,24 @@ def variants_for(
 
 def sides_for(config: AugmentConfig, task: Task) -> Sides:
     """Which sentences the variants of a row will change, and so how many variants are tried."""
-    return sides_of(config.method, task.is_pair, config.variants_of(task), config.pairs)
+    return METHODS[config.method].sides(task.is_pair, config.variants_of(task), config.pairs)
+
+
+def _plan(config: AugmentConfig, task: Task, rows: pa.Table) -> PlannedVariants:
+    """The method's plan, with all settings that decide the variants."""
+    planned = METHODS[config.method].plan(config, rows)
+    numbers: dict[str, Setting] = {"num_variants": config.variants_of(task), "seed": config.seed}
+    return PlannedVariants(_common_settings(config, task, rows) | numbers | planned.settings, planned.editor)
+
+
+def _common_settings(config: AugmentConfig, task: Task, rows: pa.Table) -> dict[str, Setting]:
+    """What is being augmented, and by which rules."""
+    return {
+        "method": config.method,
+        "rules": RULES,
+        "task": f"{task.name} version {task.version}",
+        "source": rows_sha256(rows),
+    }
 
 
 def _root(config: AugmentConfig, task: Task) -> Path:
@@ -105,33 +124,33 @@ def _root(config: AugmentConfig, task: Task) -> Path:
 def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState, command: str) -> Variants:
     """Makes what is missing of the variants."""
     sides, root = sides_for(config, task), _root(config, task)
-    plan = plan_method(config, task, rows)
+    planned = _plan(config, task, rows)
     found = open_variants(root)
     if found is not None:
-        check_settings(root, found.record.settings, plan.settings)
+        check_settings(root, found.record.settings, planned.settings)
         return found
-    folder = Folder.of(root, plan.settings, rows.num_rows, len(sides))
+    folder = Folder.of(root, planned.settings, rows.num_rows, len(sides))
     state.wait_for_everyone()  # all have looked before the first one writes
     if state.is_main_process:
-        start_folder(folder, plan.settings, command)
+        start_folder(folder, planned.settings, command)
     state.wait_for_everyone()
-    _generate(folder, rows, plan, sides, state)
+    _generate(folder, rows, planned, sides, state)
     if state.is_main_process:
-        keep_distinct(folder, rows, config.method, len(sides), plan.settings)
+        keep_distinct(folder, rows, config.method, len(sides), planned.settings)
     state.wait_for_everyone()
     variants = open_variants(root)
     assert variants is not None
     return variants
 
 
-def _generate(folder: Folder, rows: pa.Table, plan: Plan, sides: Sides, state: PartialState) -> None:
+def _generate(folder: Folder, rows: pa.Table, planned: PlannedVariants, sides: Sides, state: PartialState) -> None:
     """Writes this process's share of the parts with all variants."""
-    method = plan.prepare(state)
+    editor = planned.editor(state)
     mine = folder.generated.mine(state)
     total = sum(stop - start for start, stop in map(folder.generated.bounds, mine)) * len(sides)
     with console.progress(total, "variants") as steps:
         for part in mine:
             start, stop = folder.generated.bounds(part)
-            write_part(folder.generated, part, make_variants(rows.slice(start, stop - start), method, sides))
+            write_part(folder.generated, part, make_variants(rows.slice(start, stop - start), editor, sides))
             steps.advance((stop - start) * len(sides))
     state.wait_for_everyone()

@@ -1,80 +1,61 @@
-"""TinyBERT's augmentation: words replaced by what a masked LM or word vectors propose (Jiao et al. 2020, algorithm 1).
+"""The method ``tinybert``: words replaced by what a masked LM or word vectors propose (Jiao et al. 2020)."""
 
-Shapes: S sites of all rows, V variants.
-"""
+from typing import TYPE_CHECKING
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from teacher.augment.method import BOTH, FIRST, SECOND, Editor, Method, PlannedVariants, Sides
 
-import numpy as np
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from accelerate import PartialState
 
-from pipeline.arrays import Ints
-from pipeline.seeded import hashed, uniform
-from teacher.augment.sites import Sites
-from teacher.augment.words import Edited, in_case_of, spliced
-
-REPLACE, CHOOSE = 1, 2  # what a random number is for
-KINDS = frozenset({"tinybert"})
+    from pipeline.logit_set.parts import Setting
+    from teacher.augment.config import AugmentFlags, Pairs
+    from teacher.config import AugmentConfig
 
 
-@dataclass(frozen=True)
-class TinyBert:
-    """The method with its settings.
+class TinyBert(Method):
+    """TinyBERT's augmentation."""
 
-    Attributes:
-        sites: what may be replaced, by the numbers of the sentences.
-        numbers_NS: int64, the number of the sentence of each row and side.
-        probability: of a site to be replaced, p_t.
-        seed: of all choices.
-    """
+    flags = frozenset(
+        {
+            "pairs",
+            "masked_lm",
+            "word_vectors",
+            "num_candidates",
+            "replace_probability",
+            "precision",
+            "max_seq_length",
+        }
+    )
+    usual_variants = 20
 
-    sites: Sites
-    numbers_NS: Ints
-    probability: float
-    seed: int
+    def check(self, flags: "AugmentFlags") -> None:
+        """Accepts all values, which are independent of each other."""
 
-    def edit(self, sentences: Sequence[str], source_rows: Ints, side: int, variants: Ints) -> list[list[Edited | None]]:
-        """Variants of sentences.
+    def special_tokens(self, flags: "AugmentFlags") -> tuple[str, ...]:
+        """No special token: words are replaced by words."""
+        return ()
 
-        Args:
-            sentences: N texts.
-            source_rows: int64 [N], the rows they belong to.
-            side: 0 for first sentences, 1 for second ones.
-            variants: int64 [V], the numbers of the variants.
+    def sides_of_pairs(self, num_variants: int, pairs: "Pairs") -> Sides:
+        """Each sentence so many times beside the *original* other one, or both at once."""
+        return (BOTH,) * num_variants if pairs == "both" else (FIRST,) * num_variants + (SECOND,) * num_variants
 
-        Returns:
-            For each sentence its variants; a function of seed, row, side and number alone.
+    def plan(self, config: "AugmentConfig", rows: "pa.Table") -> PlannedVariants:
+        """Loads the masked LM; the editor needs the candidates of every sentence.
+
+        Raises:
+            DataError: if it, or the word vectors, cannot be read.
+            TeacherError: if it is no masked LM, or not of WordPieces.
         """
-        numbers = self.numbers_NS[source_rows, side]
-        start, stop = self.sites.start.take(numbers), self.sites.stop.take(numbers)
-        site_S = _places(self.sites.start.offsets, numbers)
-        row_S = np.repeat(np.arange(len(numbers)), start.lengths)
-        key = (source_rows[row_S][:, None], variants, side, (np.arange(len(row_S)) - start.offsets[row_S])[:, None])
-        replaced_SV = uniform(hashed(self.seed, REPLACE, *key)) < self.probability
-        count_S = self.sites.choices.lengths[site_S]
-        choice_SV = (uniform(hashed(self.seed, CHOOSE, *key)) * count_S[:, None]).astype(np.int64)
-        word_SV = self.sites.choices.flat[self.sites.choices.offsets[site_S][:, None] + choice_SV]
-        edited: list[list[Edited | None]] = []
-        for n, text in enumerate(sentences):
-            here = slice(start.offsets[n], start.offsets[n + 1])
-            spans = list(zip(start[n].tolist(), stop[n].tolist(), strict=True))
-            choices = [(replaced_SV[here, v], word_SV[here, v]) for v in range(len(variants))]
-            edited.append([self._edited(text, spans, *choice) for choice in choices])
-        return edited
+        from teacher.augment.candidates import distinct_sentences, find_sites, prepare_masked_lm
+        from teacher.augment.tinybert_editor import TinyBertEditor
 
-    def _edited(self, text: str, spans: Sequence[tuple[int, int]], replaced_S: np.ndarray, word_S: Ints) -> Edited:
-        replacements = []
-        for place in np.flatnonzero(replaced_S).tolist():
-            old, new = text[slice(*spans[place])], self.sites.words[word_S[place]]
-            if new.lower() != old.lower():
-                replacements.append((spans[place], in_case_of(new, old)))
-        return Edited(
-            spliced(text, replacements), KINDS if replacements else frozenset(), len(replacements), len(text.split())
-        )
+        proposer = prepare_masked_lm(config)
 
+        def editor(state: "PartialState") -> Editor:
+            distinct, numbers_NS = distinct_sentences(rows)
+            sites = find_sites(config, proposer, distinct, state)
+            return TinyBertEditor(sites, numbers_NS, config.replace_probability, config.seed)
 
-def _places(offsets: Ints, rows: Ints) -> Ints:
-    """The numbers of all items of some rows, one row after the other."""
-    lengths = np.diff(offsets)[rows]
-    ends = np.cumsum(lengths)
-    return np.asarray(np.repeat(offsets[rows] - ends + lengths, lengths) + np.arange(lengths.sum()))
+        settings: dict[str, Setting] = {"pairs": config.pairs, "replace_probability": config.replace_probability}
+        return PlannedVariants(proposer.settings | settings, editor)

@@ -1,4 +1,4 @@
-"""Variants of rows, by either method: which sentences of a pair they change, and where they come from."""
+"""Variants of rows as tables, whatever the method: their keys, origins, texts and counts."""
 
 from collections.abc import Iterable
 
@@ -7,14 +7,8 @@ import pyarrow as pa
 
 from pipeline.arrays import Ints
 from pipeline.sources import sentences
-from pipeline.tasks.task import Method
-from teacher.augment.config import Pairs
-from teacher.augment.mask_pos import MaskPos
-from teacher.augment.tinybert import TinyBert
+from teacher.augment.method import Editor, Sides
 from teacher.augment.words import Edited
-
-FIRST, SECOND, BOTH = (0,), (1,), (0, 1)
-Sides = tuple[tuple[int, ...], ...]  # for each variant of a row, the sentences it changes
 
 SCHEMA = pa.schema(
     [
@@ -29,34 +23,21 @@ SCHEMA = pa.schema(
 )
 
 
-def sides_of(method: Method, is_pair: bool, num_variants: int, pairs: Pairs) -> Sides:
-    """Which sentences the variants 1, 2, … of a row change.
-
-    Of pairs, TinyBERT changes each sentence so many times beside the *original* other one, or both at once; masking
-    goes round: the first, the second, both.
-    """
-    if not is_pair:
-        return (FIRST,) * num_variants
-    if method == "mask-pos":
-        return tuple((FIRST, SECOND, BOTH)[n % 3] for n in range(num_variants))
-    return (BOTH,) * num_variants if pairs == "both" else (FIRST,) * num_variants + (SECOND,) * num_variants
-
-
-def make_variants(rows: pa.Table, method: TinyBert | MaskPos, sides: Sides) -> pa.Table:
+def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:
     """Makes all variants of some rows.
 
     Args:
         rows: source rows.
-        method: how to change a sentence.
+        editor: how to change a sentence.
         sides: which sentences each variant changes.
 
     Returns:
-        The variants with the columns of ``SCHEMA``, by source row and number; those that the method gives up are left
+        The variants with the columns of ``SCHEMA``, by source row and number; those that the editor gives up are left
         out, those that equal their original are not.
     """
     texts = [text for text in sentences(rows) if text is not None]
     source_rows = rows.column("source_row").to_numpy()
-    edited = [_edit(method, texts, source_rows, side, sides) for side in range(len(texts))]
+    edited = [_edit(editor, texts, source_rows, side, sides) for side in range(len(texts))]
     made = []
     for n, row in enumerate(source_rows.tolist()):
         for variant, changes in enumerate(sides, start=1):
@@ -74,11 +55,11 @@ def make_variants(rows: pa.Table, method: TinyBert | MaskPos, sides: Sides) -> p
 
 
 def _edit(
-    method: TinyBert | MaskPos, texts: list[list[str]], source_rows: Ints, side: int, sides: Sides
+    editor: Editor, texts: list[list[str]], source_rows: Ints, side: int, sides: Sides
 ) -> dict[int, list[Edited | None]]:
     """For each variant that changes one side, that side of every row."""
     variants = np.array([number for number, changes in enumerate(sides, start=1) if side in changes], dtype=np.int64)
-    edited = method.edit(texts[side], source_rows, side, variants)
+    edited = editor.edit(texts[side], source_rows, side, variants)
     return {variant: [row[v] for row in edited] for v, variant in enumerate(variants.tolist())}
 
 

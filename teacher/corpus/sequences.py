@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from sentencex import segment
-from tokenizers import Tokenizer
 
 from pipeline.arrays import Ints, Ragged
+from pipeline.text.reader import TextReader
+from pipeline.text.tokenizer import frame_ids
 from teacher.config import Packing
 
 Document = tuple[int, str]  # number and text
@@ -34,7 +35,7 @@ class Sequences:
         return len(self.source_row_N)
 
     def take(self, rows: Ints) -> "Sequences":
-        """Some of them."""
+        """The sequences of these numbers, in their order."""
         return Sequences(self.source_row_N[rows], self.piece_N[rows], self.ids.take(rows))
 
 
@@ -43,7 +44,7 @@ Piece = tuple[int, int, list[int]]  # source row, piece, ids
 
 def read_sequences(
     documents: Iterable[list[Document]],
-    tokenizer: Tokenizer,
+    reader: TextReader,
     packing: Packing,
     language: str,
     min_tokens: int,
@@ -56,43 +57,44 @@ def read_sequences(
 
     Args:
         documents: batches of documents, in order.
-        tokenizer: its truncation and padding settings are removed.
+        reader: from text to ids.
         packing: ``sentences`` or ``blocks``.
         language: ISO 639-1 code.
         min_tokens: fewest tokens.
         max_tokens: most tokens.
     """
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    cut = _sentences(documents, tokenizer, language, max_tokens)
-    for batch in cut if packing == "sentences" else _blocks(documents, tokenizer, max_tokens):
-        kept = [piece for piece in batch if len(piece[2]) >= min_tokens]
-        if kept:
-            rows, numbers, ids = zip(*kept, strict=True)
+    cut = _sentences(documents, reader, language, max_tokens)
+    for batch in cut if packing == "sentences" else _blocks(documents, reader, max_tokens):
+        long_enough = [piece for piece in batch if len(piece[2]) >= min_tokens]
+        if long_enough:
+            rows, numbers, ids = zip(*long_enough, strict=True)
             yield Sequences(np.array(rows, dtype=np.int64), np.array(numbers, dtype=np.int64), Ragged.of(ids))
 
 
 def _sentences(
-    documents: Iterable[list[Document]], tokenizer: Tokenizer, language: str, max_tokens: int
+    documents: Iterable[list[Document]], reader: TextReader, language: str, max_tokens: int
 ) -> Iterator[list[Piece]]:
     key = (-1, 0)
     for batch in documents:
         sentences = [(row, sentence) for row, text in batch for sentence in segment(language, text)]
         pieces: list[Piece] = []
-        for (row, _), ids in zip(sentences, _ids(tokenizer, [text for _, text in sentences]), strict=True):
+        (whole,) = reader.read([text for _, text in sentences], None, None)
+        for (row, _), ids in zip(sentences, whole.lists(), strict=True):
             for start in range(0, len(ids), max_tokens):
                 key = (row, key[1] + 1 if key[0] == row else 0)
                 pieces.append((*key, ids[start : start + max_tokens]))
         yield pieces
 
 
-def _blocks(documents: Iterable[list[Document]], tokenizer: Tokenizer, max_tokens: int) -> Iterator[list[Piece]]:
-    separator = tokenizer.encode("").ids[-1:]
+def _blocks(documents: Iterable[list[Document]], reader: TextReader, max_tokens: int) -> Iterator[list[Piece]]:
+    before, after = frame_ids(reader.tokenizer)
+    separator = (before + after)[-1:]
     block: list[int] = []
     key = (-1, 0)
     for batch in documents:
         full: list[Piece] = []
-        for (row, _), ids in zip(batch, _ids(tokenizer, [text for _, text in batch]), strict=True):
+        (whole,) = reader.read([text for _, text in batch], None, None)
+        for (row, _), ids in zip(batch, whole.lists(), strict=True):
             rest = ids + separator if ids else []
             while rest:
                 if not block:
@@ -105,7 +107,3 @@ def _blocks(documents: Iterable[list[Document]], tokenizer: Tokenizer, max_token
         yield full
     if block:
         yield [(*key, block)]
-
-
-def _ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]

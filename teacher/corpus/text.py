@@ -35,7 +35,7 @@ class Text:
         config, special = self.config, tokens.num_special
         return read_sequences(
             ([d for d in batch if in_split(d[0], split, config)] for batch in self._numbered(start, stop)),
-            tokens.tokenizer,
+            tokens.reader,
             config.packing,
             self.corpus.language,
             max(1, config.min_seq_length - special),

@@ -14,7 +14,7 @@ from pipeline.arrays import Floats, Ints
 from pipeline.logit_set.examples import text_hashes
 from pipeline.logit_set.record import ExamplesRecord
 from pipeline.sources import Source, sentences
-from pipeline.text.tokenizer import Tokenized, tokenize
+from pipeline.text.tokenizer import Tokenized
 from teacher.dump.rows import source_rows
 from teacher.inference.batches import teacher_logits
 from teacher.inference.classifier import Teacher
@@ -79,7 +79,7 @@ def ask_ahead(
         parts.append(source_rows(source, shard).take(np.sort(places)))
         left = np.setdiff1d(left, found, assume_unique=True)
     rows = pa.concat_tables(parts)
-    inputs = tokenize(teacher.tokenizer, *sentences(rows), record.max_seq_length)
+    inputs = teacher.reader.tokenize(*sentences(rows), record.max_seq_length)
     logits_NC = np.concatenate([said.logits_KC, teacher_logits(teacher, inputs, max_tokens)])
     return known([*said.hash_K, *text_hashes(rows, record.tokenizer.sha256)], logits_NC)
 

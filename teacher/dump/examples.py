@@ -33,10 +33,9 @@ from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Task, load_task
-from pipeline.text.reader import TextReader
-from pipeline.text.tokenizer import Tokenized, tokenize
+from pipeline.text.tokenizer import Tokenized
 from teacher.augment.folder import Variants
-from teacher.augment.mask_pos import MASK
+from teacher.augment.methods import METHODS
 from teacher.augment.run import sides_for, training_rows, variants_for
 from teacher.config import DumpConfig
 from teacher.dump.answers import Known, ask_ahead, ask_once, hashes_by_shard, nothing_known
@@ -113,9 +112,9 @@ def _variants(
     wanted = config.augmentation()
     if wanted is None:
         return None
-    masks = wanted.method == "mask-pos" and wanted.mask_probability > 0
-    if masks and teacher.tokenizer.token_to_id(MASK) is None:
-        raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {MASK}; use --augment tinybert")
+    for token in METHODS[wanted.method].special_tokens(wanted):
+        if teacher.tokenizer.token_to_id(token) is None:
+            raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {token}; use --augment tinybert")
     return variants_for(wanted, task, training_rows(source), state, command, is_job=config.num_shards > 1)
 
 
@@ -131,7 +130,7 @@ def _probe(config: DumpConfig, task: Task, source: Source, teacher: Teacher, max
     rows = source.splits[split]
     places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBE_ROWS, rows.num_rows)).astype(np.int64))
     sample = rows.take(pa.array(places))
-    inputs = tokenize(teacher.tokenizer, *sentences(sample), config.max_seq_length)
+    inputs = teacher.reader.tokenize(*sentences(sample), config.max_seq_length)
     logits_NC = teacher_logits(teacher, inputs, max_tokens)
     _check_labels(config, teacher.target, teacher.name, teacher.labels, logits_NC, *gold_arrays(sample))
 
@@ -180,11 +179,10 @@ def _write_shards(
     max_tokens: int,
 ) -> None:
     """Shard after shard; while the teacher goes through one, the next is read and the last is written."""
-    reader = TextReader.of(teacher.tokenizer)
 
     def read(shard: Shard) -> _Part:
         rows = source.read(shard)
-        inputs = reader.tokenize(*sentences(rows), record.max_seq_length)
+        inputs = teacher.reader.tokenize(*sentences(rows), record.max_seq_length)
         return _Part(shard, rows, text_hashes(rows, record.tokenizer.sha256), inputs)
 
     def ask(part: _Part) -> tuple[_Part, Floats]:

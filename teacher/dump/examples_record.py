@@ -26,7 +26,8 @@ from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size
 from teacher.augment.folder import Variants
 from teacher.config import TRAIN, DumpConfig
-from teacher.inference.classifier import Teacher, weights_sha256
+from teacher.inference.classifier import Teacher
+from teacher.inference.loaded import weights_sha256
 from teacher.inference.precision import head_settings
 
 # Fitted to the files of SST-2 (short sentences) and MRPC (long pairs); both are within 3 %.

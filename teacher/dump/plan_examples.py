@@ -17,7 +17,7 @@ from teacher.dump.calibration import classifier_seconds
 from teacher.dump.examples import most_variants
 from teacher.dump.examples_record import all_shards, amount
 from teacher.inference.batches import default_tokens_per_batch
-from teacher.inference.classifier import load_config
+from teacher.inference.loaded import load_config
 
 CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary
 SAMPLED_ROWS = 8192

@@ -17,7 +17,7 @@ from teacher.dump.plan_examples import Plan, memory_bytes
 from teacher.dump.tokens import rows_of, said_about
 from teacher.dump.tokens_record import all_shards, estimate_size
 from teacher.inference.batches import default_tokens_per_batch
-from teacher.inference.classifier import load_config
+from teacher.inference.loaded import load_config
 from teacher.inference.masked_lm import MaskedLm, MlmTokenizer, load_mlm_tokenizer
 from teacher.inference.precision import inference_mode
 

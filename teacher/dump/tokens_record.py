@@ -28,7 +28,7 @@ from teacher.config import DumpConfig
 from teacher.corpus.masking import MaskingPlan, mask
 from teacher.corpus.text import SPLITS, VALIDATION, Text
 from teacher.dump.examples_record import LIBRARIES
-from teacher.inference.classifier import weights_sha256
+from teacher.inference.loaded import weights_sha256
 from teacher.inference.masked_lm import MaskedLm, MlmTokenizer
 
 

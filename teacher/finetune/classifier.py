@@ -23,7 +23,7 @@ from pipeline.sources import ROWS_AT_ONCE, Source, load_source, rows_sha256, sen
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import NO_LABEL, gold_arrays, gold_classes, make_target
 from pipeline.tasks.task import Task, load_task
-from pipeline.text.tokenizer import Tokenized, tokenize
+from pipeline.text.tokenizer import Tokenized
 from pipeline.training.run_record import RunRecord, finish_run, start_run
 from pipeline.training.steps import (
     has_fast_bf16,
@@ -39,7 +39,8 @@ from pipeline.training.steps import (
 from teacher.config import CorpusConfig, FinetuneConfig
 from teacher.finetune.common import CHECKPOINT, adamw, save_teacher
 from teacher.inference.batches import collate, default_tokens_per_batch, teacher_logits
-from teacher.inference.classifier import FINETUNE_RECORD, Teacher, new_classifier, weights_sha256
+from teacher.inference.classifier import Teacher, new_classifier
+from teacher.inference.loaded import FINETUNE_RECORD, weights_sha256
 
 
 @dataclass(frozen=True)
@@ -133,14 +134,14 @@ def _settings(config: FinetuneConfig, task: Task, source: Source, teacher: Teach
 
 def _split(teacher: Teacher, rows: pa.Table, max_seq_length: int) -> Split:
     parts = (rows.slice(start, ROWS_AT_ONCE) for start in range(0, rows.num_rows, ROWS_AT_ONCE))
-    lengths = [len(row.ids) for part in parts for row in tokenize(teacher.tokenizer, *sentences(part), max_seq_length)]
+    lengths = [len(row.ids) for part in parts for row in teacher.reader.tokenize(*sentences(part), max_seq_length)]
     return Split(rows, np.array(lengths, dtype=np.int64), *gold_arrays(rows))
 
 
 def _inputs(loop: Loop, split: Split, numbers: Sequence[int]) -> list[Tokenized]:
     """Some rows of a split in tokens."""
     rows = split.rows.take(pa.array(numbers, pa.int64()))
-    return tokenize(loop.teacher.tokenizer, *sentences(rows), loop.config.max_seq_length)
+    return loop.teacher.reader.tokenize(*sentences(rows), loop.config.max_seq_length)
 
 
 def _train(

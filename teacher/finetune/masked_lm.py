@@ -29,7 +29,7 @@ from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.text import TRAIN, VALIDATION, Text, masking_plan, open_text
 from teacher.finetune.common import CHECKPOINT, adamw, save_teacher
 from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
-from teacher.inference.classifier import FINETUNE_RECORD, weights_sha256
+from teacher.inference.loaded import FINETUNE_RECORD, weights_sha256
 from teacher.inference.masked_lm import MaskedLm, ask, load_masked_lm
 
 BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32

@@ -12,6 +12,7 @@ from pipeline.device import to_device
 from pipeline.errors import TeacherError
 from pipeline.text.tokenizer import Tokenized
 from teacher.inference.classifier import Teacher
+from teacher.inference.loaded import LoadedModel
 
 CPU_TOKENS_PER_BATCH = 2048
 GPU_TOKENS_PER_BATCH = 32768
@@ -100,14 +101,14 @@ def forward(teacher: Teacher, inputs: Sequence[Tokenized]) -> torch.Tensor:
     return logits_BC
 
 
-def collate(teacher: Teacher, inputs: Sequence[Tokenized]) -> dict[str, torch.Tensor]:
+def collate(teacher: LoadedModel, inputs: Sequence[Tokenized]) -> dict[str, torch.Tensor]:
     """Pads inputs to the longest: ``input_ids``, ``attention_mask``, ``token_type_ids`` [B, L] int64."""
     rows = range(len(inputs))
     ids = Ragged.of([row.ids for row in inputs])
-    ids_BL = torch.from_numpy(ids.padded(rows, teacher.pad_id))
+    ids_BL = torch.from_numpy(ids.padded(rows, teacher.tokens.pad_id))
     attention_BL = torch.arange(ids_BL.shape[1]) < torch.from_numpy(ids.lengths)[:, None]
     batch = {"input_ids": ids_BL, "attention_mask": attention_BL.long()}
-    if teacher.reads_token_types:
+    if teacher.tokens.reads_token_types:
         batch["token_type_ids"] = torch.from_numpy(Ragged.of([row.type_ids for row in inputs]).padded(rows, 0))
     return batch
 

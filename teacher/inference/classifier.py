@@ -1,58 +1,30 @@
-"""Loading a teacher, and making sure that it fits the task before it runs."""
+"""Classifiers as teachers: loading one, and making sure that it fits the task before it runs."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
-from transformers.utils import logging as transformers_logging
+from transformers import AutoModelForSequenceClassification
 
 from pipeline import console
-from pipeline.errors import ConfigError, DataError, TeacherError, did_you_mean
+from pipeline.errors import ConfigError, TeacherError, did_you_mean
 from pipeline.tasks.target import Target, target_of_width
 from pipeline.tasks.task import Task
-from pipeline.text.tokenizer import vocabulary_size
-from pipeline.training.run_record import read_run_record
-
-FINETUNE_RECORD = "finetune.json"
-LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
+from teacher.inference.loaded import LoadedModel, load_config, load_tokenizer, load_weights
 
 
 @dataclass(frozen=True)
-class Teacher:
-    """A classifier in evaluation mode, ready to be asked.
+class Teacher(LoadedModel):
+    """A classifier, ready to be asked.
 
     Attributes:
-        name: hub id or folder it was loaded from.
-        revision: hub revision, if one was named.
-        model: the transformers model, float32 weights.
-        tokenizer: the `tokenizers` tokenizer behind its transformers one.
-        pad_id: id that fills up batches.
-        reads_token_types: whether the model takes ``token_type_ids``.
         target: what its logits mean once reordered.
         labels: the names of its outputs in its own order.
         order: for each logit of the task, the number of the teacher's output.
     """
 
-    name: str
-    revision: str | None
-    model: Any
-    tokenizer: Tokenizer
-    pad_id: int
-    reads_token_types: bool
     target: Target
     labels: tuple[str, ...]
     order: tuple[int, ...]
-
-    @property
-    def num_parameters(self) -> int:
-        """Number of parameters."""
-        return sum(p.numel() for p in self.model.parameters())
 
 
 def load_teacher(
@@ -74,10 +46,14 @@ def load_teacher(
             f"{_widths(task)}; was it fine-tuned for this task?"
         )
     labels, order = _label_order(task, target, name, labels, teacher_labels)
-    tokenizer, pad, type_ids = load_tokenizer(name, revision)
-    check_fit(name, config, tokenizer, max_seq_length)
-    model = _load_model(name, revision)
-    return Teacher(name, revision, model, tokenizer, pad, type_ids, target, labels, order)
+    tokens = load_tokenizer(name, revision, config, max_seq_length)
+    model, missing = load_weights(AutoModelForSequenceClassification, name, revision)
+    if missing:
+        raise TeacherError(
+            f"teacher {name}: has no weights for {', '.join(missing[:3])}: it is not fine-tuned. "
+            "Fine-tune it first with `distill finetune-teacher`"
+        )
+    return Teacher(name, revision, model, tokens, target, labels, order)
 
 
 def new_classifier(task: Task, target: Target, name: str, revision: str | None, max_seq_length: int) -> Teacher:
@@ -87,93 +63,18 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
         DataError: if the encoder cannot be found or read.
         TeacherError: if tokenizer, model and length do not fit each other.
     """
-    config = load_config(name, revision)
-    tokenizer, pad, type_ids = load_tokenizer(name, revision)
-    check_fit(name, config, tokenizer, max_seq_length)
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()  # it reports the new head as missing weights
-    try:
-        model = AutoModelForSequenceClassification.from_pretrained(
-            name,
-            revision=revision,
-            dtype=torch.float32,
-            num_labels=target.num_logits,
-            id2label=dict(enumerate(target.names)),
-            label2id={label: number for number, label in enumerate(target.names)},
-            problem_type="regression" if target.kind == "score" else "single_label_classification",
-            ignore_mismatched_sizes=True,
-        )
-    except LOADING_ERRORS as error:
-        raise not_loaded(name, "weights", error) from error
-    order = tuple(range(target.num_logits))
-    return Teacher(name, revision, model, tokenizer, pad, type_ids, target, target.names, order)
-
-
-def load_config(name: str, revision: str | None) -> Any:
-    """Reads a model's ``config.json``, from a folder or the hub."""
-    if name.startswith((".", "/")) and not Path(name).exists():
-        raise DataError(f"model {name}: no such folder")
-    if (Path(name) / FINETUNE_RECORD).exists() and read_run_record(Path(name) / FINETUNE_RECORD)["state"] != "finished":
-        raise TeacherError(f"teacher {name}: its fine-tuning is not finished; repeat `distill finetune-teacher` first")
-    try:
-        return AutoConfig.from_pretrained(name, revision=revision)
-    except LOADING_ERRORS as error:
-        raise not_loaded(name, "config", error) from error
-
-
-def load_tokenizer(name: str, revision: str | None) -> tuple[Tokenizer, int, bool]:
-    """Loads a tokenizer; returns it, its padding id and whether its model takes token types."""
-    try:
-        wrapped = AutoTokenizer.from_pretrained(name, revision=revision)
-    except LOADING_ERRORS as error:
-        raise not_loaded(name, "tokenizer", error) from error
-    backend = getattr(wrapped, "backend_tokenizer", None)
-    if backend is None:
-        raise TeacherError(f"teacher {name}: its tokenizer has no fast version (tokenizer.json), which distill needs")
-    return backend, int(wrapped.pad_token_id or 0), "token_type_ids" in wrapped.model_input_names
-
-
-def check_fit(name: str, config: Any, tokenizer: Tokenizer, max_seq_length: int) -> None:
-    """Checks that the model has a row for every token and a place for every position.
-
-    Raises:
-        TeacherError: if it has not.
-    """
-    tokens = vocabulary_size(tokenizer)
-    if tokens > config.vocab_size:
-        raise TeacherError(
-            f"teacher {name}: its tokenizer has ids up to {tokens - 1}, but the model knows only {config.vocab_size}; "
-            "tokenizer and model do not belong together"
-        )
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and max_seq_length > positions:
-        raise ConfigError(f"--max-seq-length: {max_seq_length} tokens, but {name} reads at most {positions}")
-
-
-def weights_sha256(model: torch.nn.Module) -> str:
-    """Hash of all weights and buffers by name, independent of the files they came from."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _load_model(name: str, revision: str | None) -> Any:
-    transformers_logging.disable_progress_bar()
-    try:
-        model, info = AutoModelForSequenceClassification.from_pretrained(
-            name, revision=revision, dtype=torch.float32, output_loading_info=True
-        )
-    except LOADING_ERRORS as error:
-        raise not_loaded(name, "weights", error) from error
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise TeacherError(
-            f"teacher {name}: has no weights for {', '.join(missing[:3])}: it is not fine-tuned. "
-            "Fine-tune it first with `distill finetune-teacher`"
-        )
-    return model.eval()
+    tokens = load_tokenizer(name, revision, load_config(name, revision), max_seq_length)
+    model, _ = load_weights(
+        AutoModelForSequenceClassification,
+        name,
+        revision,
+        num_labels=target.num_logits,
+        id2label=dict(enumerate(target.names)),
+        label2id={label: number for number, label in enumerate(target.names)},
+        problem_type="regression" if target.kind == "score" else "single_label_classification",
+        ignore_mismatched_sizes=True,
+    )
+    return Teacher(name, revision, model, tokens, target, target.names, tuple(range(target.num_logits)))
 
 
 def _label_order(
@@ -209,9 +110,3 @@ def _widths(task: Task) -> str:
     if task.type == "classification":
         return f"{len(task.labels)} ({', '.join(task.labels)})"
     return "1 (the score)" + (f" or {task.bins.count} (its bins)" if task.bins else "")
-
-
-def not_loaded(name: str, part: str, error: Exception) -> DataError:
-    """Says that a part of a model cannot be loaded, and why."""
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return DataError(f"model {name}: its {part} cannot be loaded: {reason}")

@@ -10,61 +10,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch.nn import functional
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-from transformers.utils import logging as transformers_logging
+from transformers import AutoModelForMaskedLM
 
 from pipeline import console
 from pipeline.arrays import Ints, Ragged
 from pipeline.errors import TeacherError
 from pipeline.logit_set.codecs import Decoder
-from pipeline.text.tokenizer import frame_ids
-from teacher.inference.classifier import LOADING_ERRORS, check_fit, load_config, load_tokenizer, not_loaded
+from teacher.inference.loaded import LoadedModel, LoadedTokenizer, load_config, load_tokenizer, load_weights
 
 WIDTH_STEP, POSITIONS_STEP = 8, 32
 
 
 @dataclass(frozen=True)
-class MlmTokenizer:
-    """A masked LM's tokenizer.
+class MlmTokenizer(LoadedTokenizer):
+    """A masked LM's tokenizer, which has a mask token."""
 
-    Attributes:
-        tokenizer: the `tokenizers` tokenizer behind its transformers one.
-        pad_id: id that fills up batches.
-        mask_id: id of the mask token.
-        reads_token_types: whether its model takes ``token_type_ids``.
-        special_ids: ids that are never masked.
-        frame: special ids before and after a sequence.
-    """
-
-    tokenizer: Tokenizer
-    pad_id: int
     mask_id: int
-    reads_token_types: bool
-    special_ids: tuple[int, ...]
-    frame: tuple[list[int], list[int]]
-
-    @property
-    def num_special(self) -> int:
-        """Special tokens around a sequence."""
-        return len(self.frame[0]) + len(self.frame[1])
 
 
 @dataclass(frozen=True)
-class MaskedLm:
-    """A masked LM, ready to be asked or trained.
+class MaskedLm(LoadedModel):
+    """A masked LM, ready to be asked or trained."""
 
-    Attributes:
-        name: hub id or folder it was loaded from.
-        revision: hub revision, if one was named.
-        model: the transformers model, float32 weights.
-        tokens: its tokenizer.
-    """
-
-    name: str
-    revision: str | None
-    model: Any
     tokens: MlmTokenizer
 
     @property
@@ -80,14 +48,12 @@ def load_mlm_tokenizer(name: str, revision: str | None, max_seq_length: int) -> 
         DataError: if it cannot be found or read.
         TeacherError: if it has no mask token, or does not fit its model.
     """
-    config = load_config(name, revision)
-    tokenizer, pad_id, type_ids = load_tokenizer(name, revision)
-    check_fit(name, config, tokenizer, max_seq_length)
-    wrapped = AutoTokenizer.from_pretrained(name, revision=revision)
-    if wrapped.mask_token_id is None:
+    loaded = load_tokenizer(name, revision, load_config(name, revision), max_seq_length)
+    if loaded.mask_id is None:
         raise TeacherError(f"teacher {name}: its tokenizer has no mask token, so it is not a masked language model")
-    special = tuple(sorted(set(wrapped.all_special_ids)))
-    return MlmTokenizer(tokenizer, pad_id, wrapped.mask_token_id, type_ids, special, frame_ids(tokenizer))
+    return MlmTokenizer(
+        loaded.tokenizer, loaded.pad_id, loaded.mask_id, loaded.reads_token_types, loaded.special_ids, loaded.frame
+    )
 
 
 def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_head: bool = False) -> MaskedLm:
@@ -105,15 +71,7 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
     """
     console.note(f"loading masked LM {name}")
     tokens = load_mlm_tokenizer(name, revision, max_seq_length)
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()  # it reports a new head as missing weights
-    try:
-        model, info = AutoModelForMaskedLM.from_pretrained(
-            name, revision=revision, dtype=torch.float32, output_loading_info=True
-        )
-    except LOADING_ERRORS as error:
-        raise not_loaded(name, "weights", error) from error
-    missing = sorted(info["missing_keys"])
+    model, missing = load_weights(AutoModelForMaskedLM, name, revision)
     if missing and not new_head:
         raise TeacherError(
             f"teacher {name}: has no weights for {', '.join(missing[:3])}: it is not a trained masked language model. "
@@ -121,7 +79,7 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
         )
     if model.get_output_embeddings() is None:
         raise TeacherError(f"teacher {name}: {type(model).__name__} does not say which layer is its decoder")
-    return MaskedLm(name, revision, model.eval(), tokens)
+    return MaskedLm(name, revision, model, tokens)
 
 
 def decoder_of(lm: MaskedLm) -> Decoder:

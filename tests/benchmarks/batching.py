@@ -21,6 +21,7 @@ from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import Tokenized
 from teacher.inference.batches import CPU_TOKENS_PER_BATCH, collate, forward, token_budget_batches
 from teacher.inference.classifier import Teacher
+from teacher.inference.loaded import LoadedTokenizer
 from teacher.inference.precision import inference_mode, keep_head_in_float32
 from tests.benchmarks.ratios import ratios
 
@@ -100,7 +101,8 @@ def _teacher(model: Any) -> Teacher:
     keep_head_in_float32(model.eval())
     target = Target(kind="classes", names=tuple("abc"))
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))  # noqa: S106
-    return Teacher("benchmark", None, model, tokenizer, 0, False, target, target.names, (0, 1, 2))
+    loaded = LoadedTokenizer(tokenizer, 0, None, False, (), ([], []))
+    return Teacher("benchmark", None, model, loaded, target, target.names, (0, 1, 2))
 
 
 def main() -> None:

@@ -90,7 +90,7 @@ def expected(tokenizer: Tokenizer, first: list[str], second: list[str] | None, l
     return [[list(row.ids1) for row in rows], [list(row.ids2) for row in rows]][: 1 if second is None else 2]
 
 
-def actual(reader: TextReader, first: list[str], second: list[str] | None, length: int) -> list[list[list[int]]]:
+def actual(reader: TextReader, first: list[str], second: list[str] | None, length: int | None) -> list[list[list[int]]]:
     return [[part[n].tolist() for n in range(len(part))] for part in reader.read(first, second, length)]
 
 
@@ -111,6 +111,27 @@ def test_the_same_ids_as_the_library(name: str, rows: list[tuple[str, str]], pai
     first, second = [a for a, _ in rows], [b for _, b in rows] if pair else None
     assert actual(READERS[name], first, second, length) == expected(LIBRARY[name], first, second, length)
     assert READERS[name].tokenize(first, second, length) == tokenize(LIBRARY[name], first, second, length)
+
+
+@settings(max_examples=200)
+@given(name=st.sampled_from(sorted(VARIANTS)), sentences=st.lists(texts, max_size=4))
+def test_whole_sentences_have_the_librarys_ids(name: str, sentences: list[str]) -> None:
+    LIBRARY[name].no_truncation()
+    encodings = LIBRARY[name].encode_batch(sentences, add_special_tokens=False)
+    for reader in (READERS[name], TextReader(VARIANTS[name](), None)):
+        reader.tokenize(["the there a b"], None, 3)  # which cuts
+        assert actual(reader, sentences, None, None) == [[encoding.ids for encoding in encodings]]
+        reader.tokenize(["the there a b"], None, 3)
+        seen = [(encoding.ids, encoding.offsets) for encoding in reader.encode(sentences)]
+        assert seen == [(encoding.ids, encoding.offsets) for encoding in encodings]
+
+
+@pytest.mark.parametrize("bad", ["a\ud800", 3, None, b"a"])
+def test_what_is_no_text_is_refused_however_it_is_read(bad: Any) -> None:
+    for reader in (READERS["uncased"], TextReader(bert(), None)):
+        for read in (lambda: reader.read(["a", bad], None, None), lambda: reader.encode(["a", bad])):  # noqa: B023
+            with pytest.raises(IntegrityError, match="the tokenizer fails on a text: "):
+                read()
 
 
 def ids(*pieces: str) -> list[int]:

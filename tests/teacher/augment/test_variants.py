@@ -10,10 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.arrays import Ragged
-from teacher.augment.mask_pos import MASK, MaskPos, make_pools
+from teacher.augment.mask_pos import MASK
+from teacher.augment.mask_pos_editor import MaskPosEditor, make_pools
+from teacher.augment.method import BOTH, FIRST, SECOND, Editor, Sides
+from teacher.augment.methods import METHODS
 from teacher.augment.sites import Sites
-from teacher.augment.tinybert import TinyBert
-from teacher.augment.variants import BOTH, FIRST, SCHEMA, SECOND, Sides, make_variants, sides_of
+from teacher.augment.tinybert_editor import TinyBertEditor
+from teacher.augment.variants import SCHEMA, make_variants
 
 SINGLES = ["A red dog .", ' it\u2019s "big"\tand  RED ', ""]
 PAIRS = [("red dog", "red cat"), ("a dog", "one dog is"), ("dog", "")]
@@ -28,17 +31,17 @@ def rows_of(first: Sequence[str], second: Sequence[str] | None = None) -> pa.Tab
 PAIR_ROWS = rows_of(*zip(*PAIRS, strict=True))
 
 
-def tinybert(texts: Sequence[str], numbers_NS: Sequence[Sequence[int]], probability: float = 1.0) -> TinyBert:
+def tinybert(texts: Sequence[str], numbers_NS: Sequence[Sequence[int]], probability: float = 1.0) -> TinyBertEditor:
     """Replaces "red" by "blue" and "dog" by "cat", wherever they are first."""
     words = ["blue", "cat"]
     found = [[(text.lower().find(old), n) for n, old in enumerate(("red", "dog"))] for text in texts]
     sites = [sorted((place, place + 3, n) for place, n in row if place >= 0) for row in found]
     start, stop = (Ragged.of([[site[k] for site in row] for row in sites]) for k in (0, 1))
     choices = Ragged.of([[site[2]] for row in sites for site in row])
-    return TinyBert(Sites(start, stop, choices, words), np.array(numbers_NS), probability, 0)
+    return TinyBertEditor(Sites(start, stop, choices, words), np.array(numbers_NS), probability, 0)
 
 
-def made(rows: pa.Table, method: TinyBert | MaskPos, sides: Sides) -> list[tuple[Any, ...]]:
+def made(rows: pa.Table, method: Editor, sides: Sides) -> list[tuple[Any, ...]]:
     table = make_variants(rows, method, sides)
     assert table.schema == SCHEMA
     return [tuple(row.values()) for row in table.to_pylist()]
@@ -53,7 +56,7 @@ def test_which_sentences_the_variants_change() -> None:
         ("tinybert", True, "both", (BOTH,) * 4),
         ("mask-pos", True, "each", (FIRST, SECOND, BOTH, FIRST)),  # goes round
     ]:
-        assert sides_of(method, is_pair, 4, pairs) == expected  # type: ignore[arg-type]
+        assert METHODS[method].sides(is_pair, 4, pairs) == expected  # type: ignore[arg-type]
 
 
 def test_singles_by_row_and_number_with_their_counts() -> None:
@@ -71,7 +74,7 @@ def test_singles_by_row_and_number_with_their_counts() -> None:
 def test_variants_of_a_second_sentence_stand_beside_the_original_first_one() -> None:
     texts = [text for pair in PAIRS for text in pair]
     method = tinybert(texts, [[0, 1], [2, 3], [4, 5]])
-    rows = made(PAIR_ROWS, method, sides_of("tinybert", True, 1, "each"))
+    rows = made(PAIR_ROWS, method, METHODS["tinybert"].sides(True, 1, "each"))
     assert [row[3:] for row in rows] == [
         ("blue cat", "red cat", 2, 2),
         ("red dog", "blue cat", 1, 2),
@@ -81,7 +84,7 @@ def test_variants_of_a_second_sentence_stand_beside_the_original_first_one() -> 
         ("dog", "", 0, 0),
     ]
     assert [row[:2] for row in rows] == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
-    both = made(PAIR_ROWS, method, sides_of("tinybert", True, 1, "both"))
+    both = made(PAIR_ROWS, method, METHODS["tinybert"].sides(True, 1, "both"))
     assert [row[3:] for row in both] == [
         ("blue cat", "blue cat", 3, 4),
         ("a cat", "one cat is", 2, 5),
@@ -98,8 +101,8 @@ def test_both_sides_of_a_pair_are_drawn_apart() -> None:
 
 def test_masking_goes_round_and_leaves_out_what_it_gives_up() -> None:
     first, second = "dog cat fox bird", "is was will be"
-    sides = sides_of("mask-pos", True, 300, "each")
-    found = made(rows_of([first], [second]), MaskPos(0.5, 0, 0, 0), sides)
+    sides = METHODS["mask-pos"].sides(True, 300, "each")
+    found = made(rows_of([first], [second]), MaskPosEditor(0.5, 0, 0, 0), sides)
     for _, variant, origin, one, two, changed, words in found:
         side = sides[variant - 1]
         assert one == first or 0 in side
@@ -126,7 +129,7 @@ def test_a_variant_is_called_what_was_done_to_it(mask: float, pos: float, cut: f
     def tag(words: Sequence[str]) -> list[str]:
         return ["NN"] * len(words)
 
-    method = MaskPos(mask, pos, cut, 0, tag, make_pools(["ant bee cow"], tag))
+    method = MaskPosEditor(mask, pos, cut, 0, tag, make_pools(["ant bee cow"], tag))
     first, second = "dog cat fox bird", "hen eel yak"
     seen = set()
     for _, _, origin, one, two, _, _ in made(rows_of([first], [second]), method, (BOTH,) * 400):
@@ -138,11 +141,11 @@ def test_a_variant_is_called_what_was_done_to_it(mask: float, pos: float, cut: f
 
 
 def test_rows_without_words_have_no_variants_by_masking() -> None:
-    assert made(rows_of(["", " \t"]), MaskPos(0.5, 0, 0, 0), (FIRST,) * 3) == []
+    assert made(rows_of(["", " \t"]), MaskPosEditor(0.5, 0, 0, 0), (FIRST,) * 3) == []
 
 
 def test_one_variant_of_a_pair_changes_its_first_sentence() -> None:
-    rows = made(PAIR_ROWS, MaskPos(0.3, 0, 0, 0), sides_of("mask-pos", True, 1, "each"))
+    rows = made(PAIR_ROWS, MaskPosEditor(0.3, 0, 0, 0), METHODS["mask-pos"].sides(True, 1, "each"))
     assert rows
     assert all(row[4] == PAIRS[row[0]][1] for row in rows)
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from pipeline.text.reader import TextReader
 from teacher.config import Packing
 from teacher.corpus.sequences import Document, read_sequences
 from teacher.tiny import create_tiny_bert
@@ -36,7 +37,7 @@ def cut(
 ) -> list[Found]:
     """The sequences that come out, in words."""
     found: list[Found] = []
-    for part in read_sequences(batches, tokenizer, packing, "en", min_tokens, max_tokens):
+    for part in read_sequences(batches, TextReader.of(tokenizer), packing, "en", min_tokens, max_tokens):
         assert len(part) == len(part.source_row_N) == len(part.piece_N) == len(part.ids) > 0
         ids = [tokenizer.decode(part.ids[k].tolist(), skip_special_tokens=False) for k in range(len(part))]
         found += zip(part.source_row_N.tolist(), part.piece_N.tolist(), ids, strict=True)
@@ -148,7 +149,7 @@ def test_the_tokenizers_truncation_and_padding_are_removed(
 
 def test_take_picks_sequences_with_their_keys(tokenizer: Tokenizer) -> None:
     (found,) = read_sequences(
-        [[(3, "Apple bread. Candle. Door engine."), (7, "Bread.")]], tokenizer, "sentences", "en", 1, 9
+        [[(3, "Apple bread. Candle. Door engine."), (7, "Bread.")]], TextReader.of(tokenizer), "sentences", "en", 1, 9
     )
     taken = found.take(np.array([3, 2]))
     assert taken.source_row_N.tolist() == [7, 3]

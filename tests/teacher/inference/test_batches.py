@@ -13,6 +13,7 @@ from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import Tokenized
 from teacher.inference.batches import collate, teacher_logits
 from teacher.inference.classifier import Teacher
+from teacher.inference.loaded import LoadedTokenizer
 
 PAD = 99
 
@@ -41,7 +42,8 @@ class Ramp(torch.nn.Module):
 def ramp_teacher(model: Ramp, order: tuple[int, ...] = (0, 1, 2)) -> Teacher:
     target = Target(kind="classes", names=("a", "b", "c"))
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))  # noqa: S106
-    return Teacher("ramp", None, model, tokenizer, PAD, False, target, target.names, order)
+    loaded = LoadedTokenizer(tokenizer, PAD, None, False, (), ([], []))
+    return Teacher("ramp", None, model, loaded, target, target.names, order)
 
 
 def tokens(*rows: list[int]) -> list[Tokenized]:

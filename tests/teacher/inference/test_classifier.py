@@ -4,11 +4,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, BertForSequenceClassification
+from transformers import (
+    AlbertConfig,
+    AutoTokenizer,
+    BertForSequenceClassification,
+    DebertaV2Config,
+    ElectraConfig,
+    PreTrainedConfig,
+    RobertaConfig,
+    T5Config,
+)
 
 from pipeline.errors import ConfigError, DataError, TeacherError
 from pipeline.tasks.task import Bins, DefaultTeacher, Task
-from teacher.inference.classifier import FINETUNE_RECORD, Teacher, load_teacher, new_classifier, weights_sha256
+from teacher.inference.classifier import Teacher, load_teacher, new_classifier
+from teacher.inference.loaded import FINETUNE_RECORD, load_tokenizer, weights_sha256
 from tests.teacher.conftest import MakeTask, MakeTeacher
 
 LABELS = ("ash", "birch", "cedar")
@@ -136,6 +146,28 @@ def test_a_folder_with_a_part_missing_is_named(task: Task, word_teacher: MakeTea
     folder = word_teacher((0, 1, 2))
     (folder / removed).unlink()
     with pytest.raises(DataError, match=f"model {folder}: its {part} cannot be loaded: "):
+        load(task, folder)
+
+
+def test_a_model_without_its_tokenizer_is_refused(task: Task, word_teacher: MakeTeacher, tmp_path: Path) -> None:
+    model = BertForSequenceClassification.from_pretrained(word_teacher((0, 1, 2)))
+    model.save_pretrained(tmp_path / "alone")
+    with pytest.raises(DataError, match=r"alone: has no vocabulary, .*none of vocab.txt, tokenizer.json was found"):
+        load(task, tmp_path / "alone")
+
+
+@pytest.mark.parametrize("config", [RobertaConfig(), ElectraConfig(), DebertaV2Config(), AlbertConfig(), T5Config()])
+def test_other_models_without_their_tokenizers_are_refused(config: PreTrainedConfig, tmp_path: Path) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(DataError, match="has no vocabulary"):
+        load_tokenizer(str(tmp_path), None, config, 32)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"model": {"type": "WordPiece", "vocab": 7}}', "[1]"])
+def test_a_tokenizer_that_the_library_cannot_read_is_named(task: Task, word_teacher: MakeTeacher, content: str) -> None:
+    folder = word_teacher((0, 1, 2))
+    (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(DataError, match=f"model {folder}: its tokenizer cannot be loaded: "):
         load(task, folder)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
 from teacher.augment.sites import Site, Sites, read_sites, write_sites
-from teacher.augment.tinybert import TinyBert
+from teacher.augment.tinybert_editor import TinyBertEditor
 from teacher.augment.words import Edited
 
 TEXT = ' The  Old dog\t"barks" , it \u2019s OLD . '
@@ -43,14 +43,18 @@ def listed(sites: Sites) -> list[list[Site]]:
     return found
 
 
-def edit(method: TinyBert, texts: Sequence[str], rows: Sequence[int], variants: Sequence[int]) -> list[list[Edited]]:
+def edit(
+    method: TinyBertEditor, texts: Sequence[str], rows: Sequence[int], variants: Sequence[int]
+) -> list[list[Edited]]:
     edited = method.edit(texts, np.array(rows, dtype=np.int64), 0, np.array(variants, dtype=np.int64))
     return [[variant for variant in row if variant is not None] for row in edited]
 
 
-def single(folder: Path, text: str, candidates: dict[str, list[str]], probability: float, seed: int = 3) -> TinyBert:
+def single(
+    folder: Path, text: str, candidates: dict[str, list[str]], probability: float, seed: int = 3
+) -> TinyBertEditor:
     """The method for one row with one sentence."""
-    return TinyBert(kept(folder, [sites_of(text, candidates)]), np.array([[0]]), probability, seed)
+    return TinyBertEditor(kept(folder, [sites_of(text, candidates)]), np.array([[0]]), probability, seed)
 
 
 SENTENCES = ["a dog", "", "the big dog 'sees'", "\u00e9\U0001f600 cat"]
@@ -85,7 +89,7 @@ def test_no_flipped_bit_gives_other_candidates(tmp_path: Path) -> None:
 
 
 def test_sentences_without_any_site_stay_as_they_are(tmp_path: Path) -> None:
-    method = TinyBert(kept(tmp_path, [[], []]), np.array([[0], [1]]), 1.0, 0)
+    method = TinyBertEditor(kept(tmp_path, [[], []]), np.array([[0], [1]]), 1.0, 0)
     kept_as_is = [Edited("it is", frozenset(), 0, 2), Edited("", frozenset(), 0, 0)]
     assert edit(method, ["it is", ""], [0, 1], [1, 2]) == [[part] * 2 for part in kept_as_is]
 
@@ -144,7 +148,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Sites:
 def test_a_variant_depends_on_seed_row_number_and_side_alone(
     sites: Sites, seed: int, side: int, rows: list[int], variants: list[int]
 ) -> None:
-    method = TinyBert(sites, NUMBERS, 0.5, seed)
+    method = TinyBertEditor(sites, NUMBERS, 0.5, seed)
 
     def ask(rows: list[int], variants: list[int]) -> list[list[Edited | None]]:
         texts = [SENTENCES[NUMBERS[row, side]] for row in rows]
@@ -157,7 +161,7 @@ def test_seeds_rows_and_sides_have_draws_of_their_own(sites: Sites) -> None:
     variants = np.arange(1, 40)
 
     def draws(row: int, side: int, seed: int) -> list[Edited | None]:
-        (edited,) = TinyBert(sites, NUMBERS, 0.5, seed).edit(["a dog"], np.array([row]), side, variants)
+        (edited,) = TinyBertEditor(sites, NUMBERS, 0.5, seed).edit(["a dog"], np.array([row]), side, variants)
         return edited
 
     # the same sentence: first of rows 0 and 2, both of row 4

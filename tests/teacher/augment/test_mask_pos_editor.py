@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import MissingDependencyError
-from teacher.augment.mask_pos import MASK, MaskPos, Pools, make_pools, words_in
+from teacher.augment.mask_pos import MASK
+from teacher.augment.mask_pos_editor import MaskPosEditor, Pools, make_pools, words_in
 from teacher.augment.tagging import Tagger, pattern_tagger
 from teacher.augment.words import Edited
 
@@ -28,12 +29,12 @@ def tag(words: Sequence[str]) -> list[str]:
 
 
 def edit(
-    method: MaskPos, texts: Sequence[str], rows: Sequence[int], variants: Sequence[int]
+    method: MaskPosEditor, texts: Sequence[str], rows: Sequence[int], variants: Sequence[int]
 ) -> list[list[Edited | None]]:
     return method.edit(texts, np.array(rows, dtype=np.int64), 0, np.array(variants, dtype=np.int64))
 
 
-def many(method: MaskPos, text: str, n: int) -> list[Edited | None]:
+def many(method: MaskPosEditor, text: str, n: int) -> list[Edited | None]:
     return edit(method, [text], [0], range(1, n + 1))[0]
 
 
@@ -65,7 +66,9 @@ def test_pools_hold_each_word_as_often_as_it_occurs() -> None:
 
 def test_a_word_is_drawn_by_its_frequency_among_those_of_its_tag() -> None:
     n = 8000
-    texts = Counter(part.text for part in many(MaskPos(0, 0.99, 0, 1, tag, NOUNS_AND_VERBS), "cat the", n) if part)
+    texts = Counter(
+        part.text for part in many(MaskPosEditor(0, 0.99, 0, 1, tag, NOUNS_AND_VERBS), "cat the", n) if part
+    )
     # "the" has no pool and is kept, so that no variant is given up; the word itself may be drawn again
     shares = {"dog the": 0.99 * 0.6, "cat the": 0.99 * 0.3 + 0.01, "fox the": 0.99 * 0.1}
     assert texts.keys() == shares.keys()
@@ -74,7 +77,7 @@ def test_a_word_is_drawn_by_its_frequency_among_those_of_its_tag() -> None:
 
 
 def test_what_is_drawn_again_counts_as_unchanged() -> None:
-    for part in many(MaskPos(0, 0.9, 0, 1, tag, NOUNS_AND_VERBS), "the dog sees the cat", 300):
+    for part in many(MaskPosEditor(0, 0.9, 0, 1, tag, NOUNS_AND_VERBS), "the dog sees the cat", 300):
         assert part is not None
         differences = sum(a != b for a, b in zip(part.text.split(), ["the", "dog", "sees", "the", "cat"], strict=True))
         assert (part.changed, part.words) == (differences, 5)
@@ -83,9 +86,9 @@ def test_what_is_drawn_again_counts_as_unchanged() -> None:
 
 def test_mask_comes_first_then_part_of_speech_with_one_random_number() -> None:
     n, text = 8000, "dog the"
-    both = many(MaskPos(0.2, 0.3, 0, 1, tag, NOUNS_AND_VERBS), text, n)
-    masks = many(MaskPos(0.2, 0, 0, 1), text, n)
-    wider = many(MaskPos(0.5, 0, 0, 1), text, n)
+    both = many(MaskPosEditor(0.2, 0.3, 0, 1, tag, NOUNS_AND_VERBS), text, n)
+    masks = many(MaskPosEditor(0.2, 0, 0, 1), text, n)
+    wider = many(MaskPosEditor(0.5, 0, 0, 1), text, n)
     first = [[part.text.split()[0] if part else "given up" for part in parts] for parts in (both, masks, wider)]
     for one, mask, wide in zip(*first, strict=True):
         if "given up" in (one, mask, wide):  # "the" is masked, too
@@ -100,7 +103,7 @@ def test_mask_comes_first_then_part_of_speech_with_one_random_number() -> None:
 @pytest.mark.parametrize("probability", [0.1, 0.4])
 def test_each_word_is_masked_as_often_as_it_should(probability: float) -> None:
     n, text = 4000, "dog cat fox"
-    parts = many(MaskPos(probability, 0, 0, 1), text, n)
+    parts = many(MaskPosEditor(probability, 0, 0, 1), text, n)
     given_up = sum(part is None for part in parts)
     assert is_about(given_up, n, probability**3)
     for place in range(3):
@@ -115,17 +118,17 @@ def test_tags_are_those_of_the_original_words() -> None:
         asked.append(list(words))
         return tag(words)
 
-    many(MaskPos(0.4, 0.4, 0, 1, listening, NOUNS_AND_VERBS), "the dog sees the cat .", 50)
+    many(MaskPosEditor(0.4, 0.4, 0, 1, listening, NOUNS_AND_VERBS), "the dog sees the cat .", 50)
     assert asked == [["the", "dog", "sees", "the", "cat", "."]]
 
 
 def test_a_variant_without_a_word_left_as_it_was_is_given_up() -> None:
-    parts = many(MaskPos(0.5, 0.49, 0, 1, tag, NOUNS_AND_VERBS), "dog sees", 3000)
+    parts = many(MaskPosEditor(0.5, 0.49, 0, 1, tag, NOUNS_AND_VERBS), "dog sees", 3000)
     assert is_about(sum(part is None for part in parts), 3000, 0.99**2)  # a word drawn again is hit, too
     for part in parts:
         assert part is None or part.text.split()[0] == "dog" or part.text.split()[1] == "sees"
-    assert many(MaskPos(0.5, 0, 0, 1), "", 3) == [None] * 3
-    assert {part.text for part in many(MaskPos(0.5, 0, 0, 1), "dog", 99) if part} == {"dog"}
+    assert many(MaskPosEditor(0.5, 0, 0, 1), "", 3) == [None] * 3
+    assert {part.text for part in many(MaskPosEditor(0.5, 0, 0, 1), "dog", 99) if part} == {"dog"}
 
 
 def test_what_is_kept_stays_as_it_was_written() -> None:
@@ -135,14 +138,14 @@ def test_what_is_kept_stays_as_it_was_written() -> None:
         pattern += re.escape(text[end:start]) + rf"(?:{re.escape(text[start:stop])}| ?\[MASK\] ?)"
         end = stop
     pattern += re.escape(text[end:])
-    found = {part.text for part in many(MaskPos(0.15, 0, 0, 1), text, 400) if part}
+    found = {part.text for part in many(MaskPosEditor(0.15, 0, 0, 1), text, 400) if part}
     assert text in found
     assert len(found) > 100
     assert all(re.fullmatch(pattern, variant) for variant in found)
 
 
 def test_a_mask_does_not_grow_together_with_the_rest_of_a_contraction() -> None:
-    texts = {part.text for part in many(MaskPos(0.4, 0, 0, 1), "Don't go, it's", 500) if part}
+    texts = {part.text for part in many(MaskPosEditor(0.4, 0, 0, 1), "Don't go, it's", 500) if part}
     assert {"[MASK] n't go, it's", "Do [MASK] go, it's", "Don't go, [MASK]'s", "Don't go, it [MASK]"} <= texts
     assert {"Don't [MASK], it's", "Don't go [MASK] it's"} <= texts
     assert {"[MASK] [MASK] go, it's", "Don't go, [MASK] [MASK]", "Don't [MASK] [MASK] it's"} <= texts
@@ -150,7 +153,7 @@ def test_a_mask_does_not_grow_together_with_the_rest_of_a_contraction() -> None:
 
 def test_a_cut_leaves_one_to_five_words_in_a_row() -> None:
     text, n = "a b, c d e f g h", 4000
-    parts = [part for part in many(MaskPos(0, 0, 1, 1), text, n) if part]
+    parts = [part for part in many(MaskPosEditor(0, 0, 1, 1), text, n) if part]
     assert len(parts) == n
     lengths, starts = Counter[int](), Counter[str]()
     for part in parts:
@@ -165,15 +168,15 @@ def test_a_cut_leaves_one_to_five_words_in_a_row() -> None:
 
 
 def test_a_short_text_is_cut_to_no_more_than_it_has() -> None:
-    found = Counter(part.text for part in many(MaskPos(0, 0, 1, 1), " dog cat ", 1000) if part)
+    found = Counter(part.text for part in many(MaskPosEditor(0, 0, 1, 1), " dog cat ", 1000) if part)
     assert found.keys() == {"dog", "cat", "dog cat"}
     assert is_about(found["dog cat"], 1000, 0.8)
 
 
 def test_a_cut_keeps_the_masks_inside_and_needs_a_word_left() -> None:
     text, n = "dog cat fox dog cat fox dog cat fox dog", 8000
-    whole = many(MaskPos(0.2, 0, 0, 1), text, n)
-    parts = many(MaskPos(0.2, 0, 0.25, 1), text, n)
+    whole = many(MaskPosEditor(0.2, 0, 0, 1), text, n)
+    parts = many(MaskPosEditor(0.2, 0, 0.25, 1), text, n)
     all_hit = sum(0.2**length for length in (1, 2, 3, 4, 5)) / 5
     assert is_about(sum(part is None for part in parts), n, 0.25 * all_hit)
     cut = [(part, plain) for part, plain in zip(parts, whole, strict=True) if part and plain and part.words < 10]
@@ -195,7 +198,7 @@ def test_a_cut_keeps_the_masks_inside_and_needs_a_word_left() -> None:
 def test_a_variant_depends_on_seed_row_number_and_side_alone(
     seed: int, rows: list[int], variants: list[int], side: int
 ) -> None:
-    method = MaskPos(0.3, 0.3, 0.3, seed, tag, NOUNS_AND_VERBS)
+    method = MaskPosEditor(0.3, 0.3, 0.3, seed, tag, NOUNS_AND_VERBS)
     texts = [("the dog sees the fox .", "cat bites", "")[row % 3] for row in rows]
 
     def ask(texts: list[str], rows: list[int], variants: list[int]) -> list[list[Edited | None]]:
@@ -207,7 +210,7 @@ def test_a_variant_depends_on_seed_row_number_and_side_alone(
 
 def test_seeds_rows_sides_and_texts_have_draws_of_their_own() -> None:
     text, variants = "dog cat fox dog", np.arange(1, 60)
-    one, other = (MaskPos(0.3, 0, 0, seed) for seed in (0, 1))
+    one, other = (MaskPosEditor(0.3, 0, 0, seed) for seed in (0, 1))
     draws = [one.edit([text], np.array([row]), side, variants)[0] for row, side in ((0, 0), (1, 0), (0, 1))]
     draws.append(other.edit([text], np.array([0]), 0, variants)[0])
     assert all(first != second for n, first in enumerate(draws) for second in draws[:n])

@@ -1,0 +1,163 @@
+"""The editor of ``mask-pos``: masking and POS-guided replacement (Tang et al. 2019, section 3).
+
+As in the distilled BiLSTM's thesis, each word is masked, or replaced by one of its part of speech, or
+kept. Shapes: S words of all rows, V variants.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrays import Floats64, Ints
+from pipeline.seeded import hashed, uniform
+from pipeline.sources import ROWS_AT_ONCE
+from teacher.augment.mask_pos import MASK
+from teacher.augment.tagging import Tagger
+from teacher.augment.words import Edited, Span, spliced
+
+# Words as the Penn Treebank has them ("do", "n't"), and punctuation marks.
+WORD = re.compile(
+    r"[^\W_]+(?=n['\u2019]t\b)|n['\u2019]t\b|['\u2019](?:s|re|ve|ll|d|m)\b|\w+(?:-\w+)*|[^\w\s]", re.IGNORECASE
+)
+CHANGE, CHOOSE, CUT, CUT_LENGTH, CUT_START = 1, 2, 3, 4, 5  # what a random number is for
+LONGEST_NGRAM = 5
+
+
+@dataclass(frozen=True)
+class Pools:
+    """The words of the training rows by part of speech, each as often as it occurs.
+
+    Attributes:
+        words: every word once.
+        numbers: per tag, numbers of words, with repetitions: a random one is drawn by its frequency.
+    """
+
+    words: list[str]
+    numbers: dict[str, Ints]
+
+
+@dataclass(frozen=True)
+class MaskPosEditor:
+    """The method with its settings.
+
+    Attributes:
+        mask_probability: of a word to be masked.
+        pos_probability: of a word to be replaced by one of its part of speech.
+        ngram_probability: of a variant to be cut to 1 to 5 words in a row.
+        seed: of all choices.
+        tagger: finds parts of speech; needed for replacement alone.
+        pools: what words are replaced by.
+    """
+
+    mask_probability: float
+    pos_probability: float
+    ngram_probability: float
+    seed: int
+    tagger: Tagger | None = None
+    pools: Pools = field(default_factory=lambda: Pools([], {}))
+
+    def edit(self, sentences: Sequence[str], source_rows: Ints, side: int, variants: Ints) -> list[list[Edited | None]]:
+        """Variants of sentences, as `Editor.edit` says; None for one without a word left as it was."""
+        spans = [words_in(text) for text in sentences]
+        lengths = np.array([len(row) for row in spans])
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        row_S = np.repeat(np.arange(len(spans)), lengths)
+        key = (source_rows[row_S][:, None], variants, side, (np.arange(len(row_S)) - offsets[row_S])[:, None])
+        change_SV = uniform(hashed(self.seed, CHANGE, *key))
+        choose_SV = uniform(hashed(self.seed, CHOOSE, *key))
+        cut_3NV = uniform(
+            hashed(
+                self.seed, np.array([CUT, CUT_LENGTH, CUT_START])[:, None, None], source_rows[:, None], variants, side
+            )
+        )
+        edited = []
+        for n, text in enumerate(sentences):
+            here = slice(offsets[n], offsets[n + 1])
+            tags = self.tagger([text[slice(*span)] for span in spans[n]]) if self.tagger else []
+            rows = [
+                self._edited(text, spans[n], tags, change_SV[here, v], choose_SV[here, v], cut_3NV[:, n, v])
+                for v in range(len(variants))
+            ]
+            edited.append(rows)
+        return edited
+
+    def _edited(
+        self, text: str, spans: list[Span], tags: list[str], change_S: Floats64, choose_S: Floats64, cut_3: Floats64
+    ) -> Edited | None:
+        first, stop = 0, len(spans)
+        is_cut = len(spans) > 0 and cut_3[0] < self.ngram_probability
+        if is_cut:
+            first, stop = _ngram(len(spans), cut_3)
+        hits: dict[Span, str] = {}
+        for place in range(first, stop):
+            word = self._instead(tags[place] if tags else None, change_S[place], choose_S[place])
+            if word is not None:
+                hits[spans[place]] = word
+        if len(hits) == stop - first:
+            return None
+        # a word may be drawn for itself, for it is in its pool
+        replacements = [(span, word) for span, word in hits.items() if word != text[slice(*span)]]
+        kinds = {"mask" if word == MASK else "pos" for _, word in replacements} or ({"ngram"} if is_cut else set())
+        start, end = (spans[first][0], spans[stop - 1][1]) if is_cut else (0, len(text))
+        moved = [((a - start, b - start), word) for (a, b), word in replacements]
+        edited = spliced(text[start:end], _spaced(text[start:end], moved))
+        return Edited(edited, frozenset(kinds), len(replacements), stop - first)
+
+    def _instead(self, tag: str | None, change: float, choose: float) -> str | None:
+        """What stands in a word's place; None if it stays."""
+        if change < self.mask_probability:
+            return MASK
+        if change >= self.mask_probability + self.pos_probability or tag not in self.pools.numbers:
+            return None
+        pool = self.pools.numbers[tag]
+        word: str = self.pools.words[pool[int(choose * len(pool))]]
+        return word
+
+
+def words_in(text: str) -> list[Span]:
+    """Where the words of a text are; punctuation marks and the parts of contractions are words, too."""
+    return [match.span() for match in WORD.finditer(text)]
+
+
+def make_pools(texts: Iterable[str], tagger: Tagger) -> Pools:
+    """Collects the words of texts by part of speech.
+
+    Left out are parts of speech of one word only, which leave no choice, and words without letters.
+    """
+    number: dict[str, int] = {}
+    pools: dict[str, list[int]] = {}
+    for text in texts:
+        words = [text[slice(*span)] for span in words_in(text)]
+        for word, tag in zip(words, tagger(words), strict=True):
+            if any(c.isalpha() for c in word) and tag[:1].isalpha():
+                pools.setdefault(tag, []).append(number.setdefault(word, len(number)))
+    kept = {tag: np.array(pool) for tag, pool in pools.items() if len(set(pool)) > 1}
+    return Pools(list(number), kept)
+
+
+def pools_of(rows: pa.Table, tagger: Tagger) -> Pools:
+    """The pools of all sentences of the rows, with only some of them as Python strings at a time."""
+    batches = rows.select(["sentence1", "sentence2"]).to_batches(max_chunksize=ROWS_AT_ONCE)
+    texts = (text for batch in batches for column in batch.columns for text in column.to_pylist() if text is not None)
+    return make_pools(texts, tagger)
+
+
+def _ngram(num_words: int, cut_3: Floats64) -> tuple[int, int]:
+    """Of so many words 1 to 5 in a row: the first, and the one behind the last."""
+    length = min(1 + int(cut_3[1] * LONGEST_NGRAM), num_words)
+    first = int(cut_3[2] * (num_words - length + 1))
+    return first, first + length
+
+
+def _spaced(text: str, replacements: list[tuple[Span, str]]) -> Iterable[tuple[Span, str]]:
+    """Replacements with a space where they would grow together with a part of a contraction."""
+    end = 0
+    for (start, stop), word in replacements:
+        follows = start == end > 0  # another replacement, which sees to the space before letters
+        before = " " if (not text[start].isalnum() if follows else text[start - 1 : start].isalnum()) else ""
+        after = " " if text[stop : stop + 1].isalnum() else ""
+        yield (start, stop), f"{before}{word}{after}"
+        end = stop

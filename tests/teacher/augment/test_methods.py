@@ -1,0 +1,46 @@
+"""Every flag of augmentation is some method's own, or every method's."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.tasks.task import Task
+from teacher.augment.config import AugmentFlags
+from teacher.augment.methods import METHODS, flags_of_others
+from teacher.config import AugmentConfig
+
+COMMON = {"num_variants"}
+
+
+def test_each_flag_is_of_one_method_or_of_all() -> None:
+    flags = [flag for method in METHODS.values() for flag in method.flags]
+    assert len(flags) == len(set(flags))
+    assert set(flags) < set(AugmentConfig.model_fields)
+    assert {*flags, *COMMON} > set(AugmentFlags.model_fields)
+
+
+def test_flags_of_others() -> None:
+    assert flags_of_others("tinybert") == {"mask_probability", "pos_probability", "ngram_probability"}
+    assert {"masked_lm", "precision", "max_seq_length"} < flags_of_others("mask-pos")
+    assert not flags_of_others("mask-pos") & METHODS["mask-pos"].flags
+
+
+def test_an_unknown_method_is_refused() -> None:
+    for name in METHODS:
+        assert AugmentConfig.from_flags(method=name).method == name
+    with pytest.raises(ConfigError, match=r"--method: Input should be 'tinybert' or 'mask-pos' \(got 'tinybrt'\)"):
+        AugmentConfig.from_flags(method="tinybrt")
+
+
+def test_a_task_with_a_number_of_variants_for_an_unknown_method_is_refused(opinion: Task) -> None:
+    wrong = opinion.model_copy(update={"num_variants": {"mask-pos": 3, "tinybrt": 3}})
+    with pytest.raises(ConfigError, match="num_variants: unknown method 'tinybrt': did you mean 'tinybert'"):
+        AugmentConfig(method="mask-pos").variants_of(wrong)
+
+
+def test_the_table_of_methods_is_quick_to_import() -> None:
+    code = "import sys, teacher.augment.methods; print(*{'torch', 'numpy', 'pyarrow', 'transformers'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
