@@ -9,7 +9,7 @@ from pipeline.config import Config
 from pipeline.environment import store_folder
 
 EmbeddingKind = Literal["hybrid", "cmow", "cbow"]
-Pairing = Literal["diffcat", "joint", "compare"]
+PairingKind = Literal["diffcat", "joint", "compare"]
 HeadKind = Literal["mlp", "linear", "cnn", "bilstm"]
 SoftLoss = Literal["kl", "mse"]
 TableDtype = Literal["float32", "float16", "int8"]
@@ -43,7 +43,7 @@ class TrainConfig(EmbeddingFlags):
     )
     recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
     init_from: Path | None = Field(None, description="Start from the embeddings of this run.")
-    pairing: Pairing = Field(
+    pairing: PairingKind = Field(
         "diffcat", description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], or as one sequence."
     )
     head: HeadKind = Field("mlp", description="Classifier on top of the representation.")

@@ -130,7 +130,7 @@ def sequences(config: StudentConfig, ids1: Ragged, ids2: Ragged | None = None) -
     """What a student reads of one or two sentences: each apart, or both as one sequence if it takes them jointly."""
     if ids2 is None:
         return (ids1,)
-    if config.pairing != "joint" or config.special_ids is None:
+    if not config.is_joint or config.special_ids is None:
         return ids1, ids2
     before, between, after = (Ragged.repeated(ids, len(ids1.lengths)) for ids in config.special_ids)
     return (side_by_side(before, ids1, between, ids2, after),)

@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from student.model.architecture import Facts, StudentConfig, design, read_config, summary
-from student.model.heads import BiLstmHead
+from student.model.heads import HEADS
 from student.model.model import Student, num_bytes, num_parameters
 from student.model.weights import CONFIG_FILE
 from student.recipe import load_recipe
@@ -66,14 +65,5 @@ def _config_of(run_or_recipe: str) -> StudentConfig:
 
 
 def _multiply_adds(student: Student) -> dict[str, int]:
-    """Per token one matrix product a direction, and the LSTM's weights; per input the rest of the head."""
-    encoder, head, width = student.encoder, student.head, student.num_features
-    ways = sum(part is not None for part in (encoder.forward_matrices, encoder.backward_matrices))
-    per_token = ways * student.config.matrix_size**3
-    if isinstance(head, BiLstmHead):
-        per_token += sum(p.numel() for name, p in head.lstm.named_parameters() if name.startswith("weight"))
-        width = 2 * head.hidden_size
-        head = head.classifier
-    with FlopCounterMode(display=False) as counter:
-        head.eval()(torch.zeros(1, width, device="meta"))
-    return {"per_token": per_token, "per_input": counter.get_total_flops() // 2}
+    per_token, per_input = HEADS[student.config.head].multiply_adds(student.head, student.num_features)
+    return {"per_token": student.encoder.multiply_adds + per_token, "per_input": per_input}

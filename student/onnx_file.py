@@ -2,7 +2,6 @@
 
 import logging
 import warnings
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +10,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError
+from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError, raise_all
 from pipeline.files import write_atomically
-from student.kernels.reference import GROUP, exported_product
-from student.model.heads import COMPARE
+from student.model.heads import HEADS
 from student.model.model import Student
+from student.model.pairings import PAIRINGS
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -31,15 +30,15 @@ class Graph(nn.Module):
     def __init__(self, student: Student) -> None:
         super().__init__()
         self.encoder, self.head = student.encoder, student.head
-        self.compare = COMPARE.get(student.config.pairing)
-        self.product = partial(exported_product, longest=student.config.max_seq_length)
+        self.compare = PAIRINGS[student.config.pairing].compare
+        self.longest = student.config.max_seq_length
 
     def forward(self, ids1: torch.Tensor, ids2: torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits_BC, float32, for int64 ids1_BL, and ids2_BK if the student reads two sequences."""
-        features_BF = self.encoder.exported(ids1, self.product)
+        features_BF = self.encoder.exported(ids1, self.longest)
         if ids2 is not None:
             assert self.compare is not None
-            features_BF = self.compare(features_BF, self.encoder.exported(ids2, self.product))
+            features_BF = self.compare(features_BF, self.encoder.exported(ids2, self.longest))
         return self.head(features_BF)  # type: ignore[no-any-return]
 
 
@@ -47,14 +46,14 @@ def check_exportable(student: Student) -> None:
     """Tells early what `write_onnx` could not do.
 
     Raises:
-        ConfigError: if the student has a BiLSTM head, whose packed sequences torch cannot export, or reads too few
-            tokens for torch to leave their number open.
+        ConfigError: if torch cannot export the student's head or encoder.
         MissingDependencyError: if onnx, onnxscript or onnxruntime is not installed.
     """
-    if student.config.head == "bilstm":
-        raise ConfigError("--onnx: a student with a bilstm head cannot be exported; train one with another --head")
-    if student.config.matrix_size and student.config.max_seq_length <= GROUP:
-        raise ConfigError(f"--onnx: a student of matrices for at most {GROUP} tokens cannot be exported")
+    head = student.config.head
+    problems = student.encoder.export_problems(student.config.max_seq_length)
+    if not HEADS[head].can_be_exported:
+        problems.append(f"a student with a {head} head cannot be exported; train one with another --head")
+    raise_all(ConfigError, "--onnx", problems)
     for package in ("onnx", "onnxscript", "onnxruntime"):
         try:
             import_module(package)

@@ -7,24 +7,16 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.config import parse_model
+from pipeline.config import flag_name, parse_model
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Metric
-from student.config import EmbeddingFlags, HeadKind, Pairing, TableDtype, TrainConfig
+from student.config import EmbeddingFlags, EmbeddingKind, HeadKind, PairingKind, TableDtype, TrainConfig
+from student.model.encoders import ENCODERS, SIZES
+from student.model.heads import HEADS
+from student.model.pairings import PAIRINGS
 
-FORMAT_VERSION = 2
-DEFAULT_SIZES = {"hybrid": (20, 400), "cmow": (28, 0), "cbow": (0, 784)}
-DEFAULT_MLP_SIZE = 1000
-
-MIN_CNN_SIDE = 4  # what three convolutions leave several values of; batch norm needs them
-
-PAIRING_WORDS = {
-    "diffcat": "DiffCat, [u; w; |u-w|]",
-    "compare": "concatenate-compare, [u; w; u*w; |u-w|]",
-    "joint": "both sentences as one sequence",
-}
-HEAD_WORDS = {"linear": "linear probe", "mlp": "MLP", "cnn": "2D-CNN", "bilstm": "BiLSTM"}
+FORMAT_VERSION = 1
 
 Facts = dict[str, Any]  # what the task and its logit set decide of a StudentConfig
 SpecialIds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -34,6 +26,7 @@ class EncoderConfig(BaseModel):
     """What a token's and a sequence's representation are made of.
 
     Attributes:
+        embedding: which of `ENCODERS`.
         matrix_size: side of the matrices; 0 for none (CBOW).
         vector_size: size of the vectors; 0 for none (CMOW).
         table_dtype: how the embedding tables are stored.
@@ -46,6 +39,7 @@ class EncoderConfig(BaseModel):
     pad_id: int = Field(ge=0)
     tokenizer_sha256: str
     max_seq_length: int = Field(ge=1)
+    embedding: EmbeddingKind
     matrix_size: int = Field(ge=0, le=64)
     vector_size: int = Field(ge=0)
     bidirectional: bool
@@ -53,9 +47,10 @@ class EncoderConfig(BaseModel):
     table_dtype: TableDtype = "float32"
 
     @model_validator(mode="after")
-    def _embeds_something(self) -> Self:
-        if not self.matrix_size and not self.vector_size:
-            raise ValueError("matrix_size and vector_size are both 0: nothing would be embedded")
+    def _has_its_sizes(self) -> Self:
+        for name in SIZES:
+            if (getattr(self, name) > 0) != (name in ENCODERS[self.embedding].sizes):
+                raise ValueError(f"{name} is {getattr(self, name)}, which does not fit embedding {self.embedding!r}")
         return self
 
 
@@ -75,29 +70,31 @@ class StudentConfig(EncoderConfig):
     target: Target
     metrics: tuple[Metric, ...]
     is_pair: bool
-    pairing: Pairing = "diffcat"
+    pairing: PairingKind = "diffcat"
     special_ids: SpecialIds | None = None
     head: HeadKind = "mlp"
-    hidden_size: int | None = Field(DEFAULT_MLP_SIZE, ge=1)
+    hidden_size: int | None = Field(HEADS["mlp"].default_width, ge=1)
     token_dropout: float = Field(0.0, ge=0, lt=1)
     hidden_dropout: float = Field(ge=0, lt=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.head == "cnn" and self.vector_size not in (0, self.side**2):
-            raise ValueError(f"the cnn head needs vectors of {self.side} x {self.side}, not of {self.vector_size}")
-        if self.head == "cnn" and self.side < MIN_CNN_SIDE:
-            raise ValueError(f"the cnn head needs a side of at least {MIN_CNN_SIDE}, not {self.side}")
-        if self.head == "mlp" and self.hidden_size is None:
-            raise ValueError("the mlp head needs a hidden_size")
-        if self.is_pair and self.pairing == "joint" and self.special_ids is None:
-            raise ValueError("pairing 'joint' needs special_ids")
+        problems = HEADS[self.head].problems(self)
+        if self.is_joint and self.special_ids is None:
+            problems.append(f"pairing {self.pairing!r} needs special_ids")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether it reads two sentences as one sequence."""
+        return self.is_pair and PAIRINGS[self.pairing].compare is None
 
     @property
     def num_sequences(self) -> int:
         """How many sequences of ids it reads per input."""
-        return 2 if self.is_pair and self.pairing != "joint" else 1
+        return 2 if self.is_pair and not self.is_joint else 1
 
     @property
     def side(self) -> int:
@@ -112,8 +109,8 @@ def summary(config: StudentConfig) -> dict[str, str]:
     if config.table_dtype != "float32":
         words["tables"] = f"{config.table_dtype} tables"
     if config.is_pair:
-        words["pairs"] = PAIRING_WORDS[config.pairing]
-    return words | {"head": HEAD_WORDS[config.head] + width}
+        words["pairs"] = PAIRINGS[config.pairing].words
+    return words | {"head": HEADS[config.head].words + width}
 
 
 def embedding_summary(config: EncoderConfig) -> str:
@@ -124,8 +121,7 @@ def embedding_summary(config: EncoderConfig) -> str:
     if config.matrix_size:
         ways = "both ways" if config.bidirectional else "left to right"
         parts.append(f"products of {config.matrix_size} x {config.matrix_size} matrices, {ways}")
-    name = {(True, True): "Hybrid", (False, True): "CMOW", (True, False): "CBOW"}
-    return f"{name[config.vector_size > 0, config.matrix_size > 0]}: {' and '.join(parts)}"
+    return f"{ENCODERS[config.embedding].words}: {' and '.join(parts)}"
 
 
 def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
@@ -134,20 +130,17 @@ def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
     Raises:
         ConfigError: naming every flag that does not fit the others or the task.
     """
-    matrix_size, vector_size = DEFAULT_SIZES[flags.embedding]
-    if flags.vector_size is None and flags.embedding == "hybrid" and flags.head == "cnn" and flags.matrix_size:
-        vector_size = flags.matrix_size**2
     raise_all(ConfigError, "wrong flags", _problems(flags, facts))
-    hidden_size = flags.hidden_size or (DEFAULT_MLP_SIZE if flags.head == "mlp" else None)
-    joint = facts["is_pair"] and flags.pairing == "joint"
+    encoder, head = ENCODERS[flags.embedding].parameters(flags), HEADS[flags.head]
+    if head.reads_squares and encoder["matrix_size"] and encoder["vector_size"] and flags.vector_size is None:
+        encoder["vector_size"] = encoder["matrix_size"] ** 2
     values = facts | {
         "pairing": flags.pairing,
-        "special_ids": facts["special_ids"] if joint else None,
-        "matrix_size": flags.matrix_size or matrix_size,
-        "vector_size": flags.vector_size or vector_size,
-        "bidirectional": flags.bidirectional and flags.embedding != "cbow",
+        "special_ids": facts["special_ids"] if _is_joint(flags, facts) else None,
+        "embedding": flags.embedding,
+        **encoder,
         "head": flags.head,
-        "hidden_size": hidden_size,
+        "hidden_size": flags.hidden_size or head.default_width,
         "token_dropout": flags.token_dropout,
         "hidden_dropout": flags.hidden_dropout,
         "initializer_range": flags.initializer_range,
@@ -157,21 +150,24 @@ def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
 
 def size_problems(flags: EmbeddingFlags) -> list[str]:
     """Which sizes were given that the embedding has not."""
-    problems = []
-    matrix_size, vector_size = DEFAULT_SIZES[flags.embedding]
-    if flags.matrix_size is not None and not matrix_size:
-        problems.append(f"--matrix-size: --embedding {flags.embedding} has none")
-    if flags.vector_size is not None and not vector_size:
-        problems.append(f"--vector-size: --embedding {flags.embedding} has none")
-    return problems
+    missing = [name for name in SIZES if name not in ENCODERS[flags.embedding].sizes]
+    return [
+        f"{flag_name(name)}: --embedding {flags.embedding} has none"
+        for name in missing
+        if getattr(flags, name) is not None
+    ]
+
+
+def _is_joint(flags: TrainConfig, facts: Facts) -> bool:
+    return facts["is_pair"] and PAIRINGS[flags.pairing].compare is None
 
 
 def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
     problems = size_problems(flags)
-    if flags.hidden_size is not None and flags.head in ("linear", "cnn"):
+    if flags.hidden_size is not None and not HEADS[flags.head].has_width:
         problems.append(f"--hidden-size: --head {flags.head} has none")
-    if facts["is_pair"] and flags.pairing == "joint" and facts["special_ids"] is None:
-        problems.append("--pairing joint: the tokenizer adds no tokens between two sentences")
+    if _is_joint(flags, facts) and facts["special_ids"] is None:
+        problems.append(f"--pairing {flags.pairing}: the tokenizer adds no tokens between two sentences")
     if facts["target"].kind == "score" and flags.temperature != 1:
         problems.append("--temperature: a score has none; it is for labels and bins")
     if facts["target"].kind == "score" and flags.soft_loss != "kl":
@@ -182,20 +178,19 @@ def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
 
 
 def read_config(path: Path) -> StudentConfig:
-    """Reads a ``config.json`` of this or an earlier format version.
+    """Reads the ``config.json`` of a student of a task.
 
     Raises:
-        IntegrityError: if it is missing or damaged, or of a newer format.
+        IntegrityError: if it is missing or damaged, or of another format version.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values.get("kind") == "mlm":
             raise IntegrityError(f"{path.parent}: a pretrained student, without a task; train one --init-from it")
         version = values.get("format_version")
-        if version not in (1, FORMAT_VERSION):
-            raise IntegrityError(f"{path}: format version {version!r}; this release reads versions 1 and 2")
-        # version 1 lacks fields; their defaults are what it was
-        return parse_model(StudentConfig, values | {"format_version": FORMAT_VERSION}, str(path))
+        if version != FORMAT_VERSION:
+            raise IntegrityError(f"{path}: format version {version!r}; this release reads version {FORMAT_VERSION}")
+        return parse_model(StudentConfig, values, str(path))
     except FileNotFoundError as error:
         raise IntegrityError(f"{path.parent}: not a student: it has no {path.name}") from error
     except (OSError, ValueError, TypeError, AttributeError, ConfigError) as error:

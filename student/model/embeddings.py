@@ -4,19 +4,19 @@ Shapes: B batch, L tokens, T tokens of all sequences end to end, N sequences, S 
 size, V vocabulary, F features.
 """
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from student.config import TableDtype
-from student.kernels.reference import Tables
-from student.model.architecture import EncoderConfig
+from student.kernels.reference import GROUP, Tables, exported_product
 from student.model.products import GradientTaker, reduce, scan
 from student.model.tables import SmallTable, TokenTable, trained_table
 
-Product = Callable[[torch.Tensor], torch.Tensor]
+if TYPE_CHECKING:
+    from student.model.architecture import EncoderConfig
 
 
 class VectorSum(nn.Module):
@@ -43,9 +43,10 @@ class MatrixProduct(nn.Module):
         self.matrix_size = matrix_size
         self.table = table
 
-    def forward(self, ids_BL: torch.Tensor, product: Product) -> torch.Tensor:
-        """Returns products_BF, float32; ``product`` multiplies."""
-        return product(self.table(ids_BL).unflatten(-1, (self.matrix_size, self.matrix_size))).flatten(1)
+    def forward(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
+        """Returns products_BF, float32, for a graph that takes any L up to ``longest``."""
+        m_BLDD = self.table(ids_BL).unflatten(-1, (self.matrix_size, self.matrix_size))
+        return exported_product(m_BLDD, longest).flatten(1)
 
 
 class Encoder(nn.Module):
@@ -93,7 +94,7 @@ class Encoder(nn.Module):
         self.token_size = self.size + (vector_size if two_ways else 0)
 
     @classmethod
-    def of(cls, config: EncoderConfig) -> "Encoder":
+    def of(cls, config: "EncoderConfig") -> "Encoder":
         """The encoder that a configuration describes; a padding id past the vocabulary gets a row of its own."""
         return cls(
             max(config.vocabulary_size, config.pad_id + 1),
@@ -158,15 +159,27 @@ class Encoder(nn.Module):
             dim=2,
         )
 
-    def exported(self, ids_BL: torch.Tensor, product: Product) -> torch.Tensor:
-        """`forward` for a graph of torch's own operators, in which ``product`` multiplies the matrices."""
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds per token: one matrix product a direction."""
+        ways = (self.forward_matrices is not None) + (self.backward_matrices is not None)
+        return ways * self.matrix_size**3
+
+    def export_problems(self, longest: int) -> list[str]:
+        """What keeps torch from writing `exported` for inputs of any length up to ``longest``."""
+        if self.matrix_size and longest <= GROUP:
+            return [f"a student of matrices for at most {GROUP} tokens cannot be exported"]
+        return []
+
+    def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
+        """Returns features_BF as `forward` does, in a graph of torch's own operators for any L up to ``longest``."""
         parts = []
         if self.vectors is not None:
             parts.append(self.vectors(ids_BL))
         if self.forward_matrices is not None:
-            parts.append(self.forward_matrices(ids_BL, product))
+            parts.append(self.forward_matrices(ids_BL, longest))
         if self.backward_matrices is not None:
-            parts.append(self.backward_matrices(ids_BL.flip(1), product))
+            parts.append(self.backward_matrices(ids_BL.flip(1), longest))
         return torch.cat(parts, dim=1)
 
     def _tables(self, ids_T: torch.Tensor) -> tuple[Tables, torch.Tensor]:

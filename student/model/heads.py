@@ -1,11 +1,25 @@
 """From a representation to logits, before softmax: no head ends in a ReLU, though the paper's code puts one on two.
 
+A new head is a function or class that makes its module, and a line in `HEADS`; its name stands in `student.config`.
+
 Shapes: B batch, L tokens, F features, I channels, D side of a square, C logits.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.flop_counter import FlopCounterMode
+
+from student.config import HeadKind
+
+if TYPE_CHECKING:
+    from student.model.architecture import StudentConfig
+
+MIN_CNN_SIDE = 4  # what three convolutions leave several values of; batch norm needs them
 
 
 def linear_head(num_features: int, num_logits: int) -> nn.Sequential:
@@ -84,15 +98,97 @@ class BiLstmHead(nn.Module):
         return self.classifier(torch.cat(last_2BH.unbind(), dim=1))  # type: ignore[no-any-return]
 
 
-def diff_cat(u_BF: torch.Tensor, w_BF: torch.Tensor) -> torch.Tensor:
-    """DiffCat: [u ; w ; |u - w|], three times as wide (paper, section III-C)."""
-    return torch.cat([u_BF, w_BF, (u_BF - w_BF).abs()], dim=-1)
+def _no_problems(config: "StudentConfig") -> list[str]:
+    return []
 
 
-def concatenate_compare(u_BF: torch.Tensor, w_BF: torch.Tensor) -> torch.Tensor:
-    """Concatenate-compare: [u ; w ; u * w ; |u - w|], four times as wide (Tang et al. 2019)."""
-    return torch.cat([u_BF, w_BF, u_BF * w_BF, (u_BF - w_BF).abs()], dim=-1)
+def _multiply_adds(head: nn.Module, num_features: int) -> tuple[int, int]:
+    with FlopCounterMode(display=False) as counter:
+        head.eval()(torch.zeros(1, num_features, device=next(head.parameters()).device))
+    return 0, counter.get_total_flops() // 2
 
 
-COMPARE = {"diffcat": diff_cat, "compare": concatenate_compare}
-WIDTHS = {"diffcat": 3, "compare": 4, "joint": 1}  # of the result, as multiples of one sentence's
+@dataclass(frozen=True)
+class Head:
+    """What the rest of the student asks of a kind of head.
+
+    Attributes:
+        words: its name in cards.
+        make: makes the module for a student's configuration and the number of features it is given. The module maps
+            features_BF to logits_BC; with ``reads_tokens`` features_BLF and lengths_B.
+        reads_tokens: whether it is given the representation of every token, rather than that of the sequence.
+        has_width: whether it has a ``hidden_size``.
+        default_width: its ``hidden_size`` if none is given; None leaves it to ``make``.
+        reads_squares: whether parts of the representation are laid out as squares, which vectors then must be, too.
+        sorted_batches: whether it can be trained on batches of rows of like length.
+        can_be_exported: whether torch can write it as ONNX.
+        problems: what keeps it from being part of a student of this configuration.
+        multiply_adds: those per token and per input, of a module that ``make`` has made for so many features.
+    """
+
+    words: str
+    make: "Callable[[StudentConfig, int], nn.Module]"
+    reads_tokens: bool = False
+    has_width: bool = False
+    default_width: int | None = None
+    reads_squares: bool = False
+    sorted_batches: bool = True
+    can_be_exported: bool = True
+    problems: "Callable[[StudentConfig], list[str]]" = _no_problems
+    multiply_adds: Callable[[Any, int], tuple[int, int]] = _multiply_adds
+
+
+def _make_linear(config: "StudentConfig", num_features: int) -> nn.Module:
+    return linear_head(num_features, config.target.num_logits)
+
+
+def _make_mlp(config: "StudentConfig", num_features: int) -> nn.Module:
+    assert config.hidden_size is not None, "StudentConfig sees to it"
+    return mlp_head(num_features, config.hidden_size, config.target.num_logits)
+
+
+def _mlp_problems(config: "StudentConfig") -> list[str]:
+    return [] if config.hidden_size is not None else ["the mlp head needs a hidden_size"]
+
+
+def _make_cnn(config: "StudentConfig", num_features: int) -> nn.Module:
+    return cnn_head(num_features, config.side, config.target.num_logits)
+
+
+def _cnn_problems(config: "StudentConfig") -> list[str]:
+    side = config.side
+    if config.vector_size not in (0, side**2):
+        return [f"the cnn head needs vectors of {side} x {side}, not of {config.vector_size}"]
+    if side < MIN_CNN_SIDE:
+        return [f"the cnn head needs a side of at least {MIN_CNN_SIDE}, not {side}"]
+    return []
+
+
+def _make_bilstm(config: "StudentConfig", num_features: int) -> nn.Module:
+    return BiLstmHead(num_features, config.hidden_size or num_features, config.target.num_logits)
+
+
+def _bilstm_multiply_adds(head: BiLstmHead, num_features: int) -> tuple[int, int]:
+    per_token = sum(p.numel() for name, p in head.lstm.named_parameters() if name.startswith("weight"))
+    return per_token, _multiply_adds(head.classifier, 2 * head.hidden_size)[1]
+
+
+HEADS: dict[HeadKind, Head] = {
+    "mlp": Head("MLP", _make_mlp, has_width=True, default_width=1000, problems=_mlp_problems),
+    "linear": Head("linear probe", _make_linear),
+    "cnn": Head(
+        "2D-CNN",
+        _make_cnn,
+        reads_squares=True,
+        sorted_batches=False,  # batch norm needs batches that are like the whole
+        problems=_cnn_problems,
+    ),
+    "bilstm": Head(
+        "BiLSTM",
+        _make_bilstm,
+        reads_tokens=True,
+        has_width=True,  # by default as wide as its input
+        can_be_exported=False,  # torch exports no packed sequences
+        multiply_adds=_bilstm_multiply_adds,
+    ),
+}

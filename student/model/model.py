@@ -17,8 +17,10 @@ from pipeline.files import write_atomically
 from pipeline.logit_set.record import TOKENIZER_FILE
 from student.model.architecture import StudentConfig, read_config
 from student.model.card import CARD_FILE, card_text
-from student.model.embeddings import Encoder, without_padding
-from student.model.heads import COMPARE, WIDTHS, BiLstmHead, cnn_head, linear_head, mlp_head
+from student.model.embeddings import without_padding
+from student.model.encoders import ENCODERS
+from student.model.heads import HEADS
+from student.model.pairings import PAIRINGS
 from student.model.products import GradientTaker
 from student.model.tables import SmallTable
 from student.model.weights import CONFIG_FILE, load_weights, save_weights
@@ -36,11 +38,11 @@ class Student(nn.Module, PyTorchModelHubMixin):
         super().__init__()
         self.config = config
         self.companions: dict[str, bytes] = {}
-        self.encoder = Encoder.of(config)
+        self.encoder = ENCODERS[config.embedding].make(config)
         self.dropout = nn.Dropout(config.hidden_dropout)
-        size = self.encoder.token_size if config.head == "bilstm" else self.encoder.size
-        self.num_features = size * (WIDTHS[config.pairing] if config.is_pair else 1)
-        self.head = _make_head(config, self.num_features)
+        size = self.encoder.token_size if HEADS[config.head].reads_tokens else self.encoder.size
+        self.num_features = size * (PAIRINGS[config.pairing].width if config.is_pair else 1)
+        self.head = HEADS[config.head].make(config, self.num_features)
 
     def forward(self, ids1_BL: torch.Tensor, ids2_BK: torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits_BC, float32, before softmax.
@@ -57,7 +59,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
         return self.logits(*self.drop_tokens(ids_T, starts_S))
 
     def logits(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
-        """The same for sequences end to end.
+        """Returns logits_BC as `forward` does, for sequences end to end.
 
         Args:
             ids_T: int64 ids of all sequences; of two per input, the second sentences after all the first ones.
@@ -67,18 +69,15 @@ class Student(nn.Module, PyTorchModelHubMixin):
         Returns:
             logits_BC, float32.
         """
-        if self.config.head == "bilstm":
-            features = self.encoder.per_token(ids_T, starts_S, rows)
-        else:
+        compare = PAIRINGS[self.config.pairing].compare if self.config.num_sequences == 2 else None
+        if not HEADS[self.config.head].reads_tokens:
             features = self.encoder.reduce(ids_T, starts_S, rows)
-        if self.config.num_sequences == 2:
-            features = COMPARE[self.config.pairing](*features.chunk(2))
-        if self.config.head == "bilstm":
-            lengths = starts_S.diff().clamp(min=1)
-            if self.config.num_sequences == 2:
-                lengths = torch.maximum(*lengths.chunk(2))
-            return self.head(self.dropout(features), lengths)  # type: ignore[no-any-return]
-        return self.head(self.dropout(features))  # type: ignore[no-any-return]
+            features = compare(*features.chunk(2)) if compare else features
+            return self.head(self.dropout(features))  # type: ignore[no-any-return]
+        features, lengths = self.encoder.per_token(ids_T, starts_S, rows), starts_S.diff().clamp(min=1)
+        if compare:
+            features, lengths = compare(*features.chunk(2)), torch.maximum(*lengths.chunk(2))
+        return self.head(self.dropout(features), lengths)  # type: ignore[no-any-return]
 
     def drop_tokens(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Leaves out whole tokens while training; dropping numbers of a matrix would destroy the product."""
@@ -125,18 +124,6 @@ class Student(nn.Module, PyTorchModelHubMixin):
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """A card for a student that has none yet."""
         return ModelCard(card_text(self.config, num_parameters(self), num_bytes(self)))
-
-
-def _make_head(config: StudentConfig, num_features: int) -> nn.Module:
-    num_logits = config.target.num_logits
-    if config.head == "linear":
-        return linear_head(num_features, num_logits)
-    if config.head == "cnn":
-        return cnn_head(num_features, config.side, num_logits)
-    if config.head == "bilstm":
-        return BiLstmHead(num_features, config.hidden_size or num_features, num_logits)
-    assert config.hidden_size is not None, "StudentConfig sees to it"
-    return mlp_head(num_features, config.hidden_size, num_logits)
 
 
 def num_parameters(module: nn.Module) -> int:

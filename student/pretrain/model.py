@@ -5,7 +5,7 @@ Shapes: B batch, L tokens, P masked positions of the batch, F features of a toke
 
 import json
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import nn
@@ -14,8 +14,8 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.logit_set.record import TokensRecord
 from student.config import PretrainConfig
-from student.model.architecture import DEFAULT_SIZES, EncoderConfig, read_config, size_problems
-from student.model.embeddings import Encoder
+from student.model.architecture import EncoderConfig, read_config, size_problems
+from student.model.encoders import ENCODERS
 from student.model.products import GradientTaker
 from student.model.weights import CONFIG_FILE, load_weights, save_weights
 
@@ -40,7 +40,7 @@ class MlmStudent(nn.Module):
     def __init__(self, config: MlmConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder.of(config)
+        self.encoder = ENCODERS[config.embedding].make(config)
         self.head = nn.Linear(self.encoder.token_size, config.num_outputs)
 
     def forward(
@@ -86,7 +86,7 @@ def design_mlm(flags: PretrainConfig, record: TokensRecord) -> MlmConfig:
         ConfigError: naming every flag that does not fit.
     """
     raise_all(ConfigError, "wrong flags", size_problems(flags))
-    matrix_size, vector_size = DEFAULT_SIZES[flags.embedding]
+    encoder: dict[str, Any] = ENCODERS[flags.embedding].parameters(flags)
     return MlmConfig(
         corpus=record.corpus.name,
         num_outputs=record.codec.vocabulary_size,
@@ -94,9 +94,8 @@ def design_mlm(flags: PretrainConfig, record: TokensRecord) -> MlmConfig:
         pad_id=record.tokenizer.pad_id,
         tokenizer_sha256=record.tokenizer.sha256,
         max_seq_length=record.max_seq_length,
-        matrix_size=flags.matrix_size or matrix_size,
-        vector_size=flags.vector_size or vector_size,
-        bidirectional=flags.bidirectional and flags.embedding != "cbow",
+        embedding=flags.embedding,
+        **encoder,
         initializer_range=flags.initializer_range,
     )
 

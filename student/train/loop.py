@@ -26,6 +26,7 @@ from pipeline.training.steps import (
 from student.config import TrainConfig
 from student.data import Examples, gold_tensor
 from student.evaluate import score_student
+from student.model.heads import HEADS
 from student.model.model import Student
 from student.model.products import IS_COMPILED
 from student.train.losses import distillation_loss, score_loss
@@ -75,8 +76,8 @@ def train_epochs(
 
 
 def epoch_batches(config: TrainConfig, lengths_N: Ints, epoch: int) -> list[list[int]]:
-    """The rows of each step: of like length, but for a CNN, whose batch norm needs batches that are like the whole."""
-    sorted_by_N = np.zeros_like(lengths_N) if config.head == "cnn" else lengths_N
+    """The row numbers of each step, of like length where the head can be trained on such batches."""
+    sorted_by_N = lengths_N if HEADS[config.head].sorted_batches else np.zeros_like(lengths_N)
     return shuffled_batches(sorted_by_N.tolist(), config.per_device_train_batch_size, config.seed, epoch)
 
 

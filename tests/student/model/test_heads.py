@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,10 +9,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pipeline.errors import ConfigError
-from student.config import TrainConfig
-from student.model.architecture import MIN_CNN_SIDE, StudentConfig, design
-from student.model.heads import BiLstmHead, cnn_head, linear_head, mlp_head
+from student.config import EmbeddingKind, HeadKind, PairingKind, TrainConfig
+from student.model.architecture import StudentConfig, design
+from student.model.encoders import ENCODERS
+from student.model.heads import HEADS as KINDS_OF_HEAD
+from student.model.heads import MIN_CNN_SIDE, BiLstmHead, cnn_head, linear_head, mlp_head
 from student.model.model import Student
+from student.model.pairings import PAIRINGS
 from student.train.train import train
 from tests.helpers.students import tiny_config, weights
 from tests.student.model.test_model import padded, student, student_config
@@ -211,3 +215,10 @@ def test_the_bilstm_of_a_pair_reads_as_far_as_the_longer_sentence() -> None:
     model.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1].tolist()))
     model(padded([[1, 2, 3], [1], [], [4]]), padded([[5], [6, 7], [], [4, 4, 4, 4]]))
     assert seen == [[3, 2, 1, 4]]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "table"), [(HeadKind, KINDS_OF_HEAD), (PairingKind, PAIRINGS), (EmbeddingKind, ENCODERS)]
+)
+def test_every_choice_of_a_flag_is_in_its_table(kinds: object, table: dict[str, object]) -> None:
+    assert list(get_args(kinds)) == list(table)

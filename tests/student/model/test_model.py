@@ -1,6 +1,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 from pipeline.errors import IntegrityError
 from pipeline.tasks.target import Target
 from student.model.architecture import StudentConfig
-from student.model.heads import diff_cat
 from student.model.model import Student
+from student.model.pairings import diff_cat
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 
 
@@ -31,7 +32,13 @@ def student_config(**changes: object) -> StudentConfig:
         "hidden_size": 6,
         "hidden_dropout": 0.5,
     }
-    return StudentConfig.model_validate(values | changes)
+    values |= changes
+    return StudentConfig.model_validate({"embedding": embedding_of(values)} | values)
+
+
+def embedding_of(sizes: dict[str, Any]) -> str:
+    """The encoder that has these sizes, and no others."""
+    return "cbow" if not sizes["matrix_size"] else "hybrid" if sizes["vector_size"] else "cmow"
 
 
 def student(**changes: object) -> Student:
@@ -137,7 +144,9 @@ def test_weights_of_another_student_are_refused(folder: Path, tmp_path_factory: 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"format_version": 3}, "format version 3; this release reads versions 1 and 2"),
+        ({"format_version": 2}, "format version 2; this release reads version 1"),
+        ({"embedding": "cbow"}, "matrix_size is 3, which does not fit embedding 'cbow'"),
+        ({"vector_size": 0}, "vector_size is 0, which does not fit embedding 'hybrid'"),
         ({"pad_id": -1}, r"pad_id.*-1"),
         ({"hidden_dropout": 2.0}, "hidden_dropout.*2"),
         ({"matrix_sise": 3}, "unknown key 'matrix_sise': did you mean 'matrix_size'"),

@@ -20,8 +20,8 @@ from student.config import EvaluateConfig, TrainConfig
 from student.data import as_read, load_examples, sequences
 from student.evaluate import evaluate, student_logits
 from student.model.architecture import design
-from student.model.heads import concatenate_compare
 from student.model.model import Student
+from student.model.pairings import concatenate_compare
 from student.predict import Predictor
 from student.train.train import train
 from student.train.training_data import task_facts

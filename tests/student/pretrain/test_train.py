@@ -32,6 +32,7 @@ CONFIG = MlmConfig(
     pad_id=0,
     tokenizer_sha256="",
     max_seq_length=16,
+    embedding="hybrid",
     matrix_size=3,
     vector_size=4,
     bidirectional=True,

@@ -35,6 +35,7 @@ def ten_losses(kind: str) -> list[float]:
             pad_id=0,
             tokenizer_sha256="",
             max_seq_length=2 * LENGTH,
+            embedding=kind if kind in SIZES else "hybrid",
             matrix_size=matrix_size,
             vector_size=vector_size,
             bidirectional=kind != "cbow",

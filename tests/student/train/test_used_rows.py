@@ -40,6 +40,7 @@ def whole_student(is_pair: bool, vocabulary_size: int, pad_id: int) -> Student:
         pad_id=pad_id,
         tokenizer_sha256="",
         max_seq_length=32,
+        embedding="hybrid",
         matrix_size=3,
         vector_size=4,
         bidirectional=True,

@@ -1,0 +1,46 @@
+"""What ``--embedding`` chooses from: the encoders, and what the rest of the student asks of each kind.
+
+A new one is a file with its module and a line in `ENCODERS`; its name and its flags stand in `student.config`. The
+module offers what `student.model.embeddings.Encoder` does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from student.config import EmbeddingFlags, EmbeddingKind
+from student.model.embeddings import Encoder
+
+if TYPE_CHECKING:
+    from student.model.architecture import EncoderConfig
+
+SIZES = ("matrix_size", "vector_size")  # the flags of encoders, of which each has some
+
+
+@dataclass(frozen=True)
+class EncoderKind:
+    """What the rest of the student asks of a kind of encoder.
+
+    Attributes:
+        words: its name in cards.
+        sizes: the flags that it reads, of `SIZES`, with the values of the paper.
+        has_directions: whether it reads ``bidirectional``.
+        make: makes the module for a configuration.
+    """
+
+    words: str
+    sizes: dict[str, int]
+    has_directions: bool
+    make: "Callable[[EncoderConfig], Encoder]" = Encoder.of
+
+    def parameters(self, flags: EmbeddingFlags) -> dict[str, int | bool]:
+        """The fields of `EncoderConfig` that the flags ask for; a size that this kind has not is 0."""
+        sizes = {name: getattr(flags, name) or self.sizes.get(name, 0) for name in SIZES}
+        return sizes | {"bidirectional": flags.bidirectional and self.has_directions}
+
+
+ENCODERS: dict[EmbeddingKind, EncoderKind] = {
+    "hybrid": EncoderKind("Hybrid", {"matrix_size": 20, "vector_size": 400}, has_directions=True),
+    "cmow": EncoderKind("CMOW", {"matrix_size": 28}, has_directions=True),
+    "cbow": EncoderKind("CBOW", {"vector_size": 784}, has_directions=False),
+}
