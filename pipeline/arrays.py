@@ -26,14 +26,14 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
-        """The lists, end to end."""
+        """Lists of ids put end to end, int64."""
         lengths = [len(row) for row in rows]
         flat = np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=sum(lengths))
         return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
     @classmethod
     def repeated(cls, row: Sequence[int], count: int) -> "Ragged":
-        """The same row ``count`` times."""
+        """A row of ids ``count`` times over."""
         return cls(np.tile(np.asarray(row, dtype=np.int64), count), np.arange(count + 1) * len(row))
 
     @property
@@ -53,7 +53,7 @@ class Ragged:
         return ids_BL
 
     def __getitem__(self, row: int) -> Ints:
-        """One row's ids."""
+        """The ids of one row [L]."""
         return self.flat[self.offsets[row] : self.offsets[row + 1]]
 
     def __len__(self) -> int:
@@ -68,12 +68,12 @@ class Ragged:
         return Ragged(self.flat[places], offsets)
 
     def lists(self) -> list[list[int]]:
-        """The rows as Python lists."""
+        """The rows as Python lists of ids."""
         flat, offsets = self.flat.tolist(), self.offsets.tolist()
         return [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
 
     def column(self, kind: pa.DataType) -> pa.ListArray:
-        """As an Arrow list column with values of this type."""
+        """The rows as an Arrow list column with values of this type."""
         return pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), pa.array(self.flat).cast(kind))
 
 

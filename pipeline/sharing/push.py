@@ -37,13 +37,13 @@ from pipeline.sharing.text_free import without_text
 
 JOURNAL = "distill.push.json"
 SMALL_BYTES = 2**20  # to be looked at rather than sent again
-Hashes = dict[str, str]  # by path inside the set
+FileHashes = dict[str, str]  # by path inside the set
 
 
 class Journal(BaseModel):
     """What a push has done so far: files that have arrived, and those of the set before that are to go at the end."""
 
-    arrived: Hashes = Field(default_factory=dict)
+    arrived: FileHashes = Field(default_factory=dict)
     obsolete: tuple[str, ...] = ()
 
 
@@ -157,9 +157,9 @@ def _other_set(place: Place, there: bytes, record: SetRecord, replace: bool) -> 
     return old
 
 
-def _known(place: Place, old: SetRecord | None, journal: Journal | None, files: dict[str, SetFile]) -> Hashes:
+def _known(place: Place, old: SetRecord | None, journal: Journal | None, files: dict[str, SetFile]) -> FileHashes:
     """The files that are at the destination as they should be, by what the record or the journal there says."""
-    hashes: Hashes = {shard.path: shard.sha256 or "" for shard in old.shards} if old else {}
+    hashes: FileHashes = {shard.path: shard.sha256 or "" for shard in old.shards} if old else {}
     hashes |= journal.arrived if journal else {}
     sizes = place.sizes("") | place.sizes(Path(list(files)[-1]).parent.name)
     same = {name for name, file in files.items() if sizes.get(name) == file.num_bytes}

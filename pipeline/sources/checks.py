@@ -1,4 +1,4 @@
-"""Turns a source's columns into the contract's, and says everything that is wrong with them."""
+"""From a source's columns to the contract's, with a list of everything that is wrong with them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ MAX_EXAMPLES = 3
 
 
 def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa.Table, list[str], list[str]]:
-    """Checks one split.
+    """The rows of one split as tasks have them, and all that is wrong with them.
 
     Args:
         task: the manifest to check against.
@@ -91,10 +91,10 @@ def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
             return pa.nulls(len(raw), pa.int32())
     distinct = raw.unique().to_pylist()
     wrong = [value for value in distinct if value not in numbers or isinstance(value, bool)]
-    known = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
+    numbered_labels = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
     for value in wrong[:MAX_EXAMPLES]:
         rows = _rows(pc.equal(raw, pa.scalar(value, raw.type)).fill_null(False))
-        reason = f"is neither a name nor a number of the task's labels ({known})"
+        reason = f"is neither a name nor a number of the task's labels ({numbered_labels})"
         problems.append(f"{place}: label {_as_written(value)} in {rows} {reason}")
     if wrong:
         return pa.nulls(len(raw), pa.int32())

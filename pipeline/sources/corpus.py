@@ -23,8 +23,8 @@ DOCUMENTS_PER_BATCH = 1024
 SAMPLED_ROWS = 1000
 
 
-class Part(Protocol):
-    """Rows of text of one origin."""
+class CorpusPart(Protocol):
+    """Rows of a corpus's text that come from one file or table."""
 
     place: str
     num_rows: int
@@ -45,7 +45,7 @@ class Documents:
     """
 
     description: str
-    parts: tuple[Part, ...]
+    parts: tuple[CorpusPart, ...]
     num_documents: int
 
     @property
@@ -87,7 +87,7 @@ def _is_text(value: Any) -> bool:
 
 
 def load_documents(corpus: Corpus, data: Path | None = None, max_documents: int | None = None) -> Documents:
-    """Finds the text of a corpus, counts its rows and takes its checksums.
+    """The text of a corpus, found, with its rows counted and its checksums taken.
 
     Args:
         corpus: the corpus.
@@ -98,7 +98,7 @@ def load_documents(corpus: Corpus, data: Path | None = None, max_documents: int 
         DataError: if nothing is found, a file cannot be read, or there is no text column.
     """
     folder = data or _local_place(corpus)
-    parts: tuple[Part, ...]
+    parts: tuple[CorpusPart, ...]
     if folder is None:
         parts = (TablePart(corpus),)
         description = parts[0].place
@@ -118,11 +118,11 @@ def _local_place(corpus: Corpus) -> Path | None:
     if root is None:
         return None
     names = [root / corpus.name, *(root / f"{corpus.name}{extension}" for extension in EXTENSIONS)]
-    found = next((path for path in names if path.exists()), None)
-    if found is None and corpus.hub is None:
+    existing = next((path for path in names if path.exists()), None)
+    if existing is None and corpus.hub is None:
         looked = ", ".join(path.name for path in names)
         raise DataError(f"{root}: holds no text of corpus {corpus.name!r}; looked for {looked}")
-    return found
+    return existing
 
 
 def _files(folder: Path) -> list[Path]:
@@ -138,7 +138,7 @@ def _files(folder: Path) -> list[Path]:
     return paths
 
 
-def _part(path: Path, corpus: Corpus, steps: console.Steps) -> Part:
+def _part(path: Path, corpus: Corpus, steps: console.Steps) -> CorpusPart:
     part = ParquetPart(path, corpus) if path.suffix == ".parquet" else LinePart(path, corpus)
     steps.advance()
     return part
@@ -158,7 +158,7 @@ class ParquetPart:
         self.num_rows = self._file.metadata.num_rows
 
     def batches(self, start: int, stop: int) -> Iterator[list[Any]]:
-        """See `Part`."""
+        """The rows from ``start`` to ``stop`` (exclusive), see `CorpusPart.batches`."""
         try:
             yield from self._batches(start, stop)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -196,7 +196,7 @@ class LinePart:
                 self.num_rows += 1
 
     def batches(self, start: int, stop: int) -> Iterator[list[Any]]:
-        """See `Part`."""
+        """The rows from ``start`` to ``stop`` (exclusive), see `CorpusPart.batches`."""
         with self._path.open("rb") as stream:
             for number in range(start // DOCUMENTS_PER_BATCH, -(-stop // DOCUMENTS_PER_BATCH)):
                 row = number * DOCUMENTS_PER_BATCH
@@ -234,13 +234,13 @@ class TablePart:
         self.sha256 = hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def batches(self, start: int, stop: int) -> Iterator[list[Any]]:
-        """See `Part`."""
+        """The rows from ``start`` to ``stop`` (exclusive), see `CorpusPart.batches`."""
         for low in range(start, stop, DOCUMENTS_PER_BATCH):
             yield self._table.column(0).slice(low, min(DOCUMENTS_PER_BATCH, stop - low)).to_pylist()
 
 
 def text_column(corpus: Corpus, place: str, names: Sequence[str]) -> str:
-    """The first of the corpus's columns that is there.
+    """The name of the first of the corpus's columns that a file or table has.
 
     Raises:
         DataError: if none is.

@@ -1,4 +1,4 @@
-"""The Hugging Face hub, through `datasets`."""
+"""Rows of tasks and corpora from the Hugging Face hub, through `datasets`."""
 
 from typing import Any
 

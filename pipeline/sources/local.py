@@ -23,7 +23,7 @@ GLUE_NAMES = {
 
 
 def find(task: Task, data: Path, splits: tuple[str, ...]) -> dict[str, Path]:
-    """Finds the file of each split: in ``data`` itself or in its folder named after the task.
+    """The file of each split: in ``data`` itself or in its folder named after the task.
 
     A single file is the only split that is wanted, or ``train``.
 
@@ -38,15 +38,15 @@ def find(task: Task, data: Path, splits: tuple[str, ...]) -> dict[str, Path]:
         raise DataError(f"--data {data}: no such file or folder")
     names = (task.name, GLUE_FOLDERS.get(task.name, task.name.upper()))
     folders = [data / name for name in names if (data / name).is_dir()] or [data]
-    found: dict[str, Path] = {}
+    path_of: dict[str, Path] = {}
     for split in splits:
         paths = [folders[0] / name for name in file_names(task, split) if (folders[0] / name).is_file()]
         if len(paths) > 1:
             both = ", ".join(p.name for p in paths)
             raise DataError(f"{folders[0]}: split {split!r} has more than one file: {both}; keep one")
         if paths:
-            found[split] = paths[0]
-    return found
+            path_of[split] = paths[0]
+    return path_of
 
 
 def file_names(task: Task, split: str) -> list[str]:
@@ -57,7 +57,7 @@ def file_names(task: Task, split: str) -> list[str]:
 
 
 def read(path: Path, headerless_tsv_columns: tuple[str, ...] = ()) -> pa.Table:
-    """Reads all columns of a file, in file order.
+    """All columns of a file, in file order.
 
     Args:
         path: the file.

@@ -1,4 +1,4 @@
-"""A task's rows, found, read and checked."""
+"""The rows of a task: found in files or on the hub, read, and checked one and all."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Source:
 
 
 def load_source(task: Task, data: Path | None = None, splits: tuple[str, ...] = ()) -> Source:
-    """Reads the splits of a task and checks every row.
+    """The rows of a task's splits, every one checked.
 
     Args:
         task: the task.

@@ -1,1 +1,1 @@
-"""Text to token ids."""
+"""From text to token ids: the tokenizer of a set or a model, and the reader that everything goes through."""

@@ -1,4 +1,4 @@
-"""Is a ``tokenizer.json`` of somebody else's fit to be used? The library trusts the file, and dies of a bad one.
+"""Checks of somebody else's ``tokenizer.json``, for the library trusts the file, and dies of a bad one.
 
 A few kilobytes can ask for more memory than there is: normalizers that replace one letter by a hundred, one after the
 other, or templates that add a special token a million times. Patterns that backtrack for ever are no such danger: the
@@ -20,7 +20,7 @@ MAX_SPECIAL_TOKENS = 64  # that a template may put around a text
 
 
 def growth_problem(content: dict[str, Any]) -> str | None:
-    """Says so if a few words could become more text, or more tokens, than memory holds."""
+    """What is wrong if a few words could become more text, or more tokens, than memory holds; else None."""
     growth = math.prod(map(_growth, _parts(content.get("normalizer"))))
     if growth > MAX_GROWTH:
         return f"its normalizer may make {growth:,} characters of one"
@@ -31,7 +31,7 @@ def growth_problem(content: dict[str, Any]) -> str | None:
 
 
 def vocabulary_problem(tokenizer: Tokenizer) -> str | None:
-    """Says so if the largest id is far beyond the number of tokens: a student's tables have a row for every id."""
+    """What is wrong if the largest id is far beyond the number of tokens (students have a row an id); else None."""
     ids = tokenizer.get_vocab(with_added_tokens=True).values()
     if not ids or max(ids) > 2 * len(ids) + 1000:
         return f"its ids go up to {max(ids, default=0):,}, but it has {len(ids):,} tokens"
@@ -56,7 +56,7 @@ def reported(failure: str, kind: type[DistillError] = IntegrityError) -> Iterato
 
 
 def _parts(part: Any) -> Iterator[dict[str, Any]]:
-    """The part and those inside it."""
+    """The dictionaries in a part of a ``tokenizer.json``, itself first."""
     left = [part]
     while left:
         part = left.pop()

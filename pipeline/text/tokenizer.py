@@ -1,4 +1,4 @@
-"""Text to token ids, the same way in both stages, by the `tokenizers` library alone."""
+"""Tokenizers as sets have them: read, told apart, and asked by the `tokenizers` library alone."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ class Tokenized:
 
 
 def read_tokenizer_json(path: Path, sha256: str) -> str:
-    """Reads the text of a ``tokenizer.json`` that must be a certain one.
+    """The text of a ``tokenizer.json`` that must be a certain one.
 
     Raises:
         IntegrityError: if it is missing, damaged, or another.
@@ -56,7 +56,7 @@ def read_tokenizer_json(path: Path, sha256: str) -> str:
 
 
 def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
-    """Reads a ``tokenizer.json`` that must be a certain one.
+    """The tokenizer of a ``tokenizer.json`` that must be a certain one.
 
     Raises:
         IntegrityError: if it is missing, damaged, or another.
@@ -76,8 +76,8 @@ def tokenizer_sha256(tokenizer_json: str) -> str:
     Taken from the text as it is stored, not from what a release of the library makes of it, so that it stays the same.
     """
     content = json.loads(tokenizer_json)
-    kept = {key: value for key, value in content.items() if key not in {"truncation", "padding"}}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    decisive = {key: value for key, value in content.items() if key not in {"truncation", "padding"}}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 def pad_id(tokenizer: Tokenizer) -> int:
@@ -87,12 +87,12 @@ def pad_id(tokenizer: Tokenizer) -> int:
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """One more than the largest id."""
+    """V, one more than the largest id, added tokens included."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
 def example(tokenizer: Tokenizer, is_pair: bool) -> Encoding:
-    """What a tokenizer makes of one short word or two, which shows where it puts special tokens.
+    """The encoding of one short word or of a pair, which shows where a tokenizer puts special tokens.
 
     Args:
         tokenizer: its truncation and padding settings are removed.

@@ -20,7 +20,7 @@ from pipeline.sources import ROWS_AT_ONCE
 from pipeline.text.tokenizer import tokenizer_sha256
 from teacher.augment.parts import Parts
 from teacher.augment.proposals import propose, whole_words
-from teacher.augment.sites import Sites, read_sites, write_sites
+from teacher.augment.sites import Site, Sites, read_sites, write_sites
 from teacher.augment.word_vectors import WordVectors, file_sha256, read_vectors
 from teacher.config import AugmentConfig
 from teacher.inference.loaded import weights_sha256
@@ -43,7 +43,7 @@ class Proposer:
 
 
 def prepare_masked_lm(config: AugmentConfig) -> Proposer:
-    """Loads the masked LM and makes sure that it can be used, before anything expensive.
+    """The masked LM that the flags name, loaded and found fit before anything expensive.
 
     Raises:
         DataError: if it, or the word vectors, cannot be read.
@@ -76,7 +76,7 @@ def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
 
 
 def find_sites(config: AugmentConfig, proposer: Proposer, sentences: pa.Array, state: PartialState) -> Sites:
-    """Computes the candidates that are not in the store yet, each process its share, and reads all.
+    """The candidates of all sentences; each process computes its share of those that are not in the store yet.
 
     Args:
         config: the settings.
@@ -87,13 +87,13 @@ def find_sites(config: AugmentConfig, proposer: Proposer, sentences: pa.Array, s
     run = fingerprint({**proposer.settings, "rules": RULES, "sentences": _texts_sha256(sentences)})
     parts = Parts(config.store / FOLDER / run[:16], run, len(sentences), SENTENCES_PER_PART, "sentences")
     make_folder(parts.folder)
-    mine = parts.mine(state)
-    if mine:
+    my_parts = parts.my_missing(state)
+    if my_parts:
         proposer.lm.model.to(state.device)
         vectors = read_vectors(config.word_vectors) if config.word_vectors else None
-        total = sum(stop - start for start, stop in map(parts.bounds, mine))
+        total = sum(stop - start for start, stop in map(parts.bounds, my_parts))
         with inference_mode(state.device, config.precision), console.progress(total, "candidates") as steps:
-            for part in mine:
+            for part in my_parts:
                 _write_part(config, proposer, vectors, sentences, parts, part, steps)
     state.wait_for_everyone()
     return read_sites(parts.paths)
@@ -119,10 +119,10 @@ def _write_part(
 ) -> None:
     start, stop = parts.bounds(part)
     texts = sentences[start:stop].to_pylist()
-    found = []
+    sites: list[list[Site]] = []
     for first in range(0, len(texts), SENTENCES_AT_ONCE):
         some = texts[first : first + SENTENCES_AT_ONCE]
-        found += propose(proposer.lm, proposer.words, vectors, some, config.num_candidates, config.max_seq_length)
+        sites += propose(proposer.lm, proposer.words, vectors, some, config.num_candidates, config.max_seq_length)
         steps.advance(len(some))
     footer = parts.footer(part)
-    write_atomically(parts.paths[part], lambda path: write_sites(path, found, footer))
+    write_atomically(parts.paths[part], lambda path: write_sites(path, sites, footer))

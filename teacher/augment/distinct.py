@@ -40,7 +40,7 @@ REPEATED = """
 def keep_distinct(
     folder: Folder, originals: pa.Table, method: str, num_variants: int, settings: dict[str, Setting]
 ) -> AugmentationRecord:
-    """Writes the rows that are kept, once all variants have been generated, and says what came of it.
+    """The record of the variants, whose distinct rows it writes once all have been generated.
 
     Args:
         folder: the variants.
@@ -111,7 +111,7 @@ def _without(table: pa.Table, dropped: Ints) -> pa.Table:
 
 
 def _keys(rows: pa.Table) -> Ints:
-    """Source row and variant as one number."""
+    """Source row and variant as one number each [N], in the order of the rows."""
     return np.asarray(rows.column("source_row").to_numpy() * 2**20 + rows.column("variant").to_numpy())
 
 

@@ -103,7 +103,7 @@ def start_folder(folder: Folder, settings: dict[str, Setting], command: str) -> 
 
 
 def open_variants(root: Path) -> Variants | None:
-    """Opens variants if they are finished, and their files are those that were written.
+    """The variants in a folder, None unless they are finished and their files are those that were written.
 
     Raises:
         IntegrityError: if their record is damaged.
@@ -124,9 +124,9 @@ def open_variants(root: Path) -> Variants | None:
     return Variants(folder, augmentation)
 
 
-def check_settings(root: Path, there: dict[str, Setting], wanted: dict[str, Setting]) -> None:
+def check_settings(root: Path, stored: dict[str, Setting], wanted: dict[str, Setting]) -> None:
     """Raises FingerprintMismatchError if variants were made with other settings, naming each that differs."""
-    changes = setting_changes(there, wanted, short)
+    changes = setting_changes(stored, wanted, short)
     if changes:
         raise FingerprintMismatchError(
             f"{root} holds variants made with other settings:\n{changes}\n"

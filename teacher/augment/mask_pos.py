@@ -16,7 +16,7 @@ MASK = "[MASK]"
 
 
 class MaskPos(Method):
-    """Masking, POS-guided replacement, and n-grams."""
+    """Each word masked, replaced or kept, and some variants cut to a few words."""
 
     flags = frozenset({"mask_probability", "pos_probability", "ngram_probability"})
     usual_variants = 10

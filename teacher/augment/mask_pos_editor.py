@@ -123,7 +123,7 @@ def words_in(text: str) -> list[Span]:
 
 
 def make_pools(texts: Iterable[str], tagger: Tagger) -> Pools:
-    """Collects the words of texts by part of speech.
+    """The words of texts by part of speech.
 
     Left out are parts of speech of one word only, which leave no choice, and words without letters.
     """
@@ -134,8 +134,8 @@ def make_pools(texts: Iterable[str], tagger: Tagger) -> Pools:
         for word, tag in zip(words, tagger(words), strict=True):
             if any(c.isalpha() for c in word) and tag[:1].isalpha():
                 pools.setdefault(tag, []).append(number.setdefault(word, len(number)))
-    kept = {tag: np.array(pool) for tag, pool in pools.items() if len(set(pool)) > 1}
-    return Pools(list(number), kept)
+    with_choice = {tag: np.array(pool) for tag, pool in pools.items() if len(set(pool)) > 1}
+    return Pools(list(number), with_choice)
 
 
 def pools_of(rows: pa.Table, tagger: Tagger) -> Pools:

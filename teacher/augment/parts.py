@@ -29,12 +29,12 @@ class Parts:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of parts, at least one."""
         return max(1, -(-self.total // self.size))
 
     @property
     def paths(self) -> list[Path]:
-        """Their files, in order."""
+        """The parts' files, in order."""
         return [self.folder / f"{self.prefix}-{k:05d}-of-{self.count:05d}.parquet" for k in range(self.count)]
 
     def bounds(self, part: int) -> tuple[int, int]:
@@ -42,16 +42,16 @@ class Parts:
         return part * self.total // self.count, (part + 1) * self.total // self.count
 
     def footer(self, part: int) -> Footer:
-        """What the footer of its file says."""
+        """What the footer of a part's file says."""
         start, stop = self.bounds(part)
         return {"fingerprint": self.fingerprint, "start": start, "stop": stop}
 
     def missing(self) -> list[int]:
-        """The parts that are still to be written."""
+        """The numbers of the parts that are still to be written."""
         return [part for part in range(self.count) if not self._is_done(part)]
 
-    def mine(self, state: PartialState) -> list[int]:
-        """This process's share of the missing parts."""
+    def my_missing(self, state: PartialState) -> list[int]:
+        """The numbers of the missing parts that this process is to write."""
         state.wait_for_everyone()
         missing = self.missing()
         state.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ

@@ -19,7 +19,7 @@ from teacher.augment.sites import Site
 from teacher.augment.word_vectors import WordVectors
 from teacher.augment.words import Span, replaceable
 from teacher.inference.batches import default_tokens_per_batch, run_batches
-from teacher.inference.masked_lm import MaskedLm, ask
+from teacher.inference.masked_lm import MaskedLm, predict_masked
 
 
 class Query(NamedTuple):
@@ -57,7 +57,7 @@ def propose(
     k: int,
     max_seq_length: int,
 ) -> list[list[Site]]:
-    """Finds the sites of sentences and their candidates (TinyBERT, algorithm 1). Call it inside `inference_mode`.
+    """The sites of sentences and their candidates (TinyBERT, algorithm 1). Call it inside `inference_mode`.
 
     Args:
         lm: the masked LM, on its device.
@@ -82,14 +82,14 @@ def propose(
                 queries.append(Query(number, pieces[0], span))
             else:
                 others.append((number, span))
-    found: list[list[Site]] = [[] for _ in sentences]
+    sites: list[list[Site]] = [[] for _ in sentences]
     for query, top in zip(queries, _top_k(lm, encodings, queries, k, max_seq_length), strict=True):
         candidates = [word for token in top if (word := words[token]) is not None]
         if candidates:
-            found[query.sentence].append(Site(query.span, sorted(candidates)))
+            sites[query.sentence].append(Site(query.span, sorted(candidates)))
     for number, site in _from_vectors(vectors, sentences, others, k):
-        found[number].append(site)
-    return [sorted(sites) for sites in found]
+        sites[number].append(site)
+    return [sorted(of_sentence) for of_sentence in sites]
 
 
 def _words(encoding: Encoding) -> dict[Span, list[int]]:
@@ -114,7 +114,7 @@ def _top_k(
     top: list[list[int]] = [[] for _ in queries]
 
     def run(batch: list[int]) -> None:
-        logits_PV = ask(lm, ids, place_P, batch, second_starts=second_P)[1]
+        logits_PV = predict_masked(lm, ids, place_P, batch, second_starts=second_P)[1]
         best = torch.topk(logits_PV, min(k, logits_PV.shape[1]))
         if not best.values.isfinite().all():  # NaN counts as the largest
             raise TeacherError(f"--masked-lm {lm.name}: gives NaN or Inf; try --precision bf16 or fp32")

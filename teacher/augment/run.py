@@ -79,20 +79,20 @@ def variants_for(
         FingerprintMismatchError: if those that are there were made with other settings.
     """
     root = _root(config, task)
-    found = open_variants(root)
-    if found is None and is_job:
+    existing = open_variants(root)
+    if existing is None and is_job:
         raise ConfigError(f"--num-shards: {root} is not finished; run `distill augment --name {root.name}` first")
-    if found is None:
+    if existing is None:
         return _make(config, task, rows, state, command)
-    there = found.record.settings
+    stored = existing.record.settings
     wanted: dict[str, Setting] = _common_settings(config, task, rows)
     given = config.model_fields_set & {*AugmentFlags.model_fields, "seed"}
     wanted |= {name: getattr(config, name) for name in given - FILES}
     if given & FILES:
         settings = _plan(config, task, rows).settings
         wanted |= {name: settings[name] for name in given & FILES}
-    check_settings(root, {name: there[name] for name in wanted}, wanted)
-    return found
+    check_settings(root, {name: stored[name] for name in wanted}, wanted)
+    return existing
 
 
 def sides_for(config: AugmentConfig, task: Task) -> Sides:
@@ -125,10 +125,10 @@ def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState
     """Makes what is missing of the variants."""
     sides, root = sides_for(config, task), _root(config, task)
     planned = _plan(config, task, rows)
-    found = open_variants(root)
-    if found is not None:
-        check_settings(root, found.record.settings, planned.settings)
-        return found
+    existing = open_variants(root)
+    if existing is not None:
+        check_settings(root, existing.record.settings, planned.settings)
+        return existing
     folder = Folder.of(root, planned.settings, rows.num_rows, len(sides))
     state.wait_for_everyone()  # all have looked before the first one writes
     if state.is_main_process:
@@ -146,10 +146,10 @@ def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState
 def _generate(folder: Folder, rows: pa.Table, planned: PlannedVariants, sides: Sides, state: PartialState) -> None:
     """Writes this process's share of the parts with all variants."""
     editor = planned.editor(state)
-    mine = folder.generated.mine(state)
-    total = sum(stop - start for start, stop in map(folder.generated.bounds, mine)) * len(sides)
+    my_parts = folder.generated.my_missing(state)
+    total = sum(stop - start for start, stop in map(folder.generated.bounds, my_parts)) * len(sides)
     with console.progress(total, "variants") as steps:
-        for part in mine:
+        for part in my_parts:
             start, stop = folder.generated.bounds(part)
             write_part(folder.generated, part, make_variants(rows.slice(start, stop - start), editor, sides))
             steps.advance((stop - start) * len(sides))

@@ -29,8 +29,8 @@ def pattern_tagger() -> tuple[str, Tagger]:
             return []
         # text and not words, as its own splitting needs data that must be downloaded
         text = " ".join(words).translate(STRAIGHT_QUOTES)
-        found = [tag for _, tag in tagger.tag(text, tokenize=False)]
-        assert len(found) == len(words), f"{len(found)} tags for the {len(words)} words of {text!r}"
-        return found
+        word_tags = [tag for _, tag in tagger.tag(text, tokenize=False)]
+        assert len(word_tags) == len(words), f"{len(word_tags)} tags for the {len(words)} words of {text!r}"
+        return word_tags
 
     return f"textblob {version('textblob')} PatternTagger", tags

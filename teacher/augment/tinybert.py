@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TinyBert(Method):
-    """TinyBERT's augmentation."""
+    """Each word replaced, with a certain probability, by one of its candidates."""
 
     flags = frozenset(
         {

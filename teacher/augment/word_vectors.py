@@ -37,14 +37,14 @@ class WordVectors:
         A word is looked up as it is written, then in small letters.
         """
         number = self._number
-        found = {word: number.get(word, number.get(word.lower(), -1)) for word in dict.fromkeys(words)}
-        queries = [(word, n) for word, n in found.items() if n >= 0]
+        numbers = {word: number.get(word, number.get(word.lower(), -1)) for word in dict.fromkeys(words)}
+        queries = [(word, n) for word, n in numbers.items() if n >= 0]
         nearest: dict[str, list[str]] = {}
         for start in range(0, len(queries), QUERIES_AT_ONCE):
             batch = queries[start : start + QUERIES_AT_ONCE]
-            own_Q = np.array([n for _, n in batch])
-            cosine_QW = self.vectors_WD[own_Q] @ self.vectors_WD.T
-            cosine_QW[np.arange(len(batch)), own_Q] = -np.inf
+            query_Q = np.array([n for _, n in batch])
+            cosine_QW = self.vectors_WD[query_Q] @ self.vectors_WD.T
+            cosine_QW[np.arange(len(batch)), query_Q] = -np.inf
             top_QK = torch.topk(torch.from_numpy(cosine_QW), min(k, len(self.words) - 1)).indices.tolist()
             nearest |= {word: [self.words[n] for n in row] for (word, _), row in zip(batch, top_QK, strict=True)}
         return nearest

@@ -42,8 +42,8 @@ class Edited(NamedTuple):
 
 def replaceable(text: str, spans: Iterable[Span]) -> set[Span]:
     """Those words of a text that are of letters a to z only, and neither stop words nor parts of contractions."""
-    kept = {place for match in CONTRACTION.finditer(text) for place in range(*match.span())}
-    words = ((span, text[slice(*span)]) for span in spans if span[0] not in kept)
+    in_contractions = {place for match in CONTRACTION.finditer(text) for place in range(*match.span())}
+    words = ((span, text[slice(*span)]) for span in spans if span[0] not in in_contractions)
     return {span for span, word in words if LETTERS.fullmatch(word) and word.lower() not in STOP_WORDS}
 
 
@@ -62,7 +62,7 @@ def spliced(text: str, replacements: Iterable[tuple[Span, str]]) -> str:
 
 
 def in_case_of(word: str, other: str) -> str:
-    """A word written as another is: Title case or CAPITALS."""
+    """The word in the case of another: Title case, CAPITALS, or as it is."""
     if len(other) > 1 and other.isupper():
         return word.upper()
     return word[:1].upper() + word[1:] if other[:1].isupper() else word

@@ -22,7 +22,7 @@ FREQUENCY_POWER = -0.7  # of DistilBERT and the CMOW paper's code, after Lample 
 
 @dataclass(frozen=True)
 class MaskingPlan:
-    """How to mask.
+    """The settings of masking.
 
     Attributes:
         seed: of everything random.
@@ -58,13 +58,13 @@ class Masked:
     targets: Ragged
 
     def take(self, rows: Ints) -> "Masked":
-        """Some rows."""
+        """The copies of these numbers, in their order."""
         lists = (part.take(rows) for part in (self.ids, self.positions, self.targets))
         return Masked(self.sequence_R[rows], self.copy_R[rows], *lists)
 
     @classmethod
     def joined(cls, parts: list["Masked"]) -> "Masked":
-        """Several as one; the sequences' numbers stay as they are in their parts."""
+        """The copies of all parts, one part after the other; the sequences' numbers stay as they are in their parts."""
         return cls(
             np.concatenate([part.sequence_R for part in parts]),
             np.concatenate([part.copy_R for part in parts]),
@@ -75,14 +75,14 @@ class Masked:
 
 
 def uniform_weights(vocabulary_size: int, special_ids: list[int]) -> npt.NDArray[np.float64]:
-    """BERT's plan: every token alike, but for special ones."""
+    """Weights [V] of BERT's plan: 1 for every token, 0 for special ones."""
     weight_V = np.ones(vocabulary_size)
     weight_V[special_ids] = 0
     return weight_V
 
 
 def frequency_weights(count_V: Ints, special_ids: list[int]) -> npt.NDArray[np.float64]:
-    """Rare tokens more often: count^-0.7; a token that was never counted weighs as if it were once."""
+    """Weights [V] by rarity, count^-0.7, 0 for special tokens; one that was never counted weighs as if it were once."""
     weight_V = np.maximum(count_V, 1).astype(np.float64) ** FREQUENCY_POWER
     weight_V[special_ids] = 0
     return weight_V
@@ -138,7 +138,7 @@ def _mask_copy(sequences: Sequences, plan: MaskingPlan, copy: int) -> tuple[Ragg
 
 
 def _replacements(plan: MaskingPlan, ids_P: Ints, *key: Ints | int) -> Ints:
-    """80 % the mask, 10 % any ordinary token, 10 % the token itself."""
+    """What is read at the chosen places [P]: 80 % the mask, 10 % any ordinary token, 10 % the token itself."""
     ordinary = np.flatnonzero(plan.weight_V)
     random_P = uniform(hashed(plan.seed, REPLACE, *key))
     token_P = ordinary[(uniform(hashed(plan.seed, RANDOM_TOKEN, *key)) * len(ordinary)).astype(np.int64)]

@@ -50,7 +50,7 @@ def read_sequences(
     min_tokens: int,
     max_tokens: int,
 ) -> Iterator[Sequences]:
-    """Cuts documents into sequences; what comes out depends on the documents alone, not on how they are batched.
+    """The sequences of documents, in batches; they depend on the documents alone, not on how these are batched.
 
     Sentences are cut where they are longer than ``max_tokens``. Blocks run over the ends of documents, which a
     separator marks. What is shorter than ``min_tokens`` is left out.

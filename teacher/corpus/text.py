@@ -23,7 +23,7 @@ COUNTED_DOCUMENTS = 50_000
 
 @dataclass(frozen=True)
 class Text:
-    """A corpus, and how it is read."""
+    """A corpus with the settings it is read by."""
 
     corpus: Corpus
     documents: Documents
@@ -48,7 +48,7 @@ class Text:
 
 
 def open_text(config: FinetuneConfig | DumpConfig) -> Text:
-    """Finds the corpus that the flags name.
+    """The corpus that the flags name, opened.
 
     Raises:
         ConfigError: if there is no such corpus, or the lengths leave no room for a sequence.
@@ -67,7 +67,7 @@ def in_split(row: int, split: str, config: CorpusConfig) -> bool:
 
 
 def masking_plan(text: Text, tokens: MlmTokenizer, seed: int, num_copies: int) -> MaskingPlan:
-    """How the flags want a corpus masked; for frequencies, tokens are counted in an even sample of its documents."""
+    """The plan by which a corpus is masked; frequencies are those of an even sample of its documents."""
     special = list(tokens.special_ids)
     if text.config.masking == "uniform":
         weight_V = uniform_weights(vocabulary_size(tokens.tokenizer), special)
@@ -77,7 +77,7 @@ def masking_plan(text: Text, tokens: MlmTokenizer, seed: int, num_copies: int) -
 
 
 def _count_tokens(text: Text, tokens: MlmTokenizer) -> Ints:
-    """How often each token occurs in at most so many documents, in blocks spread evenly over the corpus."""
+    """How often each token occurs [V] in at most so many documents, in blocks spread evenly over the corpus."""
     total, block = text.documents.num_documents, 1000
     num_blocks = max(1, min(total, COUNTED_DOCUMENTS) // block)
     blocks = np.unique(np.linspace(0, max(0, total - block), num_blocks).astype(int))

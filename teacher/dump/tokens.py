@@ -28,7 +28,7 @@ from teacher.dump.examples import finish, my_shards
 from teacher.dump.prefetch import ahead
 from teacher.dump.tokens_record import estimate_size, staged_record
 from teacher.inference.batches import default_tokens_per_batch, run_batches
-from teacher.inference.masked_lm import MaskedLm, ask, decoder_of, load_masked_lm
+from teacher.inference.masked_lm import MaskedLm, decoder_of, load_masked_lm, predict_masked
 from teacher.inference.precision import inference_mode
 
 PROBE_DOCUMENTS = 8
@@ -85,7 +85,7 @@ def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
     rows = list(range(min(8, len(masked.sequence_R))))
     if not rows:
         return
-    hidden_PH, logits_PV = ask(lm, masked.ids, masked.positions, rows)
+    hidden_PH, logits_PV = predict_masked(lm, masked.ids, masked.positions, rows)
     _check_finite(lm, logits_PV, int(sequences.source_row_N[0]))
     with torch.autocast(logits_PV.device.type, enabled=False):
         again_PV = decoder_of(lm)(hidden_PH)
@@ -179,7 +179,7 @@ def said_about(
 
     def run(batch: list[int]) -> None:
         place_P = np.concatenate([np.arange(place_R[row], place_R[row + 1]) for row in batch])
-        hidden_PH, logits_PV = ask(lm, rows.ids, rows.positions, batch)
+        hidden_PH, logits_PV = predict_masked(lm, rows.ids, rows.positions, batch)
         _check_finite(lm, logits_PV, int(rows.source_row_R[batch[0]]))
         random_B = torch.from_numpy(random_P[place_P]).to(logits_PV.device)
         target_B = torch.from_numpy(rows.targets.flat[place_P]).to(logits_PV.device)

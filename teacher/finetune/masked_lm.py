@@ -30,7 +30,7 @@ from teacher.corpus.text import TRAIN, VALIDATION, Text, masking_plan, open_text
 from teacher.finetune.common import CHECKPOINT, adamw, save_teacher
 from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
 from teacher.inference.loaded import FINETUNE_RECORD, weights_sha256
-from teacher.inference.masked_lm import MaskedLm, ask, load_masked_lm
+from teacher.inference.masked_lm import MaskedLm, load_masked_lm, predict_masked
 
 BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32
 VALIDATION_DOCUMENTS = 1000
@@ -186,7 +186,7 @@ def _loss(lm: MaskedLm, model: Any, masked: Masked, rows: list[int]) -> torch.Te
     """Mean cross-entropy of the masked positions, nats."""
     device = lm.model.device
     with torch.autocast(device.type, torch.bfloat16, enabled=has_fast_bf16()):
-        _, logits_PV = ask(lm, masked.ids, masked.positions, rows, model)
+        _, logits_PV = predict_masked(lm, masked.ids, masked.positions, rows, model)
     return functional.cross_entropy(logits_PV, torch.from_numpy(masked.targets.take(rows).flat).to(device))
 
 
@@ -197,7 +197,7 @@ def evaluate_mlm(lm: MaskedLm, masked: Masked) -> dict[str, float]:
     device = lm.model.device
     right, nats, positions = 0, 0.0, 0
     for rows in token_budget_batches(masked.ids.lengths.tolist(), default_tokens_per_batch(device)):
-        _, logits_PV = ask(lm, masked.ids, masked.positions, rows)
+        _, logits_PV = predict_masked(lm, masked.ids, masked.positions, rows)
         target_P = torch.from_numpy(masked.targets.take(rows).flat).to(device)
         right += int((logits_PV.argmax(dim=1) == target_P).sum())
         nats += float(functional.cross_entropy(logits_PV, target_P, reduction="sum"))

@@ -1,1 +1,1 @@
-"""Teachers, loaded and asked in batches."""
+"""Loading models from transformers, and asking them in batches."""

@@ -1,4 +1,4 @@
-"""Asking a teacher: padded batches in, float32 logits out. Shapes: B batch, L tokens, N rows, C logits."""
+"""A teacher's logits of many inputs, by padded batches. Shapes: B batch, L tokens, N rows, C logits."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,7 +29,7 @@ def teacher_logits(
     max_tokens: int,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Floats:
-    """Runs the teacher over inputs, in batches of like length (`run_batches`). Call it inside `inference_mode`.
+    """The teacher's logits of inputs, asked in batches of like length (`run_batches`). Call it inside `inference_mode`.
 
     Args:
         teacher: the teacher, on its device.
@@ -44,16 +44,16 @@ def teacher_logits(
         TeacherError: if a logit is not finite, or a single row does not fit the memory.
     """
     logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
-    said: list[tuple[list[int], torch.Tensor]] = []  # stays on the device to the end: a copy a batch would wait for it
+    outputs: list[tuple[list[int], torch.Tensor]] = []  # on the device to the end: a copy a batch would wait for it
 
     def run(batch: list[int]) -> None:
-        said.append((batch, forward(teacher, [inputs[row] for row in batch])))
+        outputs.append((batch, forward(teacher, [inputs[row] for row in batch])))
         advance(len(batch))
 
     run_batches([len(row.ids) for row in inputs], max_tokens, run)
-    if said:
-        rows = [row for batch, _ in said for row in batch]
-        logits_NC[rows] = torch.cat([part for _, part in said]).cpu().numpy()[:, list(teacher.order)]
+    if outputs:
+        rows = [row for batch, _ in outputs for row in batch]
+        logits_NC[rows] = torch.cat([part for _, part in outputs]).cpu().numpy()[:, list(teacher.order)]
     finite_N = np.isfinite(logits_NC).all(axis=1)
     if not finite_N.all():
         row = int(np.flatnonzero(~finite_N)[0])
@@ -95,14 +95,14 @@ def run_batches(lengths: Sequence[int], max_tokens: int, run: Callable[[list[int
 
 
 def forward(teacher: Teacher, inputs: Sequence[Tokenized]) -> torch.Tensor:
-    """One forward pass; logits [B, C] in the teacher's own order, float32, on its device."""
+    """Logits [B, C] of one forward pass, in the teacher's own order, float32, on its device."""
     batch = {name: to_device(values, teacher.model.device) for name, values in collate(teacher, inputs).items()}
     logits_BC: torch.Tensor = teacher.model(**batch).logits.float()
     return logits_BC
 
 
 def collate(teacher: LoadedModel, inputs: Sequence[Tokenized]) -> dict[str, torch.Tensor]:
-    """Pads inputs to the longest: ``input_ids``, ``attention_mask``, ``token_type_ids`` [B, L] int64."""
+    """Inputs padded to the longest: ``input_ids``, ``attention_mask``, ``token_type_ids`` if read, [B, L] int64."""
     rows = range(len(inputs))
     ids = Ragged.of([row.ids for row in inputs])
     ids_BL = torch.from_numpy(ids.padded(rows, teacher.tokens.pad_id))

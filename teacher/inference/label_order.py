@@ -1,4 +1,4 @@
-"""Does the teacher's label order fit the gold labels, or does another order fit better?
+"""Refuses a teacher whose label order fits the gold labels worse than another order.
 
 The public MNLI teacher of TextAttack is the known case: its config gives no names, and read in GLUE's order it scores
 7 % (QData/TextAttack issue 684).
@@ -20,9 +20,9 @@ SIGNIFICANCE = 1e-3
 def check_label_order(
     target: Target, teacher_name: str, labels: tuple[str, ...], logits_NC: Floats, label_N: Ints, score_N: Floats
 ) -> None:
-    """Compares the claimed label order with the one that fits the gold best.
+    """Refuses a claimed label order if another fits the gold significantly better.
 
-    The order is refused only if the other explains significantly more rows: McNemar's exact test on the rows where
+    It is refused only if the other explains significantly more rows: McNemar's exact test on the rows where
     exactly one of the two is right, corrected for the number of orders. A weak teacher is not blamed for chance.
 
     Args:
@@ -39,8 +39,8 @@ def check_label_order(
     if target.kind != "classes":
         _check_scores(target, teacher_name, logits_NC, score_N)
         return
-    known = label_N != NO_LABEL
-    predicted, gold = logits_NC[known].argmax(axis=1), label_N[known]
+    has_gold_N = label_N != NO_LABEL
+    predicted, gold = logits_NC[has_gold_N].argmax(axis=1), label_N[has_gold_N]
     if not len(gold):
         return
     best = best_order(predicted, gold, target.num_logits)
@@ -62,15 +62,15 @@ def check_label_order(
 
 
 def best_order(predicted_N: Ints, gold_N: Ints, num_classes: int) -> Ints:
-    """The one-to-one map from predicted to gold class that makes most rows right."""
+    """The one-to-one map from predicted to gold class [C] that makes most rows right."""
     counts = np.zeros((num_classes, num_classes), dtype=np.int64)
     np.add.at(counts, (predicted_N, gold_N), 1)
     return np.asarray(linear_sum_assignment(counts, maximize=True)[1])
 
 
 def _check_scores(target: Target, teacher_name: str, logits_NC: Floats, score_N: Floats) -> None:
-    known = np.isfinite(score_N)
-    predicted, gold = predicted_scores(target, logits_NC)[known], score_N[known]
+    has_gold_N = np.isfinite(score_N)
+    predicted, gold = predicted_scores(target, logits_NC)[has_gold_N], score_N[has_gold_N]
     if len(gold) < 3 or predicted.std() == 0 or gold.std() == 0:
         return
     result = stats.pearsonr(predicted, gold)

@@ -73,7 +73,7 @@ class LoadedModel:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The `tokenizers` tokenizer."""
+        """The `tokenizers` tokenizer behind its transformers one."""
         return self.tokens.tokenizer
 
     @property

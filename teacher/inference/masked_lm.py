@@ -24,7 +24,7 @@ WIDTH_STEP, POSITIONS_STEP = 8, 32
 
 @dataclass(frozen=True)
 class MlmTokenizer(LoadedTokenizer):
-    """A masked LM's tokenizer, which has a mask token."""
+    """The tokenizer of a masked LM: one that has a mask token."""
 
     mask_id: int
 
@@ -83,13 +83,13 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
 
 
 def decoder_of(lm: MaskedLm) -> Decoder:
-    """The model's last layer."""
+    """The weights and biases of the model's last layer, float32, zero biases where it has none."""
     layer = lm.model.get_output_embeddings()
     bias_V = layer.bias if layer.bias is not None else layer.weight.new_zeros(len(layer.weight))
     return Decoder(layer.weight.detach().float(), bias_V.detach().float())
 
 
-def ask(
+def predict_masked(
     lm: MaskedLm,
     ids: Ragged,
     positions: Ragged,
@@ -97,7 +97,7 @@ def ask(
     model: Any = None,
     second_starts: Ints | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a masked LM predicts at chosen positions of some sequences.
+    """The decoder's input and the logits of a masked LM at chosen positions of some sequences.
 
     Its decoder, more than half of the work of a small model, is run at those positions alone. Widths and numbers of
     positions are rounded up: oneDNN keeps compiled code for each shape it has seen, gigabytes of it if all differ.

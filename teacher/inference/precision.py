@@ -1,4 +1,4 @@
-"""In which arithmetic a teacher computes."""
+"""The arithmetic that a teacher computes in: fp32, bf16 or fp16, its head always in fp32."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ def inference_mode(device: torch.device, precision: str) -> Iterator[None]:
 
 
 def head_settings(precision: str) -> dict[str, str]:
-    """What a set's fingerprint says of the head; sets that were made before it was kept in float32 say nothing."""
+    """The settings that a set's fingerprint has of the head's float32; none where all is float32."""
     return {} if precision == "fp32" else {"head": "fp32"}
 
 

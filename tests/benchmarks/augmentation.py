@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from pipeline.arrays import Ragged
 from teacher.augment.proposals import propose, whole_words
-from teacher.inference.masked_lm import ask, load_masked_lm
+from teacher.inference.masked_lm import load_masked_lm, predict_masked
 from teacher.inference.precision import inference_mode
 from teacher.tiny import create_tiny_bert
 
@@ -41,6 +41,6 @@ def alternatives() -> dict[str, Callable[[], object]]:
                     masked = [*encoding.ids[:place], lm.tokens.mask_id, *encoding.ids[place + 1 :]]
                     row = Ragged.of([[*masked, 3, *encoding.ids]])
                     second = np.array([len(masked) + 1])
-                    ask(lm, row, Ragged.of([[place]]), [0], second_starts=second)[1].topk(15)
+                    predict_masked(lm, row, Ragged.of([[place]]), [0], second_starts=second)[1].topk(15)
 
     return {"one word a forward pass": one_by_one, "batches of words and sentences": batched}

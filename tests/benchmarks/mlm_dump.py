@@ -15,7 +15,7 @@ from teacher.corpus.masking import MaskingPlan, mask, uniform_weights
 from teacher.corpus.sequences import Sequences
 from teacher.dump.tokens import said_about
 from teacher.inference.batches import token_budget_batches
-from teacher.inference.masked_lm import MaskedLm, MlmTokenizer, ask
+from teacher.inference.masked_lm import MaskedLm, MlmTokenizer, predict_masked
 from teacher.inference.precision import inference_mode
 
 ROWS, VOCABULARY, HIDDEN, MAX_TOKENS = 512, 30522, 384, 2048
@@ -53,7 +53,7 @@ def alternatives() -> dict[str, Callable[[], object]]:
     def chosen_only() -> None:
         with inference_mode(torch.device("cpu"), "bf16"):
             for batch in batches:
-                ask(lm, masked.ids, masked.positions, batch)
+                predict_masked(lm, masked.ids, masked.positions, batch)
 
     def dump(codec: Codec) -> None:
         with inference_mode(torch.device("cpu"), "bf16"):

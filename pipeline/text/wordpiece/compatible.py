@@ -1,4 +1,4 @@
-"""Is a ``tokenizer.json`` one that the compiled code knows in every part? If not, `tokenizers` does all of the work."""
+"""Whether the compiled code knows a ``tokenizer.json`` in every part; if not, `tokenizers` does all of the work."""
 
 from typing import Any
 

@@ -29,7 +29,7 @@ class _Strings(ctypes.Structure):
 
     @classmethod
     def of(cls, text: bytes, starts_S: Ints) -> "_Strings":
-        """Of arrays that must be kept as long as it is used."""
+        """Strings for C, of arrays that must be kept as long as they are used."""
         return cls(text, starts_S.ctypes.data, len(starts_S) - 1)
 
 

@@ -119,7 +119,7 @@ def test_processes_share_the_missing_parts(tmp_path: Path) -> None:
         SimpleNamespace(process_index=k, num_processes=3, wait_for_everyone=lambda: None)  # the operating system's part
         for k in range(3)
     ]
-    assert [parts.mine(cast("PartialState", state)) for state in states] == [[0, 4], [2], [3]]
+    assert [parts.my_missing(cast("PartialState", state)) for state in states] == [[0, 4], [2], [3]]
 
 
 SINGLES: list[Text] = [("a", None), ("b", None), ("a", None), ("d", None)]

@@ -17,7 +17,7 @@ from teacher.config import FinetuneConfig
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, open_text
 from teacher.finetune.masked_lm import evaluate_mlm, finetune_mlm
-from teacher.inference.masked_lm import ask, load_masked_lm
+from teacher.inference.masked_lm import load_masked_lm, predict_masked
 from tests.helpers.commands import distill, kill_when
 
 
@@ -57,7 +57,7 @@ def test_asking_about_some_positions_is_the_plain_models_answer_there(work: Path
     masked = mask(sequences, masking_plan(text, lm.tokens, 1, 1))
     rows = [4, 0, 7]
     with torch.no_grad():
-        hidden_PH, logits_PV = ask(lm, masked.ids, masked.positions, rows)
+        hidden_PH, logits_PV = predict_masked(lm, masked.ids, masked.positions, rows)
         model, place = AutoModelForMaskedLM.from_pretrained(masked_lm).eval(), 0
         for row in rows:
             ids = torch.tensor([[*lm.tokens.frame[0], *masked.ids[row].tolist(), *lm.tokens.frame[1]]])
