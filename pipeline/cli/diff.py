@@ -7,7 +7,7 @@ import typer
 from pipeline import console
 from pipeline.cli.options import takes
 from pipeline.errors import short
-from pipeline.logit_set.config import DiffConfig
+from pipeline.query.config import DiffConfig
 
 HEADS = {"both": "in both", "only_a": "only A", "only_b": "only B", "other_text": "other text"}
 
