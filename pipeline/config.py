@@ -86,11 +86,11 @@ def build_kind(kinds: Mapping[str, type[C]], values: Mapping[str, Any]) -> C:
         ConfigError: with every flag that is out of range, or is for another kind alone.
     """
     chosen = next((flag for flag in reversed(list(kinds)) if values.get(flag) is not None), next(iter(kinds)))
-    own, reasons = kinds[chosen].model_fields, {}
-    for name in values.keys() - own.keys():
+    fields, reasons = kinds[chosen].model_fields, {}
+    for name in values.keys() - fields.keys():
         others = [flag for flag, kind in kinds.items() if name in kind.model_fields]
         reasons[name] = f"is for a {' or a '.join(others)}, not for a {chosen}"
-    given = {name: value for name, value in values.items() if name in own or value is not None}
+    given = {name: value for name, value in values.items() if name in fields or value is not None}
     return _build(kinds[chosen], given, reasons)
 
 

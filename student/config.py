@@ -25,7 +25,7 @@ class EmbeddingFlags(Config):
 
 
 class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
-    """``distill train-student``. The defaults are the paper's recipe for its best student."""
+    """Flags of ``distill train-student``. The defaults are the paper's recipe for its best student."""
 
     helps: ClassVar = {"seed": "Seed of the weights, the order of rows and dropout."}
     task: str | None = Field(None, description="Train from the logit set of this name in the store.")
@@ -66,7 +66,7 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFl
 
 
 class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
-    """``distill pretrain-student``. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
+    """Flags of ``distill pretrain-student``. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
 
     helps: ClassVar = {"seed": "Seed of the weights and the order of rows."}
     logits: str = Field(description="Train from this set of a corpus: a path, or a name in the store.")
@@ -90,19 +90,19 @@ class RunFlags(Config):
 
 
 class EvaluateConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
-    """``distill evaluate``."""
+    """Flags of ``distill evaluate``."""
 
     logits: str | None = Field(None, description="Evaluate on this set. (default: what it was trained on)")
 
 
 class ReproduceConfig(RunFlags, UnverifiedFlags, JsonFlags):
-    """``distill reproduce``."""
+    """Flags of ``distill reproduce``."""
 
     store: Path | None = Field(None, description="Look for its sets by name in this folder. (default: where they were)")
 
 
 class PredictConfig(RunFlags, JsonFlags):
-    """``distill predict``."""
+    """Flags of ``distill predict``."""
 
     texts: tuple[str, ...] = Field(
         (), description="Sentences; for a pair task two per input.", json_schema_extra={"argument": True}
@@ -111,7 +111,7 @@ class PredictConfig(RunFlags, JsonFlags):
 
 
 class DescribeConfig(JsonFlags):
-    """``distill describe``."""
+    """Flags of ``distill describe``."""
 
     run_or_recipe: str = Field(
         description="Folder of a run, name of a shipped recipe, or a recipe's file.",
@@ -120,7 +120,7 @@ class DescribeConfig(JsonFlags):
 
 
 class SweepConfig(TrainConfig):
-    """``distill sweep``: every flag of ``distill train-student``, and what to try.
+    """Flags of ``distill sweep``: every flag of ``distill train-student``, and what to try.
 
     ``output_dir`` is the folder of all its runs, ``seed`` the first of its seeds.
     """
@@ -132,7 +132,7 @@ class SweepConfig(TrainConfig):
 
 
 class ExportConfig(RunFlags, StoreFlags, JsonFlags):
-    """``distill export``."""
+    """Flags of ``distill export``."""
 
     onnx: Path | None = Field(None, description="Write the student as an ONNX file, for any batch and length.")
     output_dir: Path | None = Field(None, description="Write the student as a folder, with smaller --tables.")

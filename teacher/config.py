@@ -33,7 +33,7 @@ SIGNAL = "--signal mlm and --corpus go together; --signal logits is for a task"
 
 
 class ModelFlags(Config):
-    """Which model."""
+    """Which model: a name or a folder, and its revision."""
 
     model_name_or_path: str | None = Field(None, description="Teacher: a hub id or a folder. (default: the task's)")
     model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
@@ -53,7 +53,7 @@ class ModelFlags(Config):
 
 
 class ForwardFlags(Config):
-    """How a model is asked."""
+    """How a model computes: its arithmetic, and how much of an input it reads."""
 
     precision: Precision = Field("fp32", description="Arithmetic of the teacher's forward pass.")
     max_seq_length: int = Field(128, ge=4, description="Longest input in tokens.")
@@ -78,7 +78,7 @@ class MaskedCorpusFlags(CorpusFlags):
 
 
 class FinetuneFlags(OwnDataFlags, ModelFlags, SeedFlags, JsonFlags):
-    """``distill finetune-teacher``, for a task or a corpus."""
+    """Flags of ``distill finetune-teacher``, for a task or a corpus."""
 
     helps: ClassVar = {
         "manifest": "YAML file with a task or a corpus of your own.",
@@ -100,7 +100,7 @@ class FinetuneFlags(OwnDataFlags, ModelFlags, SeedFlags, JsonFlags):
 
 
 class FinetuneTask(FinetuneFlags):
-    """``distill finetune-teacher --task``."""
+    """Flags of ``distill finetune-teacher --task``."""
 
     task: str | None = Field(None, description="Task to train for; see `distill tasks`.")
     num_train_epochs: int = Field(3, ge=1, description="Passes over the training split.")
@@ -112,7 +112,7 @@ class FinetuneTask(FinetuneFlags):
 
 
 class FinetuneCorpus(CorpusFlags, FinetuneFlags):
-    """``distill finetune-teacher --corpus``."""
+    """Flags of ``distill finetune-teacher --corpus``."""
 
     max_steps: int = Field(10_000, ge=1, description="Steps of training on a corpus.")
 
@@ -123,7 +123,7 @@ class FinetuneCorpus(CorpusFlags, FinetuneFlags):
 
 
 class AugmentConfig(AugmentFlags, OwnDataFlags, StoreFlags, ForwardFlags, SeedFlags, JsonFlags):
-    """``distill augment``."""
+    """Flags of ``distill augment``."""
 
     helps: ClassVar = {
         "precision": "tinybert: arithmetic of the masked LM.",
@@ -154,7 +154,7 @@ class AugmentConfig(AugmentFlags, OwnDataFlags, StoreFlags, ForwardFlags, SeedFl
 
 
 class DumpFlags(OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, JsonFlags):
-    """``distill teacher-dump``, of a task or a corpus."""
+    """Flags of ``distill teacher-dump``, of a task or a corpus."""
 
     helps: ClassVar = {
         "manifest": "YAML file with a task or a corpus of your own.",
@@ -180,7 +180,7 @@ class DumpFlags(OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, J
 
 
 class DumpTask(AugmentFlags, DumpFlags):
-    """``distill teacher-dump --task``."""
+    """Flags of ``distill teacher-dump --task``."""
 
     task: str | None = Field(None, description="Task to dump; see `distill tasks`.")
     teacher_labels: str | None = Field(
@@ -237,7 +237,7 @@ class DumpTask(AugmentFlags, DumpFlags):
 
 
 class DumpCorpus(MaskedCorpusFlags, CodecFlags, DumpFlags):
-    """``distill teacher-dump --corpus``."""
+    """Flags of ``distill teacher-dump --corpus``."""
 
     def check(self) -> None:
         """Raises ConfigError for flags that do not go together."""
@@ -251,7 +251,7 @@ class DumpCorpus(MaskedCorpusFlags, CodecFlags, DumpFlags):
 
 
 class BudgetConfig(MaskedCorpusFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, JsonFlags):
-    """``distill budget``."""
+    """Flags of ``distill budget``."""
 
     helps: ClassVar = {
         "manifest": "YAML file with a corpus of your own.",
@@ -268,7 +268,7 @@ class BudgetConfig(MaskedCorpusFlags, ModelFlags, ForwardFlags, StoreFlags, Seed
 
 
 class CheckConfig(SetFlags, ModelFlags, SeedFlags, UnverifiedFlags, JsonFlags):
-    """``distill check``."""
+    """Flags of ``distill check``."""
 
     helps: ClassVar = {"model_name_or_path": "The teacher, if it is not where it was.", "seed": "Seed of the sample."}
     sample: int = Field(256, ge=1, description="Rows to ask the teacher about again.")

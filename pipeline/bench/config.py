@@ -13,7 +13,7 @@ PICTURES = (".svg", ".png")
 
 
 class BenchConfig(JsonFlags):
-    """``distill bench``."""
+    """Flags of ``distill bench``."""
 
     student: Path | None = Field(None, description="Folder of a run. (default: a new student of the default size)")
     peer: tuple[str, ...] = Field(

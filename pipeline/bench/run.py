@@ -19,7 +19,7 @@ Work = Callable[[int], Callable[[], object]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where sentences are read.
+    """A device and a number of threads, with which sentences are read.
 
     Attributes:
         device: ``cpu`` or ``cuda``.
@@ -37,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast somebody reads.
+    """Sentences a second of one reader, by one measure, at one place.
 
     Attributes:
         measure: a name among `MEASURES`.
@@ -61,7 +61,7 @@ class Speed:
 
     @property
     def place(self) -> Place:
-        """Where, in short."""
+        """The device and threads it was measured with."""
         return Place(self.device, self.threads)
 
 

@@ -1,4 +1,4 @@
-"""``distill report``."""
+"""The command ``distill report``: a page about a set, a run or a sweep."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -150,20 +150,20 @@ def check(config: CheckConfig) -> None:
     needs_teacher_libraries()
     from teacher.check import check as check_set
 
-    found = check_set(config)
+    checked = check_set(config)
     if config.json_output:
-        console.print_json(asdict(found) | {"passed": found.passed})
+        console.print_json(asdict(checked) | {"passed": checked.passed})
     else:
         rows = [
             [name, part.largest, part.mean, *part.fidelity.values()]
-            for name, part in (("two runs now", found.live), ("now and stored", found.stored))
+            for name, part in (("two runs now", checked.live), ("now and stored", checked.stored))
         ]
-        heads = ["", "largest difference", "mean", *(name.replace("_", " ") for name in found.live.fidelity)]
-        console.print_table(heads, rows, title=f"{config.logits}: {found.rows:,} rows")
-        if not found.same_weights:
+        heads = ["", "largest difference", "mean", *(name.replace("_", " ") for name in checked.live.fidelity)]
+        console.print_table(heads, rows, title=f"{config.logits}: {checked.rows:,} rows")
+        if not checked.same_weights:
             console.warn("the teacher's weights are not those that the set names")
-        row = "{}:{}:{}".format(*found.worst_row)
-        verdict = "the teacher says what is stored" if found.passed else f"it does not say what is stored, see {row}"
-        console.note(f"{verdict} (differences up to {found.tolerance:.2g} are allowed)")
-    if not found.passed:
+        row = "{}:{}:{}".format(*checked.worst_row)
+        verdict = "the teacher says what is stored" if checked.passed else f"it does not say what is stored, see {row}"
+        console.note(f"{verdict} (differences up to {checked.tolerance:.2g} are allowed)")
+    if not checked.passed:
         raise typer.Exit(1)

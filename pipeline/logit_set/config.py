@@ -37,7 +37,7 @@ class CodecFlags(Config):
 
 
 class RecodeConfig(CodecFlags, SetFlags, UnverifiedFlags, JsonFlags):
-    """``distill recode``."""
+    """Flags of ``distill recode``."""
 
     helps: ClassVar = {"logits": "Set of tokens with codec hidden or dense: a path, or a name in the store."}
     name: str = Field(pattern=SET_NAME, description="Name of the new set.")

@@ -6,7 +6,7 @@ from pipeline.config import JsonFlags, StoreFlags, UnverifiedFlags
 
 
 class DiffConfig(StoreFlags, UnverifiedFlags, JsonFlags):
-    """``distill diff``."""
+    """Flags of ``distill diff``."""
 
     a: str = Field(description="A set: a path, or a name in the store.", json_schema_extra={"argument": True})
     b: str = Field(description="The set to compare it with.", json_schema_extra={"argument": True})

@@ -9,7 +9,7 @@ from pipeline.config import JsonFlags, StoreFlags, UnverifiedFlags
 
 
 class ReportConfig(StoreFlags, UnverifiedFlags, JsonFlags):
-    """``distill report``."""
+    """Flags of ``distill report``."""
 
     helps: ClassVar = {"json_output": "Print where the page is and the pictures' figures as JSON."}
     set_or_run: str = Field(

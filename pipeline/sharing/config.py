@@ -9,7 +9,7 @@ from pipeline.logit_set.parts import SET_NAME
 
 
 class PushConfig(SetFlags, JsonFlags):
-    """``distill push``."""
+    """Flags of ``distill push``."""
 
     url: str = Field(
         description="Where to: a folder, s3://bucket/path, gs://bucket/path, hf://datasets/owner/name@revision.",
@@ -21,7 +21,7 @@ class PushConfig(SetFlags, JsonFlags):
 
 
 class PullConfig(StoreFlags, JsonFlags):
-    """``distill pull``."""
+    """Flags of ``distill pull``."""
 
     url: str = Field(description="Where the set lies, as for `distill push`.", json_schema_extra={"argument": True})
     name: str | None = Field(None, pattern=SET_NAME, description="Name of the set here. (default: its own)")
@@ -29,17 +29,17 @@ class PullConfig(StoreFlags, JsonFlags):
 
 
 class VerifyConfig(SetFlags, JsonFlags):
-    """``distill verify``."""
+    """Flags of ``distill verify``."""
 
 
 class CardConfig(SetFlags):
-    """``distill card``."""
+    """Flags of ``distill card``."""
 
     write: bool = Field(False, description="Write it as the set's README.md instead of printing it.")
 
 
 class JoinConfig(OwnDataFlags, SetFlags, UnverifiedFlags, JsonFlags):
-    """``distill join``."""
+    """Flags of ``distill join``."""
 
     helps: ClassVar = {
         "data": "Folder or file with your rows. (default: DISTILL_DATA, then the hub)",

@@ -43,7 +43,7 @@ class Known:
 
     @classmethod
     def empty(cls, num_logits: int) -> "Known":
-        """No answers at all."""
+        """Answers to no text, of so many logits each."""
         return cls.of([], np.empty((0, num_logits), dtype=np.float32))
 
     def find(self, hash_N: TextHashes) -> Ints:

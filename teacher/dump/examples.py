@@ -58,9 +58,7 @@ def dump(config: DumpTask, command: str) -> ExamplesRecord | None:
     root, wanted = config.store / config.set_name(task.name), config.augmentation()
     make_folder(config.store)
     old = open_old(config, root)
-    stored = sum(file.stat().st_size for file in root.glob("examples/*.parquet"))
-    stored += old.record.num_bytes if old is not None else 0
-    require_space(config.store, amount(source, most_variants(wanted, task)).expected_bytes - stored)
+    _require_space(root, source, most_variants(wanted, task), old)
     state = PartialState()
     teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length)
     keep_head_in_float32(teacher.model)
@@ -108,6 +106,13 @@ def read_rows(config: DumpTask) -> tuple[Task, Source]:
 def most_variants(wanted: AugmentConfig | None, task: Task) -> int:
     """How many variants of a row of ``train`` there may be."""
     return len(sides_for(wanted, task)) if wanted else 0
+
+
+def _require_space(root: Path, source: Source, num_variants: int, old: LogitSet | None) -> None:
+    """Raises DataError unless the disk has room for what the set does not hold yet, less what an old one gives."""
+    stored = sum(file.stat().st_size for file in root.glob("examples/*.parquet"))
+    stored += old.record.num_bytes if old is not None else 0
+    require_space(root.parent, amount(source, num_variants).expected_bytes - stored)
 
 
 def _check_special_tokens(wanted: AugmentConfig, teacher: Teacher) -> None:
