@@ -1,21 +1,30 @@
-"""Base of all command configurations: frozen, strict, and reporting every problem at once."""
+"""Command configurations: frozen, strict, reporting every problem at once; and the flags that many commands share."""
 
-from collections.abc import Iterable
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
+from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 
+C = TypeVar("C", bound="Config")
 M = TypeVar("M", bound=BaseModel)
 MOST_SHOWN = 100  # characters of a wrong value
 SPELLINGS = {"json_output": "--json"}  # pydantic's models have a method `json`
 
 
 class Config(BaseModel):
-    """A command's resolved configuration. Each field is one flag: its description is the flag's help text."""
+    """A command's resolved configuration. Each field is one flag: its description is the flag's help text.
+
+    Attributes:
+        helps: other help texts for flags that the class takes over from its parts.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    helps: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def from_flags(cls, **values: Any) -> Self:
@@ -24,11 +33,91 @@ class Config(BaseModel):
         Raises:
             ConfigError: with every flag that is out of range.
         """
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            raise_all(ConfigError, "wrong flags", [_flag_problem(e) for e in error.errors()])
-            raise
+        return _build(cls, values, {})
+
+
+class JsonFlags(Config):
+    """For the commands that print a result."""
+
+    json_output: bool = Field(False, description="Print the result as JSON.")
+
+
+class StoreFlags(Config):
+    """For the commands that find sets by their names."""
+
+    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
+
+
+class SetFlags(StoreFlags):
+    """For the commands about one set."""
+
+    logits: str = Field(description="A set: a path, or a name in the store.", json_schema_extra={"argument": True})
+
+
+class UnverifiedFlags(Config):
+    """For the commands that read sets, and by themselves only verified ones."""
+
+    allow_unverified: bool = Field(False, description="Use sets that are complete but not verified, too.")
+
+
+class OwnDataFlags(Config):
+    """For the commands that read the rows of a task, or the text of a corpus."""
+
+    manifest: Path | None = Field(None, description="YAML file with a task of your own.")
+    data: Path | None = Field(
+        None, description="Folder or file with the task's rows. (default: DISTILL_DATA, then the hub)"
+    )
+
+
+class SeedFlags(Config):
+    """For the commands that draw random numbers."""
+
+    seed: int = Field(42, ge=0, description="Seed of all choices.")
+
+
+def build_kind(kinds: Mapping[str, type[C]], values: Mapping[str, Any]) -> C:
+    """Builds the configuration of the kind that flag values are for.
+
+    Args:
+        kinds: classes by the flag that chooses each; of several the last, without any the first.
+        values: the flags' values.
+
+    Raises:
+        ConfigError: with every flag that is out of range, or is for another kind alone.
+    """
+    chosen = next((flag for flag in reversed(list(kinds)) if values.get(flag) is not None), next(iter(kinds)))
+    fields, reasons = kinds[chosen].model_fields, {}
+    for name in values.keys() - fields.keys():
+        others = [flag for flag, kind in kinds.items() if name in kind.model_fields]
+        reasons[name] = f"is for a {' or a '.join(others)}, not for a {chosen}"
+    given = {name: value for name, value in values.items() if name in fields or value is not None}
+    return _build(kinds[chosen], given, reasons)
+
+
+def flag_help(config: type[Config], field: str) -> str | None:
+    """The help text of a flag: that of the class, or of the nearest of its parts that has one."""
+    texts = (part.__dict__.get("helps", {}).get(field) for part in config.__mro__)
+    return next((text for text in texts if text is not None), config.model_fields[field].description)
+
+
+def flag_order(config: type[Config]) -> list[str]:
+    """The fields as ``--help`` shows them: positional arguments, a class's own, those of its parts as they are listed.
+
+    A field stands with the part that brings it in, also where the class gives it another default.
+    """
+    parts = [part for part in config.__mro__ if issubclass(part, Config)]
+
+    def place(name: str) -> int:
+        if is_argument(config.model_fields[name]):
+            return -1
+        return max(number for number, part in enumerate(parts) if name in part.model_fields)
+
+    return sorted(config.model_fields, key=place)
+
+
+def is_argument(field: FieldInfo) -> bool:
+    """Whether a field is a positional argument: its JSON-schema extra has ``argument: true``."""
+    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("argument"))
 
 
 def flag_name(field: str) -> str:
@@ -80,8 +169,18 @@ def parse_model(model: type[M], values: Any, subject: str) -> M:
         raise
 
 
-def _flag_problem(error: Any) -> str:
+def _build(kind: type[C], values: Mapping[str, Any], reasons: Mapping[str, str]) -> C:
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        raise_all(ConfigError, "wrong flags", [_flag_problem(e, reasons) for e in error.errors()])
+        raise
+
+
+def _flag_problem(error: Any, reasons: Mapping[str, str]) -> str:
     where = flag_name(str(error["loc"][0])) if error["loc"] else "flags"
+    if error["type"] == "extra_forbidden" and error["loc"][0] in reasons:
+        return f"{where}: {reasons[error['loc'][0]]}"
     got = f" (got {error['input']!r})" if error["loc"] else ""
     return f"{where}: {error['msg'].removeprefix('Value error, ')}{got}"
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 from pipeline.arrays import Ragged
 from pipeline.bench.reader import Reader, wait_for
+from pipeline.bench.sentences import Sentences, make_sentences
 from pipeline.bench.vocabulary import made_up_tokenizer
 from pipeline.files import write_text
 from pipeline.logit_set.record import TOKENIZER_FILE
@@ -50,6 +52,21 @@ def write_default_student(run: Path) -> None:
         TrainConfig(), BERT_VOCABULARY_SIZE, padding_idx=pad_id(tokenizer), tokenizer_json=tokenizer_json
     )
     student.save(run)
+
+
+def load_or_make(run: Path | None) -> Predictor:
+    """The student of a run, or a new one of the default size."""
+    if run is not None:
+        return Predictor(run)
+    with TemporaryDirectory() as folder:
+        write_default_student(Path(folder))
+        return Predictor(folder)
+
+
+def sentences_for(predictor: Predictor) -> Sentences:
+    """What a student and its peers are given to read."""
+    config = predictor.student.config
+    return make_sentences(predictor.reader.tokenizer, config.vocabulary_size, config.pad_id, config.is_pair)
 
 
 def student_reader(name: str, predictor: Predictor, device: torch.device) -> Reader:

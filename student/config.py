@@ -1,12 +1,11 @@
 """Settings of the student's commands; free of torch, so that ``--help`` is quick."""
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from pipeline.config import Config
-from pipeline.environment import store_folder
+from pipeline.config import Config, JsonFlags, SeedFlags, StoreFlags, UnverifiedFlags
 
 EmbeddingKind = Literal["hybrid", "cmow", "cbow"]
 PairingKind = Literal["diffcat", "joint", "compare"]
@@ -25,9 +24,10 @@ class EmbeddingFlags(Config):
     initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the tables' initial noise.")
 
 
-class TrainConfig(EmbeddingFlags):
-    """``distill train-student``. The defaults are the paper's recipe for its best student."""
+class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
+    """Flags of ``distill train-student``. The defaults are the paper's recipe for its best student."""
 
+    helps: ClassVar = {"seed": "Seed of the weights, the order of rows and dropout."}
     task: str | None = Field(None, description="Train from the logit set of this name in the store.")
     logits: tuple[str, ...] = Field(
         (), description="Train from this logit set: a path, or a name in the store; repeat for several teachers."
@@ -35,7 +35,6 @@ class TrainConfig(EmbeddingFlags):
     mix: str | None = Field(
         None, description="How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)"
     )
-    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
     output_dir: Path | None = Field(None, description="Folder of the run. (default: runs/NAME-OF-SET)")
     where: str | None = Field(None, description="SQL condition that selects training rows, like 'margin(logits) < 0.9'")
     query: str | None = Field(
@@ -59,9 +58,6 @@ class TrainConfig(EmbeddingFlags):
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
-    seed: int = Field(42, ge=0, description="Seed of the weights, the order of rows and dropout.")
-    allow_unverified: bool = Field(False, description="Train on a set that is complete but not verified.")
-    json_output: bool = Field(False, description="Print the result as JSON.")
 
     @field_validator("logits", mode="before")
     @classmethod
@@ -69,11 +65,11 @@ class TrainConfig(EmbeddingFlags):
         return (value,) if isinstance(value, str) else value  # a recipe names a single set without a list
 
 
-class PretrainConfig(EmbeddingFlags):
-    """``distill pretrain-student``. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
+class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
+    """Flags of ``distill pretrain-student``. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
 
+    helps: ClassVar = {"seed": "Seed of the weights and the order of rows."}
     logits: str = Field(description="Train from this set of a corpus: a path, or a name in the store.")
-    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
     output_dir: Path | None = Field(None, description="Folder of the run. (default: runs/NAME-OF-SET)")
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the masked tokens; 1 - alpha is the teacher's.")
     temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
@@ -85,53 +81,46 @@ class PretrainConfig(EmbeddingFlags):
     per_device_train_batch_size: int = Field(256, ge=1, description="Masked sequences per step and process.")
     max_grad_norm: float = Field(5.0, gt=0, description="Gradients are clipped to this norm.")
     save_steps: int = Field(1000, ge=1, description="Steps between two checkpoints to resume from.")
-    seed: int = Field(42, ge=0, description="Seed of the weights and the order of rows.")
-    allow_unverified: bool = Field(False, description="Train on a set that is complete but not verified.")
-    json_output: bool = Field(False, description="Print the result as JSON.")
 
 
-class EvaluateConfig(Config):
-    """``distill evaluate``."""
+class RunFlags(Config):
+    """For the commands about one run."""
 
     run: Path = Field(description="Folder of a run.", json_schema_extra={"argument": True})
+
+
+class EvaluateConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill evaluate``."""
+
     logits: str | None = Field(None, description="Evaluate on this set. (default: what it was trained on)")
-    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
-    allow_unverified: bool = Field(False, description="Evaluate on a set that is complete but not verified.")
-    json_output: bool = Field(False, description="Print the result as JSON.")
 
 
-class ReproduceConfig(Config):
-    """``distill reproduce``."""
+class ReproduceConfig(RunFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill reproduce``."""
 
-    run: Path = Field(description="Folder of a run.", json_schema_extra={"argument": True})
     store: Path | None = Field(None, description="Look for its sets by name in this folder. (default: where they were)")
-    allow_unverified: bool = Field(False, description="Use sets that are complete but not verified.")
-    json_output: bool = Field(False, description="Print the result as JSON.")
 
 
-class PredictConfig(Config):
-    """``distill predict``."""
+class PredictConfig(RunFlags, JsonFlags):
+    """Flags of ``distill predict``."""
 
-    run: Path = Field(description="Folder of a run.", json_schema_extra={"argument": True})
     texts: tuple[str, ...] = Field(
         (), description="Sentences; for a pair task two per input.", json_schema_extra={"argument": True}
     )
     file: Path | None = Field(None, description="Parquet, CSV, TSV or JSONL with sentence1 (and sentence2), or text.")
-    json_output: bool = Field(False, description="Print the result as JSON.")
 
 
-class DescribeConfig(Config):
-    """``distill describe``."""
+class DescribeConfig(JsonFlags):
+    """Flags of ``distill describe``."""
 
     run_or_recipe: str = Field(
         description="Folder of a run, name of a shipped recipe, or a recipe's file.",
         json_schema_extra={"argument": True},
     )
-    json_output: bool = Field(False, description="Print the result as JSON.")
 
 
 class SweepConfig(TrainConfig):
-    """``distill sweep``: every flag of ``distill train-student``, and what to try.
+    """Flags of ``distill sweep``: every flag of ``distill train-student``, and what to try.
 
     ``output_dir`` is the folder of all its runs, ``seed`` the first of its seeds.
     """
@@ -142,13 +131,10 @@ class SweepConfig(TrainConfig):
     storage: str | None = Field(None, description="Optuna's storage. (default: SQLite in the output folder)")
 
 
-class ExportConfig(Config):
-    """``distill export``."""
+class ExportConfig(RunFlags, StoreFlags, JsonFlags):
+    """Flags of ``distill export``."""
 
-    run: Path = Field(description="Folder of a run.", json_schema_extra={"argument": True})
     onnx: Path | None = Field(None, description="Write the student as an ONNX file, for any batch and length.")
     output_dir: Path | None = Field(None, description="Write the student as a folder, with smaller --tables.")
     tables: TableDtype | None = Field(None, description="How the embedding tables are stored. (default: as in RUN)")
     logits: str | None = Field(None, description="Measure the scores on this set. (default: what it was trained on)")
-    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
-    json_output: bool = Field(False, description="Print the result as JSON.")

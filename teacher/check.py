@@ -14,12 +14,13 @@ from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
+from pipeline.logit_set.record import ExamplesRecord
 from pipeline.logit_set.verify import require_shards
 from pipeline.sources import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.target import Target
-from pipeline.tasks.task import load_task
+from pipeline.tasks.task import Task, load_task
 from teacher.config import CheckConfig
 from teacher.inference.batches import default_tokens_per_batch, teacher_logits
 from teacher.inference.classifier import Teacher, load_teacher
@@ -71,7 +72,7 @@ class Check:
 
 
 def check(config: CheckConfig) -> Check:
-    """Asks a set's teacher again about some of its rows.
+    """How far a set's teacher, asked again about a sample of its rows, is from what the set holds.
 
     Raises:
         ConfigError: if the set is of another task.
@@ -80,8 +81,11 @@ def check(config: CheckConfig) -> Check:
     """
     logit_set = open_set(find_set(config.logits, config.store), config.allow_unverified)
     record = logit_set.record
-    teacher = _load(config, logit_set)
-    rows = _sample(logit_set, config)
+    task = load_task(None if config.manifest else record.task.name, config.manifest)
+    if task.name != record.task.name:
+        raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {record.task.name!r}")
+    teacher = _load(task, record, config.model_name_or_path, config.model_revision)
+    rows = _sample(logit_set, config.sample, config.seed)
     device = PartialState().device
     if head_settings(record.precision).items() <= record.settings.items():
         keep_head_in_float32(teacher.model)
@@ -104,13 +108,10 @@ def check(config: CheckConfig) -> Check:
     )
 
 
-def _load(config: CheckConfig, logit_set: LogitSet) -> Teacher:
-    record = logit_set.record
-    task = load_task(None if config.manifest else record.task.name, config.manifest)
-    if task.name != record.task.name:
-        raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {record.task.name!r}")
-    name = config.model_name_or_path or record.teacher.name
-    revision = config.model_revision or (None if config.model_name_or_path else record.teacher.revision)
+def _load(task: Task, record: ExamplesRecord, name_or_path: str | None, revision: str | None) -> Teacher:
+    """The teacher of a set, from where it was or from where the flags say that it lies now."""
+    name = name_or_path or record.teacher.name
+    revision = revision or (None if name_or_path else record.teacher.revision)
     labels = record.teacher.labels if record.target.kind == "classes" else ()
     try:
         teacher = load_teacher(task, name, revision, labels, record.max_seq_length)
@@ -121,11 +122,12 @@ def _load(config: CheckConfig, logit_set: LogitSet) -> Teacher:
     return teacher
 
 
-def _sample(logit_set: LogitSet, config: CheckConfig) -> pa.Table:
+def _sample(logit_set: LogitSet, num_rows: int, seed: int) -> pa.Table:
+    """Rows of a set, drawn at random, with their texts and logits."""
     shards = logit_set.record.shards
     require_shards(logit_set.root, logit_set.record, shards)
     with open_files({"examples": [logit_set.root / shard.path for shard in shards]}) as connection:
-        return to_arrow(select(connection, SAMPLE.format(seed=config.seed, sample=config.sample)))
+        return to_arrow(select(connection, SAMPLE.format(seed=seed, sample=num_rows)))
 
 
 def _difference(target: Target, a_NC: Floats, b_NC: Floats) -> Difference:

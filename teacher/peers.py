@@ -3,7 +3,7 @@
 Shapes: N sentences, B batch, L tokens, H hidden size.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from tokenizers import Tokenizer
@@ -12,10 +12,30 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConf
 from pipeline.arrays import Ragged
 from pipeline.bench.reader import Reader, wait_for
 from pipeline.text.reader import TextReader
+from pipeline.training.steps import has_fast_bf16
 from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
 from teacher.inference.precision import DTYPES
 
 MAX_POSITIONS = 512
+
+
+def peer_readers(
+    peers: Mapping[str, str], tokenizer: Tokenizer, max_seq_length: int, device: torch.device
+) -> list[Reader]:
+    """Every peer in every precision that this machine computes fast in.
+
+    Args:
+        peers: what `peer_config` knows them by, and their names for people.
+        tokenizer: the student's.
+        max_seq_length: most tokens per input.
+        device: where they read.
+    """
+    readers = []
+    for peer, name in peers.items():
+        for precision in ("fp32", "bf16") if has_fast_bf16() else ("fp32",):
+            model = new_peer(peer_config(peer), precision, device)
+            readers.append(peer_reader(name, model, precision, tokenizer, max_seq_length))
+    return readers
 
 
 def peer_config(name: str) -> PreTrainedConfig:

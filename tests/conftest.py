@@ -30,7 +30,7 @@ from pipeline.sql.gate import open_database, open_files
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Objective, Task, load_task
 from student.train.train import train
-from teacher.config import DumpConfig
+from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.examples import dump
 from teacher.dump.tokens import dump_mlm
 from teacher.finetune.common import save_teacher
@@ -93,7 +93,7 @@ def teachers(work: Path) -> Path:
     return work / "teachers"
 
 
-def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpConfig:
+def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpTask:
     """Settings that dump a tiny task in a few shards."""
     settings: dict[str, object] = {
         "manifest": work / f"{task}.yaml",
@@ -103,7 +103,7 @@ def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpCo
         "max_seq_length": 32,
         "rows_per_shard": 25,
     }
-    return DumpConfig.from_flags(**settings | changes)
+    return DumpTask.from_flags(**settings | changes)
 
 
 @pytest.fixture(scope="session")
@@ -179,7 +179,7 @@ def masked_lm(work: Path) -> Path:
     return work / "teachers" / "mlm"
 
 
-def corpus_config(work: Path, store: Path, **changes: object) -> DumpConfig:
+def corpus_config(work: Path, store: Path, **changes: object) -> DumpCorpus:
     """Settings that dump the tiny corpus in a few shards."""
     settings: dict[str, object] = {
         "corpus": "tiny",
@@ -193,7 +193,7 @@ def corpus_config(work: Path, store: Path, **changes: object) -> DumpConfig:
         "num_samples": 20,
         "num_copies": 2,
     }
-    return DumpConfig.from_flags(**settings | changes)
+    return DumpCorpus.from_flags(**settings | changes)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from pipeline.config import Config
+from pipeline.config import JsonFlags
 from pipeline.errors import did_you_mean
 
 TRANSFORMERS = {"bert-base": "BERT-base", "distilbert": "DistilBERT", "tinybert-4": "TinyBERT-4"}
@@ -12,8 +12,8 @@ PEERS = TRANSFORMERS | {"model2vec": "model2vec"}
 PICTURES = (".svg", ".png")
 
 
-class BenchConfig(Config):
-    """``distill bench``."""
+class BenchConfig(JsonFlags):
+    """Flags of ``distill bench``."""
 
     student: Path | None = Field(None, description="Folder of a run. (default: a new student of the default size)")
     peer: tuple[str, ...] = Field(
@@ -21,7 +21,6 @@ class BenchConfig(Config):
     )
     seconds: float = Field(90, gt=0, le=86_400, description="About how long to measure.")
     output: Path | None = Field(None, description="Draw a chart, too, in this .svg or .png file.")
-    json_output: bool = Field(False, description="Print the result as JSON.")
 
     @field_validator("peer")
     @classmethod

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pipeline import console
 from pipeline.bench.reader import Reader
 from pipeline.bench.sentences import MEASURES, ROWS, Sentences
 from pipeline.bench.timing import fitting_rows, interleaved
@@ -18,7 +19,7 @@ Work = Callable[[int], Callable[[], object]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where sentences are read.
+    """A device and a number of threads, with which sentences are read.
 
     Attributes:
         device: ``cpu`` or ``cuda``.
@@ -36,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast somebody reads.
+    """Sentences a second of one reader, by one measure, at one place.
 
     Attributes:
         measure: a name among `MEASURES`.
@@ -60,15 +61,38 @@ class Speed:
 
     @property
     def place(self) -> Place:
-        """Where, in short."""
+        """The device and threads it was measured with."""
         return Place(self.device, self.threads)
 
 
 def places() -> list[Place]:
     """One core, all that torch would use (``OMP_NUM_THREADS`` decides), and the GPU if there is one."""
     threads = torch.get_num_threads()
-    found = [Place("cpu", count) for count in sorted({1, threads})]
-    return [*found, Place("cuda", threads)] if torch.cuda.is_available() else found
+    on_cpu = [Place("cpu", count) for count in sorted({1, threads})]
+    return [*on_cpu, Place("cuda", threads)] if torch.cuda.is_available() else on_cpu
+
+
+def measure(
+    make_readers: Callable[[torch.device], Sequence[Reader]], sentences: Sentences, seconds: float
+) -> list[Speed]:
+    """How fast readers are at every place of this machine.
+
+    Args:
+        make_readers: makes those that are to be timed on a device.
+        sentences: to be read.
+        seconds: about how long it may take in all.
+    """
+    measured: list[Speed] = []
+    all_places = places()
+    for device in dict.fromkeys(place.device for place in all_places):
+        console.note(f"making students and peers on {device}")
+        readers = make_readers(torch.device(device))
+        on_device = [place for place in all_places if place.device == device]
+        with console.progress(len(on_device) * num_calls(readers), "benchmark") as bar:
+            for place in on_device:
+                bar.describe(f"benchmark, {place}")
+                measured += speeds(readers, sentences, place, seconds / len(all_places), bar.advance)
+    return measured
 
 
 def num_calls(readers: Sequence[Reader]) -> int:
@@ -79,7 +103,7 @@ def num_calls(readers: Sequence[Reader]) -> int:
 def speeds(
     readers: Sequence[Reader], sentences: Sentences, place: Place, seconds: float, advance: Callable[[], None]
 ) -> list[Speed]:
-    """Times every reader with every measure.
+    """How fast every reader is by every measure, at one place.
 
     Whoever is slow reads fewer sentences at a time, so that all get turns of about the same length.
 
@@ -90,7 +114,7 @@ def speeds(
         seconds: about how long it may take.
         advance: called after every timed call.
     """
-    found = []
+    measured = []
     with _threads(place.threads), torch.inference_mode():
         for measure in MEASURES:
             work = {k: made for k, r in enumerate(readers) if (made := _work(r, measure, sentences)) is not None}
@@ -99,8 +123,8 @@ def speeds(
             taken = interleaved({str(k): _repeated(work[k], *sizes[k]) for k in work}, ROUNDS, advance)
             for k, (rows, calls) in sizes.items():
                 who = (readers[k].name, readers[k].precision, readers[k].num_parameters)
-                found.append(Speed(measure, place.device, place.threads, *who, rows, rows * calls / taken[str(k)]))
-    return found
+                measured.append(Speed(measure, place.device, place.threads, *who, rows, rows * calls / taken[str(k)]))
+    return measured
 
 
 def _work(reader: Reader, measure: str, sentences: Sentences) -> Work | None:

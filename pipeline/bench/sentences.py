@@ -21,7 +21,7 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Sentences:
-    """Sentences to read.
+    """The sentences that every reader is timed on.
 
     Attributes:
         paper: ids of `ROWS` sentences of `PAPER_LENGTH` tokens, uniformly random.

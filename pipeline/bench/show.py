@@ -1,10 +1,15 @@
-"""The figures of a benchmark for people: a table and a chart for each measure."""
+"""The figures of a benchmark: for people a table and a chart for each measure, for machines JSON."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
+from typing import Any
+
+import torch
 
 from pipeline import console
 from pipeline.bench.bars import log_bars
+from pipeline.bench.machine import processor
 from pipeline.bench.run import Place, Speed
 from pipeline.bench.sentences import MEASURES
 
@@ -15,8 +20,18 @@ def print_speeds(speeds: Sequence[Speed]) -> None:
     """Prints a table for each measure and kind of device; bars and ratios are of its last column."""
     for measure, title in MEASURES.items():
         for device in dict.fromkeys(speed.device for speed in speeds):
-            mine = [speed for speed in speeds if speed.measure == measure and speed.device == device]
-            _print_table(f"sentences a second, {title}", list(dict.fromkeys(s.place for s in mine)), by_model(mine))
+            here = [speed for speed in speeds if speed.measure == measure and speed.device == device]
+            _print_table(f"sentences a second, {title}", list(dict.fromkeys(s.place for s in here)), by_model(here))
+
+
+def as_json(speeds: Sequence[Speed], settings: dict[str, Any]) -> dict[str, Any]:
+    """The figures for machines: what was measured on, how it was asked for, and every speed."""
+    machine = {
+        "processor": processor(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "torch": torch.__version__,
+    }
+    return {"machine": machine, **settings, "speeds": [asdict(speed) for speed in speeds]}
 
 
 def _print_table(title: str, places: Sequence[Place], models: Sequence[Sequence[Speed]]) -> None:

@@ -1,4 +1,4 @@
-"""``distill corpora``."""
+"""The commands ``distill corpora`` and ``distill corpora show``."""
 
 from pathlib import Path
 from typing import Annotated

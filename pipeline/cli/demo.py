@@ -1,4 +1,4 @@
-"""``distill demo``."""
+"""The command ``distill demo``: the whole product on two small tasks."""
 
 import dataclasses
 import time

@@ -1,4 +1,4 @@
-"""``distill diff``."""
+"""The command ``distill diff``: in what two sets differ."""
 
 from dataclasses import asdict
 
@@ -7,7 +7,7 @@ import typer
 from pipeline import console
 from pipeline.cli.options import takes
 from pipeline.errors import short
-from pipeline.logit_set.config import DiffConfig
+from pipeline.query.config import DiffConfig
 
 HEADS = {"both": "in both", "only_a": "only A", "only_b": "only B", "other_text": "other text"}
 
@@ -17,17 +17,21 @@ def diff(config: DiffConfig) -> None:
     """Compare two sets of one task; exit code 0 if they say the same of the same rows, 1 if not."""
     from pipeline.query.diff import diff as compare
 
-    found = compare(config)
+    difference = compare(config)
     if config.json_output:
-        console.print_json(asdict(found) | {"same": found.is_empty})
+        console.print_json(asdict(difference) | {"same": difference.is_empty})
     else:
-        if found.settings:
-            rows = [[name, *map(short, values)] for name, values in found.settings.items()]
+        if difference.settings:
+            rows = [[name, *map(short, values)] for name, values in difference.settings.items()]
             console.print_table(["setting", "A", "B"], rows)
-        for title, table in (("rows", found.splits), ("by class", found.classes), ("calibration", found.calibration)):
+        for title, table in (
+            ("rows", difference.splits),
+            ("by class", difference.classes),
+            ("calibration", difference.calibration),
+        ):
             if table:
                 heads = [HEADS.get(name, name.replace("_", " ")) for name in table[0]]
                 console.print_table(heads, [list(row.values()) for row in table], title=title)
-        console.note("the sets say the same" if found.is_empty else "the sets differ")
-    if not found.is_empty:
+        console.note("the sets say the same" if difference.is_empty else "the sets differ")
+    if not difference.is_empty:
         raise typer.Exit(1)

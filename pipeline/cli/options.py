@@ -6,32 +6,42 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, overload
 
 import typer
 
 from pipeline import console
-from pipeline.config import Config, flag_name
+from pipeline.config import Config, build_kind, flag_help, flag_name, flag_order, is_argument
 from pipeline.errors import DistillError, MissingDependencyError
 
-C = TypeVar("C", bound=Config)
+A = TypeVar("A", bound=Config)
+B = TypeVar("B", bound=Config)
+Run = Callable[..., None]
 
 
-def takes(config: type[C]) -> Callable[[Callable[[C], None]], Callable[..., None]]:
-    """Gives a command one option per field of ``config`` and calls it with the configuration.
+@overload
+def takes(config: type[A], /) -> Callable[[Callable[[A], None]], Run]: ...
+@overload
+def takes(one: type[A], other: type[B], /, *, by: tuple[str, str]) -> Callable[[Callable[[A | B], None]], Run]: ...
+def takes(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Callable[[Any], None]], Run]:
+    """Gives a command one option per field of a configuration and calls it with the configuration.
 
+    Of several kinds it offers the flags of all, and calls the command with the kind that the flags are for.
     Only what the user has typed is passed on, so that the configuration knows (``model_fields_set``) what was chosen.
 
-    Fields whose JSON-schema extra has ``argument: true`` become positional arguments.
+    Args:
+        kinds: the configuration; fields whose JSON-schema extra has ``argument: true`` become positional arguments.
+        by: for each of several kinds the flag that chooses it; without any of them it is the first.
     """
+    by_flag = dict(zip(by, kinds, strict=True))
 
-    def decorate(command: Callable[[C], None]) -> Callable[..., None]:
+    def decorate(command: Callable[[Any], None]) -> Run:
         @functools.wraps(command)
         def run(context: typer.Context, **values: Any) -> None:
-            command(config.from_flags(**{name: value for name, value in values.items() if _typed(context, name)}))
+            command(build_kind(by_flag, {name: value for name, value in values.items() if _typed(context, name)}))
 
         parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-        parameters += [_parameter(name, field) for name, field in config.model_fields.items()]
+        parameters += _parameters(by_flag)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return reports_errors(run)
@@ -83,12 +93,20 @@ def _typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _parameter(name: str, field: Any) -> inspect.Parameter:
-    extra = field.json_schema_extra or {}
-    if extra.get("argument"):
-        info = typer.Argument(help=field.description, show_default=not field.is_required())
+def _parameters(kinds: dict[str, type[Config]]) -> list[inspect.Parameter]:
+    """The flags of all kinds: those that choose one, those of one kind alone, those of all."""
+    by_name = {name: _parameter(kind, name) for kind in reversed(kinds.values()) for name in flag_order(kind)}
+    names = dict.fromkeys(name for kind in kinds.values() for name in flag_order(kind))
+    shared = {name for name in names if all(name in kind.model_fields for kind in kinds.values())}
+    return [by_name[name] for name in sorted(names, key=lambda name: (name not in kinds, name in shared))]
+
+
+def _parameter(config: type[Config], name: str) -> inspect.Parameter:
+    field, text = config.model_fields[name], flag_help(config, name)
+    if is_argument(field):
+        info = typer.Argument(help=text, show_default=not field.is_required())
     else:
-        info = typer.Option(_flag(name, field), help=field.description)
+        info = typer.Option(_flag(name, field), help=text)
     default = inspect.Parameter.empty if field.is_required() else _default(field)
     kind: Any = list[str] if field.annotation == tuple[str, ...] else field.annotation  # typer's way to say "several"
     annotation = Annotated[kind, info]

@@ -1,4 +1,4 @@
-"""``distill report``."""
+"""The command ``distill report``: a page about a set, a run or a sweep."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,6 +7,7 @@ from pipeline import console
 from pipeline.cli.options import needs_report_libraries, takes
 from pipeline.errors import ConfigError, DataError
 from pipeline.report.config import ReportConfig
+from pipeline.training.run_record import kind_of_folder
 
 if TYPE_CHECKING:
     from pipeline.report.page import Page
@@ -37,7 +38,7 @@ def _folder(config: ReportConfig) -> Path:
     from pipeline.logit_set.reader import find_set
 
     path = Path(config.set_or_run)
-    if _is_run(path) or _is_sweep(path):
+    if kind_of_folder(path) is not None:
         return path
     try:
         return find_set(config.set_or_run, config.store)
@@ -46,22 +47,15 @@ def _folder(config: ReportConfig) -> Path:
 
 
 def _page(config: ReportConfig, folder: Path) -> "Page":
-    if _is_sweep(folder):
+    kind = kind_of_folder(folder)
+    if kind == "sweep":
         from student.report.sweep import sweep_page
 
         return sweep_page(config, folder)
-    if _is_run(folder):
+    if kind == "run":
         from student.report.run import run_page
 
         return run_page(config, folder)
     from pipeline.report.set_report import set_page
 
     return set_page(folder, config.allow_unverified)
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "run.json").is_file()
-
-
-def _is_sweep(folder: Path) -> bool:
-    return (folder / "sweep.json").is_file()

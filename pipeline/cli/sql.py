@@ -52,6 +52,7 @@ def sql(
     """Query the logit sets of a store, read-only."""
     from pipeline.errors import ConfigError
     from pipeline.query.catalog import open_catalog
+    from pipeline.sql.answer import write_parquet
     from pipeline.sql.gate import interruptible, select
 
     if sum([json_output, csv_output, parquet is not None]) > 1:
@@ -72,7 +73,8 @@ def sql(
         def answer_now(text: str) -> None:
             relation = select(connection, text)
             if parquet is not None:
-                _write_parquet(parquet, relation)
+                write_parquet(parquet, relation)
+                console.note(f"wrote {parquet}")
             else:
                 _print(relation, "json" if json_output else "csv" if csv_output else "table")
 
@@ -112,9 +114,11 @@ def _query(query: str | None, file: Path | None) -> str | None:
 
 
 def _print(relation: Any, form: Literal["table", "json", "csv"]) -> None:
-    columns, rows = relation.columns, _rows(relation)
+    from pipeline.sql.answer import as_dicts, fetch_rows
+
+    columns, rows = relation.columns, fetch_rows(relation)
     if form == "json":
-        console.print_json([dict(zip(columns, map(_plain, row), strict=True)) for row in rows])
+        console.print_json(as_dicts(columns, rows))
     elif form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([columns, *rows])
@@ -122,36 +126,3 @@ def _print(relation: Any, form: Literal["table", "json", "csv"]) -> None:
         console.print_rows(columns, rows)
         if not rows:
             console.note("no rows")
-
-
-def _rows(relation: Any) -> list[tuple[Any, ...]]:
-    from pipeline.errors import QueryError
-    from pipeline.sql.gate import to_arrow
-
-    table = to_arrow(relation)
-    try:
-        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    except (ValueError, OverflowError) as error:  # dates and intervals that Python has not
-        raise QueryError(f"the answer cannot be shown: {error}; cast the column to text: column::varchar") from error
-
-
-def _plain(value: Any) -> Any:
-    return value.hex() if isinstance(value, bytes) else value
-
-
-def _write_parquet(path: Path, relation: Any) -> None:
-    """Streams the rows to a file, by our own hand: the query itself must not write."""
-    import pyarrow.parquet as pq
-
-    from pipeline.files import write_atomically
-    from pipeline.sql.gate import query_errors
-
-    def write(temporary: Path) -> None:
-        reader = relation.to_arrow_reader()
-        with pq.ParquetWriter(temporary, reader.schema, compression="zstd") as writer:
-            for batch in reader:
-                writer.write_batch(batch)
-
-    with query_errors():
-        write_atomically(path, write)
-    console.note(f"wrote {path}")

@@ -1,4 +1,4 @@
-"""``distill tasks``."""
+"""The commands ``distill tasks`` and ``distill tasks show``."""
 
 from pathlib import Path
 from typing import Annotated

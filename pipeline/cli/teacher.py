@@ -9,20 +9,24 @@ from pipeline import console
 from pipeline.cli.options import command_line, needs_teacher_libraries, takes
 from pipeline.cli.tokens import print_tokens
 from pipeline.logit_set.parts import AugmentationRecord
-from teacher.config import AugmentConfig, CheckConfig, DumpConfig, FinetuneConfig
+from teacher.config import AugmentConfig, CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
+
+KIND = ("task", "corpus")
 
 
-@takes(FinetuneConfig)
-def finetune_teacher(config: FinetuneConfig) -> None:
+@takes(FinetuneTask, FinetuneCorpus, by=KIND)
+def finetune_teacher(config: FinetuneTask | FinetuneCorpus) -> None:
     """Fine-tune a BERT for a task, to be its teacher, or as a masked language model on a corpus."""
-    config.check_objective()
+    config.check()
     needs_teacher_libraries()
-    if config.objective == "mlm":
-        from teacher.finetune.masked_lm import finetune_mlm as finetune
+    if isinstance(config, FinetuneCorpus):
+        from teacher.finetune.masked_lm import finetune_mlm
+
+        record = finetune_mlm(config, command_line())
     else:
         from teacher.finetune.classifier import finetune
 
-    record = finetune(config, command_line())
+        record = finetune(config, command_line())
     if not record:
         return
     if config.json_output:
@@ -35,7 +39,7 @@ def finetune_teacher(config: FinetuneConfig) -> None:
         for split, metrics in entry["metrics"].items()
         for name, value in metrics.items()
     ]
-    unit = "step" if config.corpus else "epoch"
+    unit = "step" if isinstance(config, FinetuneCorpus) else "epoch"
     console.print_table([unit, "split", "metric", "value", ""], rows, title=f"teacher {config.output_dir}")
 
 
@@ -55,19 +59,25 @@ def augment(config: AugmentConfig) -> None:
         _print_augmentation(record)
 
 
-@takes(DumpConfig)
-def teacher_dump(config: DumpConfig) -> None:
+@takes(DumpTask, DumpCorpus, by=KIND)
+def teacher_dump(config: DumpTask | DumpCorpus) -> None:
     """Write what a teacher says about a task, or a masked language model about a corpus, as a logit set."""
     config.check()
     needs_teacher_libraries()
-    if config.corpus is not None:
+    if isinstance(config, DumpCorpus):
         _dump_corpus(config)
-        return
+    else:
+        _dump_task(config)
+
+
+def _dump_task(config: DumpTask) -> None:
     if config.plan:
-        from teacher.dump.examples import read_rows
         from teacher.dump.plan_examples import estimate
 
-        _print_plan(config, estimate(config, *read_rows(config)))
+        plan = estimate(config)
+        if config.augment:
+            console.note("every variant that is tried counts as a row; the time to make them is not counted")
+        _print_plan(plan, config.json_output)
         return
     from pipeline.logit_set.record import AugmentedRecord
     from teacher.dump.examples import dump
@@ -89,11 +99,11 @@ def teacher_dump(config: DumpConfig) -> None:
     console.print_table(["split", "rows", "files", "teacher against gold"], rows, title=title)
 
 
-def _dump_corpus(config: DumpConfig) -> None:
+def _dump_corpus(config: DumpCorpus) -> None:
     if config.plan:
         from teacher.dump.plan_tokens import estimate_mlm
 
-        _print_plan(config, estimate_mlm(config))
+        _print_plan(estimate_mlm(config), config.json_output)
         return
     from teacher.dump.tokens import dump_mlm
 
@@ -111,9 +121,7 @@ def _print_augmentation(record: AugmentationRecord) -> None:
     console.print_table(["row", "origin", "original", "variant"], rows)
 
 
-def _print_plan(config: DumpConfig, plan: Any) -> None:
-    if config.augment:
-        console.note("every variant that is tried counts as a row; the time to make them is not counted")
+def _print_plan(plan: Any, json_output: bool) -> None:
     values: dict[str, Any] = {
         "rows": plan.rows,
         "shards": plan.shards,
@@ -122,7 +130,7 @@ def _print_plan(config: DumpConfig, plan: Any) -> None:
         "seconds": plan.seconds,
         "memory_bytes": plan.memory_bytes,
     }
-    if config.json_output:
+    if json_output:
         console.print_json(values)
         return
     shown = {
@@ -142,20 +150,20 @@ def check(config: CheckConfig) -> None:
     needs_teacher_libraries()
     from teacher.check import check as check_set
 
-    found = check_set(config)
+    checked = check_set(config)
     if config.json_output:
-        console.print_json(asdict(found) | {"passed": found.passed})
+        console.print_json(asdict(checked) | {"passed": checked.passed})
     else:
         rows = [
             [name, part.largest, part.mean, *part.fidelity.values()]
-            for name, part in (("two runs now", found.live), ("now and stored", found.stored))
+            for name, part in (("two runs now", checked.live), ("now and stored", checked.stored))
         ]
-        heads = ["", "largest difference", "mean", *(name.replace("_", " ") for name in found.live.fidelity)]
-        console.print_table(heads, rows, title=f"{config.logits}: {found.rows:,} rows")
-        if not found.same_weights:
+        heads = ["", "largest difference", "mean", *(name.replace("_", " ") for name in checked.live.fidelity)]
+        console.print_table(heads, rows, title=f"{config.logits}: {checked.rows:,} rows")
+        if not checked.same_weights:
             console.warn("the teacher's weights are not those that the set names")
-        row = "{}:{}:{}".format(*found.worst_row)
-        verdict = "the teacher says what is stored" if found.passed else f"it does not say what is stored, see {row}"
-        console.note(f"{verdict} (differences up to {found.tolerance:.2g} are allowed)")
-    if not found.passed:
+        row = "{}:{}:{}".format(*checked.worst_row)
+        verdict = "the teacher says what is stored" if checked.passed else f"it does not say what is stored, see {row}"
+        console.note(f"{verdict} (differences up to {checked.tolerance:.2g} are allowed)")
+    if not checked.passed:
         raise typer.Exit(1)

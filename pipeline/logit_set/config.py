@@ -1,15 +1,12 @@
 """Settings of the commands on sets of tokens; free of torch, so that ``--help`` is quick."""
 
-from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
-from pipeline.config import Config
-from pipeline.environment import store_folder
+from pipeline.config import Config, JsonFlags, SetFlags, UnverifiedFlags
 from pipeline.errors import ConfigError
-from pipeline.logit_set.parts import Codec, CodecName
-
-SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+from pipeline.logit_set.parts import SET_NAME, Codec, CodecName
 
 
 class CodecFlags(Config):
@@ -39,25 +36,8 @@ class CodecFlags(Config):
         )
 
 
-class DiffConfig(Config):
-    """``distill diff``."""
+class RecodeConfig(CodecFlags, SetFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill recode``."""
 
-    a: str = Field(description="A set: a path, or a name in the store.", json_schema_extra={"argument": True})
-    b: str = Field(description="The set to compare it with.", json_schema_extra={"argument": True})
-    tolerance: float = Field(1e-4, ge=0, description="Logits that differ by more have moved.")
-    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
-    allow_unverified: bool = Field(False, description="Compare sets that are complete but not verified.")
-    json_output: bool = Field(False, description="Print the result as JSON.")
-
-
-class RecodeConfig(CodecFlags):
-    """``distill recode``."""
-
-    logits: str = Field(
-        description="Set of tokens with codec hidden or dense: a path, or a name in the store.",
-        json_schema_extra={"argument": True},
-    )
+    helps: ClassVar = {"logits": "Set of tokens with codec hidden or dense: a path, or a name in the store."}
     name: str = Field(pattern=SET_NAME, description="Name of the new set.")
-    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
-    allow_unverified: bool = Field(False, description="Read a set that is complete but not verified.")
-    json_output: bool = Field(False, description="Print the result as JSON.")

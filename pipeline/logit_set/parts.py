@@ -9,6 +9,7 @@ from pipeline.tasks.task import SPLIT_PATTERN, MethodName, Metric
 
 MAX_COUNT = 2**40  # rows, bytes, parameters
 MAX_VOCABULARY, MAX_HIDDEN_SIZE = 2**22, 2**16
+SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
 TIME_PATTERN = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$"
 Setting = str | int | float | bool

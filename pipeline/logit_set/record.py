@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import read_small_file, write_text
-from pipeline.logit_set.config import SET_NAME
 from pipeline.logit_set.parts import (
     MAX_COUNT,
+    SET_NAME,
     AugmentationRecord,
     Codec,
     CorpusRecord,

@@ -19,8 +19,8 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import is_plain, write_atomically
-from pipeline.logit_set.config import SET_NAME
 from pipeline.logit_set.examples import set_schema
+from pipeline.logit_set.parts import SET_NAME
 from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import (
     FILE_NAME,

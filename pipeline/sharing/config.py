@@ -1,21 +1,15 @@
 """Settings of the commands that share sets; free of heavy imports, so that ``--help`` is quick."""
 
-from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
-from pipeline.config import Config
-from pipeline.environment import store_folder
-from pipeline.logit_set.config import SET_NAME
+from pipeline.config import JsonFlags, OwnDataFlags, SetFlags, StoreFlags, UnverifiedFlags
+from pipeline.logit_set.parts import SET_NAME
 
 
-class _SetConfig(Config):
-    logits: str = Field(description="A set: a path, or a name in the store.", json_schema_extra={"argument": True})
-    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
-
-
-class PushConfig(_SetConfig):
-    """``distill push``."""
+class PushConfig(SetFlags, JsonFlags):
+    """Flags of ``distill push``."""
 
     url: str = Field(
         description="Where to: a folder, s3://bucket/path, gs://bucket/path, hf://datasets/owner/name@revision.",
@@ -24,36 +18,32 @@ class PushConfig(_SetConfig):
     without_text: bool = Field(False, description="Leave texts and token ids out; rows keep the hash of their text.")
     replace: bool = Field(False, description="Take the place of a different set that is there.")
     public: bool = Field(False, description="Make a new repository of the hub public. (default: private)")
-    json_output: bool = Field(False, description="Print the result as JSON.")
 
 
-class PullConfig(Config):
-    """``distill pull``."""
+class PullConfig(StoreFlags, JsonFlags):
+    """Flags of ``distill pull``."""
 
     url: str = Field(description="Where the set lies, as for `distill push`.", json_schema_extra={"argument": True})
     name: str | None = Field(None, pattern=SET_NAME, description="Name of the set here. (default: its own)")
-    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
     replace: bool = Field(False, description="Take the place of a different set of this name.")
-    json_output: bool = Field(False, description="Print the result as JSON.")
 
 
-class VerifyConfig(_SetConfig):
-    """``distill verify``."""
-
-    json_output: bool = Field(False, description="Print the result as JSON.")
+class VerifyConfig(SetFlags, JsonFlags):
+    """Flags of ``distill verify``."""
 
 
-class CardConfig(_SetConfig):
-    """``distill card``."""
+class CardConfig(SetFlags):
+    """Flags of ``distill card``."""
 
     write: bool = Field(False, description="Write it as the set's README.md instead of printing it.")
 
 
-class JoinConfig(_SetConfig):
-    """``distill join``."""
+class JoinConfig(OwnDataFlags, SetFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill join``."""
 
-    data: Path | None = Field(None, description="Folder or file with your rows. (default: DISTILL_DATA, then the hub)")
-    manifest: Path | None = Field(None, description="YAML file with the task, if it is one of your own.")
+    helps: ClassVar = {
+        "data": "Folder or file with your rows. (default: DISTILL_DATA, then the hub)",
+        "manifest": "YAML file with the task, if it is one of your own.",
+        "json_output": "Print the result as JSON, every row number included.",
+    }
     name: str = Field(pattern=SET_NAME, description="Name of the joined set.")
-    allow_unverified: bool = Field(False, description="Join a set that is complete but not verified.")
-    json_output: bool = Field(False, description="Print the result as JSON, every row number included.")

@@ -2,13 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes
 from pipeline.files import write_text
 
-RUN_RECORD = "run.json"
+RUN_RECORD, SWEEP_RECORD = "run.json", "sweep.json"
 RunRecord = dict[str, Any]
+
+
+def kind_of_folder(folder: Path) -> Literal["run", "sweep"] | None:
+    """Whether a folder is that of a run or of a sweep, by the record in it; None if it is neither."""
+    if (folder / SWEEP_RECORD).is_file():
+        return "sweep"
+    return "run" if (folder / RUN_RECORD).is_file() else None
 
 
 def start_run(

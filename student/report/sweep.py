@@ -6,14 +6,13 @@ from typing import Any
 from pipeline.report import charts
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Picture, Section, Table
-from pipeline.training.run_record import RUN_RECORD, read_run_record
+from pipeline.training.run_record import RUN_RECORD, SWEEP_RECORD, read_run_record
 from student.describe import describe_config
 from student.model.architecture import read_config
 from student.model.weights import CONFIG_FILE
 from student.report.run import finished_record, trained_set
 from student.report.speed import Speed, machine
 from student.sweep.grid import run_name
-from student.sweep.run import SWEEP_RECORD
 
 Point = dict[str, Any]
 Groups = list[tuple[str, float, list[float]]]

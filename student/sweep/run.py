@@ -11,7 +11,7 @@ from pipeline.errors import DistillError, FingerprintMismatchError, setting_chan
 from pipeline.files import make_folder, sha256
 from pipeline.logit_set.reader import LogitSet
 from pipeline.query.mixture import mix_of
-from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, write_run_record
+from pipeline.training.run_record import RUN_RECORD, SWEEP_RECORD, RunRecord, read_run_record, write_run_record
 from pipeline.training.steps import quality
 from student.config import SweepConfig
 from student.model.weights import WEIGHTS_FILE
@@ -21,7 +21,6 @@ from student.sweep.study import Study, open_study
 from student.sweep.workers import train_all
 from student.train.training_data import default_name, open_training_set, task_facts
 
-SWEEP_RECORD = "sweep.json"
 STORAGE = "optuna.db"
 PLACES = {"task", "logits", "store", "output_dir", "recipe", "init_from", "storage"}
 NOT_COMPARED = PLACES | {"grid", "seeds", "processes", "allow_unverified", "json_output"}

@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.sources import Documents, load_documents
 from pipeline.tasks.corpus import Corpus, load_corpus
 from pipeline.text.tokenizer import vocabulary_size
-from teacher.config import CorpusConfig, DumpConfig, FinetuneConfig
+from teacher.config import CorpusFlags
 from teacher.corpus.masking import MaskingPlan, frequency_weights, uniform_weights
 from teacher.corpus.sequences import Document, Sequences, read_sequences
 from teacher.inference.masked_lm import MlmTokenizer
@@ -27,14 +27,14 @@ class Text:
 
     corpus: Corpus
     documents: Documents
-    config: CorpusConfig
+    config: CorpusFlags
     max_seq_length: int
 
     def sequences(self, tokens: MlmTokenizer, split: str, start: int, stop: int) -> Iterator[Sequences]:
         """The sequences of a split that begin in the documents ``start`` to ``stop`` (exclusive), in batches."""
         config, special = self.config, tokens.num_special
         return read_sequences(
-            ([d for d in batch if in_split(d[0], split, config)] for batch in self._numbered(start, stop)),
+            self._numbered(split, start, stop),
             tokens.reader,
             config.packing,
             self.corpus.language,
@@ -42,28 +42,33 @@ class Text:
             self.max_seq_length - special,
         )
 
-    def _numbered(self, start: int, stop: int) -> Iterator[list[Document]]:
+    def _numbered(self, split: str, start: int, stop: int) -> Iterator[list[Document]]:
+        every = self.config.validation_every
         for first, texts in self.documents.read(start, stop):
-            yield list(enumerate(texts, start=first))
+            yield [(row, text) for row, text in enumerate(texts, start=first) if in_split(row, split, every)]
 
 
-def open_text(config: FinetuneConfig | DumpConfig) -> Text:
+def open_text(config: CorpusFlags, max_seq_length: int) -> Text:
     """The corpus that the flags name, opened.
+
+    Args:
+        config: the corpus, and how it is cut and masked.
+        max_seq_length: longest sequence in tokens, with special tokens.
 
     Raises:
         ConfigError: if there is no such corpus, or the lengths leave no room for a sequence.
         DataError: if its text cannot be found or read.
     """
-    if config.min_seq_length > config.max_seq_length:
-        problem = f"{config.min_seq_length} is above --max-seq-length {config.max_seq_length}"
+    if config.min_seq_length > max_seq_length:
+        problem = f"{config.min_seq_length} is above --max-seq-length {max_seq_length}"
         raise ConfigError(f"--min-seq-length: {problem}")
     corpus = load_corpus(config.corpus, config.manifest, config.data)
-    return Text(corpus, load_documents(corpus, config.data, config.max_documents), config, config.max_seq_length)
+    return Text(corpus, load_documents(corpus, config.data, config.max_documents), config, max_seq_length)
 
 
-def in_split(row: int, split: str, config: CorpusConfig) -> bool:
+def in_split(row: int, split: str, validation_every: int) -> bool:
     """Whether a document belongs to a split: every so many is held out for validation."""
-    return (row % config.validation_every == 0) == (split == VALIDATION)
+    return (row % validation_every == 0) == (split == VALIDATION)
 
 
 def masking_plan(text: Text, tokens: MlmTokenizer, seed: int, num_copies: int) -> MaskingPlan:

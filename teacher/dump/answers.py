@@ -1,4 +1,4 @@
-"""What a teacher has said already, by the hash of the text, so that no text is asked about twice.
+"""Logits that are known already, by the hash of their text, so that no text is asked about twice.
 
 Shapes: N rows, K known texts, C logits.
 """
@@ -20,22 +20,33 @@ from teacher.inference.batches import teacher_logits
 from teacher.inference.classifier import Teacher
 
 HASH = "S16"
-Hashes = npt.NDArray[np.bytes_]
+TextHashes = npt.NDArray[np.bytes_]
 
 
 @dataclass(frozen=True)
 class Known:
-    """Logits by text.
+    """Logits of texts, found by their hashes.
 
     Attributes:
         hash_K: text hashes, ascending.
         logits_KC: float32, what the teacher says of each.
     """
 
-    hash_K: Hashes
+    hash_K: TextHashes
     logits_KC: Floats
 
-    def find(self, hash_N: Hashes) -> Ints:
+    @classmethod
+    def of(cls, hashes: Sequence[bytes], logits_NC: Floats) -> "Known":
+        """Puts answers in order; of a text with several, the first counts."""
+        hash_K, first_K = np.unique(np.array(hashes, dtype=HASH), return_index=True)
+        return cls(hash_K, logits_NC[first_K])
+
+    @classmethod
+    def empty(cls, num_logits: int) -> "Known":
+        """Answers to no text, of so many logits each."""
+        return cls.of([], np.empty((0, num_logits), dtype=np.float32))
+
+    def find(self, hash_N: TextHashes) -> Ints:
         """For each hash the number of its row in ``logits_KC``, or -1 [N]."""
         if not len(self.hash_K):
             return np.full(len(hash_N), -1)
@@ -43,52 +54,46 @@ class Known:
         return np.where(self.hash_K[place_N] == hash_N, place_N, -1)
 
 
-def known(hashes: Sequence[bytes], logits_NC: Floats) -> Known:
-    """Puts answers in order; of a text with several, the first counts."""
-    hash_K, first_K = np.unique(np.array(hashes, dtype=HASH), return_index=True)
-    return Known(hash_K, logits_NC[first_K])
-
-
-def nothing_known(teacher: Teacher) -> Known:
-    """No answers at all."""
-    return known([], np.empty((0, teacher.target.num_logits), dtype=np.float32))
-
-
-def hashes_by_shard(source: Source, record: ExamplesRecord) -> list[Hashes]:
+def hashes_by_shard(source: Source, record: ExamplesRecord) -> list[TextHashes]:
     """The text hashes of the source rows of each shard; 16 bytes a row."""
     sha256 = record.tokenizer.sha256
     return [np.array(text_hashes(source_rows(source, shard), sha256), dtype=HASH) for shard in record.shards]
 
 
-def ask_ahead(
-    teacher: Teacher, source: Source, record: ExamplesRecord, hashes: Sequence[Hashes], said: Known, max_tokens: int
+def logits_of_repeated(
+    teacher: Teacher,
+    source: Source,
+    record: ExamplesRecord,
+    hashes: Sequence[TextHashes],
+    known: Known,
+    max_tokens: int,
 ) -> Known:
-    """Adds to what is known what the teacher says of texts that are in several shards.
+    """What is known, and the teacher's logits of the texts that are in several shards.
 
     Every process asks about all of them, so that a shard does not depend on who writes it, and when.
     """
     texts, counts = np.unique(np.concatenate([np.unique(hash_R) for hash_R in hashes]), return_counts=True)
     wanted = texts[counts > 1]
-    wanted = wanted[said.find(wanted) < 0]
+    wanted = wanted[known.find(wanted) < 0]
     if not len(wanted):
-        return said
+        return known
     parts = []
     left = wanted
     for shard, hash_R in zip(record.shards, hashes, strict=True):
-        found, places, _ = np.intersect1d(hash_R, left, return_indices=True)
+        in_shard, places, _ = np.intersect1d(hash_R, left, return_indices=True)
         parts.append(source_rows(source, shard).take(np.sort(places)))
-        left = np.setdiff1d(left, found, assume_unique=True)
+        left = np.setdiff1d(left, in_shard, assume_unique=True)
     rows = pa.concat_tables(parts)
     inputs = teacher.reader.tokenize(*sentences(rows), record.max_seq_length)
-    logits_NC = np.concatenate([said.logits_KC, teacher_logits(teacher, inputs, max_tokens)])
-    return known([*said.hash_K, *text_hashes(rows, record.tokenizer.sha256)], logits_NC)
+    logits_NC = np.concatenate([known.logits_KC, teacher_logits(teacher, inputs, max_tokens)])
+    return Known.of([*known.hash_K, *text_hashes(rows, record.tokenizer.sha256)], logits_NC)
 
 
-def ask_once(
+def logits_once(
     teacher: Teacher,
     inputs: Sequence[Tokenized],
     hashes: Sequence[bytes],
-    said: Known,
+    known: Known,
     max_tokens: int,
     advance: Callable[[int], None],
 ) -> Floats:
@@ -98,7 +103,7 @@ def ask_once(
         teacher: the teacher, on its device.
         inputs: tokenised inputs, N of them.
         hashes: their text hashes.
-        said: what is known.
+        known: logits that need not be asked for.
         max_tokens: most padded tokens per batch.
         advance: called with a number of rows that are done.
 
@@ -106,9 +111,9 @@ def ask_once(
         logits_NC: float32, in the order of ``inputs``.
     """
     hash_N = np.array(hashes, dtype=HASH)
-    place_N = said.find(hash_N)
+    place_N = known.find(hash_N)
     logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
-    logits_NC[place_N >= 0] = said.logits_KC[place_N[place_N >= 0]]
+    logits_NC[place_N >= 0] = known.logits_KC[place_N[place_N >= 0]]
     unknown = np.flatnonzero(place_N < 0)
     _, first, text = np.unique(hash_N[unknown], return_index=True, return_inverse=True)
     in_order = np.argsort(first)  # batches are as if there were no other rows

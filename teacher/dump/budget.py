@@ -6,7 +6,7 @@ from pathlib import Path
 from pipeline.errors import DataError
 from pipeline.logit_set.budget import Line, budget
 from pipeline.logit_set.token_reader import open_tokens
-from teacher.config import BudgetConfig, DumpConfig
+from teacher.config import BudgetConfig, DumpCorpus
 from teacher.corpus.text import masking_plan, open_text
 from teacher.dump.tokens import dump_mlm
 from teacher.dump.tokens_record import estimate_size
@@ -16,21 +16,20 @@ SPARE = 1.2  # the sample is drawn a little larger than it need be
 
 
 def corpus_budget(config: BudgetConfig) -> list[Line]:
-    """Asks the teacher about the start of a corpus, and tries the codecs on what it says.
+    """What each codec costs and loses on a corpus, a line each, measured on what the teacher says about its start.
 
     Raises:
         DataError: if the corpus has no text of the lengths wanted.
     """
-    flags = {name: getattr(config, name) for name in config.model_fields_set & DumpConfig.model_fields.keys()}
-    whole = DumpConfig(**flags)
-    text = open_text(whole)
-    tokens = load_mlm_tokenizer(*whole.teacher_for(text.corpus), whole.max_seq_length)
-    size = estimate_size(text, tokens, masking_plan(text, tokens, whole.seed, whole.num_copies))
+    text = open_text(config, config.max_seq_length)
+    tokens = load_mlm_tokenizer(*config.teacher_for(text.corpus), config.max_seq_length)
+    size = estimate_size(text, tokens, masking_plan(text, tokens, config.seed, config.num_copies))
     if not size.positions:
         raise DataError(f"{text.documents.description}: no text of at least --min-seq-length")
     documents = int(SPARE * config.positions * size.documents / size.positions) + 1
     with tempfile.TemporaryDirectory() as folder:
-        sample = flags | {"codec": "hidden", "store": Path(folder), "name": "control"}
-        sample["max_documents"] = min(documents, size.documents)
-        dump_mlm(DumpConfig(**sample), "distill budget")
+        sample = {name: getattr(config, name) for name in config.model_fields_set & DumpCorpus.model_fields.keys()}
+        sample |= {"max_documents": min(documents, size.documents), "codec": "hidden"}
+        sample |= {"store": Path(folder), "name": "control"}
+        dump_mlm(DumpCorpus(**sample), "distill budget")
         return budget(open_tokens(Path(folder) / "control"), config.positions, size.positions)

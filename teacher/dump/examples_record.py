@@ -25,7 +25,7 @@ from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size
 from teacher.augment.folder import Variants
-from teacher.config import TRAIN, DumpConfig
+from teacher.config import TRAIN, DumpTask
 from teacher.inference.classifier import Teacher
 from teacher.inference.loaded import weights_sha256
 from teacher.inference.precision import head_settings
@@ -73,7 +73,7 @@ def all_shards(source: Source, rows_per_shard: int, multiplier: float = 1) -> tu
 
 
 def staged_record(
-    config: DumpConfig, task: Task, source: Source, teacher: Teacher, variants: Variants | None, command: str
+    config: DumpTask, task: Task, source: Source, teacher: Teacher, variants: Variants | None, command: str
 ) -> ExamplesRecord:
     """Describes the set that these settings will give; its fingerprint covers all that decides rows and logits."""
     tokenizer = TokenizerRecord(

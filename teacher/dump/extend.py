@@ -31,8 +31,8 @@ from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source
 from pipeline.sql.gate import open_files, select, to_arrow
-from teacher.config import DumpConfig
-from teacher.dump.answers import Hashes, Known, known
+from teacher.config import DumpTask
+from teacher.dump.answers import Known, TextHashes
 
 # of a text with several answers the first: which one it is must not depend on the process
 ANSWERS = """
@@ -41,7 +41,7 @@ from rows semi join wanted using (text_hash) group by text_hash
 """
 
 
-def open_old(config: DumpConfig, root: Path) -> LogitSet | None:
+def open_old(config: DumpTask, root: Path) -> LogitSet | None:
     """Opens the set that ``--extend`` names, if it is given.
 
     Raises:
@@ -105,7 +105,7 @@ def take_over(root: Path, record: ExamplesRecord, old: LogitSet) -> None:
         console.note(f"{len(paths)} of {len(record.shards)} shards are those of {old.root}")
 
 
-def answers(old: LogitSet, hashes: Sequence[Hashes]) -> Known:
+def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
     """What the old set says of those texts that it holds."""
     files = [old.root / shard.path for shard in old.record.shards]
     distinct = np.unique(np.concatenate(hashes))
@@ -114,7 +114,7 @@ def answers(old: LogitSet, hashes: Sequence[Hashes]) -> Known:
     with open_files({"rows": files}) as connection:
         connection.register("wanted", pa.table({"text_hash": wanted}))
         table = to_arrow(select(connection, ANSWERS))
-    return known(table.column("text_hash").to_pylist(), logits_of(table, old.record.target.num_logits))
+    return Known.of(table.column("text_hash").to_pylist(), logits_of(table, old.record.target.num_logits))
 
 
 def _shared_shards(old: LogitSet, split: str, rows: pa.Table, tokenizer_sha256: str) -> list[SharedShard]:

@@ -11,10 +11,9 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.errors import DistillError
 from pipeline.sources import Source
-from pipeline.tasks.task import Task
-from teacher.config import DumpConfig
+from teacher.config import DumpTask
 from teacher.dump.calibration import classifier_seconds
-from teacher.dump.examples import most_variants
+from teacher.dump.examples import most_variants, read_rows
 from teacher.dump.examples_record import all_shards, amount
 from teacher.inference.batches import default_tokens_per_batch
 from teacher.inference.loaded import load_config
@@ -40,9 +39,10 @@ class Plan:
     memory_bytes: int | None
 
 
-def estimate(config: DumpConfig, task: Task, source: Source) -> Plan:
+def estimate(config: DumpTask) -> Plan:
     """Estimates a dump from the rows' lengths and the teacher's config, whose shape is timed on this machine."""
-    variants = most_variants(config, task)
+    task, source = read_rows(config)
+    variants = most_variants(config.augmentation(), task)
     asked = amount(source, variants)
     num_rows = sum(asked.rows.values())
     specials = 3 if task.is_pair else 2
@@ -51,9 +51,9 @@ def estimate(config: DumpConfig, task: Task, source: Source) -> Plan:
         shape = load_config(*config.teacher_for(task))
         lengths = _sampled_lengths(source, specials, config.max_seq_length)
         device = PartialState().device
-        batch = config.max_tokens_per_batch or default_tokens_per_batch(device)
-        seconds = classifier_seconds(shape, lengths, batch, device, config.precision) * tokens / sum(lengths)
-        memory = memory_bytes(config, shape)
+        max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
+        seconds = classifier_seconds(shape, lengths, max_tokens, device, config.precision) * tokens / sum(lengths)
+        memory = memory_bytes(shape, max_tokens)
     except DistillError as error:
         console.warn(f"no estimate of time and memory: {error}")
         seconds, memory = None, None
@@ -77,9 +77,8 @@ def _sampled_lengths(source: Source, specials: int, max_seq_length: int) -> list
     return [int(length) for length in tokens]
 
 
-def memory_bytes(config: DumpConfig, shape: Any) -> int:
-    """About how much memory a teacher of this shape (its transformers config) takes."""
+def memory_bytes(shape: Any, max_tokens: int) -> int:
+    """About how much memory a teacher of this shape (its transformers config) takes with batches of so many tokens."""
     hidden, inner = shape.hidden_size, getattr(shape, "intermediate_size", 4 * shape.hidden_size)
     parameters = shape.num_hidden_layers * (4 * hidden * hidden + 2 * hidden * inner) + shape.vocab_size * hidden
-    batch = config.max_tokens_per_batch or default_tokens_per_batch(PartialState().device)
-    return int(parameters * 4 + batch * hidden * ACTIVATION_COPIES * 4 + LIBRARIES_BYTES)
+    return int(parameters * 4 + max_tokens * hidden * ACTIVATION_COPIES * 4 + LIBRARIES_BYTES)

@@ -1,20 +1,21 @@
 """``teacher-dump --corpus … --plan``: rows, shards, bytes, time and memory, before any model is loaded."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import PartialState
 from transformers import AutoModelForMaskedLM
 
-from pipeline.logit_set.parts import Codec
 from pipeline.logit_set.tokens import MaskedRows, no_statistics
-from teacher.config import DumpConfig
+from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan, mask
 from teacher.corpus.text import SPLITS, Text, masking_plan, open_text
 from teacher.dump.calibration import seconds_of
 from teacher.dump.plan_examples import Plan, memory_bytes
-from teacher.dump.tokens import rows_of, said_about
+from teacher.dump.tokens import encoded_predictions, rows_of
 from teacher.dump.tokens_record import all_shards, estimate_size
 from teacher.inference.batches import default_tokens_per_batch
 from teacher.inference.loaded import load_config
@@ -24,9 +25,9 @@ from teacher.inference.precision import inference_mode
 SAMPLED_ROWS = 256
 
 
-def estimate_mlm(config: DumpConfig) -> Plan:
+def estimate_mlm(config: DumpCorpus) -> Plan:
     """Estimates a dump from a sample of the corpus and the teacher's config, whose shape is timed on this machine."""
-    text = open_text(config)
+    text = open_text(config, config.max_seq_length)
     name, revision = config.teacher_for(text.corpus)
     tokens = load_mlm_tokenizer(name, revision, config.max_seq_length)
     shape = load_config(name, revision)
@@ -34,21 +35,28 @@ def estimate_mlm(config: DumpConfig) -> Plan:
     plan = masking_plan(text, tokens, config.seed, config.num_copies)
     size = estimate_size(text, tokens, plan)
     sample = _sample(text, tokens, plan)
+    device = PartialState().device
+    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
     seconds = None
     if sample is not None:
-        seconds = _seconds(config, shape, tokens, codec, sample) * size.tokens / len(sample.ids.flat)
+
+        def dump(lm: MaskedLm) -> object:
+            with inference_mode(device, config.precision):
+                return encoded_predictions(lm, codec, sample, config.seed, max_tokens, no_statistics())
+
+        seconds = _seconds(shape, tokens, device, dump) * size.tokens / len(sample.ids.flat)
     return Plan(
         rows={"documents": size.documents, "masked sequences": size.rows, "masked positions": size.positions},
         shards=len(all_shards(text, config.rows_per_shard)),
         tokens=size.tokens,
         disk_bytes=int(size.num_bytes(codec)),
         seconds=seconds,
-        memory_bytes=memory_bytes(config, shape),
+        memory_bytes=memory_bytes(shape, max_tokens),
     )
 
 
 def _sample(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> MaskedRows | None:
-    """Some masked rows of the corpus's first documents; None if there are none."""
+    """At most SAMPLED_ROWS masked rows of the corpus's first documents; None if there are none."""
     for split in reversed(SPLITS):
         for sequences in text.sequences(tokens, split, 0, text.documents.num_documents):
             masked = mask(sequences, plan)
@@ -57,18 +65,11 @@ def _sample(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> MaskedRows |
     return None
 
 
-def _seconds(config: DumpConfig, shape: Any, tokens: MlmTokenizer, codec: Codec, sample: MaskedRows) -> float:
-    """Seconds for a sample, from the forward pass to the codec's columns."""
-    device = PartialState().device
-    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
+def _seconds(shape: Any, tokens: MlmTokenizer, device: torch.device, dump: Callable[[MaskedLm], object]) -> float:
+    """Seconds that ``dump`` takes with a masked LM of this shape (its transformers config) and random weights."""
 
     def make(shallow: Any) -> Callable[[], object]:
-        lm = MaskedLm("plan", None, AutoModelForMaskedLM.from_config(shallow).eval().to(device), tokens)
-
-        def run() -> object:
-            with inference_mode(device, config.precision):
-                return said_about(lm, codec, sample, config.seed, max_tokens, no_statistics())
-
-        return run
+        model = AutoModelForMaskedLM.from_config(shallow).eval().to(device)
+        return partial(dump, MaskedLm("plan", None, model, tokens))
 
     return seconds_of(shape, make)

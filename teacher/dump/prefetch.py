@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def begin(job: Callable[[], T]) -> Callable[[], T]:
+def start(job: Callable[[], T]) -> Callable[[], T]:
     """Starts a job; call what is returned to wait for its result, or the error that it raised.
 
     The thread does not keep a stopped command alive: what a job writes must be whole or not there.
@@ -26,24 +26,24 @@ def begin(job: Callable[[], T]) -> Callable[[], T]:
     return outcome.result
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
+def prefetched(items: Iterator[T]) -> Iterator[T]:
     """The same items in the same order; the next one is made while the caller works on this one."""
     done = object()
-    coming = begin(lambda: next(items, done))
+    coming = start(lambda: next(items, done))
     while (item := coming()) is not done:
-        coming = begin(lambda: next(items, done))
+        coming = start(lambda: next(items, done))
         yield item  # type: ignore[misc]
 
 
-def behind(items: Iterator[T], work: Callable[[T], object]) -> None:
-    """Works on each item, in order, while the next one is made; at most one at a time.
+def write_behind(items: Iterator[T], write: Callable[[T], object]) -> None:
+    """Writes each item, in order, while the next one is made; at most one at a time.
 
-    Work that has begun is waited for, also if the next item fails: it may be a file that need not be written again.
+    A write that has begun is waited for, also if the next item fails: it may be a file that need not be written again.
     """
-    finished: Callable[[], object] = begin(lambda: None)
+    finished: Callable[[], object] = start(lambda: None)
     try:
         for item in items:
             finished()
-            finished = begin(partial(work, item))
+            finished = start(partial(write, item))
     finally:
         finished()

@@ -31,10 +31,10 @@ class Rows:
         rows = rows.append_column("origin", pa.repeat("original", rows.num_rows)).select(COLUMNS)
         if self.variants is None or shard.split != TRAIN:
             return rows
-        added = self.variants.read(shard.start, shard.stop)
+        variants = self.variants.read(shard.start, shard.stop)
         for name in ("label", "score"):
-            added = added.append_column(name, pa.nulls(added.num_rows, rows.schema.field(name).type))
-        both = pa.concat_tables([rows, added.select(COLUMNS).cast(rows.schema)])
+            variants = variants.append_column(name, pa.nulls(variants.num_rows, rows.schema.field(name).type))
+        both = pa.concat_tables([rows, variants.select(COLUMNS).cast(rows.schema)])
         return both.sort_by([("source_row", "ascending"), ("variant", "ascending")])
 
     def count(self, shard: Shard) -> int:

@@ -4,6 +4,7 @@ Shapes: R rows, P masked positions, H hidden size, V vocabulary.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +17,16 @@ from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.codecs import Predictions
 from pipeline.logit_set.parts import Codec
-from pipeline.logit_set.record import TokensRecord, TokensShard
+from pipeline.logit_set.record import Scores, Shard, TokensRecord, TokensShard
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
-from pipeline.logit_set.writer import start_set, write_decoder, write_tokens_shard
-from teacher.config import DumpConfig
+from pipeline.logit_set.writer import write_decoder, write_tokens_shard
+from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences
 from teacher.corpus.text import Text, masking_plan, open_text
-from teacher.dump.examples import finish, my_shards
-from teacher.dump.prefetch import ahead
+from teacher.dump.jobs import Job, write_set
+from teacher.dump.prefetch import prefetched
 from teacher.dump.tokens_record import estimate_size, staged_record
 from teacher.inference.batches import default_tokens_per_batch, run_batches
 from teacher.inference.masked_lm import MaskedLm, decoder_of, load_masked_lm, predict_masked
@@ -34,7 +35,7 @@ from teacher.inference.precision import inference_mode
 PROBE_DOCUMENTS = 8
 
 
-def dump_mlm(config: DumpConfig, command: str) -> TokensRecord | None:
+def dump_mlm(config: DumpCorpus, command: str) -> TokensRecord | None:
     """Writes the set of tokens that ``config`` describes, or goes on with it.
 
     Args:
@@ -49,9 +50,9 @@ def dump_mlm(config: DumpConfig, command: str) -> TokensRecord | None:
         TeacherError: if the teacher's last layer is not what it says, or it says NaN.
     """
     config.check()
-    text = open_text(config)
+    text = open_text(config, config.max_seq_length)
     name, revision = config.teacher_for(text.corpus)
-    root = config.store / (config.name or text.corpus.name)
+    root = config.store / config.set_name(text.corpus.name)
     make_folder(config.store)
     state = PartialState()
     lm = load_masked_lm(name, revision, config.max_seq_length)
@@ -59,20 +60,28 @@ def dump_mlm(config: DumpConfig, command: str) -> TokensRecord | None:
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     plan = masking_plan(text, lm.tokens, config.seed, config.num_copies)
     codec = config.codec_for(*lm.model.get_output_embeddings().weight.shape)
-    there = sum(file.stat().st_size for file in root.glob("tokens/*.parquet"))
-    require_space(config.store, int(estimate_size(text, lm.tokens, plan).num_bytes(codec)) - there)
-    with inference_mode(state.device, config.precision):
+    stored = sum(file.stat().st_size for file in root.glob("tokens/*.parquet"))
+    require_space(config.store, int(estimate_size(text, lm.tokens, plan).num_bytes(codec)) - stored)
+    inference = partial(inference_mode, state.device, config.precision)
+    with inference():
         _probe(text, lm, plan)
-        planned = staged_record(config, text, lm, plan, codec, command)
-        record = start_set(root, planned, lm.tokens.tokenizer.to_str())
+    planned = staged_record(config, text, lm, plan, codec, command)
+
+    def started(_: TokensRecord) -> None:
         if codec.name == "hidden" and state.is_main_process:
-            write_decoder(root, decoder_of(lm))
-        mine = my_shards(root, record, config, state)
-        _write_shards(root, record, text, lm, plan, [shard for shard in record.shards if shard in mine], max_tokens)
-    state.wait_for_everyone()
-    if not state.is_main_process:
-        return None
-    return finish(root, TokensRecord, lambda complete: TokenSet(root, complete).scores())
+            with inference():
+                write_decoder(root, decoder_of(lm))
+
+    def write(record: TokensRecord, shards: list[Shard]) -> None:
+        with inference():
+            own_shards = [shard for shard in record.shards if shard in shards]
+            _write_shards(root, record, text, lm, plan, own_shards, max_tokens)
+
+    def scores(record: TokensRecord) -> Scores:
+        return TokenSet(root, record).scores()
+
+    job = Job(config.shard_index, config.num_shards)
+    return write_set(root, planned, lm.tokens.tokenizer.to_str(), write, scores, job, state, started)
 
 
 def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
@@ -139,13 +148,13 @@ def _groups(
 ) -> Iterator[pa.Table]:
     """The row groups of a shard, as the teacher goes through its documents; the next are read meanwhile."""
     size, seen = rows_per_group(record.codec), shard.start
-    for sequences in ahead(text.sequences(lm.tokens, shard.split, shard.start, shard.stop)):
+    for sequences in prefetched(text.sequences(lm.tokens, shard.split, shard.start, shard.stop)):
         masked = mask(sequences, plan)
         for start in range(0, len(masked.sequence_R), size):
             part = masked.take(np.arange(start, min(start + size, len(masked.sequence_R))))
             rows = rows_of(sequences, part)
-            said = said_about(lm, record.codec, rows, plan.seed, max_tokens, statistics)
-            yield tokens_table(record.codec, shard.split, rows, said)
+            columns = encoded_predictions(lm, record.codec, rows, plan.seed, max_tokens, statistics)
+            yield tokens_table(record.codec, shard.split, rows, columns)
         now = int(sequences.source_row_N[-1]) + 1
         steps.advance(now - seen)
         seen = now
@@ -164,10 +173,18 @@ def rows_of(sequences: Sequences, masked: Masked) -> MaskedRows:
     )
 
 
-def said_about(
+def encoded_predictions(
     lm: MaskedLm, codec: Codec, rows: MaskedRows, seed: int, max_tokens: int, statistics: Statistics
 ) -> dict[str, pa.Array]:
-    """What a masked LM says about masked rows, in the codec's columns; adds to the statistics.
+    """A masked LM's predictions at the masked positions, in the codec's columns, a value per row.
+
+    Args:
+        lm: the model, on its device; call this inside `inference_mode`.
+        codec: how a prediction is stored.
+        rows: the masked rows, R of them.
+        seed: of the codec's draws.
+        max_tokens: most padded tokens per batch.
+        statistics: what the predictions add up to; it is added to.
 
     Raises:
         TeacherError: if a logit is not finite.

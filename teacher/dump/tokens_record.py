@@ -24,7 +24,7 @@ from pipeline.logit_set.record import (
 )
 from pipeline.logit_set.writer import plan_shards
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size
-from teacher.config import DumpConfig
+from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan, mask
 from teacher.corpus.text import SPLITS, VALIDATION, Text
 from teacher.dump.examples_record import LIBRARIES
@@ -43,7 +43,7 @@ def all_shards(text: Text, rows_per_shard: int) -> tuple[TokensShard, ...]:
 
 
 def staged_record(
-    config: DumpConfig, text: Text, lm: MaskedLm, plan: MaskingPlan, codec: Codec, command: str
+    config: DumpCorpus, text: Text, lm: MaskedLm, plan: MaskingPlan, codec: Codec, command: str
 ) -> TokensRecord:
     """Describes the set that these settings will give; its fingerprint covers all that decides its content."""
     corpus = CorpusRecord(
@@ -90,7 +90,7 @@ def staged_record(
     }
     record = SplitRecord(rows=documents.num_documents, expected_rows=None, rows_sha256=documents.sha256)
     return TokensRecord(
-        name=config.name or text.corpus.name,
+        name=config.set_name(text.corpus.name),
         state="staged",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,

@@ -36,7 +36,7 @@ from pipeline.training.steps import (
     set_learning_rate,
     shuffled_batches,
 )
-from teacher.config import CorpusConfig, FinetuneConfig
+from teacher.config import FinetuneTask
 from teacher.finetune.common import CHECKPOINT, adamw, save_teacher
 from teacher.inference.batches import collate, default_tokens_per_batch, teacher_logits
 from teacher.inference.classifier import Teacher, new_classifier
@@ -73,7 +73,7 @@ class Progress:
 class Loop:
     """What the training loop works with; ``model`` and ``optimizer`` are as Accelerate prepared them."""
 
-    config: FinetuneConfig
+    config: FinetuneTask
     teacher: Teacher
     accelerator: Accelerator
     model: torch.nn.Module
@@ -81,7 +81,7 @@ class Loop:
     progress: Progress
 
 
-def finetune(config: FinetuneConfig, command: str) -> RunRecord:
+def finetune(config: FinetuneTask, command: str) -> RunRecord:
     """Fine-tunes a teacher into ``config.output_dir``, or goes on with it.
 
     Returns:
@@ -92,11 +92,12 @@ def finetune(config: FinetuneConfig, command: str) -> RunRecord:
         DataError: if there is no train split.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
+    config.check()
     task = load_task(config.task, config.manifest)
     source = load_source(task, config.data)
     if "train" not in source.splits:
         raise DataError(f"task {task.name!r}: no train split in {source.description}, nothing to fine-tune on")
-    assert config.objective != "mlm", "that is for a corpus"
+    assert config.objective != "mlm", "check() has refused it"
     target = make_target(task, config.objective)
     make_folder(config.output_dir)
     accelerator = Accelerator()
@@ -117,11 +118,10 @@ def finetune(config: FinetuneConfig, command: str) -> RunRecord:
     return record
 
 
-def _settings(config: FinetuneConfig, task: Task, source: Source, teacher: Teacher) -> dict[str, Any]:
+def _settings(config: FinetuneTask, task: Task, source: Source, teacher: Teacher) -> dict[str, Any]:
     """What decides the result; where rows and encoder lie does not, only what is in them."""
     places = {"task", "data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps"}
-    others = {"objective", "max_steps", "json_output", *CorpusConfig.model_fields}
-    settings = config.model_dump(mode="json", exclude={*places, *others})
+    settings = config.model_dump(mode="json", exclude={*places, "objective", "json_output"})
     settings |= {
         "task": f"{task.name} version {task.version}",
         "target": teacher.target.model_dump(mode="json"),
@@ -145,7 +145,7 @@ def _inputs(loop: Loop, split: Split, numbers: Sequence[int]) -> list[Tokenized]
 
 
 def _train(
-    config: FinetuneConfig, task: Task, teacher: Teacher, splits: dict[str, Split], accelerator: Accelerator
+    config: FinetuneTask, task: Task, teacher: Teacher, splits: dict[str, Split], accelerator: Accelerator
 ) -> list[dict[str, Any]]:
     optimizer = adamw(teacher.model, config.learning_rate, config.weight_decay)
     saved = load_checkpoint(config.output_dir / CHECKPOINT, teacher.model, optimizer)

@@ -24,7 +24,7 @@ from pipeline.training.steps import (
     set_learning_rate,
     shuffled_batches,
 )
-from teacher.config import FinetuneConfig
+from teacher.config import FinetuneCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.text import TRAIN, VALIDATION, Text, masking_plan, open_text
 from teacher.finetune.common import CHECKPOINT, adamw, save_teacher
@@ -46,7 +46,7 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
-def finetune_mlm(config: FinetuneConfig, command: str) -> RunRecord:
+def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
     """Trains a masked LM into ``config.output_dir``, or goes on with it.
 
     Returns:
@@ -58,8 +58,8 @@ def finetune_mlm(config: FinetuneConfig, command: str) -> RunRecord:
         DataError: if there is no text to train on.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
-    config.check_objective()
-    text = open_text(config)
+    config.check()
+    text = open_text(config, config.max_seq_length)
     make_folder(config.output_dir)
     accelerator = Accelerator()
     seed_step(config.seed, 0)
@@ -78,10 +78,10 @@ def finetune_mlm(config: FinetuneConfig, command: str) -> RunRecord:
     return record
 
 
-def _settings(config: FinetuneConfig, text: Text, lm: MaskedLm) -> dict[str, Any]:
+def _settings(config: FinetuneCorpus, text: Text, lm: MaskedLm) -> dict[str, Any]:
     """What decides the result; where text and encoder lie does not."""
-    places = {"task", "data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps"}
-    others = {"num_train_epochs", "max_documents", "json_output"}
+    places = {"data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps"}
+    others = {"max_documents", "json_output"}
     return config.model_dump(mode="json", exclude={*places, *others}) | {
         "corpus": f"{text.corpus.name} version {text.corpus.version}",
         "documents": text.documents.sha256,
@@ -90,7 +90,7 @@ def _settings(config: FinetuneConfig, text: Text, lm: MaskedLm) -> dict[str, Any
     }
 
 
-def _train(config: FinetuneConfig, text: Text, lm: MaskedLm, accelerator: Accelerator) -> list[dict[str, Any]]:
+def _train(config: FinetuneCorpus, text: Text, lm: MaskedLm, accelerator: Accelerator) -> list[dict[str, Any]]:
     optimizer: Any = adamw(lm.model, config.learning_rate, config.weight_decay)
     saved = load_checkpoint(config.output_dir / CHECKPOINT, lm.model, optimizer)
     progress = Progress(**saved) if saved else Progress()
@@ -121,7 +121,7 @@ def _train(config: FinetuneConfig, text: Text, lm: MaskedLm, accelerator: Accele
 
 
 def _check_and_save(
-    config: FinetuneConfig,
+    config: FinetuneCorpus,
     lm: MaskedLm,
     optimizer: Any,
     progress: Progress,
@@ -140,7 +140,7 @@ def _check_and_save(
 
 
 def _batches(
-    config: FinetuneConfig, text: Text, lm: MaskedLm, plan: MaskingPlan, progress: Progress, accelerator: Accelerator
+    config: FinetuneCorpus, text: Text, lm: MaskedLm, plan: MaskingPlan, progress: Progress, accelerator: Accelerator
 ) -> Iterator[tuple[Masked, list[int]]]:
     """The batches from where ``progress`` stands on, which it keeps up to date; each process takes every n-th."""
     processes, rank = accelerator.num_processes, accelerator.process_index
@@ -156,7 +156,7 @@ def _batches(
             yield masked, batches[(number * processes + rank) % len(batches)]
 
 
-def _pool(config: FinetuneConfig, text: Text, lm: MaskedLm, plan: MaskingPlan, pool: int) -> Masked:
+def _pool(config: FinetuneCorpus, text: Text, lm: MaskedLm, plan: MaskingPlan, pool: int) -> Masked:
     """Masked sequences of random blocks of documents; each pass over the corpus masks them anew."""
     total = text.documents.num_documents
     blocks = -(-total // BLOCK_DOCUMENTS)

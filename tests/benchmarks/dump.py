@@ -18,7 +18,7 @@ from pipeline.bench.timing import interleaved
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
-from teacher.config import DumpConfig, Precision
+from teacher.config import DumpTask, Precision
 from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
 from teacher.inference.batches import CPU_TOKENS_PER_BATCH, collate, token_budget_batches
@@ -40,7 +40,7 @@ MANIFEST = {
 def alternatives(folder: Path, rows: int, precision: Precision) -> dict[str, Callable[[], object]]:
     """The batches of every shard run through the teacher, and the whole dump."""
     task, texts = _write_task(folder, rows)
-    config = DumpConfig.from_flags(
+    config = DumpTask.from_flags(
         manifest=folder / "generated.yaml",
         data=folder,
         model_name_or_path=str(folder / "teacher"),

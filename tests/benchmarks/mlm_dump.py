@@ -13,7 +13,7 @@ from pipeline.logit_set.parts import Codec
 from pipeline.logit_set.tokens import MaskedRows, no_statistics, tokens_table
 from teacher.corpus.masking import MaskingPlan, mask, uniform_weights
 from teacher.corpus.sequences import Sequences
-from teacher.dump.tokens import said_about
+from teacher.dump.tokens import encoded_predictions
 from teacher.inference.batches import token_budget_batches
 from teacher.inference.masked_lm import MaskedLm, MlmTokenizer, predict_masked
 from teacher.inference.precision import inference_mode
@@ -57,7 +57,7 @@ def alternatives() -> dict[str, Callable[[], object]]:
 
     def dump(codec: Codec) -> None:
         with inference_mode(torch.device("cpu"), "bf16"):
-            tokens_table(codec, "train", rows, said_about(lm, codec, rows, 42, MAX_TOKENS, no_statistics()))
+            tokens_table(codec, "train", rows, encoded_predictions(lm, codec, rows, 42, MAX_TOKENS, no_statistics()))
 
     return {
         "plain forward, every position decoded": plain,

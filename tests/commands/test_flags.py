@@ -9,8 +9,9 @@ from transformers import TrainingArguments
 from typer.testing import CliRunner
 
 from pipeline.cli import app
+from pipeline.config import Config, flag_help
 from student.config import TrainConfig
-from teacher.config import FinetuneConfig
+from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 TRAINING = (
     "--task --logits --mix --store --output-dir --where --query --recipe --init-from --embedding --bidirectional "
@@ -66,6 +67,7 @@ FLAGS = {
     "corpora": "--json",
     "corpora show": "name --manifest --json",
 }
+MODEL = ["--model-name-or-path", "x", "--output-dir", "y"]
 HUGGING_FACE = {
     "num_train_epochs",
     "learning_rate",
@@ -117,7 +119,7 @@ def test_flags_are_those_promised() -> None:
 def test_flags_that_hugging_face_has_are_spelled_as_there() -> None:
     theirs = {field.name for field in dataclasses.fields(TrainingArguments)}
     assert theirs >= HUGGING_FACE
-    assert set(FinetuneConfig.model_fields) >= HUGGING_FACE
+    assert set(FinetuneTask.model_fields) >= HUGGING_FACE
     assert set(TrainConfig.model_fields) >= HUGGING_FACE - {"weight_decay", "save_steps"}
 
 
@@ -141,9 +143,67 @@ def test_all_wrong_flags_are_told_at_once() -> None:
     result = CliRunner().invoke(app, ["teacher-dump", "--task", "sst2", *arguments])
     assert result.exit_code == 2
     assert "wrong flags: 4 problems" in result.stderr
-    lines = [line for line in result.stderr.splitlines() if line.startswith("  - ")]
-    assert [line.split(":")[0].removeprefix("  - ") for line in lines] == list(flags)
-    assert all(value in line for value, line in zip(flags.values(), lines, strict=True))
+    lines = [line.removeprefix("  - ") for line in result.stderr.splitlines() if line.startswith("  - ")]
+    assert {line.split(":")[0] for line in lines} == flags.keys()
+    assert all(flags[line.split(":")[0]] in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        (
+            ["teacher-dump", "--task", "sst2", "--codec", "topk", "--top-k", "5", "--rows-per-shard", "0"],
+            {
+                "--codec: is for a corpus, not for a task",
+                "--top-k: is for a corpus, not for a task",
+                "--rows-per-shard",
+            },
+        ),
+        (
+            ["teacher-dump", "--corpus", "tiny", "--task", "sst2", "--splits", "train", "--augment", "tinybert"],
+            {f"{flag}: is for a task, not for a corpus" for flag in ("--task", "--splits", "--augment")},
+        ),
+        (
+            ["teacher-dump", "--corpus", "tiny", "--num-variants", "2", "--extend", "x"],
+            {f"{flag}: is for a task, not for a corpus" for flag in ("--num-variants", "--extend")},
+        ),
+        (
+            ["finetune-teacher", *MODEL, "--objective", "mlm", "--corpus", "tiny", "--num-train-epochs", "2"],
+            {"--num-train-epochs: is for a task, not for a corpus"},
+        ),
+        (
+            ["finetune-teacher", *MODEL, "--task", "sst2", "--max-steps", "2", "--masking", "uniform"],
+            {f"{flag}: is for a corpus, not for a task" for flag in ("--max-steps", "--masking")},
+        ),
+        (["finetune-teacher", *MODEL, "--objective", "mlm"], {"--objective mlm and --corpus go together"}),
+        (["finetune-teacher", *MODEL, "--corpus", "tiny"], {"--objective mlm and --corpus go together"}),
+        (["teacher-dump", "--task", "sst2", "--signal", "mlm"], {"--signal mlm and --corpus go together"}),
+        (["teacher-dump", "--task", "sst2", "--seed", "1"], {"--seed: is for a corpus, not for a task"}),
+        (["teacher-dump", "--plan", "--extend", "x"], {"--plan: cannot tell what --extend saves"}),
+    ],
+)
+def test_flags_of_the_other_kind_are_refused_all_at_once(arguments: list[str], problems: set[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert [problem for problem in problems if problem not in result.stderr] == []
+    assert f"{len(problems)} problems" in result.stderr or len(problems) == 1
+
+
+@pytest.mark.parametrize("kinds", [(DumpTask, DumpCorpus), (FinetuneTask, FinetuneCorpus)])
+def test_a_flag_of_several_kinds_is_the_same_in_all(kinds: tuple[type[Config], ...]) -> None:
+    one, other = (kind.model_fields for kind in kinds)
+    for name in one.keys() & other.keys():
+        assert (one[name].annotation, one[name].metadata) == (other[name].annotation, other[name].metadata)
+        assert one[name].get_default(call_default_factory=True) == other[name].get_default(call_default_factory=True)
+        assert flag_help(kinds[0], name) == flag_help(kinds[1], name)
+
+
+def test_other_help_texts_are_for_flags_that_are_there() -> None:
+    classes = [Config]
+    for config in classes:
+        classes += config.__subclasses__()
+        assert config.helps.keys() <= config.model_fields.keys()
+    assert len(classes) > 40
 
 
 def test_one_wrong_flag_is_one_line() -> None:
@@ -158,7 +218,7 @@ def test_one_wrong_flag_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "flag"),
     [
-        (["finetune-teacher", "--task", "sst2"], "--model-name-or-path"),
+        (["finetune-teacher", "--task", "sst2", "--output-dir", "x"], "--model-name-or-path"),
         (["teacher-dump", "--precision", "fp8"], "--precision"),
         (["teacher-dump", "--max-seq-len", "3"], "--max-seq-length"),
     ],

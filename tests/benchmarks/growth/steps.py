@@ -19,7 +19,7 @@ from pipeline.sql.gate import select
 from student.config import TrainConfig
 from student.train.train import train
 from student.train.training_data import load_data
-from teacher.config import DumpConfig, FinetuneConfig
+from teacher.config import DumpTask, FinetuneTask
 from teacher.dump.examples import dump
 from teacher.finetune.classifier import finetune
 
@@ -34,13 +34,13 @@ def _task(folder: Path) -> dict[str, object]:
 def _dump(folder: Path) -> None:
     places = {"model_name_or_path": str(folder / "teacher"), "store": folder / "store"}
     # its label order is random, and told to be right
-    dump(DumpConfig.from_flags(**_task(folder), **places, teacher_labels="no,yes"), COMMAND)
+    dump(DumpTask.from_flags(**_task(folder), **places, teacher_labels="no,yes"), COMMAND)
 
 
 def _finetune(folder: Path) -> None:
     places = {"model_name_or_path": str(folder / "bert"), "output_dir": folder / "finetuned"}
     settings = {"num_train_epochs": 1, "per_device_train_batch_size": 256}
-    finetune(FinetuneConfig.from_flags(**_task(folder), **places, **settings), COMMAND)
+    finetune(FinetuneTask.from_flags(**_task(folder), **places, **settings), COMMAND)
 
 
 def _verify(folder: Path) -> None:

@@ -12,10 +12,10 @@ import torch
 from typer.testing import Result
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.logit_set.config import DiffConfig
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import write_set_record
 from pipeline.logit_set.writer import finish_set
+from pipeline.query.config import DiffConfig
 from pipeline.query.diff import Diff, diff
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
-from pipeline.training.run_record import finish_run, read_run_record, start_run
+from pipeline.training.run_record import finish_run, kind_of_folder, read_run_record, start_run
 
 SETTINGS = {"seed": 1, "learning_rate": 5e-4, "where": None, "sizes": [20, 400], "name": "é"}
 
@@ -74,3 +74,12 @@ def test_damaged_record(tmp_path: Path, text: str | bytes, message: str) -> None
 def test_missing_record(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=f"{tmp_path.name}: not a run: it has no run\\.json"):
         read_run_record(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"), [([], None), (["run.json"], "run"), (["sweep.json"], "sweep"), (["distill.json"], None)]
+)
+def test_a_folder_is_what_its_record_says(tmp_path: Path, files: list[str], kind: str | None) -> None:
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    assert kind_of_folder(tmp_path) == kind

@@ -27,7 +27,8 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> MlmTokenizer:
 def text_of(folder: Path, documents: list[str], **changes: Any) -> Text:
     path = folder / "text.txt"
     path.write_text("".join(f"{document}\n" for document in documents))
-    return open_text(corpus_config(folder, folder / "store", data=path, **{"min_seq_length": 3} | changes))
+    config = corpus_config(folder, folder / "store", data=path, **{"min_seq_length": 3} | changes)
+    return open_text(config, config.max_seq_length)
 
 
 def pieces(text: Text, tokens: MlmTokenizer, split: str, start: int, stop: int) -> list[tuple[int, int, str]]:
@@ -43,11 +44,10 @@ def weight(plan: MaskingPlan, tokens: MlmTokenizer, word: str) -> float:
 
 
 @pytest.mark.parametrize("every", [2, 5, 200])
-def test_every_so_many_documents_one_is_held_out(every: int, tmp_path: Path) -> None:
-    config = corpus_config(tmp_path, tmp_path, validation_every=every)
-    assert [row for row in range(1000) if in_split(row, "validation", config)] == list(range(0, 1000, every))
+def test_every_so_many_documents_one_is_held_out(every: int) -> None:
+    assert [row for row in range(1000) if in_split(row, "validation", every)] == list(range(0, 1000, every))
     for row in range(1000):
-        assert in_split(row, "train", config) != in_split(row, "validation", config)
+        assert in_split(row, "train", every) != in_split(row, "validation", every)
 
 
 def test_splits_share_out_the_sentences(tmp_path: Path, tokens: MlmTokenizer) -> None:
@@ -63,7 +63,7 @@ def test_splits_share_out_the_sentences(tmp_path: Path, tokens: MlmTokenizer) ->
 def test_sentences_of_ranges_make_up_those_of_the_whole(
     work: Path, corpus_file: Path, tokens: MlmTokenizer, split: str
 ) -> None:
-    text = open_text(corpus_config(work, work / "unused", data=corpus_file))
+    text = open_text(corpus_config(work, work / "unused", data=corpus_file), 32)
     ends = [0, 17, 18, 40, 60]
     found = [pieces(text, tokens, split, low, high) for low, high in itertools.pairwise(ends)]
     assert [*itertools.chain(*found)] == pieces(text, tokens, split, 0, 60) != []
@@ -126,7 +126,7 @@ def test_documents_beyond_the_maximum_are_not_counted(tmp_path: Path, tokens: Ml
 def test_teacher_is_the_one_named_or_the_corpus_own(work: Path, corpus_file: Path, tmp_path: Path) -> None:
     def name(**changes: Any) -> tuple[str, str | None]:
         config = corpus_config(work, tmp_path, data=corpus_file, **changes)
-        return config.teacher_for(open_text(config).corpus)
+        return config.teacher_for(open_text(config, 32).corpus)
 
     assert name(model_name_or_path="me/mine", model_revision="v2") == ("me/mine", "v2")
     assert name(corpus="wikitext", model_name_or_path=None) == ("bert-base-uncased", None)
@@ -142,4 +142,4 @@ def test_text_that_cannot_be_opened(work: Path, corpus_file: Path, tmp_path: Pat
         ({"data": tmp_path / "gone"}, DataError, "gone: no such file or folder"),
     ):
         with pytest.raises(error, match=message):
-            open_text(corpus_config(work, tmp_path, **{"data": corpus_file} | changes))
+            open_text(corpus_config(work, tmp_path, **{"data": corpus_file} | changes), 32)

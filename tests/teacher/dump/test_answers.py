@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import teacher.dump.answers
 from pipeline.arrays import Floats
 from pipeline.text.tokenizer import Tokenized
-from teacher.dump.answers import ask_once, known, nothing_known
+from teacher.dump.answers import Known, logits_once
 from teacher.inference.classifier import Teacher
 
 FAKE = cast("Teacher", SimpleNamespace(target=SimpleNamespace(num_logits=2)))
@@ -44,9 +44,9 @@ def hashes(texts: Sequence[str]) -> list[bytes]:
 
 def ask(texts: Sequence[str], said: Sequence[str] = ()) -> tuple[Floats, list[int]]:
     done: list[int] = []
-    there = known(hashes(said), -answers(said)) if said else nothing_known(FAKE)
+    known = Known.of(hashes(said), -answers(said)) if said else Known.empty(FAKE.target.num_logits)
     inputs = cast("Sequence[Tokenized]", texts)
-    return ask_once(FAKE, inputs, hashes(texts), there, 100, done.append), done
+    return logits_once(FAKE, inputs, hashes(texts), known, 100, done.append), done
 
 
 def test_each_text_is_asked_about_once_in_the_order_of_the_rows() -> None:
@@ -67,9 +67,9 @@ def test_what_is_known_is_not_asked() -> None:
 
 
 def test_of_several_answers_the_first_counts() -> None:
-    said = known(hashes(["a", "b", "a"]), np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32))
-    assert said.logits_KC[said.find(np.array(hashes(["a", "b"])))].tolist() == [[1, 2], [3, 4]]
-    assert said.find(np.array(hashes(["c"]))).tolist() == [-1]
+    known = Known.of(hashes(["a", "b", "a"]), np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32))
+    assert known.logits_KC[known.find(np.array(hashes(["a", "b"])))].tolist() == [[1, 2], [3, 4]]
+    assert known.find(np.array(hashes(["c"]))).tolist() == [-1]
 
 
 @given(texts=st.lists(st.sampled_from("abcdefgh") | st.text(max_size=3), max_size=30), data=st.data())

@@ -5,8 +5,6 @@ from transformers import BertConfig
 
 from pipeline.errors import ConfigError
 from pipeline.logit_set.reader import LogitSet
-from teacher.config import DumpConfig
-from teacher.dump.examples import read_rows
 from teacher.dump.plan_examples import Plan, estimate
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 
@@ -14,8 +12,7 @@ SPLITS = ("train", "validation")
 
 
 def plan(work: Path, store: Path, task: str = "opinion", **changes: object) -> Plan:
-    config: DumpConfig = dump_config(work, task, store, **changes)
-    return estimate(config, *read_rows(config))
+    return estimate(dump_config(work, task, store, **changes))
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from teacher.dump.prefetch import ahead, begin, behind
+from teacher.dump.prefetch import prefetched, start, write_behind
 
 PATIENCE_S = 60  # after which a test that waits in vain fails
 
 
 def test_a_job_runs_beside_the_caller_and_gives_its_result() -> None:
     go = threading.Event()
-    result = begin(lambda: go.wait(PATIENCE_S) and threading.current_thread().daemon)
+    result = start(lambda: go.wait(PATIENCE_S) and threading.current_thread().daemon)
     go.set()  # would come too late if the job had to end first
     assert result() is True
 
@@ -23,7 +23,7 @@ def test_the_error_of_a_job_comes_to_who_waits(error: BaseException) -> None:
         raise error
 
     with pytest.raises(type(error)) as caught:
-        begin(fail)()
+        start(fail)()
     assert caught.value is error
 
 
@@ -35,7 +35,7 @@ def test_the_next_item_is_made_while_this_one_is_worked_on_and_no_more() -> None
             event.set()
             yield number
 
-    coming = ahead(items())
+    coming = prefetched(items())
     for number in range(3):
         assert next(coming) == number
         assert made[number + 1].wait(PATIENCE_S)
@@ -44,8 +44,8 @@ def test_the_next_item_is_made_while_this_one_is_worked_on_and_no_more() -> None
 
 
 def test_none_and_nothing_are_items_and_no_items() -> None:
-    assert list(ahead(iter([None, 0, None]))) == [None, 0, None]
-    assert list(ahead(iter([]))) == []
+    assert list(prefetched(iter([None, 0, None]))) == [None, 0, None]
+    assert list(prefetched(iter([]))) == []
 
 
 def test_an_error_comes_after_the_items_before_it() -> None:
@@ -53,7 +53,7 @@ def test_an_error_comes_after_the_items_before_it() -> None:
         yield 1
         raise ValueError("the second")
 
-    coming = ahead(items())
+    coming = prefetched(items())
     assert next(coming) == 1
     with pytest.raises(ValueError, match="the second"):
         next(coming)
@@ -72,7 +72,7 @@ def test_work_is_done_in_order_while_the_next_item_is_made() -> None:
         begun.set()
         done.append(item)
 
-    behind(items(), work)
+    write_behind(items(), work)
     assert done == [1, 2, 3]
 
 
@@ -88,7 +88,7 @@ def test_work_that_fails_stops_the_items() -> None:
         raise OSError(f"disk full at {item}")
 
     with pytest.raises(OSError, match="disk full at 0"):
-        behind(items(), work)
+        write_behind(items(), work)
     assert made == [0, 1]
 
 
@@ -105,5 +105,5 @@ def test_work_begun_is_finished_if_the_next_item_fails() -> None:
         done.append(item)
 
     with pytest.raises(ValueError, match="the second"):
-        behind(items(), work)
+        write_behind(items(), work)
     assert done == [1]

@@ -16,7 +16,7 @@ from pipeline.tasks.target import Target, gold_arrays, predicted_scores
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
 from pipeline.training.run_record import RunRecord, read_run_record
-from teacher.config import FinetuneConfig
+from teacher.config import FinetuneTask
 from teacher.finetune.classifier import finetune
 from teacher.inference.batches import teacher_logits
 from teacher.inference.classifier import load_teacher
@@ -43,7 +43,7 @@ def run(work: Path, tmp_path: Path) -> Run:
             "per_device_train_batch_size": 16,
             "max_seq_length": 32,
         }
-        return finetune(FinetuneConfig.from_flags(**settings | changes), "distill finetune-teacher")
+        return finetune(FinetuneTask.from_flags(**settings | changes), "distill finetune-teacher")
 
     return run_it
 

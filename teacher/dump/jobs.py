@@ -1,0 +1,100 @@
+"""Writing a set with several processes and jobs: who writes which shards, and who finishes it.
+
+Every process comes to the same plan and stages it, or opens what another has staged. Then each takes its share of the
+shards that are not there yet. Whoever sees all shards there finishes the set. A shard may be written anywhere, in any
+order: what places shards by other rules calls `write` for each of them, between `start_set` and `finish`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from accelerate import PartialState
+
+from pipeline import console
+from pipeline.logit_set.record import M, Scores, SetRecord, Shard, read_kind
+from pipeline.logit_set.writer import complete_set, finish_set, reopen_set, start_set, unfinished_shards
+
+
+@dataclass(frozen=True)
+class Job:
+    """One of ``count`` commands that share a set's shards: every ``count``-th from ``index`` is its own."""
+
+    index: int = 0
+    count: int = 1
+
+
+def write_set(
+    root: Path,
+    planned: M,
+    tokenizer_json: str,
+    write: Callable[[M, list[Shard]], None],
+    scores: Callable[[M], Scores],
+    job: Job,
+    state: PartialState,
+    started: Callable[[M], None] = lambda record: None,
+) -> M | None:
+    """Writes this process's share of a set, and finishes the set if that was the last of it.
+
+    Args:
+        root: the set's folder.
+        planned: its staged record with all shards.
+        tokenizer_json: content for ``tokenizer.json``.
+        write: asks the teacher, and writes these shards of the record on disk.
+        scores: the teacher's metrics per split, from the complete set.
+        job: which of the shards this command may write.
+        state: of the processes of this command, which share them.
+        started: puts into the folder what the set needs besides its shards, before any is looked for.
+
+    Returns:
+        The record; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
+
+    Raises:
+        FingerprintMismatchError: if the folder holds a set with other settings.
+        DataError: if the folder cannot be written.
+    """
+    record = start_set(root, planned, tokenizer_json)
+    started(record)
+    shards = my_shards(root, record, job, state)
+    if shards:
+        write(record, shards)
+    state.wait_for_everyone()
+    if not state.is_main_process:
+        return None
+    return finish(root, type(planned), scores)
+
+
+def my_shards(root: Path, record: SetRecord, job: Job, state: PartialState) -> list[Shard]:
+    """This process's share: every n-th shard of this job that is still to be written."""
+    state.wait_for_everyone()
+    missing = unfinished_shards(root, record)
+    state.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
+    if missing and record.state != "staged" and state.is_main_process:
+        reopen_set(root, record, missing)
+    unfinished = {shard.path for shard in missing}
+    if len(unfinished) < len(record.shards):
+        console.note(f"{len(record.shards) - len(unfinished)} of {len(record.shards)} shards are there already")
+    todo = [shard for shard in record.shards[job.index :: job.count] if shard.path in unfinished]
+    return todo[state.process_index :: state.num_processes]
+
+
+def finish(root: Path, kind: type[M], scores: Callable[[M], Scores]) -> M:
+    """Completes and verifies a set once all its shards are there.
+
+    Args:
+        root: the set.
+        kind: of its record.
+        scores: the teacher's metrics per split, from the complete set.
+
+    Returns:
+        The record: ``verified``, or ``staged`` while shards are missing.
+    """
+    record = read_kind(root, kind, "another set has taken its place")
+    missing = unfinished_shards(root, record)
+    if missing:
+        console.note(f"{len(missing)} of {len(record.shards)} shards are left to other jobs")
+        return record
+    if record.state == "verified":
+        return record
+    complete = complete_set(root, record)
+    return finish_set(root, complete, scores(complete))
