@@ -35,7 +35,8 @@ def describe_config(config: StudentConfig) -> dict[str, Any]:
     """What `describe` returns, for an architecture; needs no memory for its weights."""
     with torch.device("meta"):
         student = Student(config)
-    parts: dict[str, nn.Module] = dict(student.encoder.named_children()) | {"head": student.head}
+    tables = {name: part for name, part in student.encoder.named_children() if name != "rows"}
+    parts: dict[str, nn.Module] = tables | {"head": student.head}
     return {
         "architecture": {"task": config.task, **summary(config), "logits": str(config.target.num_logits)},
         "parameters": {name: num_parameters(part) for name, part in parts.items()} | {"total": num_parameters(student)},

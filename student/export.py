@@ -67,18 +67,21 @@ def export(config: ExportConfig) -> dict[str, Any]:
 
 @torch.no_grad()
 def with_small_tables(student: Student, dtype: SmallDtype) -> Student:
-    """The same student with its tables stored as ``dtype``, for inference only.
+    """The same student with the used rows of its tables stored as ``dtype``, for inference only.
 
     Raises:
         ConfigError: if a number is too large for it.
     """
-    small = Student(student.config.model_copy(update={"table_dtype": dtype}))
+    used_R = student.encoder.used_ids()
+    small = Student(student.config.model_copy(update={"table_dtype": dtype, "used_rows": len(used_R)}))
     small.head.load_state_dict(student.head.state_dict())
+    assert small.encoder.rows is not None
+    small.encoder.rows.set_tokens(used_R)
     for part, small_part in zip(student.encoder.parts(), small.encoder.parts(), strict=True):
         assert isinstance(part.table, nn.Embedding)
         assert isinstance(small_part.table, SmallTable)
-        small_part.table.fill(part.table.weight)
-        if not small_part.table.residual_VF.isfinite().all():
+        small_part.table.fill(part.table.weight[used_R])
+        if not small_part.table.residual_RF.isfinite().all():
             raise ConfigError(f"--tables {dtype}: the tables hold numbers beyond its range; use int8")
     small.companions = dict(student.companions)
     return small.eval()

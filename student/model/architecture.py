@@ -30,6 +30,8 @@ class EncoderConfig(BaseModel):
         matrix_size: side of the matrices; 0 for none (CBOW).
         vector_size: size of the vectors; 0 for none (CMOW).
         table_dtype: how the embedding tables are stored.
+        used_rows: how many tokens have a row that training has changed, the padding among them; all others are
+            neutral, and tables that are not of float32 have no row for them. None if that was not counted.
         tokenizer_sha256: the tokenizer its ids belong to.
     """
 
@@ -45,13 +47,21 @@ class EncoderConfig(BaseModel):
     bidirectional: bool
     initializer_range: float = Field(0.01, ge=0)
     table_dtype: TableDtype = "float32"
+    used_rows: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
     def _has_its_sizes(self) -> Self:
         for name in SIZES:
             if (getattr(self, name) > 0) != (name in ENCODERS[self.embedding].sizes):
                 raise ValueError(f"{name} is {getattr(self, name)}, which does not fit embedding {self.embedding!r}")
+        if self.used_rows is not None and self.used_rows > self.num_tokens:
+            raise ValueError(f"used_rows is {self.used_rows}, more than the {self.num_tokens} tokens")
         return self
+
+    @property
+    def num_tokens(self) -> int:
+        """The vocabulary, and a padding past its end."""
+        return max(self.vocabulary_size, self.pad_id + 1)
 
 
 class StudentConfig(EncoderConfig):
@@ -108,9 +118,18 @@ def summary(config: StudentConfig) -> dict[str, str]:
     words = {"embedding": embedding_summary(config)}
     if config.table_dtype != "float32":
         words["tables"] = f"{config.table_dtype} tables"
+    if config.used_rows is not None:
+        words["tokens"] = used_summary(config)
     if config.is_pair:
         words["pairs"] = PAIRINGS[config.pairing].words
     return words | {"head": HEADS[config.head].words + width}
+
+
+def used_summary(config: EncoderConfig) -> str:
+    """How many tokens were trained, in words."""
+    if config.used_rows is None:
+        return "tokens not counted"
+    return f"{config.used_rows:,} of {config.num_tokens:,} tokens trained, the others neutral"
 
 
 def embedding_summary(config: EncoderConfig) -> str:

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from student.config import TableDtype
 from student.kernels.reference import GROUP, Tables, exported_product
-from student.model.products import GradientTaker, reduce, scan
-from student.model.tables import SmallTable, TokenTable, trained_table
+from student.model.products import NO_PADDING, GradientTaker, reduce, scan
+from student.model.tables import RowIndex, SmallTable, TokenTable, trained_table
 
 if TYPE_CHECKING:
     from student.model.architecture import EncoderConfig
@@ -63,6 +63,7 @@ class Encoder(nn.Module):
         pad_id: the neutral token.
         initializer_range: standard deviation of the initial noise.
         table_dtype: how the tables are stored; only float32 can be trained.
+        used_rows: rows of tables that are stored smaller. (default: one for each token)
     """
 
     def __init__(
@@ -74,13 +75,15 @@ class Encoder(nn.Module):
         pad_id: int,
         initializer_range: float = 0.01,
         table_dtype: TableDtype = "float32",
+        used_rows: int | None = None,
     ) -> None:
         super().__init__()
+        num_rows = used_rows or vocabulary_size
 
         def table(neutral_F: torch.Tensor) -> TokenTable:
             if table_dtype == "float32":
                 return trained_table(neutral_F, vocabulary_size, pad_id, initializer_range)
-            return SmallTable(neutral_F, vocabulary_size, table_dtype)
+            return SmallTable(neutral_F, num_rows, table_dtype)
 
         def product() -> MatrixProduct:
             return MatrixProduct(table(torch.eye(matrix_size).flatten()), matrix_size)
@@ -90,6 +93,7 @@ class Encoder(nn.Module):
         self.vectors = VectorSum(table(torch.zeros(vector_size))) if vector_size else None
         self.forward_matrices = product() if matrix_size else None
         self.backward_matrices = product() if two_ways else None
+        self.rows = None if table_dtype == "float32" else RowIndex(vocabulary_size, num_rows, pad_id)
         self.size = vector_size + matrix_size**2 * (1 + two_ways)
         self.token_size = self.size + (vector_size if two_ways else 0)
 
@@ -97,13 +101,14 @@ class Encoder(nn.Module):
     def of(cls, config: "EncoderConfig") -> "Encoder":
         """The encoder that a configuration describes; a padding id past the vocabulary gets a row of its own."""
         return cls(
-            max(config.vocabulary_size, config.pad_id + 1),
+            config.num_tokens,
             config.matrix_size,
             config.vector_size,
             config.bidirectional,
             config.pad_id,
             config.initializer_range,
             config.table_dtype,
+            config.used_rows,
         )
 
     def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
@@ -121,8 +126,8 @@ class Encoder(nn.Module):
         Returns:
             features_NF, float32, F = `size`.
         """
-        tables, ids_T = self._tables(ids_T)
-        return reduce(tables, ids_T, starts_S, self.pad_id, rows)
+        tables, rows_T, padding = self._tables(ids_T)
+        return reduce(tables, rows_T, starts_S, padding, rows)
 
     def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """What has been read up to each token, and for both directions what is read from the end back to it.
@@ -133,8 +138,8 @@ class Encoder(nn.Module):
         Returns:
             features_TP, float32, P = `token_size`, for arguments as of `reduce`.
         """
-        tables, ids_T = self._tables(ids_T)
-        return scan(tables, ids_T, starts_S, self.pad_id, rows)
+        tables, rows_T, padding = self._tables(ids_T)
+        return scan(tables, rows_T, starts_S, padding, rows)
 
     def per_token(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """`scan`, padded: beyond its end a sequence has been read as a whole, and nothing is read back to there.
@@ -174,6 +179,8 @@ class Encoder(nn.Module):
     def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
         """Returns features_BF as `forward` does, in a graph of torch's own operators for any L up to ``longest``."""
         parts = []
+        if self.rows is not None:
+            ids_BL = self.rows(ids_BL)
         if self.vectors is not None:
             parts.append(self.vectors(ids_BL))
         if self.forward_matrices is not None:
@@ -182,14 +189,34 @@ class Encoder(nn.Module):
             parts.append(self.backward_matrices(ids_BL.flip(1), longest))
         return torch.cat(parts, dim=1)
 
-    def _tables(self, ids_T: torch.Tensor) -> tuple[Tables, torch.Tensor]:
-        """What the kernels read, and the ids into it."""
+    def _tables(self, ids_T: torch.Tensor) -> tuple[Tables, torch.Tensor, int]:
+        """The tables that the kernels read, the rows in them [T], and which row gets no gradient."""
         parts = (self.vectors, self.forward_matrices, self.backward_matrices)
+        padding = self.pad_id
+        if self.rows is not None:
+            ids_T, padding = self.rows(ids_T), NO_PADDING
         if any(part is not None and part.table.weight.dtype == torch.int8 for part in parts):  # no kernel reads int8
-            vectors, forward, backward = (None if part is None else part.table(ids_T) for part in parts)
-            return (vectors, forward, backward), torch.arange(len(ids_T), device=ids_T.device)
+            gathered = ids_T if len(ids_T) else ids_T.new_zeros(1)  # kernels take no tables without rows
+            vectors, forward, backward = (None if part is None else part.table(gathered) for part in parts)
+            return (vectors, forward, backward), torch.arange(len(ids_T), device=ids_T.device), padding
         vectors, forward, backward = (None if part is None else part.table.weight for part in parts)
-        return (vectors, forward, backward), ids_T
+        return (vectors, forward, backward), ids_T, padding
+
+    @torch.no_grad()
+    def used_ids(self) -> torch.Tensor:
+        """The tokens whose rows are not all neutral, and the padding: int64 [R], rising. Of trained tables."""
+        weights = [table.weight for table in self.tables()]
+        is_used_V = torch.zeros(len(weights[0]), dtype=torch.bool, device=weights[0].device)
+        for weight_VX in weights:
+            is_used_V |= (weight_VX != weight_VX[self.pad_id]).any(dim=1)
+        is_used_V[self.pad_id] = True
+        return is_used_V.nonzero().squeeze(1)
+
+    @torch.no_grad()
+    def neutralise(self, is_neutral_V: torch.Tensor) -> None:
+        """Makes the rows of these tokens (bool, one for each) neutral in all tables."""
+        for table in self.tables():
+            table.weight[is_neutral_V.to(table.weight.device)] = table.weight[self.pad_id].clone()
 
     def parts(self) -> list[VectorSum | MatrixProduct]:
         """What the representation is put together from, in its order."""

@@ -127,8 +127,8 @@ class Student(nn.Module, PyTorchModelHubMixin):
 
 
 def num_parameters(module: nn.Module) -> int:
-    """How many numbers were trained, those that are now stored smaller included."""
-    small = (part.residual_VF.numel() for part in module.modules() if isinstance(part, SmallTable))
+    """How many numbers a module's parameters have, those that are stored smaller included."""
+    small = (part.residual_RF.numel() for part in module.modules() if isinstance(part, SmallTable))
     return sum(p.numel() for p in module.parameters()) + sum(small)
 
 

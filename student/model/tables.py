@@ -3,7 +3,10 @@
 Rows are small deviations from a neutral row (the zero vector, the identity matrix), which is the padding's. The stored
 form keeps only the deviations: at the same number of bytes a matrix is many times more exact than if stored itself.
 
-Shapes: V vocabulary, F features, any shape of ids.
+A token that was never trained is neutral, too, as it says nothing: the small tables have no row for it. It shares the
+padding's, see `RowIndex`.
+
+Shapes: V vocabulary, R rows that are stored, F features, any shape of ids.
 """
 
 from collections.abc import Sequence
@@ -11,6 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from student.kernels.compiled import use_huge_pages
 
@@ -34,42 +38,86 @@ class SmallTable(nn.Module):
 
     Args:
         neutral_F: float32, what a deviation is added to.
-        vocabulary_size: number of rows.
+        num_rows: R.
         dtype: how a deviation is stored.
     """
 
-    residual_VF: torch.Tensor
-    scale_V: torch.Tensor
+    residual_RF: torch.Tensor
+    scale_R: torch.Tensor
     neutral_F: torch.Tensor
 
-    def __init__(self, neutral_F: torch.Tensor, vocabulary_size: int, dtype: SmallDtype) -> None:
+    def __init__(self, neutral_F: torch.Tensor, num_rows: int, dtype: SmallDtype) -> None:
         super().__init__()
         self.dtype = dtype
-        self.register_buffer("residual_VF", torch.zeros(vocabulary_size, len(neutral_F), dtype=DTYPES[dtype]))
-        self.register_buffer("scale_V", torch.ones(vocabulary_size))
+        self.register_buffer("residual_RF", torch.zeros(num_rows, len(neutral_F), dtype=DTYPES[dtype]))
+        self.register_buffer("scale_R", torch.ones(num_rows))
         self.register_buffer("neutral_F", neutral_F, persistent=False)
 
     @property
     def weight(self) -> torch.Tensor:
-        """What is stored, deviations [V, F]; of int8, without their scale."""
-        return self.residual_VF
+        """What is stored, deviations [R, F]; of int8, without their scale."""
+        return self.residual_RF
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Returns the rows of ids, float32, with F as the last axis."""
-        return self.neutral_F + self.scale_V[ids].unsqueeze(-1) * self.residual_VF[ids].float()
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Returns the table's rows of these numbers, float32, with F as the last axis."""
+        return self.neutral_F + self.scale_R[rows].unsqueeze(-1) * self.residual_RF[rows].float()
 
     @torch.no_grad()
-    def fill(self, weight_VF: torch.Tensor) -> None:
-        """Stores the rows of a trained table, each rounded to its nearest value."""
-        residual_VF = weight_VF - self.neutral_F
+    def fill(self, weight_RF: torch.Tensor) -> None:
+        """Stores rows of a trained table, each number rounded to the nearest that the dtype has."""
+        residual_RF = weight_RF - self.neutral_F
         if self.dtype == "int8":
-            largest_V = residual_VF.abs().amax(dim=1)
-            self.scale_V.copy_(torch.where(largest_V > 0, largest_V / INT8_MAX, 1.0))
-            residual_VF = (residual_VF / self.scale_V.unsqueeze(-1)).round()
-        self.residual_VF.copy_(residual_VF)
+            largest_R = residual_RF.abs().amax(dim=1)
+            self.scale_R.copy_(torch.where(largest_R > 0, largest_R / INT8_MAX, 1.0))
+            residual_RF = (residual_RF / self.scale_R.unsqueeze(-1)).round()
+        self.residual_RF.copy_(residual_RF)
 
 
 TokenTable = nn.Embedding | SmallTable
+
+
+class RowIndex(nn.Module):
+    """Which row of small tables a token has: its own, or that of the padding, which is neutral.
+
+    What is stored are the tokens of the rows; weights in which they are not tokens are refused when they are loaded.
+
+    Args:
+        vocabulary_size: V.
+        num_rows: R, the padding's row among them.
+        pad_id: the padding's token.
+    """
+
+    token_R: torch.Tensor
+    row_V: torch.Tensor
+
+    def __init__(self, vocabulary_size: int, num_rows: int, pad_id: int) -> None:
+        super().__init__()
+        self.pad_id = pad_id
+        self.register_buffer("token_R", torch.arange(num_rows, dtype=torch.int32))
+        self.register_buffer("row_V", torch.arange(vocabulary_size).clamp(max=num_rows - 1), persistent=False)
+        self.register_load_state_dict_post_hook(lambda index, _: index.set_tokens(index.token_R))  # type: ignore[no-untyped-call]
+
+    def set_tokens(self, token_R: torch.Tensor) -> None:
+        """Gives these tokens the rows 0, 1, ….
+
+        Raises:
+            ValueError: if they do not rise, one of them is not in the vocabulary, or the padding is not among them.
+        """
+        if len(token_R) > 1 and not bool((token_R.diff() > 0).all()):
+            raise ValueError("the tokens of the tables' rows do not rise")
+        if int(token_R[0]) < 0 or int(token_R[-1]) >= len(self.row_V):
+            wrong = token_R[0] if token_R[0] < 0 else token_R[-1]
+            raise ValueError(f"a row of the tables is for token {int(wrong)}; the vocabulary has {len(self.row_V)}")
+        padding = (token_R == self.pad_id).nonzero()
+        if not len(padding):
+            raise ValueError(f"the tables have no row for the padding, token {self.pad_id}")
+        self.token_R.copy_(token_R)
+        self.row_V.fill_(int(padding))
+        self.row_V[token_R.long()] = torch.arange(len(token_R), device=token_R.device)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Returns the rows of ids, int64, of the same shape."""
+        return functional.embedding(ids, self.row_V.unsqueeze(1)).squeeze(-1)
 
 
 def put_side_by_side(tables: Sequence[Tensor]) -> None:

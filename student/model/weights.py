@@ -30,5 +30,5 @@ def load_weights(folder: Path, model: nn.Module) -> None:
     """
     try:
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise IntegrityError(f"{folder / WEIGHTS_FILE}: not the weights of this student: {error}") from error

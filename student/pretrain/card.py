@@ -6,7 +6,7 @@ import yaml
 
 from pipeline.logit_set.record import TokensRecord
 from pipeline.training.run_record import RunRecord
-from student.model.architecture import embedding_summary
+from student.model.architecture import embedding_summary, used_summary
 from student.pretrain.model import MlmStudent
 
 
@@ -26,7 +26,7 @@ def card_text(student: MlmStudent, record: TokensRecord, run_record: RunRecord) 
         "front_matter": yaml.safe_dump(front_matter, sort_keys=False).strip(),
         "corpus": record.corpus.name,
         "teacher": record.teacher.name,
-        "embedding": embedding_summary(student.config),
+        "embedding": f"{embedding_summary(student.config)}; {used_summary(student.config)}",
         "num_outputs": f"{student.config.num_outputs:,}",
         "num_parameters": f"{sum(p.numel() for p in student.parameters()):,}",
         "scores": "\n".join(lines) if scores else "Nothing was held out.",

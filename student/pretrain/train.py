@@ -37,8 +37,9 @@ from student.pretrain.card import card_text
 from student.pretrain.data import Batch, Stream
 from student.pretrain.evaluate import evaluate_mlm
 from student.pretrain.head import HeadPass, TeacherOf
-from student.pretrain.model import MlmStudent, design_mlm
+from student.pretrain.model import MlmConfig, MlmStudent, design_mlm
 from student.train.optimizer import RowAdam
+from student.train.used_rows import count_used_rows, neutralise_unmoved
 
 CHECKPOINT = "checkpoint.safetensors"
 BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
@@ -84,12 +85,12 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
         finished = start_run(folder / RUN_RECORD, settings, command, folder / CHECKPOINT, places)
     if finished is not None:
         return finished if state.is_main_process else {}
-    seed_step(config.seed, 0)
-    student = MlmStudent(student_config).to(state.device)
+    student = _initialized(config, student_config).to(state.device)
     history = _train(config, student, token_set, stream, total_steps, folder, state)
     if not state.is_main_process:
         return {}
     remove_temporaries(folder)
+    count_used_rows(student)
     student.save(folder)
     write_text(folder / TOKENIZER_FILE, token_set.tokenizer_json())
     result = {"history": history, "versions": {name: version(name) for name in LIBRARIES}}
@@ -108,6 +109,12 @@ def _settings(config: PretrainConfig, token_set: TokenSet) -> dict[str, Any]:
         "codec": json.loads(token_set.record.codec.model_dump_json()),
         "precision": "bf16" if has_fast_bf16() else "fp32",
     }
+
+
+def _initialized(config: PretrainConfig, student_config: MlmConfig) -> MlmStudent:
+    """The student before its first step, on the CPU."""
+    seed_step(config.seed, 0)
+    return MlmStudent(student_config)
 
 
 def _train(
@@ -138,6 +145,8 @@ def _train(
                 if not math.isfinite(float(loss)):
                     raise ConfigError(f"the loss at step {progress.step} is {float(loss)}; lower --learning-rate")
                 optimizer.catch_up()
+                if progress.step == total_steps:
+                    neutralise_unmoved(student.encoder, _initialized(config, student.config).encoder)
                 metrics = evaluate_mlm(student, token_set, "validation")
                 spoken = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
                 console.note(f"step {progress.step}: loss {float(loss):.4f}, validation {spoken}")

@@ -18,7 +18,7 @@ from student.model.model import Student, default_device, num_bytes, num_paramete
 from student.train.initialize import copy_embeddings, source_sha256
 from student.train.loop import train_epochs
 from student.train.training_data import TrainingData, default_name, load_data, training_query
-from student.train.used_rows import active_ids, renumber, restore, shrunk
+from student.train.used_rows import active_ids, count_used_rows, neutralise_untrained, renumber, restore, shrunk
 
 CHECKPOINT = "checkpoint.safetensors"
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
@@ -58,6 +58,7 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     result = {
         "history": history,
         "best": max(history, key=quality),
+        "used_rows": student.config.used_rows,
         "evaluation": {
             split: evaluate_split(student, as_read(examples, student_config))
             for split, examples in data.splits.items()
@@ -69,7 +70,7 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
         result["teachers"] = data.teachers
     sizes = (num_parameters(student), num_bytes(student))
     record = read_run_record(folder / RUN_RECORD) | {"result": result}
-    write_text(folder / CARD_FILE, card_text(student_config, *sizes, record))
+    write_text(folder / CARD_FILE, card_text(student.config, *sizes, record))
     record = finish_run(folder / RUN_RECORD, result)
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return record
@@ -104,12 +105,15 @@ def _fit(
     student = Student(student_config)
     if config.init_from is not None:
         copy_embeddings(config.init_from, student.encoder)
+    else:
+        neutralise_untrained(student, splits["train"])
     active = active_ids(splits.values(), student_config.pad_id)
     small = shrunk(student, active).to(default_device())
     splits = {split: renumber(examples, active) for split, examples in splits.items()}
 
     def save() -> None:
         restore(student, small, active)
+        count_used_rows(student)
         student.save(folder)
 
     history = train_epochs(config, small, splits, folder / CHECKPOINT, save)

@@ -3,6 +3,8 @@
 A row that no text uses never receives a gradient, and Adam without weight decay leaves it exactly where it is. So a
 small student with the used rows alone trains to the same weights as the whole one, several times faster on a small
 task; afterwards its rows go back to their places.
+
+What such a row began with is noise, which the tokens of a new text would multiply. It becomes neutral.
 """
 
 from collections.abc import Iterable
@@ -13,13 +15,41 @@ import torch
 
 from pipeline.arrays import Ints, Ragged
 from student.data import Examples
+from student.model.embeddings import Encoder
 from student.model.model import Student
+from student.pretrain.model import MlmStudent
 
 
 def active_ids(examples: Iterable[Examples], pad_id: int) -> Ints:
     """The ids that occur, sorted, with the padding among them."""
     parts = [part.flat for e in examples for part in e.sequences]
     return np.unique(np.concatenate([*parts, np.array([pad_id])]))
+
+
+def neutralise_untrained(student: Student, examples: Examples) -> None:
+    """Makes neutral the rows that these training rows do not use, and have never been trained."""
+    is_untrained_V = torch.ones(student.config.num_tokens, dtype=torch.bool)
+    is_untrained_V[torch.from_numpy(active_ids([examples], student.config.pad_id))] = False
+    student.encoder.neutralise(is_untrained_V)
+
+
+@torch.no_grad()
+def neutralise_unmoved(encoder: Encoder, start: Encoder) -> None:
+    """Makes neutral the rows that are where they were at the start: no training row has used them.
+
+    Args:
+        encoder: a trained one.
+        start: the same before it was trained.
+    """
+    is_unmoved_V = torch.ones(len(start.tables()[0].weight), dtype=torch.bool)
+    for table, start_table in zip(encoder.tables(), start.tables(), strict=True):
+        is_unmoved_V &= (table.weight.cpu() == start_table.weight).all(dim=1)
+    encoder.neutralise(is_unmoved_V)
+
+
+def count_used_rows(student: Student | MlmStudent) -> None:
+    """Notes in a student's configuration how many of its rows are not neutral."""
+    student.config = student.config.model_copy(update={"used_rows": len(student.encoder.used_ids())})
 
 
 def shrunk(student: Student, active: Ints) -> Student:

@@ -52,8 +52,8 @@ def test_smaller_tables_have_as_many_parameters_in_fewer_bytes() -> None:
         describe_config(student_config(table_dtype=dtype)) for dtype in ("float32", "float16", "int8")
     )
     assert half["parameters"] == small["parameters"] == whole["parameters"]
-    head, scales = 4 * whole["parameters"]["head"], 3 * 4 * 10
-    assert small["bytes"] == VECTORS + 2 * MATRICES + scales + head
+    head, scales, index = 4 * whole["parameters"]["head"], 3 * 4 * 10, 4 * 10
+    assert small["bytes"] == VECTORS + 2 * MATRICES + scales + index + head
     assert whole["bytes"] > half["bytes"] > small["bytes"]
 
 
@@ -82,6 +82,14 @@ def test_a_padding_past_the_vocabulary_has_a_row_too() -> None:
 def test_the_bytes_are_those_of_the_file(tmp_path: Path, head: str, table_dtype: str) -> None:
     student(head=head, table_dtype=table_dtype, matrix_size=4, vector_size=16).save(tmp_path)
     assert describe(str(tmp_path))["bytes"] == sum(tensor.nbytes for tensor in weights(tmp_path).values())
+
+
+def test_small_tables_of_some_tokens_are_counted_as_such() -> None:
+    some = describe_config(student_config(table_dtype="int8", used_rows=4))
+    head = some["parameters"]["head"]
+    assert some["parameters"]["total"] == 4 * (4 + 9 + 9) + head
+    assert some["bytes"] == 4 * (4 + 9 + 9) + 3 * 4 * 4 + 4 * 4 + 4 * head
+    assert some["architecture"]["tokens"] == "4 of 10 tokens trained, the others neutral"
 
 
 def test_a_trained_run(opinion_run: Path, opinion_set: LogitSet) -> None:

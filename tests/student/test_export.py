@@ -21,6 +21,8 @@ from student.model.model import Student, num_bytes
 from student.model.tables import SmallDtype
 from student.onnx_file import write_onnx
 from student.predict import Predictor
+from student.train.train import train
+from tests.helpers.students import tiny_config
 from tests.student.model.test_model import student
 
 JOINT = {"is_pair": True, "pairing": "joint", "special_ids": ((1,), (2,), (2,))}
@@ -125,6 +127,35 @@ def test_a_smaller_folder_is_a_student_like_any_other(roles_run: Path, store: Pa
     assert describe(str(tmp_path / "small"))["architecture"]["tables"] == "int8 tables"
     assert "int8 tables" in (tmp_path / "small" / "README.md").read_text()
     assert export(config) == result  # again
+
+
+def test_rows_of_untrained_tokens_are_left_out(store: Path, tmp_path: Path) -> None:
+    train(tiny_config(store / "opinion", tmp_path / "run", where="source_row < 3"), "")
+    result = export(ExportConfig(run=tmp_path / "run", output_dir=tmp_path / "small", tables="int8", store=store))
+    whole, small = Student.load(tmp_path / "run"), Student.load(tmp_path / "small")
+    rows = small.config.used_rows
+    assert rows is not None
+    assert rows == whole.config.used_rows < whole.config.num_tokens / 2
+    assert result["bytes"]["after"] == num_bytes(whole.head) + rows * (5 + 9 + 9) + 3 * 4 * rows + 4 * rows
+    untrained = sorted(set(range(whole.config.vocabulary_size)) - set(whole.encoder.used_ids().tolist()))
+    nothing, unknown = (small(torch.tensor([ids])) for ids in ([small.config.pad_id], untrained[:3]))
+    assert torch.equal(unknown, nothing)
+    assert f"{rows} of {whole.config.num_tokens} tokens trained" in (tmp_path / "small" / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_file_leaves_them_out_too(store: Path, tmp_path: Path) -> None:
+    made = student(is_pair=False, vocabulary_size=400).eval()
+    all_rows = with_small_tables(made, "int8")
+    made.encoder.neutralise(torch.arange(400) > 20)
+    few_rows = with_small_tables(made, "int8")
+    assert few_rows.config.used_rows == 21
+    for number, one in enumerate((all_rows, few_rows)):
+        assert write_onnx(one, tmp_path / f"{number}.onnx") < 1e-5
+    sizes = [(tmp_path / f"{number}.onnx").stat().st_size for number in range(2)]
+    assert sizes[0] - sizes[1] > 379 * 22 - 8 * 400  # the rows, less an index
+    ids = torch.tensor([[3, 399, 20, 21, 4]])
+    torch.testing.assert_close(says(tmp_path / "1.onnx", ids), made(ids).detach(), rtol=1e-2, atol=1e-3)
 
 
 def test_a_folder_of_another_student_is_left_alone(

@@ -1,12 +1,19 @@
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
+from pipeline.errors import IntegrityError
 from student.export import with_small_tables
 from student.model.embeddings import Encoder
-from student.model.model import num_bytes, num_parameters
+from student.model.model import Student, num_bytes, num_parameters
 from student.model.tables import INT8_MAX, SmallDtype, SmallTable, put_side_by_side, trained_table
+from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
+from tests.helpers.students import weights
 from tests.student.model.test_model import student
 
 V, D = 7, 3
@@ -77,9 +84,71 @@ def test_a_small_students_bytes_by_hand(dtype: SmallDtype, bytes_per_number: int
     tables = whole.encoder.tables()
     numbers = sum(table.weight.numel() for table in tables)
     scales = 4 * sum(table.num_embeddings for table in tables)
-    assert num_bytes(small) == num_bytes(whole.head) + bytes_per_number * numbers + scales
+    index = 4 * tables[0].num_embeddings
+    assert num_bytes(small) == num_bytes(whole.head) + bytes_per_number * numbers + scales + index
     assert num_parameters(small) == num_parameters(whole)
     assert small.encoder.tables() == []
+
+
+@pytest.mark.parametrize("pad_id", [0, 6, 10])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_small_tables_leave_out_neutral_rows_and_say_the_same(dtype: SmallDtype, pad_id: int) -> None:
+    whole = student(pad_id=pad_id, initializer_range=0.3)
+    whole.encoder.neutralise(torch.tensor([token in (0, 2, 3, 9) for token in range(whole.config.num_tokens)]))
+    used = sorted({1, 4, 5, 6, 7, 8, pad_id})
+    assert whole.encoder.used_ids().tolist() == used
+    small = with_small_tables(whole, dtype)
+    assert small.encoder.rows is not None
+    assert small.encoder.rows.token_R.tolist() == used
+    assert small.config.used_rows == len(used)
+    assert [len(part.table.weight) for part in small.encoder.parts()] == 3 * [len(used)]
+    neutral, nothing = (small.encoder(torch.tensor([ids])) for ids in ([9, 2, 3], [pad_id]))
+    assert torch.equal(neutral, nothing)
+    ids = torch.tensor([[1, 2, 4], [8, 9, 5]])
+    torch.testing.assert_close(small.encoder(ids), whole.encoder(ids), rtol=0, atol=0.05)
+    assert torch.equal(small.encoder(ids), small.encoder(torch.tensor([[1, 4], [8, 5]])))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "match"),
+    [
+        ([0, 5, 10], "a row of the tables is for token 10; the vocabulary has 10"),
+        ([-1, 0, 5], "a row of the tables is for token -1; the vocabulary has 10"),
+        ([0, 5, 5], "the tokens of the tables' rows do not rise"),
+        ([0, 5, 3], "the tokens of the tables' rows do not rise"),
+        ([1, 3, 5], "the tables have no row for the padding, token 0"),
+    ],
+)
+def test_rows_that_are_for_no_token_are_refused(tokens: list[int], match: str, tmp_path: Path) -> None:
+    small = student(table_dtype="int8", used_rows=3)
+    assert small.encoder.rows is not None
+    small.encoder.rows.token_R.copy_(torch.tensor(tokens))
+    small.save(tmp_path)
+    with pytest.raises(IntegrityError, match=rf"model\.safetensors: not the weights of this student: {match}"):
+        Student.load(tmp_path)
+
+
+@pytest.mark.parametrize("token", [10, -1])
+def test_a_token_beyond_the_vocabulary_is_no_neutral_one(token: int) -> None:
+    small = student(table_dtype="float16", used_rows=3)
+    with pytest.raises(IndexError):
+        small(torch.tensor([[1, token]]))
+
+
+def test_more_rows_than_tokens_are_refused(tmp_path: Path) -> None:
+    student(table_dtype="int8").save(tmp_path)
+    config = json.loads((tmp_path / CONFIG_FILE).read_text())
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(config | {"used_rows": 11}))
+    with pytest.raises(IntegrityError, match="used_rows is 11, more than the 10 tokens"):
+        Student.load(tmp_path)
+
+
+def test_tables_of_every_token_without_an_index_are_refused(tmp_path: Path) -> None:
+    student(table_dtype="int8").save(tmp_path)
+    kept = {name: tensor for name, tensor in weights(tmp_path).items() if name != "encoder.rows.token_R"}
+    save_file(kept, tmp_path / WEIGHTS_FILE)
+    with pytest.raises(IntegrityError, match=r"(?s)not the weights of this student.*encoder\.rows\.token_R"):
+        Student.load(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from student.data import Examples, gold_tensor, load_examples
 from student.model.architecture import StudentConfig
 from student.model.model import Student
 from student.train.losses import distillation_loss
-from student.train.used_rows import active_ids, renumber, restore, shrunk
+from student.train.train import train as train_run
+from student.train.used_rows import active_ids, neutralise_unmoved, neutralise_untrained, renumber, restore, shrunk
+from tests.helpers.students import tiny_config
 
 STEPS = 8
 
@@ -114,3 +117,44 @@ def test_training_the_used_rows_equals_training_all(name: str, request: pytest.F
         assert torch.equal(by_small.weight[unused], before.weight[unused])
         assert torch.equal(by_whole.weight[unused], before.weight[unused])
         assert (by_small.weight[used] != before.weight[used]).any(dim=1).all()
+
+
+@pytest.mark.parametrize("pad_id", [0, 9])
+def test_rows_that_no_training_row_uses_become_neutral(pad_id: int) -> None:
+    student, before = whole_student(True, 9, pad_id), whole_student(True, 9, pad_id)
+    neutralise_untrained(student, toy([[7, 3], []], [[3], [4]]))
+    for table, was in zip(student.encoder.tables(), before.encoder.tables(), strict=True):
+        for token in range(9):
+            neutral = table.weight[pad_id]
+            assert torch.equal(table.weight[token], was.weight[token] if token in (3, 4, 7) else neutral)
+    assert student.encoder.used_ids().tolist() == sorted([3, 4, 7, pad_id])
+
+
+def test_rows_that_training_has_not_moved_become_neutral() -> None:
+    student, start = whole_student(False, 9, 0), whole_student(False, 9, 0)
+    with torch.no_grad():
+        student.encoder.tables()[0].weight[3, 1] += 1e-6
+        student.encoder.tables()[2].weight[5, 8] += 1e-6
+    neutralise_unmoved(student.encoder, start.encoder)
+    assert student.encoder.used_ids().tolist() == [0, 3, 5]
+    for number, table in enumerate(start.encoder.tables()):
+        moved = student.encoder.tables()[number].weight
+        torch.testing.assert_close(moved[[3, 5]], table.weight[[3, 5]], rtol=0, atol=2e-6)
+
+
+def test_a_run_knows_the_tokens_of_its_training_rows_and_no_others(
+    store: Path, opinion_set: LogitSet, tmp_path: Path
+) -> None:
+    record = train_run(tiny_config(store / "opinion", tmp_path, where="source_row < 3"), "")
+    used = active_ids([load_examples(opinion_set, "train", "source_row < 3")], opinion_set.record.tokenizer.pad_id)
+    student = Student.load(tmp_path)
+    assert student.encoder.used_ids().tolist() == used.tolist()
+    assert record["result"]["used_rows"] == student.config.used_rows == len(used)
+    assert f"{len(used)} of {student.config.num_tokens} tokens trained" in (tmp_path / "README.md").read_text()
+
+
+def test_tokens_that_an_earlier_run_has_trained_stay_known(store: Path, opinion_run: Path, tmp_path: Path) -> None:
+    train_run(tiny_config(store / "opinion", tmp_path, init_from=opinion_run, where="source_row < 3"), "")
+    before, after = Student.load(opinion_run), Student.load(tmp_path)
+    assert after.encoder.used_ids().tolist() == before.encoder.used_ids().tolist()
+    assert after.config.used_rows == before.config.used_rows
