@@ -55,7 +55,7 @@ def run_prompt(connection: duckdb.DuckDBPyConnection, answer: Callable[[str], No
         try:
             text = session.prompt("distill> ").strip()
             if text:
-                _obey(connection, answer, text)
+                _run_command(connection, answer, text)
         except DistillError as error:
             console.error(str(error))
         except KeyboardInterrupt:
@@ -69,7 +69,7 @@ def completer(connection: duckdb.DuckDBPyConnection) -> WordCompleter:
     return WordCompleter([word for (word,) in connection.execute(WORDS).fetchall()], ignore_case=True)
 
 
-def _obey(connection: duckdb.DuckDBPyConnection, answer: Callable[[str], None], text: str) -> None:
+def _run_command(connection: duckdb.DuckDBPyConnection, answer: Callable[[str], None], text: str) -> None:
     commands: dict[str, Callable[[], None]] = {
         ".tables": lambda: console.print_rows(["name", "columns"], connection.execute(TABLES).fetchall()),
         ".help": lambda: console.note(HELP),
