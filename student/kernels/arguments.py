@@ -22,6 +22,7 @@ _ADDRESS, _LONG, _DOUBLE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_doubl
 # By function: the type of its result, and those of its arguments.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "interface_version": (_INT, []),
+    "is_supported": (ctypes.c_bool, []),
     "use_huge_pages": (None, [_ADDRESS, _LONG]),
     "first_wrong_id": (_LONG, [_ADDRESS]),
     "first_wrong_start": (_LONG, [_ADDRESS]),

@@ -15,7 +15,7 @@ from student.kernels.arguments import SIGNATURES, Batch, Gradients, check_values
 from student.kernels.reference import RowGradients, Tables
 
 DTYPES = {torch.float32, torch.float16, torch.bfloat16}  # of tables
-INTERFACE_VERSION = 4  # of check.cpp: raise both when the arguments of a kernel change
+INTERFACE_VERSION = 5  # of check.cpp: raise both when the arguments of a kernel change
 LEVELS = {"AVX512": ("avx512", "avx2", "portable"), "AVX2": ("avx2", "portable")}
 LAST_CACHE = 32 << 20  # bytes; gradients larger than this are written past the caches
 
@@ -24,16 +24,18 @@ LAST_CACHE = 32 << 20  # bytes; gradients larger than this are written past the 
 def library() -> ctypes.CDLL | None:
     """The kernels for the best instructions that this processor has, or None where none are built.
 
-    ``ATEN_CPU_CAPABILITY`` (default, avx2, avx512) limits them as it limits torch.
+    ``ATEN_CPU_CAPABILITY`` (default, avx2, avx512) limits them as it limits torch, which believes it also where it
+    promises more than there is: `is_supported` asks the processor.
     """
     for level in LEVELS.get(torch.backends.cpu.get_cpu_capability(), ("portable",)):
         path = library_path(level)
         if path is None:
             continue
         loaded = load(path)
-        if is_current(loaded):
+        if not is_current(loaded):
+            console.warn(f"{path}: built from other sources, and not used; install this package again")
+        elif loaded.is_supported():
             return loaded
-        console.warn(f"{path}: built from other sources, and not used; install this package again")
     return None
 
 

@@ -21,5 +21,19 @@ EXPORT int64_t first_wrong_start(const Batch* batch) {
   return starts[batch->sequences] == batch->tokens ? -1 : batch->sequences;
 }
 
+// Whether this processor has the instructions that these kernels were compiled to.
+EXPORT bool is_supported() {
+#if defined(__AVX512F__)
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+#elif defined(__AVX2__)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
+#else
+  return true;
+#endif
+}
+
 // See student/kernels/compiled.py.
-EXPORT int interface_version() { return 4; }
+EXPORT int interface_version() { return 5; }

@@ -91,7 +91,7 @@ def test_the_teachers_score_is_that_of_the_originals(augmented_set: LogitSet, op
 def test_students_choose_by_origin(augmented_set: LogitSet, opinion_set: LogitSet) -> None:
     originals = load_examples(augmented_set, "train", "origin = 'original'")
     plain = load_examples(opinion_set, "train")
-    np.testing.assert_array_equal(originals.teacher_NC, plain.teacher_NC)
+    np.testing.assert_allclose(originals.teacher_NC, plain.teacher_NC, rtol=0, atol=1e-5)  # asked in other batches
     assert originals.keys_sha256 == plain.keys_sha256
     everything = load_examples(augmented_set, "train")
     assert len(everything) == TRAIN_ROWS + record_of(augmented_set).augmentation.rows

@@ -14,7 +14,7 @@ from student.kernels.reference import Tables
 from student.model.tables import put_side_by_side
 
 CAPABLE = compiled.LEVELS.get(torch.backends.cpu.get_cpu_capability(), ("portable",))
-BUILT = [level for level in CAPABLE if compiled.library_path(level)]
+BUILT = [level for level in CAPABLE if (path := compiled.library_path(level)) and compiled.load(path).is_supported()]
 VOCABULARY = 11
 PARTS = [(True, True, True), (False, True, True), (True, True, False), (True, False, False), (False, True, False)]
 

@@ -91,16 +91,21 @@ def shared(a: Path, b: Path) -> set[str]:
     return {path.name for path in (b / "examples").iterdir() if path.stat().st_ino in inodes}
 
 
+def assert_same_rows(one: LogitSet, other: LogitSet) -> None:
+    """The same but for float noise in the logits, which were asked for in other batches."""
+    for split in ("train", "validation"):
+        columns = ("source_row", "sentence1", "label", "ids1", "text_hash", "logits")
+        ours, theirs = (logit_set.read(split, columns) for logit_set in (one, other))
+        assert ours.drop(["logits"]) == theirs.drop(["logits"])
+        assert logits_of(theirs, 2).std() > 0.1
+        np.testing.assert_allclose(logits_of(ours, 2), logits_of(theirs, 2), rtol=0, atol=1e-5)
+
+
 def assert_as_dumped_anew(extended: LogitSet, work: Path, folder: Path) -> None:
     """The same rows and, but for float noise, the same logits as of a set that shares nothing."""
     plain = extend(work, folder, "plain", None)
     assert extended.record.fingerprint == plain.record.fingerprint
-    for split in ("train", "validation"):
-        columns = ("source_row", "sentence1", "label", "ids1", "text_hash", "logits")
-        ours, theirs = (logit_set.read(split, columns) for logit_set in (extended, plain))
-        assert ours.drop(["logits"]) == theirs.drop(["logits"])
-        assert logits_of(theirs, 2).std() > 0.1
-        np.testing.assert_allclose(logits_of(ours, 2), logits_of(theirs, 2), rtol=0, atol=1e-5)
+    assert_same_rows(extended, plain)
     for split, scores in plain.record.scores.items():
         assert extended.record.scores[split] == pytest.approx(scores)
 
@@ -316,7 +321,8 @@ def test_texts_of_several_files_are_asked_ahead(versions: Path, work: Path, aske
     jobs = [extend_job(work, versions, job) for job in (1, 0)]
     assert jobs == ["staged", "verified"]
     third = open_set(versions / "store" / "third")
-    assert [shard.sha256 for shard in third.record.shards] == [shard.sha256 for shard in second.record.shards]
+    assert [shard.path for shard in third.record.shards] == [shard.path for shard in second.record.shards]
+    assert_same_rows(third, second)
 
 
 def extend_job(work: Path, folder: Path, job: int) -> str:
