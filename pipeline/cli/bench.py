@@ -92,7 +92,7 @@ def _measure(config: BenchConfig, predictor: "Predictor", left_out: Left) -> "li
 
 def _readers(config: BenchConfig, predictor: "Predictor", device: "torch.device", left_out: Left) -> "list[Reader]":
     """The student, and the peers that are wanted and not left out, on a device."""
-    from pipeline.training.steps import has_fast_bf16
+    from pipeline.device import has_fast_bf16
     from student.bench import student_reader
 
     name = config.student.resolve().name if config.student else "new student"
