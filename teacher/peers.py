@@ -11,8 +11,8 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConf
 
 from pipeline.arrays import Ragged
 from pipeline.bench.reader import Reader, wait_for
+from pipeline.device import has_fast_bf16
 from pipeline.text.reader import TextReader
-from pipeline.training.steps import has_fast_bf16
 from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
 from teacher.inference.precision import DTYPES
 

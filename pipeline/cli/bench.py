@@ -26,7 +26,7 @@ def bench(config: BenchConfig) -> None:
     left_out = _not_installed(config)
     wanted = [peer for peer in config.peers if peer not in left_out]
     from pipeline.bench.run import measure
-    from pipeline.training.steps import has_fast_bf16
+    from pipeline.device import has_fast_bf16
     from student.bench import load_or_make, sentences_for
 
     if not has_fast_bf16() and TRANSFORMERS.keys() & wanted:

@@ -46,8 +46,8 @@ def pretrain_student(config: PretrainConfig) -> None:
         console.print_json(record)
         return
     history = record["result"]["history"]
-    metrics = list(history[-1]["validation"])
-    rows = [[entry["step"], entry["loss"], *(entry["validation"][name] for name in metrics)] for entry in history]
+    metrics = list(history[-1]["metrics"]["validation"])
+    rows = [[entry["step"], entry["loss"], *entry["metrics"]["validation"].values()] for entry in history]
     heads = ["step", "loss", *(f"validation {name.replace('_', ' ')}" for name in metrics)]
     console.print_table(heads, rows, title=record["logit_set"])
 

@@ -32,14 +32,13 @@ def finetune_teacher(config: FinetuneTask | FinetuneCorpus) -> None:
     if config.json_output:
         console.print_json(record)
         return
-    best = record["result"]["best"]
+    best, unit = record["result"]["best"], "step" if isinstance(config, FinetuneCorpus) else "epoch"
     rows = [
-        [entry["epoch"], split, name, value, "best" if entry["epoch"] == best["epoch"] else ""]
+        [entry[unit], split, name, value, "best" if entry[unit] == best[unit] else ""]
         for entry in record["result"]["history"]
         for split, metrics in entry["metrics"].items()
         for name, value in metrics.items()
     ]
-    unit = "step" if isinstance(config, FinetuneCorpus) else "epoch"
     console.print_table([unit, "split", "metric", "value", ""], rows, title=f"teacher {config.output_dir}")
 
 

@@ -39,7 +39,7 @@ from pipeline.logit_set.record import (
 from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
 from pipeline.logit_set.tokens import DECODER_FILE, Statistics, write_tokens
 from pipeline.logit_set.verify import check_bytes, verify_shards
-from pipeline.training.steps import write_tensors
+from pipeline.training.checkpoint import write_tensors
 
 
 def plan_shards(split: str, num_rows: int, rows_per_shard: int) -> list[Shard]:

@@ -1,14 +1,64 @@
-"""GLUE's metrics, computed by scikit-learn and scipy. Shapes: N rows, C logits."""
+"""GLUE's metrics, of one set of rows or of many resampled ones at once.
 
-import warnings
+Shapes: N rows, C logits or classes, R sets of N rows.
+"""
+
+from collections.abc import Callable
 
 import numpy as np
-from scipy import stats
-from sklearn import metrics as sk
+from scipy.stats import rankdata
 
-from pipeline.arrays import Floats, Ints
+from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.tasks.target import NO_LABEL, Target, gold_classes, predicted_scores, softmax
 from pipeline.tasks.task import Metric
+
+
+def accuracy(counts_RCC: Floats64) -> Floats64:
+    """Share of rows on the diagonal [R]."""
+    return np.asarray(counts_RCC.trace(axis1=1, axis2=2) / counts_RCC.sum(axis=(1, 2)))
+
+
+def f1(counts_RCC: Floats64) -> Floats64:
+    """F1 of class 1 [R]; 0 where no row is of class 1 on either side."""
+    return _ratio(2 * counts_RCC[:, 1, 1], counts_RCC[:, 1, :].sum(axis=1) + counts_RCC[:, :, 1].sum(axis=1))
+
+
+def matthews_correlation(counts_RCC: Floats64) -> Floats64:
+    """Matthews' correlation of any number of classes [R] (Gorodkin 2004); 0 where one side has a single class."""
+    total_R, right_R = counts_RCC.sum(axis=(1, 2)), counts_RCC.trace(axis1=1, axis2=2)
+    gold_RC, predicted_RC = counts_RCC.sum(axis=2), counts_RCC.sum(axis=1)
+    covariance_R = right_R * total_R - (gold_RC * predicted_RC).sum(axis=1)
+    spread_R = (total_R**2 - (gold_RC**2).sum(axis=1)) * (total_R**2 - (predicted_RC**2).sum(axis=1))
+    return _ratio(covariance_R, np.sqrt(spread_R))
+
+
+def pearson(pairs_2RN: Floats64) -> Floats64:
+    """Pearson's correlation of predicted and gold scores [R]; 0 where one side is constant."""
+    a_RN, b_RN = pairs_2RN - pairs_2RN.mean(axis=-1, keepdims=True)
+    correlation_R = _ratio((a_RN * b_RN).sum(axis=1), np.sqrt((a_RN**2).sum(axis=1) * (b_RN**2).sum(axis=1)))
+    return np.clip(correlation_R, -1, 1)
+
+
+def spearmanr(pairs_2RN: Floats64) -> Floats64:
+    """Spearman's rank correlation of predicted and gold scores [R]; equal scores share their mean rank."""
+    return pearson(rankdata(pairs_2RN, axis=-1))
+
+
+OF_COUNTS: dict[str, Callable[[Floats64], Floats64]] = {  # `ClassMetric`, of confusion matrices [R, gold, predicted]
+    "accuracy": accuracy,
+    "f1": f1,
+    "matthews_correlation": matthews_correlation,
+}
+OF_SCORES: dict[str, Callable[[Floats64], Floats64]] = {  # `ScoreMetric`, of scores [predicted or gold, R, N]
+    "pearson": pearson,
+    "spearmanr": spearmanr,
+}
+
+
+def confusion(gold_N: Ints, predicted_N: Ints, num_classes: int) -> Ints:
+    """How many rows there are of each gold and predicted class [C, C]."""
+    counts = np.bincount(gold_N * num_classes + predicted_N, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes)
 
 
 def score_logits(
@@ -28,9 +78,9 @@ def score_logits(
     """
     if target.kind == "classes":
         known = label_N != NO_LABEL
-        return _classification(metrics, logits_NC[known].argmax(axis=1), label_N[known])
+        return _score_classes(metrics, logits_NC[known].argmax(axis=1), label_N[known], target.num_logits)
     known = np.isfinite(score_N)
-    return _regression(metrics, predicted_scores(target, logits_NC)[known], score_N[known])
+    return _score_scores(metrics, predicted_scores(target, logits_NC)[known], score_N[known])
 
 
 def fidelity(target: Target, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
@@ -44,8 +94,8 @@ def fidelity(target: Target, student_NC: Floats, teacher_NC: Floats) -> dict[str
         return {}
     if target.kind == "score":
         error = student_NC[:, 0] - teacher_NC[:, 0]
-        pearson = _correlation("pearson", student_NC[:, 0], teacher_NC[:, 0])
-        return {"pearson": pearson, "rmse": float(np.sqrt((error**2).mean()))}
+        correlation = _score_scores(("pearson",), student_NC[:, 0], teacher_NC[:, 0])
+        return correlation | {"rmse": float(np.sqrt((error**2).mean()))}
     agreement = float((student_NC.argmax(axis=1) == teacher_NC.argmax(axis=1)).mean())
     return {"agreement": agreement, "kl": mean_kl(teacher_NC, student_NC)}
 
@@ -90,7 +140,7 @@ def bin_scores(metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, s
     return {
         f"{name}_{reading}": value
         for reading, gold_N in readings.items()
-        for name, value in _regression(metrics, predicted_N, gold_N).items()
+        for name, value in _score_scores(metrics, predicted_N, gold_N).items()
     }
 
 
@@ -99,30 +149,20 @@ def _log_softmax(logits_NC: Floats) -> np.ndarray:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-def _classification(metrics: tuple[Metric, ...], predicted_N: Ints, gold_N: Ints) -> dict[str, float]:
+def _score_classes(metrics: tuple[Metric, ...], predicted_N: Ints, gold_N: Ints, num_classes: int) -> dict[str, float]:
     if not len(gold_N):
         return {}
-    if len(np.union1d(gold_N, predicted_N)) == 1:  # a single class on both sides: all right, no correlation
-        return {
-            name: 0.0 if name == "matthews_correlation" else float(gold_N[0] if name == "f1" else 1) for name in metrics
-        }
-    functions = {"accuracy": sk.accuracy_score, "f1": _f1, "matthews_correlation": sk.matthews_corrcoef}
-    return {name: float(functions[name](gold_N, predicted_N)) for name in metrics}
+    counts_1CC = confusion(gold_N, predicted_N, num_classes)[None].astype(np.float64)
+    return {name: float(OF_COUNTS[name](counts_1CC)[0]) for name in metrics}
 
 
-def _f1(gold_N: Ints, predicted_N: Ints) -> float:
-    return float(sk.f1_score(gold_N, predicted_N, zero_division=0.0))
-
-
-def _regression(metrics: tuple[Metric, ...], predicted_N: Floats, gold_N: Floats) -> dict[str, float]:
+def _score_scores(metrics: tuple[Metric, ...], predicted_N: Floats, gold_N: Floats) -> dict[str, float]:
     if not len(gold_N):
         return {}
-    return {name: _correlation(name, predicted_N, gold_N) for name in metrics}
+    pairs_21N = np.stack([predicted_N, gold_N]).astype(np.float64)[:, None]
+    return {name: float(OF_SCORES[name](pairs_21N)[0]) for name in metrics}
 
 
-def _correlation(name: str, a_N: Floats, b_N: Floats) -> float:
-    function = {"pearson": stats.pearsonr, "spearmanr": stats.spearmanr}[name]
-    with warnings.catch_warnings():  # scipy warns of a constant input; its NaN is turned into 0 below
-        warnings.simplefilter("ignore")
-        value = function(a_N, b_N).statistic if len(a_N) > 1 else 0.0
-    return float(value) if np.isfinite(value) else 0.0
+def _ratio(top_R: Floats64, bottom_R: Floats64) -> Floats64:
+    """The quotients; 0 where the lower side is 0."""
+    return np.divide(top_R, bottom_R, out=np.zeros_like(top_R), where=bottom_R > 0)

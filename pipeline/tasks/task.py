@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -10,7 +10,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, did_you_mean
 
-Metric = Literal["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"]
+ClassMetric = Literal["accuracy", "f1", "matthews_correlation"]
+ScoreMetric = Literal["pearson", "spearmanr"]
+Metric = Literal[ClassMetric, ScoreMetric]  # `pipeline.tasks.metrics` works them out
 SPLIT_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
 MAX_BINS = 10_000
 Objective = Literal["classification", "regression"]
@@ -110,7 +112,7 @@ class Task(Manifest):
             raise ValueError(f"score_range: {list(self.score_range)} is not [low, high]")
         if self.type == "regression" and (self.labels or self.score_range is None):
             raise ValueError("a regression task needs score_range: [low, high] and no labels")
-        wrong = set(self.metrics) - _METRICS[self.type]
+        wrong = set(self.metrics) - set(get_args(ClassMetric if self.type == "classification" else ScoreMetric))
         if wrong:
             raise ValueError(f"metrics {sorted(wrong)} do not fit a {self.type} task")
         if "f1" in self.metrics and len(self.labels) != 2:
@@ -126,12 +128,6 @@ class Task(Manifest):
     def dev_splits(self) -> tuple[str, ...]:
         """Every split but ``train``; the first one decides which weights are best."""
         return tuple(name for name in self.splits if name != "train")
-
-
-_METRICS: dict[str, set[str]] = {
-    "classification": {"accuracy", "f1", "matthews_correlation"},
-    "regression": {"pearson", "spearmanr"},
-}
 
 
 def task_names() -> list[str]:
@@ -173,10 +169,10 @@ def own_manifest(model: type[N], path: Path, name: str | None, flag: str) -> N:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--manifest {path}: cannot be read: {error}") from error
-    found = parse_manifest(model, text, str(path))
-    if name is not None and name != found.name:
-        raise ConfigError(f"{flag} {name!r} is not what --manifest {path} describes: that is {found.name!r}")
-    return found
+    manifest = parse_manifest(model, text, str(path))
+    if name is not None and name != manifest.name:
+        raise ConfigError(f"{flag} {name!r} is not what --manifest {path} describes: that is {manifest.name!r}")
+    return manifest
 
 
 def parse_manifest(model: type[M], text: str, subject: str) -> M:

@@ -1,14 +1,17 @@
-"""A training run's record on disk: the same settings go on, others are refused, a finished run is not repeated."""
+"""A run's record on disk, and the history in it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes
+from pipeline.errors import IntegrityError
 from pipeline.files import write_text
 
 RUN_RECORD, SWEEP_RECORD = "run.json", "sweep.json"
 RunRecord = dict[str, Any]
+Entry = dict[str, Any]  # of a run's history: `epoch` or `step`, `loss`, `metrics` by split
+Metrics = dict[str, dict[str, float]]  # split -> metric -> value
 
 
 def kind_of_folder(folder: Path) -> Literal["run", "sweep"] | None:
@@ -16,41 +19,6 @@ def kind_of_folder(folder: Path) -> Literal["run", "sweep"] | None:
     if (folder / SWEEP_RECORD).is_file():
         return "sweep"
     return "run" if (folder / RUN_RECORD).is_file() else None
-
-
-def start_run(
-    path: Path, settings: dict[str, Any], command: str, checkpoint: Path, context: dict[str, Any] | None = None
-) -> RunRecord | None:
-    """Opens the record of a run, or creates it.
-
-    Args:
-        path: the JSON file.
-        settings: everything that decides the result, as JSON values.
-        command: the command line.
-        checkpoint: where the run keeps its progress; without one an unfinished run has nothing to lose.
-        context: what else the record should say, such as where things lie; it may differ from try to try.
-
-    Returns:
-        The record if the run is finished, else None.
-
-    Raises:
-        FingerprintMismatchError: if the record is of a run with other settings, naming each that differs.
-    """
-    fresh = {"state": "running", "command": command, "settings": settings, **(context or {})}
-    there = read_run_record(path) if path.exists() else fresh
-    if there["state"] == "running" and not checkpoint.exists():
-        write_run_record(path, fresh)
-        return None
-    changes = setting_changes(there["settings"], settings)
-    if changes:
-        raise FingerprintMismatchError(
-            f"{path.parent} holds a run with other settings:\n{changes}\n"
-            "Choose another --output-dir, or remove the folder if the old run is not needed"
-        )
-    if there != there | (context or {}):
-        there |= context or {}
-        write_run_record(path, there)
-    return there if there["state"] == "finished" else None
 
 
 def recorded_sets(record: RunRecord) -> list[str]:
@@ -71,6 +39,24 @@ def finish_run(path: Path, result: dict[str, Any]) -> RunRecord:
     return record
 
 
+def quality(entry: Entry) -> float:
+    """What makes an entry the best: the first metric on the first dev split; without dev gold, being the last."""
+    number = entry["epoch"] if "epoch" in entry else entry["step"]
+    for metrics in entry["metrics"].values():
+        return float(next(iter(metrics.values()), number))
+    return float(number)
+
+
+def best_of(history: Sequence[Entry]) -> Entry:
+    """The best entry of a history that has one; of equally good ones the first."""
+    return max(history, key=quality)
+
+
+def last_is_best(history: Sequence[Entry]) -> bool:
+    """Whether the last entry is better than all before it."""
+    return bool(history) and best_of(history) is history[-1]
+
+
 def read_run_record(path: Path) -> RunRecord:
     """Reads a record.
 
@@ -89,5 +75,5 @@ def read_run_record(path: Path) -> RunRecord:
 
 
 def write_run_record(path: Path, record: RunRecord) -> None:
-    """Writes a record atomically."""
+    """Writes a run's record, whole or not at all."""
     write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")

@@ -9,7 +9,7 @@ from torch import nn
 
 from pipeline.errors import IntegrityError
 from pipeline.files import write_text
-from pipeline.training.steps import write_tensors
+from pipeline.training.checkpoint import write_tensors
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"

@@ -20,7 +20,7 @@ def card_text(student: MlmStudent, record: TokensRecord, run_record: RunRecord) 
         "license_name": record.licence,
         "tags": ["distillation", "cmow", "matrix-embeddings"],
     }
-    scores = run_record["result"]["history"][-1]["validation"]
+    scores = run_record["result"]["history"][-1]["metrics"]["validation"]
     lines = ["| held out | student |", "|---|---|", *(f"| {name} | {value:.4f} |" for name, value in scores.items())]
     values = {
         "front_matter": yaml.safe_dump(front_matter, sort_keys=False).strip(),

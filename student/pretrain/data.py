@@ -15,49 +15,54 @@ from pipeline.arrays import Ragged
 from pipeline.logit_set.record import TokensShard
 from pipeline.logit_set.token_reader import Group, TokenSet
 from pipeline.logit_set.tokens import MaskedRows, split_table
-from pipeline.training.steps import shuffled_batches
+from pipeline.training.steps import batch_of, num_rounds, shuffled_batches
 
 POOL_ROWS, POOL_GROUPS = 16384, 8
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Masked sequences, and what was said about their masked positions.
+class MaskedBatch:
+    """Masked sequences, and what the teacher predicted at their masked positions.
 
     Attributes:
         ids_BL: int64, padded at the end.
         row_P: int64, a position's row.
         place_P: int64, its place in the row.
         target_P: int64, what stood there.
-        said: the codec's columns, an entry per position.
+        predictions: the codec's columns, an entry per position.
     """
 
     ids_BL: torch.Tensor
     row_P: torch.Tensor
     place_P: torch.Tensor
     target_P: torch.Tensor
-    said: dict[str, pa.Array]
+    predictions: dict[str, pa.Array]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Row groups in memory."""
+    """Row groups in memory.
+
+    Attributes:
+        rows: masked sequences.
+        predictions: the codec's columns, an entry per position of all rows.
+    """
 
     rows: MaskedRows
-    said: dict[str, pa.Array]
+    predictions: dict[str, pa.Array]
 
-    def batch(self, rows: list[int], pad_id: int) -> Batch:
-        """Some rows, with all their masked positions."""
+    def batch(self, rows: list[int], pad_id: int) -> MaskedBatch:
+        """The batch of some of its rows, with all their masked positions."""
         positions = self.rows.positions
         places = Ragged(np.arange(len(positions.flat)), positions.offsets).take(rows)
         chosen_P = places.flat
         indices = pa.array(chosen_P)
-        return Batch(
+        return MaskedBatch(
             torch.from_numpy(self.rows.ids.padded(rows, pad_id)),
             torch.from_numpy(np.repeat(np.arange(len(rows)), places.lengths)),
             torch.from_numpy(positions.flat[chosen_P]),
             torch.from_numpy(self.rows.targets.flat[chosen_P]),
-            {name: column.take(indices) for name, column in self.said.items()},
+            {name: column.take(indices) for name, column in self.predictions.items()},
         )
 
 
@@ -79,13 +84,12 @@ class Stream:
         self._first = self._last = 0  # the steps that are in memory
         self.num_rows = sum(rows for _, rows in self._groups)
 
-    def batch(self, step: int, process: int, pad_id: int) -> Batch:
-        """The batch of a process at a step."""
+    def batch(self, step: int, process: int, pad_id: int) -> MaskedBatch:
+        """The batch of a process at a step, counted from the first epoch on."""
         if not self._first <= step < self._last:
             self._move_to(step)
-        # all processes take the same number of steps; a short last round starts over with the first batches
-        place = ((step - self._first) * self._processes + process) % len(self._batches)
-        return self._pool.batch(self._batches[place], pad_id)
+        rows = batch_of(self._batches, step - self._first, self._processes, process)
+        return self._pool.batch(rows, pad_id)
 
     def _move_to(self, step: int) -> None:
         """Reads the pool that a step is in."""
@@ -102,11 +106,11 @@ class Stream:
                 self._first = self._last
 
     def num_steps(self, epochs: int) -> int:
-        """Steps in so many epochs."""
+        """Number of steps in so many epochs."""
         return sum(self._steps(rows) for epoch in range(epochs) for _, rows in self._pools(epoch))
 
     def _steps(self, num_rows: int) -> int:
-        return math.ceil(math.ceil(num_rows / self._batch_size) / self._processes)
+        return num_rounds(math.ceil(num_rows / self._batch_size), self._processes)
 
     def _pools(self, epoch: int) -> list[tuple[list[Group], int]]:
         """Row groups in random order, a few of them together, with their number of rows."""

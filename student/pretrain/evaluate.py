@@ -6,15 +6,15 @@ from collections.abc import Iterator
 import torch
 from torch.nn import functional
 
+from pipeline.device import has_fast_bf16
 from pipeline.errors import FingerprintMismatchError
 from pipeline.logit_set.codecs import CODECS
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.training.run_record import RUN_RECORD, read_run_record
-from pipeline.training.steps import has_fast_bf16
 from student.config import EvaluateConfig
 from student.model.model import default_device
-from student.pretrain.data import Batch, read_pool
+from student.pretrain.data import MaskedBatch, read_pool
 from student.pretrain.head import CHUNK
 from student.pretrain.loss import cross_entropy
 from student.pretrain.model import MlmStudent
@@ -26,7 +26,7 @@ def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
     """Evaluates a pretraining run on the validation split of a set of tokens, by default its own.
 
     Returns:
-        Per split what `evaluate_mlm` tells.
+        Per split the scores of `evaluate_mlm`.
 
     Raises:
         DataError: if the set is not where it was.
@@ -62,7 +62,7 @@ def evaluate_mlm(student: MlmStudent, token_set: TokenSet, split: str) -> dict[s
         for low in range(0, len(features_PF), CHUNK):
             part = slice(low, low + CHUNK)
             logits_PV = (features_PF[part].to(dtype) @ weight_VF.T).float() + student.head.bias
-            columns = {name: column[part] for name, column in batch.said.items()}
+            columns = {name: column[part] for name, column in batch.predictions.items()}
             teacher = CODECS[codec.name].decode(codec, columns, temperature, decoder)
             right += int((logits_PV.argmax(dim=1) == target_P[part]).sum())
             gold += float(functional.cross_entropy(logits_PV, target_P[part], reduction="sum"))
@@ -78,8 +78,8 @@ def evaluate_mlm(student: MlmStudent, token_set: TokenSet, split: str) -> dict[s
     }
 
 
-def _batches(student: MlmStudent, token_set: TokenSet, split: str) -> Iterator[Batch]:
-    """The first rows of a split."""
+def _batches(student: MlmStudent, token_set: TokenSet, split: str) -> Iterator[MaskedBatch]:
+    """Batches of the first `MAX_ROWS` rows of a split."""
     left = MAX_ROWS
     for group, num_rows in token_set.groups(split):
         if left <= 0:

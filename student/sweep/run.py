@@ -11,8 +11,7 @@ from pipeline.errors import DistillError, FingerprintMismatchError, setting_chan
 from pipeline.files import make_folder, sha256
 from pipeline.logit_set.reader import LogitSet
 from pipeline.query.mixture import mix_of
-from pipeline.training.run_record import RUN_RECORD, SWEEP_RECORD, RunRecord, read_run_record, write_run_record
-from pipeline.training.steps import quality
+from pipeline.training.run_record import RUN_RECORD, SWEEP_RECORD, RunRecord, quality, read_run_record, write_run_record
 from student.config import SweepConfig
 from student.model.weights import WEIGHTS_FILE
 from student.recipe import with_recipe

@@ -4,11 +4,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.files import make_folder, remove_temporaries, write_text
+from pipeline.files import write_text
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.query.mixture import mix_of
-from pipeline.training.run_record import RUN_RECORD, RunRecord, finish_run, read_run_record, start_run
-from pipeline.training.steps import quality, seed_step
+from pipeline.training import loop
+from pipeline.training.run import Run
+from pipeline.training.run_record import Entry, RunRecord, best_of
+from pipeline.training.steps import seed_step
 from student.config import TrainConfig
 from student.data import as_read
 from student.evaluate import evaluate_split
@@ -16,11 +18,10 @@ from student.model.architecture import StudentConfig, design
 from student.model.card import CARD_FILE, card_text
 from student.model.model import Student, default_device, num_bytes, num_parameters
 from student.train.initialize import copy_embeddings, source_sha256
-from student.train.loop import train_epochs
+from student.train.learner import StudentLearner
 from student.train.training_data import TrainingData, default_name, load_data, training_query
 from student.train.used_rows import active_ids, count_used_rows, neutralise_untrained, renumber, restore, shrunk
 
-CHECKPOINT = "checkpoint.safetensors"
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
 
 
@@ -46,18 +47,16 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     data = data or load_data(config)
     logit_set, student_config = data.logit_set, design(config, data.facts)
     folder = config.output_dir or Path("runs") / default_name(logit_set)
-    settings = _settings(config, student_config, data)
-    make_folder(folder)
     places = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
-    finished = start_run(folder / RUN_RECORD, settings, command, folder / CHECKPOINT, places)
+    run = Run(folder, _settings(config, student_config, data), command, places)
+    finished = run.start()
     if finished is not None:
         return finished
-    remove_temporaries(folder)
     write_text(folder / TOKENIZER_FILE, logit_set.tokenizer_json())
-    student, history = _fit(config, student_config, data, folder)
+    student, history = _fit(config, student_config, data, run)
     result = {
         "history": history,
-        "best": max(history, key=quality),
+        "best": best_of(history),
         "used_rows": student.config.used_rows,
         "evaluation": {
             split: evaluate_split(student, as_read(examples, student_config))
@@ -69,11 +68,8 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     if data.teachers:
         result["teachers"] = data.teachers
     sizes = (num_parameters(student), num_bytes(student))
-    record = read_run_record(folder / RUN_RECORD) | {"result": result}
-    write_text(folder / CARD_FILE, card_text(student.config, *sizes, record))
-    record = finish_run(folder / RUN_RECORD, result)
-    (folder / CHECKPOINT).unlink(missing_ok=True)
-    return record
+    write_text(folder / CARD_FILE, card_text(student.config, *sizes, run.record() | {"result": result}))
+    return run.finish(result)
 
 
 def _settings(config: TrainConfig, student_config: StudentConfig, data: TrainingData) -> dict[str, Any]:
@@ -97,8 +93,8 @@ def _settings(config: TrainConfig, student_config: StudentConfig, data: Training
 
 
 def _fit(
-    config: TrainConfig, student_config: StudentConfig, data: TrainingData, folder: Path
-) -> tuple[Student, list[dict[str, Any]]]:
+    config: TrainConfig, student_config: StudentConfig, data: TrainingData, run: Run
+) -> tuple[Student, list[Entry]]:
     """Trains the rows of the tables that the data use; returns the best student and a record of each epoch."""
     splits = {split: as_read(examples, student_config) for split, examples in data.splits.items()}
     seed_step(config.seed, 0)
@@ -111,10 +107,11 @@ def _fit(
     small = shrunk(student, active).to(default_device())
     splits = {split: renumber(examples, active) for split, examples in splits.items()}
 
-    def save() -> None:
+    def keep() -> None:
         restore(student, small, active)
         count_used_rows(student)
-        student.save(folder)
+        student.save(run.folder)
 
-    history = train_epochs(config, small, splits, folder / CHECKPOINT, save)
-    return Student.load(folder).to(default_device()), history
+    learner = StudentLearner(config, small, splits, keep)
+    history = loop.train(run, learner, learner.schedule())
+    return Student.load(run.folder).to(default_device()), history

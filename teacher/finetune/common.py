@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-CHECKPOINT = "checkpoint.safetensors"
-
 
 def adamw(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
     """AdamW; biases and layer norms do not decay."""

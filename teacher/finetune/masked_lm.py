@@ -1,49 +1,71 @@
 """Training a masked LM on a corpus, from an encoder with or without a prediction head; resumable at any step."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from torch.nn import functional
 
-from pipeline import console
-from pipeline.errors import DataError, TeacherError
-from pipeline.files import make_folder
-from pipeline.training.run_record import RunRecord, finish_run, start_run
-from pipeline.training.steps import (
-    has_fast_bf16,
-    linear_decay,
-    load_checkpoint,
-    save_checkpoint,
-    seed_step,
-    set_learning_rate,
-    shuffled_batches,
-)
+from pipeline.device import has_fast_bf16
+from pipeline.training import loop
+from pipeline.training.run import Run
+from pipeline.training.run_record import Metrics, RunRecord
+from pipeline.training.steps import seed_step
 from teacher.config import FinetuneCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
-from teacher.corpus.text import TRAIN, VALIDATION, Text, masking_plan, open_text
-from teacher.finetune.common import CHECKPOINT, adamw, save_teacher
+from teacher.corpus.text import VALIDATION, Text, masking_plan, open_text
+from teacher.finetune.common import adamw, save_teacher
+from teacher.finetune.text_stream import TextStream
 from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
 from teacher.inference.loaded import FINETUNE_RECORD, weights_sha256
 from teacher.inference.masked_lm import MaskedLm, load_masked_lm, predict_masked
 
-BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32
 VALIDATION_DOCUMENTS = 1000
 
 
-@dataclass
-class Progress:
-    """How far a run has come: ``step`` in all, ``batch`` within ``pool``, and what validation has said."""
+class MaskedLmLearner(loop.Learner):
+    """A masked LM and the corpus that it is trained and scored on.
 
-    step: int = 0
-    pool: int = 0
-    batch: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
+    Args:
+        config: the settings.
+        text: the corpus; the documents it holds out are scored.
+        lm: is trained in place.
+        accelerator: this process and the others.
+    """
+
+    def __init__(self, config: FinetuneCorpus, text: Text, lm: MaskedLm, accelerator: Accelerator) -> None:
+        self._config, self._lm, self._accelerator = config, lm, accelerator
+        optimizer = adamw(lm.model, config.learning_rate, config.weight_decay)
+        self.model = lm.model
+        self._wrapped, self.optimizer = accelerator.prepare(lm.model, optimizer)
+        plan = masking_plan(text, lm.tokens, config.seed, num_copies=1)
+        batches = (config.per_device_train_batch_size, config.seed)
+        processes = (accelerator.num_processes, accelerator.process_index)
+        self._stream = TextStream(text, lm.tokens, plan, *batches, *processes)
+        self._validation = _validation(text, lm, plan)
+
+    def train_step(self, step: int) -> tuple[torch.Tensor, int]:
+        """Takes one step; returns the mean loss of a masked position, nats, and the number of them."""
+        masked, rows, self.data_state = self._stream.batch(step, self.data_state or (0, 0))
+        device = self.model.device
+        target_P = torch.from_numpy(masked.targets.take(rows).flat).to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=has_fast_bf16()):
+            _, logits_PV = predict_masked(self._lm, masked.ids, masked.positions, rows, self._wrapped)
+        loss = functional.cross_entropy(logits_PV, target_P)
+        self._accelerator.backward(loss)
+        self._accelerator.clip_grad_norm_(self._wrapped.parameters(), self._config.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss, len(target_P)
+
+    def evaluate(self) -> Metrics:
+        """Scores on the documents held out, see `evaluate_mlm`; every process works them all out."""
+        return {} if self._validation is None else {VALIDATION: evaluate_mlm(self._lm, self._validation)}
+
+    def keep(self) -> None:
+        """Writes the masked LM."""
+        save_teacher(self.model, self._lm.name, self._lm.revision, self._config.output_dir)
 
 
 def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
@@ -60,22 +82,25 @@ def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
     """
     config.check()
     text = open_text(config, config.max_seq_length)
-    make_folder(config.output_dir)
     accelerator = Accelerator()
     seed_step(config.seed, 0)
     lm = load_masked_lm(config.model_name_or_path, config.model_revision, config.max_seq_length, new_head=True)
     settings = _settings(config, text, lm) | {"processes": accelerator.num_processes}
-    record_path, checkpoint = config.output_dir / FINETUNE_RECORD, config.output_dir / CHECKPOINT
+    run = Run(config.output_dir, settings, command, record_name=FINETUNE_RECORD, rank=accelerator.process_index)
     with accelerator.main_process_first():
-        finished = start_run(record_path, settings, command, checkpoint)
+        finished = run.start()
     if finished is not None:
-        return finished if accelerator.is_main_process else {}
-    history = _train(config, text, lm, accelerator)
-    if not accelerator.is_main_process:
-        return {}
-    record = finish_run(record_path, {"history": history, "best": history[-1]})
-    checkpoint.unlink(missing_ok=True)
-    return record
+        return finished
+    schedule = loop.Schedule(
+        total_steps=config.max_steps,
+        entry_steps=config.save_steps,
+        unit="step",
+        seed=config.seed,
+        warmup_steps=config.warmup_steps,
+        keep_best=False,
+    )
+    history = loop.train(run, MaskedLmLearner(config, text, lm, accelerator), schedule)
+    return run.finish({"history": history, "best": history[-1]})
 
 
 def _settings(config: FinetuneCorpus, text: Text, lm: MaskedLm) -> dict[str, Any]:
@@ -90,89 +115,6 @@ def _settings(config: FinetuneCorpus, text: Text, lm: MaskedLm) -> dict[str, Any
     }
 
 
-def _train(config: FinetuneCorpus, text: Text, lm: MaskedLm, accelerator: Accelerator) -> list[dict[str, Any]]:
-    optimizer: Any = adamw(lm.model, config.learning_rate, config.weight_decay)
-    saved = load_checkpoint(config.output_dir / CHECKPOINT, lm.model, optimizer)
-    progress = Progress(**saved) if saved else Progress()
-    model, optimizer = accelerator.prepare(lm.model, optimizer)
-    plan = masking_plan(text, lm.tokens, config.seed, num_copies=1)
-    validation = _validation(text, lm, plan)
-    with console.progress(config.max_steps, "training") as bar:
-        bar.advance(progress.step)
-        for masked, rows in _batches(config, text, lm, plan, progress, accelerator):
-            rate = linear_decay(progress.step, config.max_steps, config.warmup_steps)
-            set_learning_rate(optimizer, config.learning_rate * rate)
-            seed_step(config.seed, progress.step + 1, accelerator.process_index)
-            model.train()
-            loss = _loss(lm, model, masked, rows)
-            accelerator.backward(loss)
-            accelerator.clip_grad_norm_(model.parameters(), config.max_grad_norm)
-            optimizer.step()
-            optimizer.zero_grad()
-            progress.step += 1
-            bar.advance()
-            if progress.step % config.save_steps == 0 or progress.step == config.max_steps:
-                _check_and_save(config, lm, optimizer, progress, float(loss.detach()), validation, accelerator)
-            if progress.step >= config.max_steps:
-                break
-    if accelerator.is_main_process:
-        save_teacher(accelerator.unwrap_model(model), lm.name, lm.revision, config.output_dir)
-    return progress.history
-
-
-def _check_and_save(
-    config: FinetuneCorpus,
-    lm: MaskedLm,
-    optimizer: Any,
-    progress: Progress,
-    loss: float,
-    validation: Masked | None,
-    accelerator: Accelerator,
-) -> None:
-    if not math.isfinite(loss):
-        raise TeacherError(f"the loss at step {progress.step} is {loss}: it diverged; lower --learning-rate")
-    metrics = {} if validation is None else evaluate_mlm(lm, validation)
-    spoken = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    console.note(f"step {progress.step}: loss {loss:.4f}, validation {spoken or 'no text'}")
-    progress.history.append({"epoch": progress.step, "loss": loss, "metrics": {VALIDATION: metrics} if metrics else {}})
-    if accelerator.is_main_process:
-        save_checkpoint(config.output_dir / CHECKPOINT, lm.model, optimizer, vars(progress))
-
-
-def _batches(
-    config: FinetuneCorpus, text: Text, lm: MaskedLm, plan: MaskingPlan, progress: Progress, accelerator: Accelerator
-) -> Iterator[tuple[Masked, list[int]]]:
-    """The batches from where ``progress`` stands on, which it keeps up to date; each process takes every n-th."""
-    processes, rank = accelerator.num_processes, accelerator.process_index
-    for pool in count(progress.pool):
-        masked = _pool(config, text, lm, plan, pool)
-        lengths = masked.ids.lengths.tolist()
-        batches = shuffled_batches(lengths, config.per_device_train_batch_size, config.seed, pool)
-        rounds = -(-len(batches) // processes)
-        first = progress.batch if pool == progress.pool else 0
-        for number in range(first, rounds):
-            progress.pool, progress.batch = pool, number + 1
-            # all processes take the same number of steps; a short last round starts over with the first batches
-            yield masked, batches[(number * processes + rank) % len(batches)]
-
-
-def _pool(config: FinetuneCorpus, text: Text, lm: MaskedLm, plan: MaskingPlan, pool: int) -> Masked:
-    """Masked sequences of random blocks of documents; each pass over the corpus masks them anew."""
-    total = text.documents.num_documents
-    blocks = -(-total // BLOCK_DOCUMENTS)
-    passes, number = divmod(pool, -(-blocks // BLOCKS_PER_POOL))
-    order = np.random.default_rng([config.seed, passes]).permutation(blocks)
-    chosen = order[number * BLOCKS_PER_POOL : (number + 1) * BLOCKS_PER_POOL]
-    ranges = [(int(k) * BLOCK_DOCUMENTS, min(total, (int(k) + 1) * BLOCK_DOCUMENTS)) for k in chosen]
-    parts = [mask(part, plan, passes) for low, high in ranges for part in text.sequences(lm.tokens, TRAIN, low, high)]
-    if not parts:
-        raise DataError(
-            f"{text.documents.description}: no text to train on that is as long as --min-seq-length "
-            f"{config.min_seq_length}, in {len(ranges) * BLOCK_DOCUMENTS:,} documents"
-        )
-    return Masked.joined(parts)
-
-
 def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked | None:
     """Masked sequences of held-out documents, at most so many documents, evenly spread; None if there are none."""
     every, total = text.config.validation_every, text.documents.num_documents
@@ -180,14 +122,6 @@ def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked | None:
     rows = range(0, total, step)
     parts = [part for row in rows for part in text.sequences(lm.tokens, VALIDATION, row, row + 1)]
     return Masked.joined([mask(part, plan) for part in parts]) if parts else None
-
-
-def _loss(lm: MaskedLm, model: Any, masked: Masked, rows: list[int]) -> torch.Tensor:
-    """Mean cross-entropy of the masked positions, nats."""
-    device = lm.model.device
-    with torch.autocast(device.type, torch.bfloat16, enabled=has_fast_bf16()):
-        _, logits_PV = predict_masked(lm, masked.ids, masked.positions, rows, model)
-    return functional.cross_entropy(logits_PV, torch.from_numpy(masked.targets.take(rows).flat).to(device))
 
 
 @torch.no_grad()

@@ -122,7 +122,7 @@ def feed(root: Path) -> dict[str, float]:
     before, positions, start = _peak_bytes(), 0, time.perf_counter()
     for step in range(stream.num_steps(1)):
         batch = stream.batch(step, 0, 0)
-        decode(codec, batch.said, codec.temperature or 1.0, decoder)
+        decode(codec, batch.predictions, codec.temperature or 1.0, decoder)
         positions += len(batch.row_P)
     seconds = time.perf_counter() - start
     return {"positions/s": positions / seconds, "extra MB": (_peak_bytes() - before) / 1e6}

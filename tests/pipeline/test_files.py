@@ -22,7 +22,7 @@ from pipeline.files import (
     write_text,
     write_text_once,
 )
-from pipeline.training.steps import save_checkpoint
+from pipeline.training.checkpoint import save_checkpoint
 
 
 def names(folder: Path) -> list[str]:

@@ -1,18 +1,63 @@
+import warnings
 from math import log, sqrt
+from typing import get_args
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn import metrics as sk
 
 from pipeline.arrays import Floats
-from pipeline.tasks.metrics import bin_scores, fidelity, glue_score, majority_scores, mean_kl, score_logits
+from pipeline.tasks.metrics import (
+    OF_COUNTS,
+    OF_SCORES,
+    bin_scores,
+    confusion,
+    fidelity,
+    glue_score,
+    majority_scores,
+    mean_kl,
+    score_logits,
+)
 from pipeline.tasks.target import NO_LABEL, Target, make_target
-from pipeline.tasks.task import Bins, Metric, load_task
+from pipeline.tasks.task import Bins, ClassMetric, Metric, ScoreMetric, load_task
 
 BINARY = make_target(load_task("mrpc"))
 SCORE = make_target(load_task("stsb"))
 BINS = Target(kind="bins", names=("1", "2", "3"), bins=Bins(low=1, high=3, width=1))
 CORRELATIONS: tuple[Metric, ...] = ("pearson", "spearmanr")
 ALL: tuple[Metric, ...] = ("accuracy", "f1", "matthews_correlation")
+
+
+def test_every_metric_is_worked_out() -> None:
+    assert tuple(OF_COUNTS) == get_args(ClassMetric)
+    assert tuple(OF_SCORES) == get_args(ScoreMetric)
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=40))
+def test_classes_against_scikit_learn(rows: list[tuple[int, int]]) -> None:
+    gold, predicted = np.array(rows).T
+    counts_1CC = confusion(gold, predicted, 3)[None].astype(np.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it tells of a class that is missing
+        expected = {
+            "accuracy": sk.accuracy_score(gold, predicted),
+            "f1": sk.f1_score(gold, predicted, labels=[1], average="macro", zero_division=0.0),
+            "matthews_correlation": sk.matthews_corrcoef(gold, predicted) if len({*gold, *predicted}) > 1 else 0,
+        }
+    assert {name: of_counts(counts_1CC)[0] for name, of_counts in OF_COUNTS.items()} == pytest.approx(expected)
+
+
+@given(rows=st.lists(st.tuples(st.integers(-9, 9), st.floats(-5, 5, width=16)), min_size=2, max_size=40))
+def test_scores_against_scipy(rows: list[tuple[float, float]]) -> None:
+    pairs_21N = np.array(rows, dtype=np.float64).T[:, None]
+    constant = bool((np.ptp(pairs_21N, axis=-1) == 0).any())
+    oracles = {"pearson": stats.pearsonr, "spearmanr": stats.spearmanr}
+    for name, of_scores in OF_SCORES.items():
+        expected = 0 if constant else oracles[name](*pairs_21N[:, 0]).statistic
+        assert of_scores(pairs_21N) == pytest.approx([expected], abs=1e-7)
 
 
 def answers(classes: list[int]) -> Floats:

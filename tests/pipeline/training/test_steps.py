@@ -1,75 +1,9 @@
-from pathlib import Path
-
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
-from pipeline.errors import IntegrityError
-from pipeline.training.steps import (
-    linear_decay,
-    load_checkpoint,
-    save_checkpoint,
-    seed_step,
-    set_learning_rate,
-    shuffled_batches,
-    write_tensors,
-)
-
-
-def new_net(seed: int, width: int = 4) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(seed)
-    layers = (torch.nn.Linear(3, width), torch.nn.BatchNorm1d(width), torch.nn.Dropout(0.3), torch.nn.Linear(width, 2))
-    net = torch.nn.Sequential(*layers)
-    return net, torch.optim.AdamW(net.parameters(), lr=0.1, weight_decay=0.01)
-
-
-def train(net: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
-    for step in steps:
-        seed_step(7, step)
-        set_learning_rate(optimizer, 0.1 * linear_decay(step, 10))
-        optimizer.zero_grad()
-        net(torch.randn(8, 3)).pow(2).sum().backward()
-        optimizer.step()
-
-
-def test_resumed_training_equals_undisturbed_training(tmp_path: Path) -> None:
-    net, optimizer = new_net(0)
-    train(net, optimizer, range(5))
-    save_checkpoint(tmp_path / "checkpoint", net, optimizer, {"step": 5, "best": 0.25, "history": [{"é": None}]})
-    train(net, optimizer, range(5, 10))
-    resumed, its_optimizer = new_net(1)
-    progress = load_checkpoint(tmp_path / "checkpoint", resumed, its_optimizer)
-    assert progress == {"step": 5, "best": 0.25, "history": [{"é": None}]}
-    train(resumed, its_optimizer, range(5, 10))
-    for name, tensor in net.state_dict().items():
-        assert torch.equal(tensor, resumed.state_dict()[name]), name
-    for number, state in optimizer.state_dict()["state"].items():
-        for key, value in state.items():
-            assert torch.equal(value, its_optimizer.state_dict()["state"][number][key]), key
-
-
-def test_checkpoint_before_the_first_step(tmp_path: Path) -> None:
-    net, optimizer = new_net(0)
-    assert load_checkpoint(tmp_path / "checkpoint", net, optimizer) is None
-    save_checkpoint(tmp_path / "checkpoint", net, optimizer, {"step": 0})
-    assert load_checkpoint(tmp_path / "checkpoint", *new_net(1)) == {"step": 0}
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_unusable_checkpoints(tmp_path: Path) -> None:
-    net, optimizer = new_net(0)
-    save_checkpoint(tmp_path / "whole", net, optimizer, {})
-    (tmp_path / "torn").write_bytes((tmp_path / "whole").read_bytes()[:-5])
-    (tmp_path / "text").write_text("hello, this is not a checkpoint")
-    (tmp_path / "empty").touch()
-    save_checkpoint(tmp_path / "other", *new_net(0, width=5), {})
-    save_file({"weight": torch.zeros(2)}, tmp_path / "foreign")
-    for name in ("torn", "text", "empty", "other", "foreign"):
-        with pytest.raises(IntegrityError, match=f"{name}: not a usable checkpoint"):
-            load_checkpoint(tmp_path / name, net, optimizer)
+from pipeline.training.steps import EpochBatches, linear_decay, scale_learning_rates, seed_step, shuffled_batches
 
 
 @given(
@@ -104,14 +38,6 @@ def test_linear_decay() -> None:
     assert linear_decay(0, 0) == 0
 
 
-def test_learning_rate_reaches_every_group() -> None:
-    net, _ = new_net(0)
-    first, *others = net.parameters()
-    optimizer = torch.optim.SGD([{"params": [first], "lr": 1.0}, {"params": others, "lr": 2.0}])
-    set_learning_rate(optimizer, 0.5)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
-
-
 def test_seed_of_a_step() -> None:
     draws = []
     for seed, step, rank in ((1, 2, 0), (1, 2, 0), (1, 3, 0), (2, 2, 0), (1, 2, 1)):
@@ -121,7 +47,27 @@ def test_seed_of_a_step() -> None:
     assert len(set(draws)) == 4
 
 
-def test_weights_are_as_readable_as_other_files(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "weights.safetensors", {"a": torch.ones(1)})
-    (tmp_path / "other").touch()
-    assert (tmp_path / "weights.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+def test_every_group_keeps_its_part_of_the_learning_rate() -> None:
+    first, *others = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)).parameters()
+    optimizer = torch.optim.SGD([{"params": [first], "lr": 1.0}, {"params": others, "lr": 2.0}])
+    for factor in (0.5, 0.0, 0.25):
+        scale_learning_rates(optimizer, factor)
+        assert [group["lr"] for group in optimizer.param_groups] == [factor, 2 * factor]
+
+
+@given(
+    num_rows=st.integers(1, 60), batch_size=st.integers(1, 7), processes=st.integers(1, 4), first=st.integers(0, 100)
+)
+def test_an_epoch_has_every_row_whichever_step_is_asked_first(
+    num_rows: int, batch_size: int, processes: int, first: int
+) -> None:
+    lengths = np.arange(num_rows) % 5
+    of_process = [EpochBatches(lengths, batch_size, 3, processes, rank) for rank in range(processes)]
+    steps = of_process[0].steps_per_epoch
+    of_process[0].at(first)
+    for epoch in (0, 2):
+        batches = [part.at(epoch * steps + step) for step in range(steps) for part in of_process]
+        whole = shuffled_batches(lengths, batch_size, 3, epoch)
+        assert batches[: len(whole)] == whole
+        assert batches[len(whole) :] == [whole[k % len(whole)] for k in range(len(batches) - len(whole))]
+        assert len(batches) - len(whole) < processes

@@ -104,14 +104,14 @@ def test_a_batch_has_what_was_said_about_its_own_positions(token_store: Path) ->
     assert batch.target_P.tolist() == [*rows.targets[5], *rows.targets[2]]
     table = token_set.read_group(groups[0])
     said = table.column("candidates").to_pylist()
-    assert batch.said["candidates"].to_pylist() == [*said[5], *said[2]]
+    assert batch.predictions["candidates"].to_pylist() == [*said[5], *said[2]]
 
 
 @pytest.mark.parametrize("codec", ["hidden", "sampled", "topk", "dense"])
 def test_a_student_learns_from_every_codec(token_store: Path, tmp_path: Path, codec: str) -> None:
     record = pretrain(config(token_store, tmp_path, logits=codec, learning_rate=2e-2, num_train_epochs=6), "x")
     first, *_, last = record["result"]["history"]
-    assert last["validation"]["teacher_loss"] < first["validation"]["teacher_loss"]
+    assert last["metrics"]["validation"]["teacher_loss"] < first["metrics"]["validation"]["teacher_loss"]
     student = MlmStudent.load(tmp_path)
     assert student.config.num_outputs == open_tokens(token_store / codec).record.codec.vocabulary_size
 
@@ -234,7 +234,7 @@ def test_a_pretrained_student_is_evaluated_on_any_set_of_its_tokenizer(token_sto
     record = pretrain(config(token_store, tmp_path), "x")
     flags = ["evaluate", str(tmp_path), "--store", str(token_store), "--json"]
     own = json.loads(CliRunner().invoke(app, flags).stdout)["validation"]
-    assert own == pytest.approx(record["result"]["history"][-1]["validation"], rel=1e-5)
+    assert own == pytest.approx(record["result"]["history"][-1]["metrics"]["validation"], rel=1e-5)
     other = json.loads(CliRunner().invoke(app, [*flags, "--logits", "dense"]).stdout)["validation"]
     assert other["gold_loss"] == pytest.approx(own["gold_loss"], rel=1e-5)
     assert other["teacher_loss"] != own["teacher_loss"]

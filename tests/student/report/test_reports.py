@@ -178,6 +178,6 @@ def test_a_pretraining_run_has_its_curves(token_store: Path, tmp_path: Path) -> 
         (entry["step"], entry["loss"]) for entry in history
     ]
     accuracy = [row["masked accuracy"] for row in figures["Training", "Masked accuracy"]]
-    assert accuracy == [entry["validation"]["masked_accuracy"] for entry in history]
+    assert accuracy == [entry["metrics"]["validation"]["masked_accuracy"] for entry in history]
     assert len(accuracy) == 2
     assert needs_nothing_else(render(page))

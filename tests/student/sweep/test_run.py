@@ -20,11 +20,12 @@ from pipeline.cli import app
 from pipeline.config import as_flags
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, MissingDependencyError
 from pipeline.logit_set.reader import LogitSet
+from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord
 from student.config import SweepConfig, TrainConfig
 from student.sweep.run import sweep
 from student.sweep.workers import train_all
-from student.train.train import CHECKPOINT, train
+from student.train.train import train
 from tests.helpers.students import tiny_config, weights
 
 RATES = (0.01, 0.001)

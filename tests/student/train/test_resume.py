@@ -12,8 +12,9 @@ from safetensors import safe_open
 
 from pipeline.config import as_flags
 from pipeline.logit_set.reader import LogitSet
+from pipeline.training.run import CHECKPOINT
 from student.config import TrainConfig
-from student.train.train import CHECKPOINT, train
+from student.train.train import train
 from tests.helpers.rewritten_sets import rewritten, with_logits
 from tests.helpers.students import tiny_config, weights
 
@@ -33,16 +34,11 @@ def wait_for(path: Path, process: subprocess.Popen[bytes], seconds: float = 100)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("several", [False, True])
-def test_a_killed_run_goes_on_to_the_same_student(
-    store: Path, roles_set: LogitSet, tmp_path: Path, several: bool
-) -> None:
-    changes = {}
-    if several:
-        other = rewritten(roles_set, tmp_path / "other", with_logits(lambda row: [row % 5, 2.0]))
-        query = "select source_row, variant, mix([roles.logits, other.logits], [1, 2]) as logits, "
-        query += "1 + roles.label as weight from roles join other using (split, source_row, variant)"
-        changes = {"logits": (str(store / "roles"), str(other.root)), "query": query}
+def test_a_killed_run_goes_on_to_the_same_student(store: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+    other = rewritten(roles_set, tmp_path / "other", with_logits(lambda row: [row % 5, 2.0]))
+    query = "select source_row, variant, mix([roles.logits, other.logits], [1, 2]) as logits, "
+    query += "1 + roles.label as weight from roles join other using (split, source_row, variant)"
+    changes = {"logits": (str(store / "roles"), str(other.root)), "query": query}
     interrupted, undisturbed = (
         long_config(store / "roles", tmp_path / name, **changes) for name in ("killed", "whole")
     )

@@ -124,15 +124,6 @@ def test_the_best_epochs_weights_are_kept(ratings: dict[str, LogitSet], tmp_path
     assert abs(pearson[-1] - pearson[best]) > 1e-4
 
 
-def test_of_equally_good_epochs_the_first_ones_weights_are_kept(store: Path, tmp_path: Path) -> None:
-    for patience in (1, 3):
-        changes = {"num_train_epochs": 6, "early_stopping_patience": patience, "learning_rate": 1e-6}
-        result = train(tiny_config(store / "opinion", tmp_path / str(patience), **changes), "")["result"]
-        assert len(result["history"]) == 1 + patience
-        assert len({entry["metrics"]["validation"]["accuracy"] for entry in result["history"]}) == 1
-    assert same_weights(tmp_path / "1", tmp_path / "3")
-
-
 def test_a_loss_that_is_not_finite_stops_the_run(store: Path, tmp_path: Path) -> None:
     with pytest.raises(DistillError, match="--learning-rate"):
         train(tiny_config(store / "opinion", tmp_path, learning_rate=1e12), "")
@@ -200,12 +191,6 @@ def test_an_unverified_set_needs_a_flag(store: Path, opinion_run: Path, tmp_path
     assert not (tmp_path / "run").exists()
     train(tiny_config(copy, tmp_path / "run", allow_unverified=True), "")
     assert same_weights(tmp_path / "run", opinion_run)
-
-
-def test_what_a_killed_run_left_half_written_is_removed(store: Path, tmp_path: Path) -> None:
-    (tmp_path / ".checkpoint.safetensors.12345.distill-tmp").write_bytes(b"half")
-    train(tiny_config(store / "opinion", tmp_path, num_train_epochs=1), "")
-    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_changed_shard_is_refused(store: Path, tmp_path: Path) -> None:

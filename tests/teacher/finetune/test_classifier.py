@@ -15,6 +15,7 @@ from pipeline.sources import load_source, sentences
 from pipeline.tasks.target import Target, gold_arrays, predicted_scores
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
+from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.config import FinetuneTask
 from teacher.finetune.classifier import finetune
@@ -26,6 +27,7 @@ from tests.helpers.commands import distill, kill_when
 from tests.teacher.conftest import WORDS, MakeTask, make_louder
 
 Run = Callable[..., RunRecord]
+STEPS = 24  # of an epoch of the opinion task in batches of 4
 
 
 @pytest.fixture
@@ -80,24 +82,8 @@ def test_the_best_epoch_is_kept(learn_words: Run, word_task: MakeTask, tmp_path:
     assert accuracy(task, tmp_path) == pytest.approx(max(values))
 
 
-def test_of_equally_good_epochs_the_one_named_best_is_kept(
-    learn_words: Run, word_task: MakeTask, tmp_path: Path
-) -> None:
-    task = word_task(("ash", "birch"), splits={"train": None, "validation": None, "test": None})
-    undecided = [{"text": "apple", "label": 0}, {"text": "apple", "label": 1}]  # one of two right, whatever is learned
-    contrary = [{"text": WORDS[k % 2], "label": 1 - k % 2} for k in range(60)]
-    write_rows(tmp_path / "data" / "validation.jsonl", undecided)
-    write_rows(tmp_path / "data" / "test.jsonl", contrary)
-    settings = {"model_name_or_path": tiny_bert(tmp_path), "learning_rate": 3e-3}
-    result = learn_words(**settings, num_train_epochs=4, warmup_steps=15 * 10)["result"]
-    assert {entry["metrics"]["validation"]["accuracy"] for entry in result["history"]} == {0.5}
-    assert len({entry["metrics"]["test"]["accuracy"] for entry in result["history"]}) > 1
-    assert accuracy(task, tmp_path, "test") == pytest.approx(result["best"]["metrics"]["test"]["accuracy"])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [(0, 5), (1, 2)], ids=["first epoch", "second epoch"])
-def test_killed_and_repeated_is_as_undisturbed(place: tuple[int, int], run: Run, work: Path, tmp_path: Path) -> None:
+def test_killed_and_repeated_is_as_undisturbed(run: Run, work: Path, tmp_path: Path) -> None:
     undisturbed = run(output_dir=tmp_path / "undisturbed", per_device_train_batch_size=4, num_train_epochs=3)
     flags: dict[str, object] = {
         "manifest": work / "opinion.yaml",
@@ -107,10 +93,9 @@ def test_killed_and_repeated_is_as_undisturbed(place: tuple[int, int], run: Run,
     flags |= {"output-dir": tmp_path / "out", "num-train-epochs": 3, "learning-rate": 1e-3, "max-seq-length": 32}
     flags |= {"per-device-train-batch-size": 4, "save-steps": 1}
     process = distill("finetune-teacher", *(part for flag, value in flags.items() for part in (f"--{flag}", value)))
-    kill_when(process, lambda: progress(tmp_path / "out" / "checkpoint.safetensors") >= place)
+    kill_when(process, lambda: steps_taken(tmp_path / "out" / CHECKPOINT) >= STEPS + 2)  # in the second epoch
     assert read_run_record(tmp_path / "out" / "finetune.json")["state"] == "running"
-    reached = progress(tmp_path / "out" / "checkpoint.safetensors")
-    assert place <= reached < (3, 0)
+    assert steps_taken(tmp_path / "out" / CHECKPOINT) < 3 * STEPS
     resumed = run(per_device_train_batch_size=4, num_train_epochs=3)
     assert resumed["result"] == undisturbed["result"]
     assert_same_weights(tmp_path / "out", tmp_path / "undisturbed")
@@ -185,7 +170,7 @@ def test_rows_without_gold_are_skipped(learn_words: Run, word_task: MakeTask, tm
 def test_without_a_dev_split_the_last_epoch_is_the_best(learn_words: Run, word_task: MakeTask, tmp_path: Path) -> None:
     word_task(("ash", "birch"), rows=20)
     (tmp_path / "data" / "validation.jsonl").unlink()
-    assert learn_words()["result"]["best"] == {"epoch": 2, "metrics": {}}
+    assert learn_words()["result"]["best"]["epoch"] == 2
 
 
 def test_without_a_train_split_there_is_nothing_to_learn(learn_words: Run, word_task: MakeTask, tmp_path: Path) -> None:
@@ -212,13 +197,12 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def progress(checkpoint: Path) -> tuple[int, int]:
-    """Epoch and step of a checkpoint."""
+def steps_taken(checkpoint: Path) -> int:
+    """Steps that a checkpoint has behind it; 0 without one."""
     if not checkpoint.exists():
-        return (-1, 0)
+        return 0
     with safe_open(checkpoint, framework="np") as file:
-        values = json.loads(file.metadata()["progress"])
-    return values["epoch"], values["step"]
+        return int(json.loads(file.metadata()["progress"])["step"])
 
 
 def ask(task: Task, tmp_path: Path, split: str) -> tuple[Target, Floats, Ints, Floats]:

@@ -119,4 +119,4 @@ def test_the_command(work: Path, corpus_file: Path, tmp_path: Path) -> None:
     named = ((f"--{name.replace('_', '-')}", str(value)) for name, value in values.items())
     result = CliRunner().invoke(app, ["finetune-teacher", *itertools.chain(*named), "--json"])
     assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["result"]["best"]["epoch"] == 2
+    assert json.loads(result.stdout)["result"]["best"]["step"] == 2

@@ -1,0 +1,132 @@
+"""A training run's folder: the record that other settings are refused by, and the checkpoint it goes on from."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.errors import FingerprintMismatchError, setting_changes
+from pipeline.files import make_folder, remove_temporaries
+from pipeline.training.checkpoint import load_checkpoint, save_checkpoint, unusable
+from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, finish_run, read_run_record, write_run_record
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+@dataclass
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        step: steps taken.
+        history: an entry per evaluation.
+        loss_sum: sum of the losses of the rows since the last entry.
+        num_rows: how many rows these were.
+        data_state: where the data stand, if ``step`` does not tell.
+    """
+
+    step: int = 0
+    history: list[Entry] = field(default_factory=list)
+    loss_sum: float = 0.0
+    num_rows: int = 0
+    data_state: Any = None
+
+
+class Run:
+    """A training run in a folder of its own, of one process or several.
+
+    Killed anywhere and repeated, `start`, `resume`, any number of `save` and `finish` end where an undisturbed run
+    does, if what is trained between them is a function of the progress.
+
+    Args:
+        folder: the folder; `start` creates it.
+        settings: everything that decides the result, as JSON values.
+        command: the command line, for the record.
+        context: what else the record should say, such as where things lie; it may differ from try to try.
+        record_name: file name of the record.
+        rank: number of this process; the first alone writes, and it must `start` before the others.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, Any],
+        command: str,
+        context: dict[str, Any] | None = None,
+        record_name: str = RUN_RECORD,
+        rank: int = 0,
+    ) -> None:
+        self.folder, self.rank = folder, rank
+        self.checkpoint = folder / CHECKPOINT
+        self._record, self._command = folder / record_name, command
+        self._settings, self._context = settings, context or {}
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def start(self) -> RunRecord | None:
+        """Begins the run or goes on with it, and removes what a killed process left half written.
+
+        Returns:
+            The record if the run is finished (empty on other processes than the first), else None.
+
+        Raises:
+            DataError: if the folder cannot be written to.
+            FingerprintMismatchError: if it holds a run with other settings, naming each that differs.
+        """
+        if not self.is_main:
+            return {} if self.record()["state"] == "finished" else None
+        make_folder(self.folder)
+        fresh = {"state": "running", "command": self._command, "settings": self._settings} | self._context
+        stored = self.record() if self._record.exists() else fresh
+        is_lost = stored["state"] == "running" and not self.checkpoint.exists()  # there is nothing to go on from
+        record = fresh if is_lost else stored | self._context
+        changes = setting_changes(record["settings"], self._settings)
+        if changes:
+            raise FingerprintMismatchError(
+                f"{self.folder} holds a run with other settings:\n{changes}\n"
+                "Choose another --output-dir, or remove the folder if the old run is not needed"
+            )
+        remove_temporaries(self.folder)
+        if record != stored or not self._record.exists():
+            write_run_record(self._record, record)
+        if record["state"] == "running":
+            return None
+        self.checkpoint.unlink(missing_ok=True)
+        return record
+
+    def resume(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+        """Restores model and optimizer from the checkpoint, if there is one.
+
+        Raises:
+            IntegrityError: if it is damaged or of another model.
+        """
+        saved = load_checkpoint(self.checkpoint, model, optimizer)
+        try:
+            return Progress(**saved or {})
+        except TypeError as error:
+            raise unusable(self.checkpoint, error) from error
+
+    def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+        """Writes the checkpoint, in place of the one before."""
+        if self.is_main:
+            save_checkpoint(self.checkpoint, model, optimizer, asdict(progress))
+
+    def record(self) -> RunRecord:
+        """The run's record as it is on disk."""
+        return read_run_record(self._record)
+
+    def finish(self, result: dict[str, Any]) -> RunRecord:
+        """Adds the result to the record, marks it finished and removes the checkpoint.
+
+        Returns:
+            The record; empty on other processes than the first.
+        """
+        if not self.is_main:
+            return {}
+        record = finish_run(self._record, result)
+        self.checkpoint.unlink(missing_ok=True)
+        return record

@@ -1,0 +1,111 @@
+"""A training of a moment with all that the loop has to see to; as a program, one that is killed wherever it writes."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.training import loop
+from pipeline.training.checkpoint import write_tensors
+from pipeline.training.run import Run
+from pipeline.training.run_record import Metrics, RunRecord, best_of
+from pipeline.training.steps import EpochBatches, seed_step
+
+EPOCHS = loop.Schedule(total_steps=30, entry_steps=6, unit="epoch", seed=3, warmup_steps=4, save_steps=4, patience=2)
+STEPS = loop.Schedule(total_steps=17, entry_steps=5, unit="step", seed=3, keep_best=False)
+WRITES = {"os.rename", "os.remove", "os.mkdir"}  # as Python's audit hooks name them
+
+
+class ToyLearner(loop.Learner):
+    """A net with dropout on 24 rows; how good it is goes up and down."""
+
+    def __init__(self, folder: Path, learning_rate: float) -> None:
+        seed_step(3, 0)
+        self.first, self.second = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
+        self.model = torch.nn.Sequential(self.first, torch.nn.Dropout(0.3), self.second)
+        groups: list[dict[str, Any]] = [
+            {"params": self.first.parameters()},
+            {"params": self.second.parameters(), "lr": 2 * learning_rate},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=learning_rate)
+        self.folder, self.rows_N3 = folder, torch.randn(24, 3)
+        self.batches = EpochBatches([1] * 24, 4, seed=3)
+
+    def train_step(self, step: int) -> tuple[torch.Tensor, int]:
+        self.data_state = (self.data_state or 0) + step  # a thing that only a checkpoint knows
+        x_B3 = self.rows_N3[self.batches.at(step)]
+        loss = (self.model(x_B3)[:, 0] - x_B3.sum(dim=1) - self.data_state % 5).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss, len(x_B3)
+
+    @torch.no_grad()
+    def evaluate(self) -> Metrics:
+        return {"validation": {"score": float(torch.sin(20 * self.model(self.rows_N3).mean()))}}
+
+    def keep(self) -> None:
+        write_tensors(self.folder / "weights.safetensors", self.model.state_dict())
+
+
+def toy_run(folder: Path, schedule: loop.Schedule = EPOCHS, learning_rate: float = 0.05) -> RunRecord:
+    """Trains the toy, or goes on with it."""
+    run = Run(folder, {"learning_rate": learning_rate, "seed": 3}, "distill toy")
+    finished = run.start()
+    if finished is not None:
+        return finished
+    history = loop.train(run, ToyLearner(folder, learning_rate), schedule)
+    return run.finish({"history": history, "best": best_of(history)})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder, hidden ones too."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def killed_everywhere(root: Path, schedule: loop.Schedule) -> int:
+    """Kills the training before each of its writes in turn, repeats it, and compares; returns how often."""
+    root.mkdir()
+    writes = _in_child(root / "whole", schedule)
+    for number in range(1, writes + 1):
+        folder = root / str(number)
+        _in_child(folder, schedule, kill_at=number)
+        toy_run(folder, schedule)
+        assert contents(folder) == contents(root / "whole"), f"killed before write {number}"
+    return writes
+
+
+def _in_child(folder: Path, schedule: loop.Schedule, kill_at: int | None = None) -> int:
+    """Trains in a fork that is killed outright before a write; returns how many writes there were without that."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        writes = 0
+
+        def count(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal writes
+            if event in WRITES and str(arguments[0]).startswith(str(folder)):
+                writes += 1
+                if writes == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(count)
+        try:
+            toy_run(folder, schedule)
+            os.write(writer, str(writes).encode())
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    os.close(writer)
+    assert kill_at is None or os.WTERMSIG(status) == signal.SIGKILL, f"not killed before write {kill_at}"
+    with os.fdopen(reader) as stream:
+        return int(stream.read() or 0)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name, schedule in {"epochs": EPOCHS, "steps": STEPS}.items():
+        print(killed_everywhere(Path(sys.argv[1]) / name, schedule))  # noqa: T201
