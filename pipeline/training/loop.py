@@ -82,12 +82,10 @@ class Schedule:
 
     def is_over(self, progress: Progress) -> bool:
         """Whether the last step has been taken, or patience is lost."""
-        history = progress.history
-        if self.patience is not None and history:
-            return (
-                progress.step >= self.total_steps or len(history) - 1 - history.index(best_of(history)) >= self.patience
-            )
-        return progress.step >= self.total_steps
+        if progress.step >= self.total_steps or self.patience is None or not progress.history:
+            return progress.step >= self.total_steps
+        entries_since_best = len(progress.history) - 1 - progress.history.index(best_of(progress.history))
+        return entries_since_best >= self.patience
 
 
 def train(run: Run, learner: Learner, schedule: Schedule) -> list[Entry]:
