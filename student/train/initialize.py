@@ -27,11 +27,11 @@ def source_sha256(run: Path | None, config: StudentConfig) -> str | None:
         return None
     if not (run / WEIGHTS_FILE).is_file():
         raise ConfigError(f"--init-from {run}: not the folder of a student: it has no {WEIGHTS_FILE}")
-    there = read_encoder_config(run / CONFIG_FILE)
+    source = read_encoder_config(run / CONFIG_FILE)
     problems = [
-        f"{name} is {getattr(there, name)!r} there and {getattr(config, name)!r} here"
+        f"{name} is {getattr(source, name)!r} there and {getattr(config, name)!r} here"
         for name in SAME
-        if getattr(there, name) != getattr(config, name)
+        if getattr(source, name) != getattr(config, name)
     ]
     raise_all(ConfigError, f"--init-from {run}: its embeddings do not fit", problems)
     return sha256(run / WEIGHTS_FILE)

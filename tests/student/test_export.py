@@ -135,7 +135,8 @@ def test_rows_of_untrained_tokens_are_left_out(store: Path, tmp_path: Path) -> N
     whole, small = Student.load(tmp_path / "run"), Student.load(tmp_path / "small")
     rows = small.config.used_rows
     assert rows is not None
-    assert rows == whole.config.used_rows < whole.config.num_tokens / 2
+    assert rows == whole.config.used_rows
+    assert rows < whole.config.num_tokens / 2
     assert result["bytes"]["after"] == num_bytes(whole.head) + rows * (5 + 9 + 9) + 3 * 4 * rows + 4 * rows
     untrained = sorted(set(range(whole.config.vocabulary_size)) - set(whole.encoder.used_ids().tolist()))
     nothing, unknown = (small(torch.tensor([ids])) for ids in ([small.config.pad_id], untrained[:3]))
