@@ -91,7 +91,7 @@ def evaluate_split(student: Student, examples: Examples) -> Evaluation:
 
 
 def score_student(student: Student, examples: Examples) -> dict[str, float]:
-    """The task's metrics on examples."""
+    """Returns the task's metrics of a student on examples with gold, by name."""
     logits_NC = student_logits(student, examples)
     return score_logits(student.config.metrics, student.config.target, logits_NC, examples.label_N, examples.score_N)
 

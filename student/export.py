@@ -93,18 +93,18 @@ def _problems(config: ExportConfig, student: Student, record: RunRecord) -> list
         problems.append(f"{config.run}: not finished; repeat its command first: {record['command']}")
     if config.onnx is None and config.output_dir is None:
         problems.append("nothing to write: give --onnx FILE, or --output-dir FOLDER with --tables")
-    there, wanted = student.config.table_dtype, config.tables or student.config.table_dtype
-    if wanted != there != "float32":
-        problems.append(f"--tables {wanted}: the tables of {config.run} are {there} already")
-    elif config.output_dir is not None and wanted == there:
-        problems.append(f"--output-dir: would be a copy, the tables are {there}; choose --tables float16 or int8")
+    stored, wanted = student.config.table_dtype, config.tables or student.config.table_dtype
+    if wanted != stored != "float32":
+        problems.append(f"--tables {wanted}: the tables of {config.run} are {stored} already")
+    elif config.output_dir is not None and wanted == stored:
+        problems.append(f"--output-dir: would be a copy, the tables are {stored}; choose --tables float16 or int8")
     return problems
 
 
 def _check_folder(folder: Path, record: RunRecord) -> None:
     path = folder / RUN_RECORD
-    there = read_run_record(path).get("exported") if path.exists() else None
-    if (path.exists() or (folder / WEIGHTS_FILE).exists()) and there != record["exported"]:
+    exported = read_run_record(path).get("exported") if path.exists() else None
+    if (path.exists() or (folder / WEIGHTS_FILE).exists()) and exported != record["exported"]:
         raise FingerprintMismatchError(f"--output-dir {folder}: holds another student; choose another folder")
 
 

@@ -40,7 +40,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-class Batch(ctypes.Structure):
+class KernelBatch(ctypes.Structure):
     """Tables, ids and starts: addresses, so the tensors have to outlive it."""
 
     _fields_ = (
@@ -62,7 +62,7 @@ class Batch(ctypes.Structure):
     )
 
     @classmethod
-    def of(cls, tables: Tables, ids_T: Tensor, starts_S: Tensor) -> "Batch":
+    def of(cls, tables: Tables, ids_T: Tensor, starts_S: Tensor) -> "KernelBatch":
         """Takes the addresses of tensors of the right kind; `check_values` looks at what is in them.
 
         Raises:
@@ -90,11 +90,11 @@ class Batch(ctypes.Structure):
         )
 
     def features(self) -> int:
-        """F."""
+        """Returns F, the numbers of a sequence's features."""
         return int(self.vector_size + self._products() * self.side**2)
 
     def token_features(self) -> int:
-        """P."""
+        """Returns P, the numbers of a token's features."""
         return int(self.features() + (self.vector_size if self.backward else 0))
 
     def _products(self) -> int:
@@ -117,21 +117,21 @@ def pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def rows(kept: Tensor | None, count: int, width: int) -> Tensor:
-    """The first rows of a kept float32 tensor, or of a new one.
+def rows(buffer: Tensor | None, count: int, width: int) -> Tensor:
+    """Returns float32 rows [count, width]: the first ones of a buffer, or new ones.
 
     Raises:
         ValueError: it is too small, or not contiguous rows of float32 of this width on the CPU.
     """
-    if kept is None:
+    if buffer is None:
         return torch.empty(count, width)
-    _check("rows of features or gradients", kept, torch.float32, dimensions=2)
-    if kept.shape[0] < count or kept.shape[1] != width:
-        raise ValueError(f"rows of features or gradients are {tuple(kept.shape)}, not ({count} or more, {width})")
-    return kept[:count]
+    _check("rows of features or gradients", buffer, torch.float32, dimensions=2)
+    if buffer.shape[0] < count or buffer.shape[1] != width:
+        raise ValueError(f"rows of features or gradients are {tuple(buffer.shape)}, not ({count} or more, {width})")
+    return buffer[:count]
 
 
-def check_values(kernels: ctypes.CDLL, batch: Batch, ids_T: Tensor, starts_S: Tensor) -> None:
+def check_values(kernels: ctypes.CDLL, batch: KernelBatch, ids_T: Tensor, starts_S: Tensor) -> None:
     """Looks at ids and starts.
 
     Raises:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipeline import console
-from student.kernels.arguments import SIGNATURES, Batch, Gradients, check_values, pointer, rows
+from student.kernels.arguments import SIGNATURES, Gradients, KernelBatch, check_values, pointer, rows
 from student.kernels.reference import RowGradients, Tables
 
 DTYPES = {torch.float32, torch.float16, torch.bfloat16}  # of tables
@@ -90,7 +90,7 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None =
         IndexError: an id is no row of the tables.
         ValueError: starts do not rise from 0 to T, or a tensor is not as it should be.
     """
-    batch = Batch.of(tables, ids_T, starts_S)
+    batch = KernelBatch.of(tables, ids_T, starts_S)
     check_values(_kernels(), batch, ids_T, starts_S)
     features_NF = rows(out, batch.sequences, batch.features())
     _kernels().reduce(ctypes.byref(batch), pointer(features_NF))
@@ -99,7 +99,7 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None =
 
 def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = None) -> Tensor:
     """`reference.scan`; arguments and errors as of `reduce`, ``out`` of at least T rows of P."""
-    batch = Batch.of(tables, ids_T, starts_S)
+    batch = KernelBatch.of(tables, ids_T, starts_S)
     check_values(_kernels(), batch, ids_T, starts_S)
     features_TP = rows(out, batch.tokens, batch.token_features())
     _kernels().scan(ctypes.byref(batch), pointer(features_TP))
@@ -121,7 +121,7 @@ def reduce_backward(
     Returns:
         grad_vectors_TE, grad_forward_TM, grad_backward_TM; None where there is no table.
     """
-    batch = Batch.of(tables, ids_T, starts_S)
+    batch = KernelBatch.of(tables, ids_T, starts_S)
     check_values(_kernels(), batch, ids_T, starts_S)
     grad_NF = rows(grad_NF, batch.sequences, batch.features())
     gradients, pointers = _gradients(tables, batch, out)
@@ -138,7 +138,7 @@ def scan_backward(
     out: RowGradients | None = None,
 ) -> RowGradients:
     """As `reduce_backward`, from the gradient of ``features_TP``, which `scan` gave."""
-    batch = Batch.of(tables, ids_T, starts_S)
+    batch = KernelBatch.of(tables, ids_T, starts_S)
     check_values(_kernels(), batch, ids_T, starts_S)
     features_TP = rows(features_TP, batch.tokens, batch.token_features())
     grad_TP = rows(grad_TP, batch.tokens, batch.token_features())
@@ -147,12 +147,12 @@ def scan_backward(
     return gradients
 
 
-def _gradients(tables: Tables, batch: Batch, out: RowGradients | None) -> tuple[RowGradients, Gradients]:
+def _gradients(tables: Tables, batch: KernelBatch, out: RowGradients | None) -> tuple[RowGradients, Gradients]:
     if any(table is not None and table.dtype != torch.float32 for table in tables):
         raise ValueError("only float32 tables have gradients")
     vectors, forward, backward = (
-        None if table is None else rows(kept, batch.tokens, table.shape[1])
-        for table, kept in zip(tables, out or (None, None, None), strict=True)
+        None if table is None else rows(buffer, batch.tokens, table.shape[1])
+        for table, buffer in zip(tables, out or (None, None, None), strict=True)
     )
     gradients = vectors, forward, backward
     num_bytes = sum(4 * gradient.numel() for gradient in gradients if gradient is not None)

@@ -54,11 +54,11 @@ class Groups:
     tokens_T: Tensor
 
 
-Tables = ctypes.Array[_Table]
+KernelTables = ctypes.Array[_Table]
 
 
-def handed_over(states: Sequence[RowState]) -> Tables:
-    """What the other functions take for tables; as long as the tensors stay where they are."""
+def as_kernel_tables(states: Sequence[RowState]) -> KernelTables:
+    """Returns the states' addresses for the other functions; they hold as long as the tensors stay where they are."""
     tables = [
         _Table(
             *map(pointer, (state.value_VX, state.m_VX, state.v_VX, state.gradient_TX)),
@@ -80,19 +80,19 @@ def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
     return Groups(rows_T[:distinct], starts_T[: distinct + 1], tokens_T)
 
 
-def sum_gradients(tables: Tables, groups: Groups) -> float:
+def sum_gradients(tables: KernelTables, groups: Groups) -> float:
     """Adds up the gradients of each row's tokens, in that of its first token; returns the sum of all squares."""
     places = (pointer(groups.starts_S), pointer(groups.tokens_T), groups.rows_R.shape[0])
     return float(_kernels().sum_gradients(tables, len(tables), *places, torch.get_num_threads()))
 
 
-def catch_up(tables: Tables, rows_R: Tensor, missed: MissedMoves, eps: float) -> None:
+def catch_up(tables: KernelTables, rows_R: Tensor, missed: MissedMoves, eps: float) -> None:
     """Brings the values of rows (all different) to where dense Adam would have them after the last step."""
     rows = (pointer(rows_R), rows_R.shape[0])
     _kernels().catch_up(tables, len(tables), *rows, ctypes.byref(_missed(missed)), eps, torch.get_num_threads())
 
 
-def step(tables: Tables, groups: Groups, missed: MissedMoves, rates: Rates) -> None:
+def step(tables: KernelTables, groups: Groups, missed: MissedMoves, rates: Rates) -> None:
     """One step of AdamW on rows that are up to date, with the sums of their gradients."""
     missed.make_room()
     rows = (pointer(groups.rows_R), groups.rows_R.shape[0], pointer(groups.starts_S), pointer(groups.tokens_T))

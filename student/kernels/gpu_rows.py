@@ -32,7 +32,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, tables: Tables) -> "Sizes":
-        """The sizes of these tables."""
+        """Returns the sizes that kernels for these tables are compiled for."""
         vectors, *matrices = tables
         widths = {table.shape[1] for table in matrices if table is not None}
         side = round(max(widths, default=0) ** 0.5)
@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
         return cls(size, side, max(SMALLEST_SIDE, triton.next_power_of_2(side)))
 
     def grid(self, num_sequences: int) -> tuple[int, int]:
-        """Programs to start: sequences, parts."""
+        """Returns the programs to start: a row for each sequence, a column for each part of its features."""
         return num_sequences, 2 + triton.cdiv(self.E, VECTOR_BLOCK.value)
 
     @property
@@ -66,7 +66,7 @@ def square(D: tl.constexpr, BLOCK_D: tl.constexpr):
 
 @triton.jit
 def identity(BLOCK_D: tl.constexpr):
-    """The product of no matrices."""
+    """Returns the identity matrix [BLOCK_D, BLOCK_D], the product of no matrices."""
     return (tl.arange(0, BLOCK_D)[:, None] == tl.arange(0, BLOCK_D)[None, :]).to(tl.float32)
 
 

@@ -37,7 +37,7 @@ def find_problem(kernels: Any, device: torch.device) -> str | None:
             on_device = (_to(tables, device, torch.float32), ids_T.to(device), starts_S.to(device))
             features, gradients = _run(kernels, name, *on_device)
             pairs = [(features, expected), *zip(gradients, wanted, strict=True)]
-            off = max(float((found.cpu() - right).abs().max()) for found, right in pairs)
+            off = max(float((actual.cpu() - right).abs().max()) for actual, right in pairs)
             if not off < TOLERANCE:
                 return f"{name} is off by {off:.1e}"
     except Exception as error:  # noqa: BLE001  a compiler and a driver may fail in any way
@@ -49,8 +49,8 @@ def _run(kernels: Any, name: str, tables: Tables, ids_T: Tensor, starts_S: Tenso
     """Features, and their gradients for gradients that rise from -1 to 1."""
     features = getattr(kernels, name)(tables, ids_T, starts_S)
     grad = torch.linspace(-1, 1, features.numel(), device=features.device).to(features.dtype).view(features.shape)
-    kept = (features,) if name == "scan" else ()
-    return features, getattr(kernels, f"{name}_backward")(tables, ids_T, starts_S, *kept, grad)
+    products = (features,) if name == "scan" else ()
+    return features, getattr(kernels, f"{name}_backward")(tables, ids_T, starts_S, *products, grad)
 
 
 def _case() -> tuple[Tables, Tensor, Tensor]:

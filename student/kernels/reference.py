@@ -103,13 +103,13 @@ def _gradients(
         rows = [table if table is None else table.detach()[ids_T].requires_grad_() for table in tables]
         places_T = torch.arange(len(ids_T), device=ids_T.device)
         features = function((rows[0], rows[1], rows[2]), places_T, starts_S)
-    found = iter(torch.autograd.grad(features, [row for row in rows if row is not None], grad))
-    vectors, forward, backward = (None if row is None else next(found) for row in rows)
+    gradients = iter(torch.autograd.grad(features, [row for row in rows if row is not None], grad))
+    vectors, forward, backward = (None if row is None else next(gradients) for row in rows)
     if out is None:
         return vectors, forward, backward
-    for kept_TX, gradient_TX in zip(out, (vectors, forward, backward), strict=True):
-        if kept_TX is not None and gradient_TX is not None:
-            kept_TX[: len(ids_T)] = gradient_TX
+    for buffer_TX, gradient_TX in zip(out, (vectors, forward, backward), strict=True):
+        if buffer_TX is not None and gradient_TX is not None:
+            buffer_TX[: len(ids_T)] = gradient_TX
     return out
 
 

@@ -47,8 +47,8 @@ class Groups:
     row_of_K: Tensor
 
 
-def handed_over(states: Sequence[RowState]) -> Sequence[RowState]:
-    """What the other functions take for tables."""
+def as_kernel_tables(states: Sequence[RowState]) -> Sequence[RowState]:
+    """Returns the states as the other functions take them: these take them as they are."""
     return states
 
 

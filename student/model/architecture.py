@@ -113,7 +113,7 @@ class StudentConfig(EncoderConfig):
 
 
 def summary(config: StudentConfig) -> dict[str, str]:
-    """The architecture in words."""
+    """Returns a student's architecture in words, by part."""
     width = f", {config.hidden_size} wide" if config.hidden_size else ""
     words = {"embedding": embedding_summary(config)}
     if config.table_dtype != "float32":
@@ -126,14 +126,14 @@ def summary(config: StudentConfig) -> dict[str, str]:
 
 
 def used_summary(config: EncoderConfig) -> str:
-    """How many tokens were trained, in words."""
+    """Returns in words how many tokens were trained."""
     if config.used_rows is None:
         return "tokens not counted"
     return f"{config.used_rows:,} of {config.num_tokens:,} tokens trained, the others neutral"
 
 
 def embedding_summary(config: EncoderConfig) -> str:
-    """The embeddings in words."""
+    """Returns in words what an encoder makes of the tokens' embeddings."""
     parts = []
     if config.vector_size:
         parts.append(f"sums of vectors of {config.vector_size}")

@@ -27,7 +27,7 @@ class VectorSum(nn.Module):
         self.table = table
 
     def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """Returns sums_BE, float32."""
+        """Returns sums_BE, float32, of padded ids."""
         return self.table(ids_BL).sum(dim=1)  # type: ignore[no-any-return]
 
 

@@ -89,7 +89,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device that the weights lie on."""
         return next(self.parameters()).device
 
     def save(self, folder: Path) -> None:

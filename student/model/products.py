@@ -86,14 +86,14 @@ def _products(
     padding_idx: int,
     rows: GradientTaker | None,
 ) -> Tensor:
-    there = [table for table in tables if table is not None]
+    given = [table for table in tables if table is not None]
     if rows is None and backend(tables, ids_T) is reference:  # torch sees through it
-        found = [functional.embedding(ids_T, table, padding_idx if padding_idx >= 0 else None) for table in there]
-        return _forward(_named(found, tables[0] is not None), per_token, torch.arange(len(ids_T)).to(ids_T), starts_S)
+        rows_TX = [functional.embedding(ids_T, table, padding_idx if padding_idx >= 0 else None) for table in given]
+        return _forward(_named(rows_TX, tables[0] is not None), per_token, torch.arange(len(ids_T)).to(ids_T), starts_S)
     if rows is not None:
-        return _RowProducts.apply(rows, tables, per_token, ids_T, starts_S, *there)  # type: ignore[no-any-return, no-untyped-call]
+        return _RowProducts.apply(rows, tables, per_token, ids_T, starts_S, *given)  # type: ignore[no-any-return, no-untyped-call]
     has_vectors = tables[0] is not None
-    return torch.ops.distill.products(there, has_vectors, per_token, ids_T, starts_S, padding_idx)  # type: ignore[no-any-return]
+    return torch.ops.distill.products(given, has_vectors, per_token, ids_T, starts_S, padding_idx)  # type: ignore[no-any-return]
 
 
 # Not `torch.library.custom_op`: that imports torch's compiler when the operator is first called, for seconds.
@@ -119,8 +119,8 @@ def _backward_op(
     features: Tensor,
     grad: Tensor,
 ) -> list[Tensor]:
-    found = _backward(_named(tables, has_vectors), per_token, ids, starts, features, grad)
-    rows = [row for row in found if row is not None]
+    gradients_TX = _backward(_named(tables, has_vectors), per_token, ids, starts, features, grad)
+    rows = [row for row in gradients_TX if row is not None]
     gradients = [torch.zeros_like(table).index_add_(0, ids, row) for table, row in zip(tables, rows, strict=True)]
     if padding_idx != NO_PADDING:
         for gradient in gradients:
@@ -203,7 +203,7 @@ def _backward(
     out: RowGradients | None = None,
 ) -> RowGradients:
     kernels, grad = backend(tables, ids_T), grad.contiguous()
-    kept = {} if out is None else {"out": out}
+    options = {} if out is None else {"out": out}
     if per_token:
-        return kernels.scan_backward(tables, ids_T, starts_S, features, grad, **kept)  # type: ignore[no-any-return]
-    return kernels.reduce_backward(tables, ids_T, starts_S, grad, **kept)  # type: ignore[no-any-return]
+        return kernels.scan_backward(tables, ids_T, starts_S, features, grad, **options)  # type: ignore[no-any-return]
+    return kernels.reduce_backward(tables, ids_T, starts_S, grad, **options)  # type: ignore[no-any-return]

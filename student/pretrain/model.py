@@ -57,7 +57,7 @@ class MlmStudent(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device that the weights lie on."""
         return self.head.weight.device
 
     def save(self, folder: Path) -> None:

@@ -39,11 +39,11 @@ def _teacher_table(logit_set: LogitSet, split: str, rows: Examples) -> pa.Table:
 
 def _section(split: str, teacher: pa.Table, student: Student, rows: Examples) -> Section:
     logits_NC = student_logits(student, rows)
-    said = pa.FixedSizeListArray.from_arrays(pa.array(logits_NC.reshape(-1)), logits_NC.shape[1])
+    column = pa.FixedSizeListArray.from_arrays(pa.array(logits_NC.reshape(-1)), logits_NC.shape[1])
     target = student.config.target
     with open_files({}) as connection:
         connection.register("teacher", teacher)
-        connection.register("student", teacher.set_column(teacher.schema.get_field_index("logits"), "logits", said))
+        connection.register("student", teacher.set_column(teacher.schema.get_field_index("logits"), "logits", column))
         has_gold = questions.num_gold(connection, "teacher", target) > 0
         drawn = (_classes if target.kind == "classes" else _scores)(connection, target, has_gold)
         tables = (_only_teacher_right(connection, target),) if has_gold else ()

@@ -76,9 +76,9 @@ def trained_set(config: ReportConfig, record: RunRecord) -> tuple[LogitSet | Non
     """The set that a run was trained on, or its mixture, if all of it is still there; else None, and why."""
     places, fingerprints = recorded_sets(record), recorded_fingerprints(record["settings"])
     paths = [_lies_at(config, place, known) for place, known in zip(places, fingerprints, strict=True)]
-    there = [path for path in paths if path is not None]
-    if len(there) == len(paths):
-        return open_sets(there, record["settings"].get("mix"), config.allow_unverified), ""
+    existing = [path for path in paths if path is not None]
+    if len(existing) == len(paths):
+        return open_sets(existing, record["settings"].get("mix"), config.allow_unverified), ""
     gone = ", ".join(place for place, path in zip(places, paths, strict=True) if path is None)
     return None, (
         f"The logit set that this was trained on is neither in {gone} nor in the store {config.store}, so there is no "

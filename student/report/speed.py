@@ -15,7 +15,7 @@ MOST_ROWS = 2_000
 TRIES = 3
 
 
-class Speed:
+class SpeedTest:
     """The first rows of a set's first dev split, for students to read."""
 
     def __init__(self, logit_set: LogitSet) -> None:

@@ -11,7 +11,7 @@ from student.describe import describe_config
 from student.model.architecture import read_config
 from student.model.weights import CONFIG_FILE
 from student.report.run import finished_record, trained_set
-from student.report.speed import Speed, machine
+from student.report.speed import SpeedTest, machine
 from student.sweep.grid import run_name
 
 Point = dict[str, Any]
@@ -63,17 +63,17 @@ def _failures(failed: dict[str, str]) -> list[Table]:
 
 
 def _costs(config: ReportConfig, points: list[Point], runs: list[Path | None], metric: str) -> Section:
-    there = [run for run in runs if run is not None]
-    if not there:
+    existing = [run for run in runs if run is not None]
+    if not existing:
         return Section("What the scores cost", "The folders of the runs are gone, and with them sizes and speeds.")
-    logit_set, missing = trained_set(config, read_run_record(there[0] / RUN_RECORD))
+    logit_set, missing = trained_set(config, read_run_record(existing[0] / RUN_RECORD))
     caption = "A dot a run, a large one at the mean of the seeds, with its number in the table. Better: up and to the"
     sizes = [None if run is None else _num_parameters(run) for run in runs]
     drawn = [_cost("Score against size", points, sizes, "parameters", metric, f"{caption} left.")]
     if logit_set is not None:
-        speed = Speed(logit_set)
-        speeds = [None if run is None else speed.measure(run) for run in runs]
-        caption += f" right. Measured on {speed.num_rows:,} rows of {speed.split}, {machine()}."
+        test = SpeedTest(logit_set)
+        speeds = [None if run is None else test.measure(run) for run in runs]
+        caption += f" right. Measured on {test.num_rows:,} rows of {test.split}, {machine()}."
         drawn.append(_cost("Score against speed", points, speeds, "rows a second", metric, caption))
     return Section("What the scores cost", missing, pictures=tuple(drawn))
 
@@ -109,6 +109,6 @@ def _by_value(points: list[Point], metric: str) -> list[Picture]:
 
 
 def _order(value: Any) -> tuple[bool, float, str]:
-    """Numbers by size, before words."""
+    """A key that sorts values: numbers by size, then words."""
     is_number = isinstance(value, int | float)
     return (not is_number, float(value) if is_number else 0.0, str(value))

@@ -27,7 +27,7 @@ class Trial:
 
     @property
     def point(self) -> tuple[Any, ...]:
-        """The values without the seed."""
+        """The values that were tried, in the order of the grid, without the seed."""
         return tuple(value for name, value in self.values.items() if name != "seed")
 
     @property
@@ -50,13 +50,13 @@ def make_trials(config: SweepConfig, folder: Path, facts: Facts, typed: Set[str]
         ConfigError: naming everything that is wrong with the grid, before anything is trained.
     """
     grid = _grid(config, typed)
-    kept = config.model_dump(include=config.model_fields_set & TrainConfig.model_fields.keys() - {"json_output"})
-    trials, problems = [], _wrong_values(grid, kept)
+    fixed = config.model_dump(include=config.model_fields_set & TrainConfig.model_fields.keys() - {"json_output"})
+    trials, problems = [], _wrong_values(grid, fixed)
     raise_all(ConfigError, "--grid", problems)
     for point in product(*grid.values()):
         for seed in range(config.seed, config.seed + config.seeds):
             try:
-                made = TrainConfig.from_flags(**kept | dict(zip(grid, point, strict=True)) | {"seed": seed})
+                made = TrainConfig.from_flags(**fixed | dict(zip(grid, point, strict=True)) | {"seed": seed})
                 source_sha256(made.init_from, design(made, facts))
             except ConfigError as error:
                 problems.append(str(error).removeprefix("wrong flags: "))
@@ -76,12 +76,12 @@ def run_name(values: dict[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in values.items()).replace("/", "-")
 
 
-def _wrong_values(grid: dict[str, list[Any]], kept: dict[str, Any]) -> list[str]:
+def _wrong_values(grid: dict[str, list[Any]], fixed: dict[str, Any]) -> list[str]:
     problems = []
     for name, values in grid.items():
         for value in values:
             try:
-                TrainConfig.from_flags(**kept | {name: value})
+                TrainConfig.from_flags(**fixed | {name: value})
             except ConfigError as error:
                 problems.append(str(error).removeprefix("wrong flags: "))
     return problems

@@ -133,7 +133,7 @@ def _score(trial: Trial) -> float:
 
 
 def _metric(trial: Trial) -> str:
-    """What `quality` is, in words."""
+    """Returns the name of what `quality` measures, for tables."""
     for split, metrics in read_run_record(trial.folder / RUN_RECORD)["result"]["best"]["metrics"].items():
         return f"{split} {next(iter(metrics), 'epochs')}"
     return "epochs"

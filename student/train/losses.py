@@ -49,7 +49,7 @@ def plain_loss(
     soft_loss: SoftLoss,
     weight_B: torch.Tensor | None,
 ) -> torch.Tensor:
-    """`distillation_loss` in torch's own operators."""
+    """Returns `distillation_loss`, a scalar, worked out by torch's own operators."""
     if soft_loss == "mse":
         soft_B = logit_error(logits_BC, teacher_BC)
     else:

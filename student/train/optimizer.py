@@ -119,7 +119,7 @@ class RowAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Does one step."""
+        """Moves the used rows and the other parameters by one step, with the gradients that were clipped."""
         assert closure is None, "not built"
         used, self._used = self._used, None
         if used is None:
@@ -202,7 +202,7 @@ class RowAdam(torch.optim.Adam):
             RowState(table.detach(), state["exp_avg"], state["exp_avg_sq"], table.new_empty(size, table.shape[1]))
             for table, state in ((table, self.state[table]) for table in self._tables)
         ]
-        self._rows = self._kernels.handed_over(self._states)
+        self._rows = self._kernels.as_kernel_tables(self._states)
 
 
 def _rates(group: dict[str, Any], scale: float) -> Rates:

@@ -19,6 +19,7 @@ from pipeline.logit_set.token_reader import open_tokens
 from student.config import PretrainConfig
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.pretrain.data import Stream, read_pool
+from student.pretrain.evaluate import evaluate_mlm
 from student.pretrain.model import MlmConfig, MlmStudent, read_encoder_config
 from student.pretrain.train import pretrain
 from student.train.train import train
@@ -114,6 +115,19 @@ def test_a_student_learns_from_every_codec(token_store: Path, tmp_path: Path, co
     assert last["metrics"]["validation"]["teacher_loss"] < first["metrics"]["validation"]["teacher_loss"]
     student = MlmStudent.load(tmp_path)
     assert student.config.num_outputs == open_tokens(token_store / codec).record.codec.vocabulary_size
+
+
+def test_tokens_of_no_training_row_are_neutral_when_pretraining_ends(token_store: Path, tmp_path: Path) -> None:
+    settings = {"per_device_train_batch_size": 2, "max_steps": 1}
+    record = pretrain(config(token_store, tmp_path, **settings), "x")
+    ids = Stream(open_tokens(token_store / "sampled"), "train", 2, record["settings"]["seed"]).batch(0, 0, 0).ids_BL
+    student = MlmStudent.load(tmp_path)
+    used = student.encoder.used_ids().tolist()
+    assert used == ids.unique().tolist()
+    assert student.config.used_rows == len(used) < student.config.num_tokens
+    assert f"{len(used)} of {student.config.num_tokens} tokens trained" in (tmp_path / "README.md").read_text()
+    again = evaluate_mlm(student, open_tokens(token_store / "sampled"), "validation")
+    assert record["result"]["history"][-1]["validation"] == pytest.approx(again)
 
 
 def test_a_stopped_run_ends_where_an_undisturbed_one_does(token_store: Path, tmp_path: Path) -> None:
