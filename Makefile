@@ -1,15 +1,16 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+CONSTRAINTS ?= constraints.txt
 INSTALLED = $(VENV)/.installed
 
-.PHONY: install demo test check sanitize bench clean
+.PHONY: install demo test test-fast check fix sanitize bench clean
 
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(shell find pipeline student -path '*/cpp/*')
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[teacher,pos,sweep,onnx,s3,report,dev]'
+	$(BIN)/pip install --quiet -c $(CONSTRAINTS) -e '.[teacher,pos,sweep,onnx,s3,report,dev]'
 	touch $@
 
 demo: install
@@ -18,11 +19,18 @@ demo: install
 test: check
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+test-fast: install
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+fix: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 sanitize: install
 	tests/sanitize.sh $(abspath $(BIN)/python)

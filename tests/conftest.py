@@ -57,7 +57,7 @@ splits: {train: , validation: }
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest file first, so that no worker is left alone with it at the end."""
-    items.sort(key=lambda item: "test_readme" not in item.nodeid)
+    items.sort(key=lambda item: "test_docs" not in item.nodeid)
 
 
 @pytest.fixture(scope="session")

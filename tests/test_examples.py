@@ -1,0 +1,91 @@
+"""The programs in examples/, run as they are."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pyarrow.compute as pc
+import pytest
+
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.sources import load_source
+from pipeline.tasks.task import load_task
+from tests.helpers.offline_hub import write_hub
+from tests.helpers.terminal import Terminal
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.slow
+def test_mrpc_from_the_teacher_to_an_onnx_file(tmp_path: Path) -> None:
+    write_hub(tmp_path)
+    terminal = Terminal(tmp_path)
+    for line in (EXAMPLES / "mrpc.sh").read_text(encoding="utf-8").splitlines():
+        if line.startswith("distill "):
+            terminal.line(line)
+    assert open_set(tmp_path / "logits" / "mrpc").record.state == "verified"
+    assert (tmp_path / "mrpc.onnx").stat().st_size > 0
+
+
+def test_a_set_is_read_without_this_project(opinion_set: LogitSet, tmp_path: Path) -> None:
+    program = [sys.executable, "-P", str(EXAMPLES / "read_a_set.py"), str(opinion_set.root)]
+    printed = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    accuracy = opinion_set.record.scores["validation"]["accuracy"]
+    assert "opinion: verified" in printed
+    assert any("validation" in line and f" {round(accuracy, 3)} " in line for line in printed.splitlines()), printed
+
+
+def test_the_task_of_ones_own_has_ten_rows_of_all_labels() -> None:
+    folder = EXAMPLES / "own_task"
+    task = load_task(manifest=folder / "tickets.yaml")
+    source = load_source(task, folder / "data")
+    assert source.splits["train"].num_rows == 10
+    assert all(len(pc.unique(rows["label"])) == len(task.labels) for rows in source.splits.values())
+    assert not source.warnings
+
+
+@pytest.mark.slow
+def test_a_task_of_ones_own_becomes_a_student(work: Path, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "own_task", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "bert-base-uncased").symlink_to(work / "bert")
+    lines = (tmp_path / "tickets.yaml").read_text(encoding="utf-8").splitlines()
+    commands = [line.removeprefix("#   ") for line in lines if line.startswith("#   distill ")]
+    assert len(commands) == 3
+    terminal = Terminal(tmp_path)
+    for command in commands:
+        terminal.line(command)
+    assert (tmp_path / "runs" / "tickets" / "run.json").exists()
+
+
+@pytest.fixture
+def service(roles_run: Path) -> Iterator[str]:
+    """The address of a student of pairs behind HTTP."""
+    program = [sys.executable, str(EXAMPLES / "student_in_a_service.py"), str(roles_run), "--port", "0"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.terminate()
+
+
+def test_a_service_answers_and_tells_what_is_wrong(service: str) -> None:
+    [answer] = post(service, {"sentences1": ["the dog bites the man"], "sentences2": ["the man bites the dog"]})
+    probabilities = answer["probabilities"]
+    assert sum(probabilities.values()) == pytest.approx(1, abs=1e-6)
+    assert probabilities[answer["label"]] == max(probabilities.values())
+    mistakes: list[object] = [{"sentences1": ["one sentence"]}, {"sentences1": [1], "sentences2": ["a"]}, {}, []]
+    for wrong in mistakes:
+        with pytest.raises(HTTPError, match="400") as refused:
+            post(service, wrong)
+        assert json.load(refused.value)["error"]
+
+
+def post(url: str, question: object) -> Any:
+    request = Request(url, json.dumps(question).encode())  # noqa: S310  (our own service)
+    with urlopen(request, timeout=60) as answer:  # noqa: S310
+        return json.load(answer)
