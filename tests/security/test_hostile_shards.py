@@ -263,7 +263,7 @@ def test_a_decoder_whose_header_lies(token_store: Path, tmp_path: Path, header: 
     root = Path(shutil.copytree(token_store / "hidden", tmp_path / "hidden"))
     path = root / "decoder.safetensors"
     path.write_bytes(header.to_bytes(8, "little") + path.read_bytes()[8:])
-    edit(root, decoder_sha256=sha256(path))
+    edit(root, signals__mlm__decoder_sha256=sha256(path))
     result = CliRunner().invoke(app, ["verify", str(root)])
     assert result.exit_code == 2
     assert "decoder.safetensors: not a decoder" in result.stderr

@@ -7,17 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.parts import (
-    Setting,
-)
+from pipeline.logit_set.parts import Setting
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import (
-    FILE_NAME,
-    MAX_RECORD_BYTES,
-    fingerprint,
-    read_set_record,
-    write_set_record,
-)
+from pipeline.logit_set.record import FILE_NAME, MAX_RECORD_BYTES, fingerprint, read_set_record, write_set_record
 
 settings = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers() | st.booleans(), max_size=6)
 
@@ -54,9 +46,7 @@ def test_counts(opinion_set: LogitSet) -> None:
 
 def test_newer_format_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
     changed(opinion_set, tmp_path, format_version=5, something_new=True)
-    with pytest.raises(
-        IntegrityError, match="format version 5, but this release reads 1, 2, 3, 4; install the release"
-    ):
+    with pytest.raises(IntegrityError, match="format version 5, but this release reads 1; install the release"):
         read_set_record(tmp_path)
 
 
