@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from pipeline.config import (
-    Config,
     JsonFlags,
     OwnDataFlags,
     SeedFlags,
@@ -15,48 +14,20 @@ from pipeline.config import (
     UnverifiedFlags,
     refuse_flags,
 )
-from pipeline.errors import ConfigError, did_you_mean
+from pipeline.errors import ConfigError
 from pipeline.logit_set.config import CodecFlags
 from pipeline.logit_set.parts import SET_NAME
-from pipeline.tasks.corpus import Corpus
-from pipeline.tasks.task import Objective, Task
-from teacher.augment.config import AugmentFlags
-from teacher.augment.methods import METHODS, KnownMethod, flags_of_others
+from pipeline.tasks.task import Objective
+from teacher.augment.config import TRAIN, AugmentConfig
+from teacher.augment.flags import AugmentFlags
+from teacher.augment.methods import KnownMethod, check_flags, flags_of_others
+from teacher.inference.config import ForwardFlags, ModelFlags
 
-Precision = Literal["fp32", "bf16", "fp16"]
 Packing = Literal["sentences", "blocks"]
 MaskingKind = Literal["uniform", "frequency"]
 Signal = Literal["logits", "mlm"]
-TRAIN = "train"  # the split whose rows are augmented
 OBJECTIVE = "--objective mlm and --corpus go together: masked language modelling is for a corpus"
 SIGNAL = "--signal mlm and --corpus go together; --signal logits is for a task"
-
-
-class ModelFlags(Config):
-    """Which model: a name or a folder, and its revision."""
-
-    model_name_or_path: str | None = Field(None, description="Teacher: a hub id or a folder. (default: the task's)")
-    model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
-
-    def teacher_for(self, subject: Task | Corpus) -> tuple[str, str | None]:
-        """The teacher to load and its revision: those named, or those of the task or corpus.
-
-        Raises:
-            ConfigError: if there is neither.
-        """
-        if self.model_name_or_path:
-            return self.model_name_or_path, self.model_revision
-        if subject.teacher is None:
-            kind = "task" if isinstance(subject, Task) else "corpus"
-            raise ConfigError(f"--model-name-or-path: {kind} {subject.name!r} has no default teacher; name one")
-        return subject.teacher.model, self.model_revision or subject.teacher.revision
-
-
-class ForwardFlags(Config):
-    """How a model computes: its arithmetic, and how much of an input it reads."""
-
-    precision: Precision = Field("fp32", description="Arithmetic of the teacher's forward pass.")
-    max_seq_length: int = Field(128, ge=4, description="Longest input in tokens.")
 
 
 class CorpusFlags(OwnDataFlags):
@@ -122,37 +93,6 @@ class FinetuneCorpus(CorpusFlags, FinetuneFlags):
             raise ConfigError(OBJECTIVE)
 
 
-class AugmentConfig(AugmentFlags, OwnDataFlags, StoreFlags, ForwardFlags, SeedFlags, JsonFlags):
-    """Flags of ``distill augment``."""
-
-    helps: ClassVar = {
-        "precision": "tinybert: arithmetic of the masked LM.",
-        "max_seq_length": "tinybert: longest input of the masked LM in tokens.",
-    }
-    task: str | None = Field(None, description="Task to augment; see `distill tasks`.")
-    method: KnownMethod = Field(
-        description="tinybert: words a masked LM proposes; mask-pos: masks and words of a kind."
-    )
-    name: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
-
-    def check(self) -> None:
-        """Raises ConfigError for flags of the other method."""
-        self.check_method(self.method)
-        refuse_flags(self, flags_of_others(self.method), f"is not for method {self.method}")
-
-    def variants_of(self, task: Task) -> int:
-        """How many variants are wanted: as the flag says, or the task, or as usual.
-
-        Raises:
-            ConfigError: if the task tells the number for a method that there is not.
-        """
-        unknown = next((name for name in task.num_variants if name not in METHODS), None)
-        if unknown is not None:
-            problem = f"unknown method {unknown!r}: {did_you_mean(unknown, METHODS)}"
-            raise ConfigError(f"task {task.name!r}: num_variants: {problem}")
-        return self.num_variants or task.num_variants.get(self.method, METHODS[self.method].usual_variants)
-
-
 class DumpFlags(OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, JsonFlags):
     """Flags of ``distill teacher-dump``, of a task or a corpus."""
 
@@ -214,7 +154,7 @@ class DumpTask(AugmentFlags, DumpFlags):
             raise ConfigError(SIGNAL)
         if self.augment is None:
             refuse_flags(self, {"seed"}, "is for a corpus, not for a task")
-        self.check_method(self.augment)
+        check_flags(self, self.augment)
         if self.augment is None:
             refuse_flags(self, {"variants"}, "is for augmentation; give --augment METHOD, too")
         elif self.extend is not None:

@@ -70,8 +70,8 @@ def sweep(config: SweepConfig) -> None:
 @takes(EvaluateConfig)
 def evaluate(config: EvaluateConfig) -> None:
     """Score a run against gold labels, or masked tokens, and against its teacher."""
+    from student.model.architecture import is_pretrained
     from student.pretrain.evaluate import evaluate_pretrained
-    from student.pretrain.model import is_pretrained
 
     if is_pretrained(config.run):
         _print_scores(str(config.run), evaluate_pretrained(config), config.json_output)

@@ -9,7 +9,8 @@ from pipeline import console
 from pipeline.cli.options import command_line, needs_teacher_libraries, takes
 from pipeline.cli.tokens import print_tokens
 from pipeline.logit_set.parts import AugmentationRecord
-from teacher.config import AugmentConfig, CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
+from teacher.augment.config import AugmentConfig
+from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 KIND = ("task", "corpus")
 

@@ -11,7 +11,7 @@ import torch
 from pipeline import console
 from pipeline.errors import ConfigError
 from pipeline.files import make_folder, require_space
-from pipeline.logit_set.codecs import CODECS, AnyCodec, Decoder
+from pipeline.logit_set.codecs import CODECS, AnyCodec, Decoder, codec_for
 from pipeline.logit_set.config import RecodeConfig
 from pipeline.logit_set.parts import MAX_COUNT, Shard
 from pipeline.logit_set.reader import find_set
@@ -41,7 +41,7 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
     """
     source = open_tokens(find_set(config.logits, config.store), config.allow_unverified)
     require_everything(source)
-    codec = config.codec_for(source.record.codec.vocabulary_size, None)
+    codec = codec_for(config, source.record.codec.vocabulary_size, None)
     root = config.store / config.name
     positions = min(MAX_COUNT, sum(scores.get("positions", 0) for scores in source.record.scores.values()))
     make_folder(config.store)

@@ -3,7 +3,7 @@
 import json
 from math import isqrt
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -12,9 +12,11 @@ from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Metric
 from student.config import EmbeddingFlags, EmbeddingKind, HeadKind, PairingKind, TableDtype, TrainConfig
+from student.model.embeddings import EncoderShape
 from student.model.encoders import ENCODERS, SIZES
-from student.model.heads import HEADS
+from student.model.heads import HEADS, HeadShape
 from student.model.pairings import PAIRINGS
+from student.model.weights import CONFIG_FILE
 
 FORMAT_VERSION = 1
 
@@ -63,6 +65,20 @@ class EncoderConfig(BaseModel):
         """The vocabulary, and a padding past its end."""
         return max(self.vocabulary_size, self.pad_id + 1)
 
+    @property
+    def encoder_shape(self) -> EncoderShape:
+        """What its encoder is made by; a padding id past the vocabulary gets a row of its own."""
+        return EncoderShape(
+            vocabulary_size=self.num_tokens,
+            matrix_size=self.matrix_size,
+            vector_size=self.vector_size,
+            bidirectional=self.bidirectional,
+            pad_id=self.pad_id,
+            initializer_range=self.initializer_range,
+            table_dtype=self.table_dtype,
+            used_rows=self.used_rows,
+        )
+
 
 class StudentConfig(EncoderConfig):
     """Architecture of a student, and what its logits mean.
@@ -89,7 +105,7 @@ class StudentConfig(EncoderConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        problems = HEADS[self.head].problems(self)
+        problems = HEADS[self.head].problems(self.head_shape)
         if self.is_joint and self.special_ids is None:
             problems.append(f"pairing {self.pairing!r} needs special_ids")
         if problems:
@@ -110,6 +126,25 @@ class StudentConfig(EncoderConfig):
     def side(self) -> int:
         """Side of the square that a part of the representation is laid out in by the CNN head."""
         return self.matrix_size or isqrt(self.vector_size)
+
+    @property
+    def head_shape(self) -> HeadShape:
+        """What its head is made by."""
+        return HeadShape(self.target.num_logits, self.hidden_size, self.side, self.vector_size)
+
+
+class MlmConfig(EncoderConfig):
+    """Architecture of a pretrained student.
+
+    Attributes:
+        corpus: what it was pretrained on.
+        num_outputs: V, of its head.
+    """
+
+    kind: Literal["mlm"] = "mlm"
+    format_version: Literal[1] = 1
+    corpus: str
+    num_outputs: int
 
 
 def summary(config: StudentConfig) -> dict[str, str]:
@@ -214,3 +249,26 @@ def read_config(path: Path) -> StudentConfig:
         raise IntegrityError(f"{path.parent}: not a student: it has no {path.name}") from error
     except (OSError, ValueError, TypeError, AttributeError, ConfigError) as error:
         raise IntegrityError(f"{path}: not a student's config: {error}") from error
+
+
+def read_encoder_config(path: Path) -> EncoderConfig:
+    """Reads the ``config.json`` of a pretrained student or of a student of a task.
+
+    Raises:
+        IntegrityError: if it is neither.
+    """
+    if not is_pretrained(path.parent):
+        return read_config(path)
+    try:
+        return parse_model(MlmConfig, json.loads(path.read_text(encoding="utf-8")), str(path))
+    except ConfigError as error:
+        raise IntegrityError(str(error)) from error
+
+
+def is_pretrained(folder: Path) -> bool:
+    """Whether a folder holds a pretrained student, rather than one of a task or nothing readable."""
+    try:
+        values = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and values.get("kind") == "mlm"

@@ -4,7 +4,7 @@ Shapes: B batch, L tokens, T tokens of all sequences end to end, N sequences, S 
 size, V vocabulary, F features.
 """
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -15,8 +15,30 @@ from student.kernels.reference import GROUP, Tables, exported_product
 from student.model.products import NO_PADDING, GradientTaker, reduce, scan
 from student.model.tables import RowIndex, SmallTable, TokenTable, trained_table
 
-if TYPE_CHECKING:
-    from student.model.architecture import EncoderConfig
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """What a student's configuration decides of its encoder.
+
+    Attributes:
+        vocabulary_size: V, number of rows of each table.
+        matrix_size: D, or 0 for no products.
+        vector_size: E, or 0 for no sum.
+        bidirectional: whether there is a backward product.
+        pad_id: the neutral token.
+        initializer_range: standard deviation of the initial noise.
+        table_dtype: how the tables are stored; only float32 can be trained.
+        used_rows: rows of tables that are stored smaller. (default: one for each token)
+    """
+
+    vocabulary_size: int
+    matrix_size: int
+    vector_size: int
+    bidirectional: bool
+    pad_id: int
+    initializer_range: float = 0.01
+    table_dtype: TableDtype = "float32"
+    used_rows: int | None = None
 
 
 class VectorSum(nn.Module):
@@ -54,62 +76,29 @@ class Encoder(nn.Module):
 
     A sentence's representation does not depend on how far it is padded, nor on its batch. The backward product has its
     own matrices Y; a backward sum would equal the forward one.
-
-    Args:
-        vocabulary_size: V, number of rows of each table.
-        matrix_size: D, or 0 for no products.
-        vector_size: E, or 0 for no sum.
-        bidirectional: whether there is a backward product.
-        pad_id: the neutral token.
-        initializer_range: standard deviation of the initial noise.
-        table_dtype: how the tables are stored; only float32 can be trained.
-        used_rows: rows of tables that are stored smaller. (default: one for each token)
     """
 
-    def __init__(
-        self,
-        vocabulary_size: int,
-        matrix_size: int,
-        vector_size: int,
-        bidirectional: bool,
-        pad_id: int,
-        initializer_range: float = 0.01,
-        table_dtype: TableDtype = "float32",
-        used_rows: int | None = None,
-    ) -> None:
+    def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
-        num_rows = used_rows or vocabulary_size
+        num_rows = shape.used_rows or shape.vocabulary_size
 
         def table(neutral_F: torch.Tensor) -> TokenTable:
-            if table_dtype == "float32":
-                return trained_table(neutral_F, vocabulary_size, pad_id, initializer_range)
-            return SmallTable(neutral_F, num_rows, table_dtype)
+            if shape.table_dtype == "float32":
+                return trained_table(neutral_F, shape.vocabulary_size, shape.pad_id, shape.initializer_range)
+            return SmallTable(neutral_F, num_rows, shape.table_dtype)
 
         def product() -> MatrixProduct:
-            return MatrixProduct(table(torch.eye(matrix_size).flatten()), matrix_size)
+            return MatrixProduct(table(torch.eye(shape.matrix_size).flatten()), shape.matrix_size)
 
-        self.pad_id, self.vector_size, self.matrix_size = pad_id, vector_size, matrix_size
-        two_ways = bool(matrix_size) and bidirectional
-        self.vectors = VectorSum(table(torch.zeros(vector_size))) if vector_size else None
-        self.forward_matrices = product() if matrix_size else None
+        self.pad_id, self.vector_size, self.matrix_size = shape.pad_id, shape.vector_size, shape.matrix_size
+        two_ways = bool(shape.matrix_size) and shape.bidirectional
+        is_small = shape.table_dtype != "float32"
+        self.vectors = VectorSum(table(torch.zeros(shape.vector_size))) if shape.vector_size else None
+        self.forward_matrices = product() if shape.matrix_size else None
         self.backward_matrices = product() if two_ways else None
-        self.rows = None if table_dtype == "float32" else RowIndex(vocabulary_size, num_rows, pad_id)
-        self.size = vector_size + matrix_size**2 * (1 + two_ways)
-        self.token_size = self.size + (vector_size if two_ways else 0)
-
-    @classmethod
-    def of(cls, config: "EncoderConfig") -> "Encoder":
-        """The encoder that a configuration describes; a padding id past the vocabulary gets a row of its own."""
-        return cls(
-            config.num_tokens,
-            config.matrix_size,
-            config.vector_size,
-            config.bidirectional,
-            config.pad_id,
-            config.initializer_range,
-            config.table_dtype,
-            config.used_rows,
-        )
+        self.rows = RowIndex(shape.vocabulary_size, num_rows, shape.pad_id) if is_small else None
+        self.size = shape.vector_size + shape.matrix_size**2 * (1 + two_ways)
+        self.token_size = self.size + (shape.vector_size if two_ways else 0)
 
     def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
         """Returns features_BF, float32, F = `size`, for padded ids."""

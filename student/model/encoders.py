@@ -6,13 +6,9 @@ module offers what `student.model.embeddings.Encoder` does.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from student.config import EmbeddingFlags, EmbeddingKind
-from student.model.embeddings import Encoder
-
-if TYPE_CHECKING:
-    from student.model.architecture import EncoderConfig
+from student.model.embeddings import Encoder, EncoderShape
 
 SIZES = ("matrix_size", "vector_size")  # the flags of encoders, of which each has some
 
@@ -25,13 +21,13 @@ class EncoderKind:
         words: its name in cards.
         sizes: the flags that it reads, of `SIZES`, with the values of the paper.
         has_directions: whether it reads ``bidirectional``.
-        make: makes the module for a configuration.
+        make: makes the module of a shape.
     """
 
     words: str
     sizes: dict[str, int]
     has_directions: bool
-    make: "Callable[[EncoderConfig], Encoder]" = Encoder.of
+    make: Callable[[EncoderShape], Encoder] = Encoder
 
     def parameters(self, flags: EmbeddingFlags) -> dict[str, int | bool]:
         """The fields of `EncoderConfig` that the flags ask for; a size that this kind has not is 0."""

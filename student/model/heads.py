@@ -7,7 +7,7 @@ Shapes: B batch, L tokens, F features, I channels, D side of a square, C logits.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,10 +16,24 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from student.config import HeadKind
 
-if TYPE_CHECKING:
-    from student.model.architecture import StudentConfig
-
 MIN_CNN_SIDE = 4  # what three convolutions leave several values of; batch norm needs them
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """What a student's configuration decides of its head.
+
+    Attributes:
+        num_logits: C.
+        hidden_size: its width; None for the head's own.
+        side: D, of the squares that parts of the representation are laid out in.
+        vector_size: of the encoder's vectors; 0 for none.
+    """
+
+    num_logits: int
+    hidden_size: int | None
+    side: int
+    vector_size: int
 
 
 def linear_head(num_features: int, num_logits: int) -> nn.Sequential:
@@ -98,7 +112,7 @@ class BiLstmHead(nn.Module):
         return self.classifier(torch.cat(last_2BH.unbind(), dim=1))  # type: ignore[no-any-return]
 
 
-def _no_problems(config: "StudentConfig") -> list[str]:
+def _no_problems(shape: HeadShape) -> list[str]:
     return []
 
 
@@ -114,58 +128,58 @@ class Head:
 
     Attributes:
         words: its name in cards.
-        make: makes the module for a student's configuration and the number of features it is given. The module maps
-            features_BF to logits_BC; with ``reads_tokens`` features_BLF and lengths_B.
+        make: makes the module of a shape, for the number of features it is given. The module maps features_BF to
+            logits_BC; with ``reads_tokens`` features_BLF and lengths_B.
         reads_tokens: whether it is given the representation of every token, rather than that of the sequence.
         has_width: whether it has a ``hidden_size``.
         default_width: its ``hidden_size`` if none is given; None leaves it to ``make``.
         reads_squares: whether parts of the representation are laid out as squares, which vectors then must be, too.
         sorted_batches: whether it can be trained on batches of rows of like length.
         can_be_exported: whether torch can write it as ONNX.
-        problems: what keeps it from being part of a student of this configuration.
+        problems: what keeps it from being made in this shape.
         multiply_adds: those per token and per input, of a module that ``make`` has made for so many features.
     """
 
     words: str
-    make: "Callable[[StudentConfig, int], nn.Module]"
+    make: Callable[[HeadShape, int], nn.Module]
     reads_tokens: bool = False
     has_width: bool = False
     default_width: int | None = None
     reads_squares: bool = False
     sorted_batches: bool = True
     can_be_exported: bool = True
-    problems: "Callable[[StudentConfig], list[str]]" = _no_problems
+    problems: Callable[[HeadShape], list[str]] = _no_problems
     multiply_adds: Callable[[Any, int], tuple[int, int]] = _multiply_adds
 
 
-def _make_linear(config: "StudentConfig", num_features: int) -> nn.Module:
-    return linear_head(num_features, config.target.num_logits)
+def _make_linear(shape: HeadShape, num_features: int) -> nn.Module:
+    return linear_head(num_features, shape.num_logits)
 
 
-def _make_mlp(config: "StudentConfig", num_features: int) -> nn.Module:
-    assert config.hidden_size is not None, "StudentConfig sees to it"
-    return mlp_head(num_features, config.hidden_size, config.target.num_logits)
+def _make_mlp(shape: HeadShape, num_features: int) -> nn.Module:
+    assert shape.hidden_size is not None, "_mlp_problems tells"
+    return mlp_head(num_features, shape.hidden_size, shape.num_logits)
 
 
-def _mlp_problems(config: "StudentConfig") -> list[str]:
-    return [] if config.hidden_size is not None else ["the mlp head needs a hidden_size"]
+def _mlp_problems(shape: HeadShape) -> list[str]:
+    return [] if shape.hidden_size is not None else ["the mlp head needs a hidden_size"]
 
 
-def _make_cnn(config: "StudentConfig", num_features: int) -> nn.Module:
-    return cnn_head(num_features, config.side, config.target.num_logits)
+def _make_cnn(shape: HeadShape, num_features: int) -> nn.Module:
+    return cnn_head(num_features, shape.side, shape.num_logits)
 
 
-def _cnn_problems(config: "StudentConfig") -> list[str]:
-    side = config.side
-    if config.vector_size not in (0, side**2):
-        return [f"the cnn head needs vectors of {side} x {side}, not of {config.vector_size}"]
+def _cnn_problems(shape: HeadShape) -> list[str]:
+    side = shape.side
+    if shape.vector_size not in (0, side**2):
+        return [f"the cnn head needs vectors of {side} x {side}, not of {shape.vector_size}"]
     if side < MIN_CNN_SIDE:
         return [f"the cnn head needs a side of at least {MIN_CNN_SIDE}, not {side}"]
     return []
 
 
-def _make_bilstm(config: "StudentConfig", num_features: int) -> nn.Module:
-    return BiLstmHead(num_features, config.hidden_size or num_features, config.target.num_logits)
+def _make_bilstm(shape: HeadShape, num_features: int) -> nn.Module:
+    return BiLstmHead(num_features, shape.hidden_size or num_features, shape.num_logits)
 
 
 def _bilstm_multiply_adds(head: BiLstmHead, num_features: int) -> tuple[int, int]:

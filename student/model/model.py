@@ -38,11 +38,11 @@ class Student(nn.Module, PyTorchModelHubMixin):
         super().__init__()
         self.config = config
         self.companions: dict[str, bytes] = {}
-        self.encoder = ENCODERS[config.embedding].make(config)
+        self.encoder = ENCODERS[config.embedding].make(config.encoder_shape)
         self.dropout = nn.Dropout(config.hidden_dropout)
         size = self.encoder.token_size if HEADS[config.head].reads_tokens else self.encoder.size
         self.num_features = size * (PAIRINGS[config.pairing].width if config.is_pair else 1)
-        self.head = HEADS[config.head].make(config, self.num_features)
+        self.head = HEADS[config.head].make(config.head_shape, self.num_features)
 
     def forward(self, ids1_BL: torch.Tensor, ids2_BK: torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits_BC, float32, before softmax.

@@ -16,12 +16,13 @@ from pipeline.training.loop import Learner
 from pipeline.training.run_record import Metrics
 from pipeline.training.steps import seed_step
 from student.config import PretrainConfig
+from student.model.architecture import MlmConfig
 from student.pretrain.data import MaskedBatch, Stream
 from student.pretrain.evaluate import evaluate_mlm
 from student.pretrain.head import HeadPass, TeacherOf
-from student.pretrain.model import MlmConfig, MlmStudent
+from student.pretrain.model import MlmStudent
 from student.train.optimizer import RowAdam
-from student.train.used_rows import count_used_rows, neutralise_unmoved
+from student.train.used_rows import neutralise_unmoved, with_used_rows
 
 BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
 
@@ -90,7 +91,7 @@ class MlmLearner(Learner):
 
     def keep(self) -> None:
         """Writes the student."""
-        count_used_rows(self.model)
+        self.model.config = with_used_rows(self.model.config, self.model.encoder)
         self.model.save(self._folder)
 
     def catch_up(self) -> None:

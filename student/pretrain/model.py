@@ -3,35 +3,19 @@
 Shapes: B batch, L tokens, P masked positions of the batch, F features of a token, V vocabulary.
 """
 
-import json
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import nn
 
-from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.logit_set.record import SetRecord
 from student.config import PretrainConfig
-from student.model.architecture import EncoderConfig, read_config, size_problems
+from student.model.architecture import MlmConfig, read_encoder_config, size_problems
 from student.model.encoders import ENCODERS
 from student.model.products import GradientTaker
 from student.model.weights import CONFIG_FILE, load_weights, save_weights
-
-
-class MlmConfig(EncoderConfig):
-    """Architecture of a pretrained student.
-
-    Attributes:
-        corpus: what it was pretrained on.
-        num_outputs: V, of its head.
-    """
-
-    kind: Literal["mlm"] = "mlm"
-    format_version: Literal[1] = 1
-    corpus: str
-    num_outputs: int
 
 
 class MlmStudent(nn.Module):
@@ -40,7 +24,7 @@ class MlmStudent(nn.Module):
     def __init__(self, config: MlmConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = ENCODERS[config.embedding].make(config)
+        self.encoder = ENCODERS[config.embedding].make(config.encoder_shape)
         self.head = nn.Linear(self.encoder.token_size, config.num_outputs)
 
     def forward(
@@ -98,26 +82,3 @@ def design_mlm(flags: PretrainConfig, record: SetRecord) -> MlmConfig:
         **encoder,
         initializer_range=flags.initializer_range,
     )
-
-
-def read_encoder_config(path: Path) -> EncoderConfig:
-    """Reads the ``config.json`` of a pretrained student or of a student of a task.
-
-    Raises:
-        IntegrityError: if it is neither.
-    """
-    if not is_pretrained(path.parent):
-        return read_config(path)
-    try:
-        return parse_model(MlmConfig, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except ConfigError as error:
-        raise IntegrityError(str(error)) from error
-
-
-def is_pretrained(folder: Path) -> bool:
-    """Whether a folder holds a pretrained student, rather than one of a task or nothing readable."""
-    try:
-        values = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(values, dict) and values.get("kind") == "mlm"

@@ -13,9 +13,8 @@ from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Section, Table
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.describe import describe_config
-from student.model.architecture import read_config
+from student.model.architecture import is_pretrained, read_config
 from student.model.weights import CONFIG_FILE
-from student.pretrain.model import is_pretrained
 from student.report.dev import dev_sections
 from student.report.pretrained import pretrained_page
 from student.report.training import training_section

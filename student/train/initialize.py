@@ -7,10 +7,9 @@ from safetensors import SafetensorError, safe_open
 
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
-from student.model.architecture import StudentConfig
+from student.model.architecture import StudentConfig, read_encoder_config
 from student.model.embeddings import Encoder
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
-from student.pretrain.model import read_encoder_config
 
 SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "table_dtype")
 PREFIX = "encoder."

@@ -20,7 +20,7 @@ from student.model.model import Student, default_device, num_bytes, num_paramete
 from student.train.initialize import copy_embeddings, source_sha256
 from student.train.learner import StudentLearner
 from student.train.training_data import TrainingData, default_name, load_data, training_query
-from student.train.used_rows import active_ids, count_used_rows, neutralise_untrained, renumber, restore, shrunk
+from student.train.used_rows import active_ids, neutralise_untrained, renumber, restore, shrunk, with_used_rows
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
 
@@ -109,7 +109,7 @@ def _fit(
 
     def keep() -> None:
         restore(student, small, active)
-        count_used_rows(student)
+        student.config = with_used_rows(student.config, student.encoder)
         student.save(run.folder)
 
     learner = StudentLearner(config, small, splits, keep)

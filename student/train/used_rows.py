@@ -9,15 +9,18 @@ What such a row began with is noise, which the tokens of a new text would multip
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from pipeline.arrays import Ints, Ragged
 from student.data import Examples
+from student.model.architecture import EncoderConfig
 from student.model.embeddings import Encoder
 from student.model.model import Student
-from student.pretrain.model import MlmStudent
+
+C = TypeVar("C", bound=EncoderConfig)
 
 
 def active_ids(examples: Iterable[Examples], pad_id: int) -> Ints:
@@ -47,9 +50,9 @@ def neutralise_unmoved(encoder: Encoder, start: Encoder) -> None:
     encoder.neutralise(is_unmoved_V)
 
 
-def count_used_rows(student: Student | MlmStudent) -> None:
-    """Notes in a student's configuration how many of its rows are not neutral."""
-    student.config = student.config.model_copy(update={"used_rows": len(student.encoder.used_ids())})
+def with_used_rows(config: C, encoder: Encoder) -> C:
+    """A student's configuration with the number of rows that are not neutral."""
+    return config.model_copy(update={"used_rows": len(encoder.used_ids())})
 
 
 def shrunk(student: Student, active: Ints) -> Student:

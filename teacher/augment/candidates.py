@@ -14,11 +14,11 @@ from pipeline.logit_set.parts import Setting
 from pipeline.logit_set.record import fingerprint
 from pipeline.sources import ROWS_AT_ONCE
 from pipeline.text.tokenizer import tokenizer_sha256
+from teacher.augment.flags import MethodFlags
 from teacher.augment.parts import Parts
 from teacher.augment.proposals import propose, whole_words
 from teacher.augment.sites import Site, Sites, read_sites, write_sites
 from teacher.augment.word_vectors import WordVectors, file_sha256, read_vectors
-from teacher.config import AugmentConfig
 from teacher.inference.loaded import weights_sha256
 from teacher.inference.masked_lm import MaskedLm, load_masked_lm
 from teacher.inference.precision import inference_mode
@@ -38,7 +38,7 @@ class Proposer:
     settings: dict[str, Setting]
 
 
-def prepare_masked_lm(config: AugmentConfig) -> Proposer:
+def prepare_masked_lm(config: MethodFlags) -> Proposer:
     """The masked LM that the flags name, loaded and found fit before anything expensive.
 
     Raises:
@@ -71,7 +71,7 @@ def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
     return encoded.chunk(0).dictionary, numbers.reshape(-1, rows.num_rows).T
 
 
-def find_sites(config: AugmentConfig, proposer: Proposer, sentences: pa.Array, state: PartialState) -> Sites:
+def find_sites(config: MethodFlags, proposer: Proposer, sentences: pa.Array, state: PartialState) -> Sites:
     """The candidates of all sentences; each process computes its share of those that are not in the store yet.
 
     Args:
@@ -105,7 +105,7 @@ def _texts_sha256(sentences: pa.Array) -> str:
 
 
 def _write_part(
-    config: AugmentConfig,
+    config: MethodFlags,
     proposer: Proposer,
     vectors: WordVectors | None,
     sentences: pa.Array,

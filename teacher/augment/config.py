@@ -1,43 +1,45 @@
-"""Settings of the methods of augmentation; free of torch, so that ``--help`` is quick."""
+"""Settings of ``distill augment``; free of torch, so that ``--help`` is quick."""
 
-from pathlib import Path
-from typing import Literal
+from typing import ClassVar
 
 from pydantic import Field
 
-from pipeline.config import Config, refuse_flags
-from teacher.augment.methods import METHODS, flags_of_others
+from pipeline.config import JsonFlags, OwnDataFlags, refuse_flags
+from pipeline.errors import ConfigError, did_you_mean
+from pipeline.logit_set.parts import SET_NAME
+from pipeline.tasks.task import Task
+from teacher.augment.flags import MethodFlags
+from teacher.augment.methods import METHODS, KnownMethod, check_flags, flags_of_others
 
-Pairs = Literal["each", "both"]
+TRAIN = "train"  # the split whose rows are augmented
 
 
-class AugmentFlags(Config):
-    """How rows are augmented, for the commands that do it."""
+class AugmentConfig(MethodFlags, OwnDataFlags, JsonFlags):
+    """Flags of ``distill augment``."""
 
-    num_variants: int | None = Field(
-        None, ge=1, description="Variants of a row; tinybert: of each of its sentences. (default: the task's)"
+    helps: ClassVar = {
+        "precision": "tinybert: arithmetic of the masked LM.",
+        "max_seq_length": "tinybert: longest input of the masked LM in tokens.",
+    }
+    task: str | None = Field(None, description="Task to augment; see `distill tasks`.")
+    method: KnownMethod = Field(
+        description="tinybert: words a masked LM proposes; mask-pos: masks and words of a kind."
     )
-    pairs: Pairs = Field("each", description="tinybert: a variant changes one sentence of a pair, or both.")
-    masked_lm: str = Field(
-        "bert-base-uncased", description="tinybert: masked LM that proposes words; a hub id or a folder."
-    )
-    word_vectors: Path | None = Field(
-        None, description="tinybert: GloVe or word2vec text file, for words of several pieces. (default: kept)"
-    )
-    num_candidates: int = Field(15, ge=1, description="tinybert: words to choose from at each place, K.")
-    replace_probability: float = Field(0.4, gt=0, le=1, description="tinybert: share of words replaced, p_t.")
-    mask_probability: float = Field(0.1, ge=0, lt=1, description="mask-pos: share of words masked.")
-    pos_probability: float = Field(
-        0.1, ge=0, lt=1, description="mask-pos: share of words replaced by one of the same part of speech; 0 for none."
-    )
-    ngram_probability: float = Field(0.0, ge=0, le=1, description="mask-pos: share of variants cut to 1 to 5 words.")
+    name: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
 
-    def check_method(self, method: str | None) -> None:
-        """Raises ConfigError for flags of another method, or of any if there is none."""
-        if method is None:
-            refuse_flags(self, AugmentFlags.model_fields, "is for augmentation; give --augment METHOD, too")
-        else:
-            refuse_flags(
-                self, AugmentFlags.model_fields.keys() & flags_of_others(method), f"is not for method {method}"
-            )
-            METHODS[method].check(self)
+    def check(self) -> None:
+        """Raises ConfigError for flags of the other method."""
+        check_flags(self, self.method)
+        refuse_flags(self, flags_of_others(self.method), f"is not for method {self.method}")
+
+    def variants_of(self, task: Task) -> int:
+        """How many variants are wanted: as the flag says, or the task, or as usual.
+
+        Raises:
+            ConfigError: if the task tells the number for a method that there is not.
+        """
+        unknown = next((name for name in task.num_variants if name not in METHODS), None)
+        if unknown is not None:
+            problem = f"unknown method {unknown!r}: {did_you_mean(unknown, METHODS)}"
+            raise ConfigError(f"task {task.name!r}: num_variants: {problem}")
+        return self.num_variants or task.num_variants.get(self.method, METHODS[self.method].usual_variants)

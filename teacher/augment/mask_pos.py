@@ -3,16 +3,14 @@
 from typing import TYPE_CHECKING
 
 from pipeline.errors import ConfigError
+from teacher.augment.flags import AugmentFlags, MethodFlags, Pairs
 from teacher.augment.method import BOTH, FIRST, SECOND, Method, PlannedVariants, Sides
+from teacher.augment.words import MASK
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipeline.logit_set.parts import Setting
-    from teacher.augment.config import AugmentFlags, Pairs
-    from teacher.config import AugmentConfig
-
-MASK = "[MASK]"
 
 
 class MaskPos(Method):
@@ -21,20 +19,20 @@ class MaskPos(Method):
     flags = frozenset({"mask_probability", "pos_probability", "ngram_probability"})
     usual_variants = 10
 
-    def check(self, flags: "AugmentFlags") -> None:
+    def check(self, flags: AugmentFlags) -> None:
         """Raises ConfigError if no word would be changed, or more than all."""
         if not 0 < flags.mask_probability + flags.pos_probability <= 1:
             raise ConfigError("--mask-probability and --pos-probability: their sum must be above 0 and at most 1")
 
-    def special_tokens(self, flags: "AugmentFlags") -> tuple[str, ...]:
+    def special_tokens(self, flags: AugmentFlags) -> tuple[str, ...]:
         """The mask, where words are masked."""
         return (MASK,) if flags.mask_probability > 0 else ()
 
-    def sides_of_pairs(self, num_variants: int, pairs: "Pairs") -> Sides:
+    def sides_of_pairs(self, num_variants: int, pairs: Pairs) -> Sides:
         """The first sentence, the second, both, and so round."""
         return tuple((FIRST, SECOND, BOTH)[n % 3] for n in range(num_variants))
 
-    def plan(self, config: "AugmentConfig", rows: "pa.Table") -> PlannedVariants:
+    def plan(self, config: MethodFlags, rows: "pa.Table") -> PlannedVariants:
         """Finds a tagger, where parts of speech are asked for; the editor needs the words of each.
 
         Raises:

@@ -14,9 +14,8 @@ import pyarrow as pa
 from pipeline.arrays import Floats64, Ints
 from pipeline.seeded import hashed, uniform
 from pipeline.sources import ROWS_AT_ONCE
-from teacher.augment.mask_pos import MASK
 from teacher.augment.tagging import Tagger
-from teacher.augment.words import Edited, Span, spliced
+from teacher.augment.words import MASK, Edited, Span, spliced
 
 # Words as the Penn Treebank has them ("do", "n't"), and punctuation marks.
 WORD = re.compile(

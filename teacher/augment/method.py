@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from teacher.augment.flags import AugmentFlags, MethodFlags, Pairs
 from teacher.augment.words import Edited
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
     from pipeline.arrays import Ints
     from pipeline.logit_set.parts import Setting
-    from teacher.augment.config import AugmentFlags, Pairs
-    from teacher.config import AugmentConfig
 
 FIRST, SECOND, BOTH = (0,), (1,), (0, 1)
 Sides = tuple[tuple[int, ...], ...]  # for each variant of a row, the sentences it changes
@@ -57,7 +56,7 @@ class Method(ABC):
     """A method of augmentation. There is one object of each, in `teacher.augment.methods.METHODS`.
 
     Attributes:
-        flags: the fields of `AugmentConfig` that not every method has.
+        flags: the fields of `MethodFlags` that not every method has.
         usual_variants: variants of a row, where neither the flags nor the task tell their number.
     """
 
@@ -65,25 +64,25 @@ class Method(ABC):
     usual_variants: ClassVar[int]
 
     @abstractmethod
-    def check(self, flags: "AugmentFlags") -> None:
+    def check(self, flags: AugmentFlags) -> None:
         """Raises ConfigError for values of its flags that do not go together."""
 
     @abstractmethod
-    def special_tokens(self, flags: "AugmentFlags") -> tuple[str, ...]:
+    def special_tokens(self, flags: AugmentFlags) -> tuple[str, ...]:
         """The special tokens in its variants, which the teacher's tokenizer must have."""
 
     @abstractmethod
-    def sides_of_pairs(self, num_variants: int, pairs: "Pairs") -> Sides:
+    def sides_of_pairs(self, num_variants: int, pairs: Pairs) -> Sides:
         """Which sentences of a pair the variants 1, 2, … change, for so many wanted variants."""
 
     @abstractmethod
-    def plan(self, config: "AugmentConfig", rows: "pa.Table") -> PlannedVariants:
+    def plan(self, config: MethodFlags, rows: "pa.Table") -> PlannedVariants:
         """Makes sure that the method can be used on these rows.
 
         Raises:
             DistillError: if a model, a file or a package that it needs cannot be used.
         """
 
-    def sides(self, is_pair: bool, num_variants: int, pairs: "Pairs") -> Sides:
+    def sides(self, is_pair: bool, num_variants: int, pairs: Pairs) -> Sides:
         """Which sentences the variants 1, 2, … of a row change, for so many wanted variants."""
         return self.sides_of_pairs(num_variants, pairs) if is_pair else (FIRST,) * num_variants

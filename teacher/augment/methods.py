@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Literal
 
+from pipeline.config import refuse_flags
+from teacher.augment.flags import AugmentFlags
 from teacher.augment.mask_pos import MaskPos
 from teacher.augment.method import Method
 from teacher.augment.tinybert import TinyBert
@@ -15,5 +17,14 @@ else:
 
 
 def flags_of_others(method: str) -> frozenset[str]:
-    """The fields of `AugmentConfig` that are for other methods alone."""
+    """The fields of `MethodFlags` that are for other methods alone."""
     return frozenset().union(*(other.flags for other in METHODS.values())) - METHODS[method].flags
+
+
+def check_flags(flags: AugmentFlags, method: str | None) -> None:
+    """Raises ConfigError for flags of another method than this one, or of any if there is none."""
+    if method is None:
+        refuse_flags(flags, AugmentFlags.model_fields, "is for augmentation; give --augment METHOD, too")
+    else:
+        refuse_flags(flags, AugmentFlags.model_fields.keys() & flags_of_others(method), f"is not for method {method}")
+        METHODS[method].check(flags)

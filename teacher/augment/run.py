@@ -14,13 +14,13 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.parts import AugmentationRecord, Setting
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.tasks.task import Task, load_task
-from teacher.augment.config import AugmentFlags
+from teacher.augment.config import TRAIN, AugmentConfig
 from teacher.augment.distinct import keep_distinct
+from teacher.augment.flags import AugmentFlags
 from teacher.augment.folder import Folder, Variants, check_settings, open_variants, start_folder, write_part
 from teacher.augment.method import PlannedVariants, Sides
 from teacher.augment.methods import METHODS
 from teacher.augment.variants import make_variants
-from teacher.config import TRAIN, AugmentConfig
 
 FOLDER = "augmented"
 RULES = 1  # to be raised when the same settings give other variants

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from teacher.augment.flags import AugmentFlags, MethodFlags, Pairs
 from teacher.augment.method import BOTH, FIRST, SECOND, Editor, Method, PlannedVariants, Sides
 
 if TYPE_CHECKING:
@@ -9,8 +10,6 @@ if TYPE_CHECKING:
     from accelerate import PartialState
 
     from pipeline.logit_set.parts import Setting
-    from teacher.augment.config import AugmentFlags, Pairs
-    from teacher.config import AugmentConfig
 
 
 class TinyBert(Method):
@@ -29,18 +28,18 @@ class TinyBert(Method):
     )
     usual_variants = 20
 
-    def check(self, flags: "AugmentFlags") -> None:
+    def check(self, flags: AugmentFlags) -> None:
         """Accepts all values, which are independent of each other."""
 
-    def special_tokens(self, flags: "AugmentFlags") -> tuple[str, ...]:
+    def special_tokens(self, flags: AugmentFlags) -> tuple[str, ...]:
         """No special token: words are replaced by words."""
         return ()
 
-    def sides_of_pairs(self, num_variants: int, pairs: "Pairs") -> Sides:
+    def sides_of_pairs(self, num_variants: int, pairs: Pairs) -> Sides:
         """Each sentence so many times beside the *original* other one, or both at once."""
         return (BOTH,) * num_variants if pairs == "both" else (FIRST,) * num_variants + (SECOND,) * num_variants
 
-    def plan(self, config: "AugmentConfig", rows: "pa.Table") -> PlannedVariants:
+    def plan(self, config: MethodFlags, rows: "pa.Table") -> PlannedVariants:
         """Loads the masked LM; the editor needs the candidates of every sentence.
 
         Raises:

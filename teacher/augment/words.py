@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 Span = tuple[int, int]  # start and stop (exclusive) in characters
+MASK = "[MASK]"  # how a masked word is written
 
 LETTERS = re.compile(r"[A-Za-z]+")
 # Contractions whose parts are no words, also in tokenised text ("don't", "do n't", "doesn 't", "o'clock"), and the ends

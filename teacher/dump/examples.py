@@ -27,9 +27,10 @@ from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Metric, Task, load_task
 from pipeline.text.tokenizer import Tokenized
+from teacher.augment.config import AugmentConfig
 from teacher.augment.methods import METHODS
 from teacher.augment.run import sides_for, training_rows, variants_for
-from teacher.config import AugmentConfig, DumpTask
+from teacher.config import DumpTask
 from teacher.dump.answers import Known, hashes_by_shard, logits_of_repeated, logits_once
 from teacher.dump.examples_record import amount, staged_record
 from teacher.dump.extend import answers, extended, open_old, take_over

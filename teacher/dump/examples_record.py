@@ -10,8 +10,9 @@ from pipeline.logit_set.signals import Logits, Signals
 from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
+from teacher.augment.config import TRAIN
 from teacher.augment.folder import Variants
-from teacher.config import TRAIN, DumpTask
+from teacher.config import DumpTask
 from teacher.dump.records import LIBRARIES, teacher_record, tokenizer_record
 from teacher.inference.classifier import Teacher
 from teacher.inference.precision import head_settings

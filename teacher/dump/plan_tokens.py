@@ -9,6 +9,7 @@ import torch
 from accelerate import PartialState
 from transformers import AutoModelForMaskedLM
 
+from pipeline.logit_set.codecs import codec_for
 from pipeline.logit_set.tokens import MaskedRows, no_statistics
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan, mask
@@ -31,7 +32,7 @@ def estimate_mlm(config: DumpCorpus) -> Plan:
     name, revision = config.teacher_for(text.corpus)
     tokens = load_mlm_tokenizer(name, revision, config.max_seq_length)
     shape = load_config(name, revision)
-    codec = config.codec_for(shape.vocab_size, shape.hidden_size)
+    codec = codec_for(config, shape.vocab_size, shape.hidden_size)
     plan = masking_plan(text, tokens, config.seed, config.num_copies)
     size = estimate_size(text, tokens, plan)
     sample = _sample(text, tokens, plan)

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from pipeline.logit_set.parts import Shard
 from pipeline.sources import Source
+from teacher.augment.config import TRAIN
 from teacher.augment.folder import Variants
-from teacher.config import TRAIN
 
 COLUMNS = ["source_row", "variant", "origin", "sentence1", "sentence2", "label", "score"]
 

@@ -15,7 +15,7 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
-from pipeline.logit_set.codecs import Codec, Predictions
+from pipeline.logit_set.codecs import Codec, Predictions, codec_for
 from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.record import Scores, SetRecord
 from pipeline.logit_set.token_reader import TokenSet
@@ -59,7 +59,7 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
     lm.model.to(state.device)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     plan = masking_plan(text, lm.tokens, config.seed, config.num_copies)
-    codec = config.codec_for(*lm.model.get_output_embeddings().weight.shape)
+    codec = codec_for(config, *lm.model.get_output_embeddings().weight.shape)
     stored = sum(file.stat().st_size for file in root.glob("tokens/*.parquet"))
     require_space(config.store, int(estimate_size(text, lm.tokens, plan).num_bytes(codec)) - stored)
     inference = partial(inference_mode, state.device, config.precision)

@@ -10,7 +10,7 @@ from pipeline.logit_set.codecs.dense import DenseCodec
 from pipeline.logit_set.codecs.hidden import HiddenCodec
 from pipeline.logit_set.codecs.sampled import SampledCodec
 from pipeline.logit_set.codecs.topk import TopKCodec
-from pipeline.logit_set.config import CodecName
+from pipeline.logit_set.config import CodecFlags, CodecName
 
 AnyCodec = Annotated[DenseCodec | HiddenCodec | TopKCodec | SampledCodec, Field(discriminator="name")]
 CODECS: dict[CodecName, type[DenseCodec | HiddenCodec | TopKCodec | SampledCodec]] = {
@@ -19,6 +19,21 @@ CODECS: dict[CodecName, type[DenseCodec | HiddenCodec | TopKCodec | SampledCodec
     "topk": TopKCodec,
     "sampled": SampledCodec,
 }
+
+
+def codec_for(flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> AnyCodec:
+    """The codec that the flags ask for.
+
+    Args:
+        flags: its name and its settings.
+        vocabulary_size: of the teacher's last layer, V.
+        hidden_size: of its input, H; None where it is not at hand.
+
+    Raises:
+        ConfigError: if the flags do not fit these sizes.
+    """
+    return CODECS[flags.codec].of_flags(flags, vocabulary_size, hidden_size)
+
 
 __all__ = [
     "CODECS",
@@ -29,5 +44,6 @@ __all__ = [
     "Distribution",
     "Kept",
     "Predictions",
+    "codec_for",
     "read_decoder",
 ]

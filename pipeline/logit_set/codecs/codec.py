@@ -6,12 +6,13 @@ Shapes: P positions, V vocabulary, H hidden size.
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import pyarrow as pa
 from pydantic import Field
 
 from pipeline.logit_set.codecs.common import Columns, Decoder, Distribution, Predictions
+from pipeline.logit_set.config import CodecFlags
 from pipeline.logit_set.parts import MAX_VOCABULARY, Part
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Codec(Part):
 
     @classmethod
     @abstractmethod
-    def of_flags(cls, flags: Any, vocabulary_size: int, hidden_size: int | None) -> Self:
+    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
         """The codec that `CodecFlags` ask for.
 
         Raises:

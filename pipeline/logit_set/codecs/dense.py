@@ -4,7 +4,7 @@ Shapes: P positions, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from pipeline.logit_set.codecs.common import (
     rectangle,
     wrong_width,
 )
+from pipeline.logit_set.config import CodecFlags
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,7 @@ class DenseCodec(Codec):
     name: Literal["dense"] = "dense"
 
     @classmethod
-    def of_flags(cls, flags: Any, vocabulary_size: int, hidden_size: int | None) -> Self:
+    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
         """The codec, which has no flags of its own."""
         return cls(vocabulary_size=vocabulary_size)
 

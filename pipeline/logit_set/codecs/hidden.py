@@ -7,7 +7,7 @@ Shapes: P positions, H hidden size.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from pipeline.logit_set.codecs.common import (
     rectangle,
     wrong_width,
 )
+from pipeline.logit_set.config import CodecFlags
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +53,7 @@ class HiddenCodec(Codec):
     hidden_size: int = Field(ge=1, le=MAX_HIDDEN_SIZE)
 
     @classmethod
-    def of_flags(cls, flags: Any, vocabulary_size: int, hidden_size: int | None) -> Self:
+    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
         """The codec, which has no flags of its own but needs hidden states."""
         if hidden_size is None:
             raise ConfigError("--codec hidden: it is for `distill teacher-dump`, which has the teacher's hidden states")

@@ -9,7 +9,7 @@ Shapes: P positions, V vocabulary, N draws, G groups of W tokens, E distinct tok
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from pydantic import Field
 
 from pipeline.logit_set.codecs.codec import Codec
 from pipeline.logit_set.codecs.common import Columns, Decoder, Kept, Predictions, lists, unknown_id
+from pipeline.logit_set.config import CodecFlags
 from pipeline.logit_set.rows import id_type
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class SampledCodec(Codec):
         return f"{self.name}-{self.num_samples}" + (f" at T={self.temperature:g}" if self.temperature != 1 else "")
 
     @classmethod
-    def of_flags(cls, flags: Any, vocabulary_size: int, hidden_size: int | None) -> Self:
+    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
         """The codec with N of ``--num-samples``, drawn at ``--temperature``."""
         return cls(vocabulary_size=vocabulary_size, num_samples=flags.num_samples, temperature=flags.temperature)
 

@@ -7,7 +7,7 @@ Shapes: P positions, V vocabulary, K candidates.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from pipeline.logit_set.codecs.common import (
     unknown_id,
     wrong_width,
 )
+from pipeline.logit_set.config import CodecFlags
 from pipeline.logit_set.parts import MAX_VOCABULARY
 from pipeline.logit_set.rows import id_type
 
@@ -55,7 +56,7 @@ class TopKCodec(Codec):
         return f"{self.name}-{self.top_k}"
 
     @classmethod
-    def of_flags(cls, flags: Any, vocabulary_size: int, hidden_size: int | None) -> Self:
+    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
         """The codec with the K of ``--top-k``."""
         if flags.top_k > vocabulary_size:
             raise ConfigError(f"--top-k: {flags.top_k}, but the vocabulary has {vocabulary_size} tokens")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from student.kernels.reference import ordered_product, prefix_products
-from student.model.embeddings import Encoder, without_padding
+from student.model.embeddings import Encoder, EncoderShape, without_padding
 
 PAD, VOCABULARY, SIDE, VECTOR = 0, 12, 3, 4
 HALF = VECTOR + SIDE**2  # of a position's representation: one direction
@@ -20,7 +20,7 @@ SENTENCE = st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=9)
 
 def encoder(matrix_size: int = SIDE, vector_size: int = VECTOR, bidirectional: bool = True) -> Encoder:
     torch.manual_seed(0)
-    return Encoder(VOCABULARY, matrix_size, vector_size, bidirectional, PAD, 0.3).double()
+    return Encoder(EncoderShape(VOCABULARY, matrix_size, vector_size, bidirectional, PAD, 0.3)).double()
 
 
 def by_hand(vector_size: int, bidirectional: bool) -> Encoder:

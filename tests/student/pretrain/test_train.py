@@ -17,10 +17,11 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.token_reader import open_tokens
 from student.config import PretrainConfig
+from student.model.architecture import MlmConfig, read_encoder_config
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.pretrain.data import Stream, read_pool
 from student.pretrain.evaluate import evaluate_mlm
-from student.pretrain.model import MlmConfig, MlmStudent, read_encoder_config
+from student.pretrain.model import MlmStudent
 from student.pretrain.train import pretrain
 from student.train.train import train
 from tests.helpers.commands import distill, kill_when

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import MissingDependencyError
-from teacher.augment.mask_pos import MASK
 from teacher.augment.mask_pos_editor import MaskPosEditor, Pools, make_pools, words_in
 from teacher.augment.tagging import Tagger, pattern_tagger
-from teacher.augment.words import Edited
+from teacher.augment.words import MASK, Edited
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*textblob:ResourceWarning")
 TAGS = {"dog": "NN", "cat": "NN", "fox": "NN", "sees": "VBZ", "bites": "VBZ", "the": "DT"}

@@ -7,9 +7,9 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.tasks.task import Task
-from teacher.augment.config import AugmentFlags
+from teacher.augment.config import AugmentConfig
+from teacher.augment.flags import AugmentFlags
 from teacher.augment.methods import METHODS, flags_of_others
-from teacher.config import AugmentConfig
 
 COMMON = {"num_variants"}
 

@@ -26,9 +26,9 @@ from pipeline.sources import load_source
 from pipeline.tasks.task import Task
 from teacher.augment import candidates
 from teacher.augment import folder as folder_module
+from teacher.augment.config import AugmentConfig
 from teacher.augment.run import augment, variants_for
 from teacher.augment.words import replaceable
-from teacher.config import AugmentConfig
 from teacher.dump.examples import dump
 from teacher.dump.rows import COLUMNS, Rows
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config

@@ -1,0 +1,39 @@
+"""Flags that choose a teacher, and how it is asked; free of torch, so that ``--help`` is quick."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.config import Config
+from pipeline.errors import ConfigError
+from pipeline.tasks.corpus import Corpus
+from pipeline.tasks.task import Task
+
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+class ModelFlags(Config):
+    """Which model: a name or a folder, and its revision."""
+
+    model_name_or_path: str | None = Field(None, description="Teacher: a hub id or a folder. (default: the task's)")
+    model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
+
+    def teacher_for(self, subject: Task | Corpus) -> tuple[str, str | None]:
+        """The teacher to load and its revision: those named, or those of the task or corpus.
+
+        Raises:
+            ConfigError: if there is neither.
+        """
+        if self.model_name_or_path:
+            return self.model_name_or_path, self.model_revision
+        if subject.teacher is None:
+            kind = "task" if isinstance(subject, Task) else "corpus"
+            raise ConfigError(f"--model-name-or-path: {kind} {subject.name!r} has no default teacher; name one")
+        return subject.teacher.model, self.model_revision or subject.teacher.revision
+
+
+class ForwardFlags(Config):
+    """How a model computes: its arithmetic, and how much of an input it reads."""
+
+    precision: Precision = Field("fp32", description="Arithmetic of the teacher's forward pass.")
+    max_seq_length: int = Field(128, ge=4, description="Longest input in tokens.")
