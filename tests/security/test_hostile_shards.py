@@ -215,9 +215,9 @@ def test_a_file_that_the_manifest_does_not_list_is_found(own_set: LogitSet) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"codec__top_k": None}, "codec topk needs top_k"),
-        ({"codec__top_k": 10**18}, "codec.top_k: .* less than"),
-        ({"codec__vocabulary_size": 10**18}, "codec.vocabulary_size: .* less than"),
+        ({"signals__mlm__codec__top_k": None}, "codec.topk.top_k: .* valid integer"),
+        ({"signals__mlm__codec__top_k": 10**18}, "codec.topk.top_k: .* less than"),
+        ({"signals__mlm__codec__vocabulary_size": 10**18}, "codec.topk.vocabulary_size: .* less than"),
     ],
 )
 def test_a_codec_that_cannot_be(token_store: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
