@@ -10,8 +10,8 @@ import torch
 
 from pipeline.arrays import Floats, Ints, Ragged, ragged, side_by_side, stacked
 from pipeline.errors import DataError, IntegrityError
-from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.query.selection import read_chosen
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, gold_classes
 from student.model.architecture import StudentConfig
@@ -91,7 +91,7 @@ def load_chosen(logit_set: LogitSet, query: str) -> Examples:
 
 
 def _examples(logit_set: LogitSet, split: str, rows: pa.Table, weight_N: Floats) -> Examples:
-    is_pair = logit_set.record.task.is_pair
+    is_pair = logit_set.record.is_pair
     examples = Examples(
         ragged(rows.column("ids1")),
         ragged(rows.column("ids2")) if is_pair else None,

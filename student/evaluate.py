@@ -12,7 +12,7 @@ from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.query.mixture import open_sets
 from pipeline.tasks.intervals import bootstrap_intervals
 from pipeline.tasks.metrics import bin_scores, fidelity, glue_score, majority_scores, score_logits
-from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, recorded_sets
+from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.config import EvaluateConfig
 from student.data import Examples, as_read, load_examples, sorted_batches
 from student.model.architecture import StudentConfig
@@ -49,7 +49,7 @@ def open_measured(record: RunRecord, logits: str | None, store: Path, allow_unve
     """
     if logits is not None:
         return open_set(find_set(logits, store), allow_unverified)
-    paths = [find_set(path, store) for path in recorded_sets(record)]
+    paths = [find_set(path, store) for path in record["logit_sets"]]
     return open_sets(paths, record["settings"].get("mix"), allow_unverified)
 
 
@@ -65,7 +65,7 @@ def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Exampl
         raise FingerprintMismatchError(f"{path}: its token ids come from another tokenizer than the student's")
     if record.target != config.target:
         raise FingerprintMismatchError(f"{path}: its logits mean something else than the student's")
-    if record.task.is_pair != config.is_pair:
+    if record.is_pair != config.is_pair:
         raise FingerprintMismatchError(f"{path}: one of the set and the student is for pairs, the other is not")
     splits = [split for split in logit_set.splits if split != "train"]
     if not splits:

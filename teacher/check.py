@@ -12,9 +12,9 @@ from accelerate import PartialState
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError
-from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
-from pipeline.logit_set.record import ExamplesRecord
+from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
 from pipeline.sources import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
@@ -81,9 +81,9 @@ def check(config: CheckConfig) -> Check:
     """
     logit_set = open_set(find_set(config.logits, config.store), config.allow_unverified)
     record = logit_set.record
-    task = load_task(None if config.manifest else record.task.name, config.manifest)
-    if task.name != record.task.name:
-        raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {record.task.name!r}")
+    task = load_task(None if config.manifest else record.subject, config.manifest)
+    if task.name != record.subject:
+        raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {record.subject!r}")
     teacher = _load(task, record, config.model_name_or_path, config.model_revision)
     rows = _sample(logit_set, config.sample, config.seed)
     device = PartialState().device
@@ -108,7 +108,7 @@ def check(config: CheckConfig) -> Check:
     )
 
 
-def _load(task: Task, record: ExamplesRecord, name_or_path: str | None, revision: str | None) -> Teacher:
+def _load(task: Task, record: SetRecord, name_or_path: str | None, revision: str | None) -> Teacher:
     """The teacher of a set, from where it was or from where the flags say that it lies now."""
     name = name_or_path or record.teacher.name
     revision = revision or (None if name_or_path else record.teacher.revision)

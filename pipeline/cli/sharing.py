@@ -33,7 +33,7 @@ def pull(config: PullConfig) -> None:
     record = pulled.record
     pairs = {
         "state": record.state,
-        "holds": record.holds,
+        "holds": record.what_it_holds,
         "teacher": record.teacher.name,
         "rows": record.num_rows,
         "bytes": console.size(record.num_bytes),

@@ -78,7 +78,6 @@ def _dump_task(config: DumpTask) -> None:
             console.note("every variant that is tried counts as a row; the time to make them is not counted")
         _print_plan(plan, config.json_output)
         return
-    from pipeline.logit_set.record import AugmentedRecord
     from teacher.dump.examples import dump
 
     record = dump(config, command_line())
@@ -91,7 +90,7 @@ def _dump_task(config: DumpTask) -> None:
     for split in record.splits:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in record.scores.get(split, {}).items())
         rows.append([split, record.rows_of(split), len(record.shards_of(split)), scores])
-    if isinstance(record, AugmentedRecord):
+    if record.augmentation:
         _print_augmentation(record.augmentation)
     root = config.store / record.name
     title = f"{root}: {record.state}, {console.size(record.num_bytes)}"

@@ -15,17 +15,11 @@ import torch
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError
-from pipeline.logit_set.codecs import CODECS, Decoder, Dense, Distribution, Predictions
-from pipeline.logit_set.parts import Codec, CodecName
-from pipeline.logit_set.recode import predictions
+from pipeline.logit_set.codecs import CODECS, Codec, Decoder, Dense, Distribution, Predictions
+from pipeline.logit_set.recode import require_everything
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import MaskedRows, draws, rows_per_group, split_table, tokens_table, write_tokens
 
-TRIED: tuple[tuple[CodecName, dict[str, Any]], ...] = (
-    ("dense", {}),
-    *(("topk", {"top_k": k}) for k in (12, 50, 100)),
-    *(("sampled", {"num_samples": n, "temperature": 1.0}) for n in (8, 16, 32, 50, 100)),
-)
 TEMPERATURES = (1.0, 2.0, 4.0)
 POSITIONS_AT_ONCE = 256
 BINS = 10
@@ -33,7 +27,7 @@ BINS = 10
 
 @dataclass(frozen=True)
 class Line:
-    """One codec's measurements.
+    """What a codec costs and loses, measured on a sample.
 
     Attributes:
         codec: its name and settings.
@@ -75,30 +69,20 @@ def budget(control: TokenSet, max_positions: int, corpus_positions: float) -> li
     Raises:
         ConfigError: if the set has not kept everything.
     """
-    kept = control.record.codec
-    if kept.name not in ("hidden", "dense"):
-        raise ConfigError(f"{control.root}: codec {str(kept)!r} has not kept everything, only hidden and dense have")
+    require_everything(control)
     table, decoder = _sample(control, max_positions), control.decoder()
-    codecs = _codecs(kept)
+    source = control.record.codec
+    codecs = [codec for kind in CODECS.values() for codec in kind.worth_trying(source)]
     lines = []
     with console.progress(len(codecs), "codecs") as steps:
         for codec in codecs:
-            lines.append(_line(codec, table, decoder, control.record.masking.seed, corpus_positions))
+            lines.append(_line(codec, source, table, decoder, control.record.mask_seed, corpus_positions))
             steps.advance()
     return lines
 
 
-def _codecs(kept: Codec) -> list[Codec]:
-    """Those to try on what a codec has kept."""
-    common = {"vocabulary_size": kept.vocabulary_size}
-    tried = [Codec(name=name, **common, **values) for name, values in TRIED]
-    if kept.hidden_size is not None:
-        tried.insert(1, Codec(name="hidden", hidden_size=kept.hidden_size, **common))
-    return [codec for codec in tried if (codec.top_k or 0) <= kept.vocabulary_size]
-
-
 def as_dicts(lines: list[Line]) -> list[dict[str, Any]]:
-    """For JSON."""
+    """The measurements as JSON objects, one per codec."""
     return [asdict(line) for line in lines]
 
 
@@ -116,17 +100,19 @@ def _sample(control: TokenSet, max_positions: int) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _line(codec: Codec, table: pa.Table, decoder: Decoder | None, seed: int, corpus_positions: float) -> Line:
+def _line(
+    codec: Codec, source: Codec, table: pa.Table, decoder: Decoder | None, seed: int, corpus_positions: float
+) -> Line:
     rows, columns = split_table(table)
     random_P, target_P = torch.from_numpy(draws(rows, seed)), rows.targets.flat
     pieces: list[dict[str, pa.Array]] = []
     sums = _Sums()
     for low in range(0, len(target_P), POSITIONS_AT_ONCE):
         part = slice(low, min(low + POSITIONS_AT_ONCE, len(target_P)))
-        said = predictions({n: c[part.start : part.stop] for n, c in columns.items()}, decoder, random_P[part])
-        encoded, _ = CODECS[codec.name].encode(codec, said)
-        stored = CODECS[codec.name].decode(codec, encoded, 1.0, decoder)
-        _add(sums, stored, said, target_P[part])
+        stored = {name: column[part.start : part.stop] for name, column in columns.items()}
+        predictions = source.predictions(stored, decoder, random_P[part])
+        encoded, _ = codec.encode(predictions)
+        _add(sums, codec.decode(encoded, 1.0, decoder), predictions, target_P[part])
         pieces.append(encoded)
     whole = {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
     num_bytes = _file_bytes(codec, rows, whole) / len(target_P)
@@ -135,15 +121,15 @@ def _line(codec: Codec, table: pa.Table, decoder: Decoder | None, seed: int, cor
         codec=str(codec),
         bytes_per_position=num_bytes,
         kl=sums.kl / len(target_P),
-        kept_mass={t: m if CODECS[codec.name].honours(codec, float(t)) else None for t, m in mass.items()},
+        kept_mass={t: m if codec.honours(float(t)) else None for t, m in mass.items()},
         calibration_error=calibration_error(np.concatenate(sums.confidence), np.concatenate(sums.right)),
-        unbiased=codec.name != "topk",
+        unbiased=codec.is_unbiased,
         corpus_bytes=num_bytes * corpus_positions,
     )
 
 
-def _add(sums: _Sums, stored: Distribution, said: Predictions, target_P: Ints) -> None:
-    log_p_PV = said.logits_PV.log_softmax(dim=1)
+def _add(sums: _Sums, stored: Distribution, predictions: Predictions, target_P: Ints) -> None:
+    log_p_PV = predictions.logits_PV.log_softmax(dim=1)
     if isinstance(stored, Dense):
         q_PV = stored.probability_PV
         kl_P = torch.special.xlogy(q_PV, q_PV).sum(dim=1) - (q_PV * log_p_PV).sum(dim=1)
@@ -157,7 +143,7 @@ def _add(sums: _Sums, stored: Distribution, said: Predictions, target_P: Ints) -
         confidence_P, guess_P = sparse_PV.max(dim=1)
         kept_PV = torch.zeros_like(log_p_PV, dtype=torch.bool).index_put((row_E, token_E), torch.tensor(True))
     sums.kl += float(kl_P.sum())
-    masses = [float(((said.logits_PV / t).softmax(dim=1) * kept_PV).sum()) for t in TEMPERATURES]
+    masses = [float(((predictions.logits_PV / t).softmax(dim=1) * kept_PV).sum()) for t in TEMPERATURES]
     sums.mass = tuple(a + b for a, b in zip(sums.mass, masses, strict=True))
     sums.confidence = (*sums.confidence, confidence_P.numpy())
     sums.right = (*sums.right, guess_P.numpy() == target_P)
@@ -170,8 +156,8 @@ def calibration_error(confidence_P: np.ndarray, right_P: np.ndarray) -> float:
     return float(sum(gaps) / len(confidence_P))
 
 
-def _file_bytes(codec: Codec, rows: MaskedRows, said: dict[str, pa.Array]) -> int:
-    table = tokens_table(codec, "train", rows, said)
+def _file_bytes(codec: Codec, rows: MaskedRows, columns: dict[str, pa.Array]) -> int:
+    table = tokens_table(codec, "train", rows, columns)
     size = rows_per_group(codec)
     groups = (table.slice(start, size) for start in range(0, table.num_rows, size))
     with tempfile.TemporaryDirectory() as folder:

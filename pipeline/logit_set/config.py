@@ -1,12 +1,16 @@
-"""Settings of the commands on sets of tokens; free of torch, so that ``--help`` is quick."""
+"""Settings of the commands on sets; free of torch, so that ``--help`` is quick."""
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from pipeline.config import Config, JsonFlags, SetFlags, UnverifiedFlags
-from pipeline.errors import ConfigError
-from pipeline.logit_set.parts import SET_NAME, Codec, CodecName
+from pipeline.logit_set.parts import SET_NAME
+
+if TYPE_CHECKING:
+    from pipeline.logit_set.codecs import AnyCodec
+
+CodecName = Literal["dense", "hidden", "topk", "sampled"]
 
 
 class CodecFlags(Config):
@@ -17,23 +21,19 @@ class CodecFlags(Config):
     temperature: float = Field(1.0, gt=0, description="Temperature of the draws (--codec sampled).")
     top_k: int = Field(50, ge=1, description="Candidates a position (--codec topk).")
 
-    def codec_for(self, vocabulary_size: int, hidden_size: int | None) -> Codec:
+    def codec_for(self, vocabulary_size: int, hidden_size: int | None) -> "AnyCodec":
         """The codec that the flags ask for.
 
+        Args:
+            vocabulary_size: of the teacher's last layer, V.
+            hidden_size: of its input, H; None where it is not at hand.
+
         Raises:
-            ConfigError: for more candidates than there are tokens.
+            ConfigError: if the flags do not fit these sizes.
         """
-        if self.codec == "topk" and self.top_k > vocabulary_size:
-            raise ConfigError(f"--top-k: {self.top_k}, but the vocabulary has {vocabulary_size} tokens")
-        is_sampled = self.codec == "sampled"
-        return Codec(
-            name=self.codec,
-            vocabulary_size=vocabulary_size,
-            hidden_size=hidden_size if self.codec == "hidden" else None,
-            top_k=self.top_k if self.codec == "topk" else None,
-            num_samples=self.num_samples if is_sampled else None,
-            temperature=self.temperature if is_sampled else None,
-        )
+        from pipeline.logit_set.codecs import CODECS
+
+        return CODECS[self.codec].of_flags(self, vocabulary_size, hidden_size)
 
 
 class RecodeConfig(CodecFlags, SetFlags, UnverifiedFlags, JsonFlags):

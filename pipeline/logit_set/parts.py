@@ -8,11 +8,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pipeline.tasks.task import SPLIT_PATTERN, MethodName, Metric
 
 MAX_COUNT = 2**40  # rows, bytes, parameters
-MAX_VOCABULARY, MAX_HIDDEN_SIZE = 2**22, 2**16
+MAX_VOCABULARY = 2**22
 SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
 TIME_PATTERN = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$"
 Setting = str | int | float | bool
+RowsName = Literal["examples", "tokens"]
 
 
 def _real_time(text: str) -> str:
@@ -34,17 +35,62 @@ class Part(BaseModel):
 
 
 class SplitRecord(Part):
-    """The source rows of a split; ``expected_rows`` is what the task's manifest says of the whole split."""
+    """The source rows of a split.
+
+    Attributes:
+        rows: how many there are.
+        expected_rows: what the task's manifest says of the whole split.
+        rows_sha256: hash of their texts and gold.
+        absent: how many of them the set does not have.
+    """
 
     rows: Count
-    expected_rows: Count | None
+    expected_rows: Count | None = None
     rows_sha256: Sha256
-
-
-class PartialSplit(SplitRecord):
-    """A split of which ``absent`` source rows have no logits in the set."""
-
     absent: Count = 0
+
+
+class Shard(Part):
+    """One Parquet file: the source rows ``start`` to ``stop`` (exclusive) of a split.
+
+    Attributes:
+        folder: of the file: the kind of its rows.
+        split: the rows' split.
+        index: number of the file in the split, from 0.
+        count: how many files the split has.
+        start: the first source row; of tokens the first document that a sequence may begin in.
+        stop: one past the last.
+        rows: rows of the file; this, ``bytes`` and ``sha256`` are known once the set is complete.
+        bytes: size of the file.
+        sha256: hash of the file.
+        version: fingerprint of the earlier version of the set that wrote it, if this one did not.
+    """
+
+    folder: RowsName
+    split: SplitName
+    index: Count
+    count: int = Field(ge=1, le=MAX_COUNT)
+    start: Count
+    stop: Count
+    rows: Count | None = None
+    bytes: Count | None = None
+    sha256: Sha256 | None = None
+    version: str | None = None
+
+    @model_validator(mode="after")
+    def _forwards(self) -> Self:
+        if self.start > self.stop:
+            raise ValueError(f"begins at row {self.start:,} and ends before, at {self.stop:,}")
+        return self
+
+    def unmeasured(self) -> Self:
+        """The same shard before it is written."""
+        return self.model_copy(update={"rows": None, "bytes": None, "sha256": None})
+
+    @property
+    def path(self) -> str:
+        """Path inside the set, by the hub's naming of split files."""
+        return f"{self.folder}/{self.split}-{self.index:05d}-of-{self.count:05d}.parquet"
 
 
 class Version(Part):
@@ -68,7 +114,7 @@ class TeacherRecord(Part):
     """Who spoke; ``labels`` is the order of the teacher's own outputs before they were put in the task's order."""
 
     name: str
-    revision: str | None
+    revision: str | None = None
     weights_sha256: Sha256
     num_parameters: Count
     labels: tuple[str, ...]
@@ -135,7 +181,7 @@ class AugmentationRecord(Part):
         changed_words: words of theirs that are not the original's.
         words: words of the sentences that they change.
         rows_sha256: hash of their keys and texts.
-        sample: some of them.
+        sample: a few variants, for people to look at.
     """
 
     method: MethodName
@@ -162,7 +208,7 @@ class AugmentationRecord(Part):
         return self.changed_words / max(1, self.words)
 
     def lines(self) -> dict[str, int | float | str]:
-        """What people want to know, by name."""
+        """What was tried, left out and kept, by what the card and the terminal call it."""
         return {
             "method": self.method,
             "source rows": self.source_rows,
@@ -174,43 +220,3 @@ class AugmentationRecord(Part):
             "multiplier": round(self.multiplier, 3),
             "words changed": round(self.change_rate, 4),
         }
-
-
-CodecName = Literal["dense", "topk", "sampled", "hidden"]
-NEEDED: dict[CodecName, tuple[str, ...]] = {
-    "dense": (),
-    "topk": ("top_k",),
-    "sampled": ("num_samples", "temperature"),
-    "hidden": ("hidden_size",),
-}
-
-
-class Codec(Part):
-    """A codec and its settings, as a set's ``distill.json`` records them.
-
-    Attributes:
-        vocabulary_size: V.
-        hidden_size: H, for ``hidden``.
-        top_k: candidates per position, for ``topk``.
-        num_samples: draws per position, for ``sampled``.
-        temperature: of the distribution that was drawn from, for ``sampled``.
-    """
-
-    name: CodecName
-    vocabulary_size: int = Field(ge=2, le=MAX_VOCABULARY)
-    hidden_size: int | None = Field(None, ge=1, le=MAX_HIDDEN_SIZE)
-    top_k: int | None = Field(None, ge=1, le=MAX_VOCABULARY)
-    num_samples: int | None = Field(None, ge=1, le=255)
-    temperature: float | None = Field(None, gt=0)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        missing = [name for name in NEEDED[self.name] if getattr(self, name) is None]
-        if missing:
-            raise ValueError(f"codec {self.name} needs {' and '.join(missing)}")
-        return self
-
-    def __str__(self) -> str:
-        number = self.top_k or self.num_samples
-        heated = f" at T={self.temperature:g}" if self.temperature not in (None, 1) else ""
-        return self.name + (f"-{number}" if number else "") + heated

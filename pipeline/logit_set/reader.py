@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from pipeline.arrays import Floats, Ints
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
-from pipeline.logit_set.examples import logits_of
-from pipeline.logit_set.parts import TokenizerRecord
-from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, ExamplesRecord, M, Shard, has_text, read_kind
+from pipeline.logit_set.parts import RowsName, Shard, TokenizerRecord
+from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, SetRecord, read_record_of, read_set_record
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
 from pipeline.sql.names import view_name
@@ -28,11 +28,11 @@ ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
-class LogitSet:
-    """An opened set of a task's examples."""
+class OpenSet:
+    """An opened set: its folder, and its record."""
 
     root: Path
-    record: ExamplesRecord
+    record: SetRecord
 
     def tokenizer_json(self) -> str:
         """The text of the tokenizer that the set's ids belong to.
@@ -42,6 +42,21 @@ class LogitSet:
         """
         load_set_tokenizer(self.root, self.record.tokenizer)
         return read_tokenizer_json(self.root / TOKENIZER_FILE, self.record.tokenizer.sha256)
+
+    def check_split(self, split: str) -> None:
+        """Raises ConfigError if there is no such split."""
+        if split not in self.splits:
+            raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.splits)}")
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that can be read."""
+        return tuple(self.record.splits)
+
+
+@dataclass(frozen=True)
+class LogitSet(OpenSet):
+    """An opened set of a task's examples."""
 
     @property
     def sets(self) -> tuple["LogitSet", ...]:
@@ -59,11 +74,6 @@ class LogitSet:
         return view_name(self.name)
 
     @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits that can be read."""
-        return tuple(self.record.splits)
-
-    @property
     def rows(self) -> str:
         """What `read` reads from, in SQL."""
         return "examples"
@@ -79,8 +89,7 @@ class LogitSet:
 
     def query(self, split: str, where: str | None = None) -> str:
         """The SQL text that `read` runs, apart from its columns."""
-        if split not in self.splits:
-            raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.splits)}")
+        self.check_split(split)
         condition = f" and ({where}\n)" if where else ""
         return f"from {self.rows} where split = '{split}'{condition} order by source_row, variant"
 
@@ -132,20 +141,28 @@ def open_set(path: Path, allow_unverified: bool = False, needs_text: bool = True
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
     advice = "it is for `distill pretrain-student`; for this a set of a task is needed"
-    record = usable_record(path, ExamplesRecord, advice, allow_unverified)
-    if needs_text and not has_text(record):
+    record = usable_record(path, allow_unverified, "examples", advice)
+    if needs_text and not record.has_text:
         raise ConfigError(f"{path}: holds logits without texts; put yours beside them first, with `distill join`")
     return LogitSet(path, record)
 
 
-def usable_record(path: Path, kind: type[M], advice: str, allow_unverified: bool = False) -> M:
+def usable_record(
+    path: Path, allow_unverified: bool = False, rows: RowsName | None = None, advice: str = ""
+) -> SetRecord:
     """Reads the record of a set that is to be used.
+
+    Args:
+        path: the set.
+        allow_unverified: read one that is complete but not verified, too.
+        rows: the kind of rows it must have. (default: any)
+        advice: what to do if it has others.
 
     Raises:
         ConfigError: if it is of another kind.
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
-    record = read_kind(path, kind, advice)
+    record = read_set_record(path) if rows is None else read_record_of(path, rows, advice)
     if record.state == "staged":
         raise IntegrityError(f"{path}: not finished yet; repeat its command to finish it:\n  {record.command}")
     if record.state != "verified" and not allow_unverified:
@@ -165,9 +182,9 @@ def find_set(name_or_path: str, store: Path | None = None) -> Path:
     for path in (Path(name_or_path), folder / name_or_path):
         if (path / FILE_NAME).is_file():
             return path
-    there = [path.parent.name for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
+    names = [path.parent.name for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     raise DataError(
-        f"no logit set {name_or_path!r} in the store {folder}: {did_you_mean(name_or_path, there)} "
+        f"no logit set {name_or_path!r} in the store {folder}: {did_you_mean(name_or_path, names)} "
         "Write one with `distill teacher-dump`, or say where it is with --logits, --store or DISTILL_STORE"
     )
 

@@ -4,7 +4,6 @@ Shapes: P positions, V vocabulary.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pyarrow as pa
 import torch
@@ -12,14 +11,12 @@ import torch
 from pipeline import console
 from pipeline.errors import ConfigError
 from pipeline.files import make_folder, require_space
-from pipeline.logit_set.codecs import CODECS, Decoder, Predictions
-from pipeline.logit_set.codecs.common import Columns
-from pipeline.logit_set.codecs.dense import stored as stored_logits
-from pipeline.logit_set.codecs.hidden import stored as stored_hidden
+from pipeline.logit_set.codecs import CODECS, AnyCodec, Decoder
 from pipeline.logit_set.config import RecodeConfig
-from pipeline.logit_set.parts import MAX_COUNT, Codec
+from pipeline.logit_set.parts import MAX_COUNT, Shard
 from pipeline.logit_set.reader import find_set
-from pipeline.logit_set.record import TokensRecord, TokensShard, fingerprint
+from pipeline.logit_set.record import SetRecord, staged
+from pipeline.logit_set.signals import Mlm, Signals
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import (
     Statistics,
@@ -35,7 +32,7 @@ from pipeline.logit_set.writer import complete_set, finish_set, start_set, unfin
 POSITIONS_AT_ONCE = 512
 
 
-def recode(config: RecodeConfig, command: str) -> TokensRecord:
+def recode(config: RecodeConfig, command: str) -> SetRecord:
     """Writes the set that ``config`` describes, or goes on with it.
 
     Raises:
@@ -43,16 +40,12 @@ def recode(config: RecodeConfig, command: str) -> TokensRecord:
         FingerprintMismatchError: if there is another set of the new name.
     """
     source = open_tokens(find_set(config.logits, config.store), config.allow_unverified)
-    kept = source.record.codec
-    if kept.name not in ("hidden", "dense"):
-        raise ConfigError(f"{source.root}: codec {str(kept)!r} has not kept everything, only hidden and dense have")
-    if config.codec == "hidden":
-        raise ConfigError("--codec hidden: it is for `distill teacher-dump`, which has the teacher's hidden states")
-    codec = config.codec_for(kept.vocabulary_size, None)
+    require_everything(source)
+    codec = config.codec_for(source.record.codec.vocabulary_size, None)
     root = config.store / config.name
     positions = min(MAX_COUNT, sum(scores.get("positions", 0) for scores in source.record.scores.values()))
     make_folder(config.store)
-    require_space(config.store, int(positions * CODECS[codec.name].num_bytes(codec)))
+    require_space(config.store, int(positions * codec.num_bytes()))
     record = start_set(root, _staged(config, source, codec, command), source.tokenizer_json())
     todo = {shard.path for shard in unfinished_shards(root, record)}
     decoder = source.decoder()
@@ -70,47 +63,42 @@ def recode(config: RecodeConfig, command: str) -> TokensRecord:
 
 
 def recoded_groups(
-    source: TokenSet, shard: TokensShard, codec: Codec, decoder: Decoder | None, statistics: Statistics
+    source: TokenSet, shard: Shard, codec: AnyCodec, decoder: Decoder | None, statistics: Statistics
 ) -> Iterator[pa.Table]:
     """The row groups of a shard in another codec."""
     for table in source.read_shard(shard):
         for start in range(0, table.num_rows, rows_per_group(codec)):
             rows, columns = split_table(table.slice(start, rows_per_group(codec)))
-            random_P = torch.from_numpy(draws(rows, source.record.masking.seed))
+            random_P = torch.from_numpy(draws(rows, source.record.mask_seed))
             target_P = torch.from_numpy(rows.targets.flat)
             pieces = []
             for low in range(0, len(target_P), POSITIONS_AT_ONCE):
                 part = slice(low, min(low + POSITIONS_AT_ONCE, len(target_P)))
-                kept = {name: column[part.start : part.stop] for name, column in columns.items()}
-                said = predictions(kept, decoder, random_P[part])
-                pieces.append(encode(codec, said, target_P[part], statistics))
+                stored = {name: column[part.start : part.stop] for name, column in columns.items()}
+                predictions = source.record.codec.predictions(stored, decoder, random_P[part])
+                pieces.append(encode(codec, predictions, target_P[part], statistics))
             whole = {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
             yield tokens_table(codec, shard.split, rows, whole)
 
 
-def predictions(columns: Columns, decoder: Decoder | None, random_P: torch.Tensor) -> Predictions:
-    """What the teacher said, from columns that have kept it all."""
-    if decoder is None:
-        logits_PV = stored_logits(columns)
-        return Predictions(logits_PV, logits_PV[:, :0], random_P)
-    hidden_PH = stored_hidden(columns)
-    return Predictions(decoder(hidden_PH), hidden_PH, random_P)
+def require_everything(source: TokenSet) -> None:
+    """Raises ConfigError unless the codec of a set has kept what others can be made of."""
+    if not source.record.codec.keeps_everything:
+        keeping = " and ".join(name for name, codec in reversed(CODECS.items()) if codec.keeps_everything)
+        raise ConfigError(
+            f"{source.root}: codec {str(source.record.codec)!r} has not kept everything, only {keeping} have"
+        )
 
 
-def _staged(config: RecodeConfig, source: TokenSet, codec: Codec, command: str) -> TokensRecord:
+def _staged(config: RecodeConfig, source: TokenSet, codec: AnyCodec, command: str) -> SetRecord:
     record = source.record
     settings = record.settings | {"codec": str(codec), "recoded_from": record.fingerprint}
-    changes = {
-        "name": config.name,
-        "state": "staged",
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
-        "codec": codec,
-        "decoder_sha256": None,
-        "settings": settings,
-        "fingerprint": fingerprint(settings),
-        "shards": tuple(shard.unmeasured() for shard in record.shards),
-        "scores": {},
-        "notes": (*record.notes, f"recoded from a set with codec {record.codec}, made by: {record.command}"),
-    }
-    return record.model_copy(update=changes)
+    note = f"recoded from a set with codec {record.codec}, made by: {record.command}"
+    return staged(
+        settings,
+        command,
+        base=record,
+        name=config.name,
+        signals=Signals(mlm=Mlm(codec=codec)),
+        notes=(*record.notes, note),
+    )

@@ -1,32 +1,33 @@
-"""``distill.json``: everything a logit set says about itself.
+"""``distill.json``: everything a set says about itself.
 
-Two kinds: examples of a task with logits, and tokens of a corpus with distributions over the vocabulary.
+A set is rows and what a teacher says about them: examples of a task with logits, or masked sequences of a corpus with
+distributions over the vocabulary.
 """
 
 import hashlib
 import json
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
+import pyarrow as pa
 from pydantic import Field, model_validator
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import read_small_file, write_text
+from pipeline.logit_set.codecs import AnyCodec
 from pipeline.logit_set.parts import (
-    MAX_COUNT,
     SET_NAME,
     AugmentationRecord,
-    Codec,
     CorpusRecord,
-    Count,
     MaskingRecord,
     Part,
-    PartialSplit,
+    RowsName,
     Setting,
-    Sha256,
+    Shard,
     SplitName,
     SplitRecord,
     TaskRecord,
@@ -35,78 +36,51 @@ from pipeline.logit_set.parts import (
     TokenizerRecord,
     Version,
 )
+from pipeline.logit_set.rows import OPTIONAL_PARTS, ROWS
+from pipeline.logit_set.signals import Signals
 from pipeline.tasks.target import Target
+from pipeline.tasks.task import Metric
 from pipeline.untrusted import parse_json
 
 FILE_NAME = "distill.json"
 TOKENIZER_FILE = "tokenizer.json"
+FORMAT_VERSION: Final = 1
 MAX_RECORD_BYTES = 64 * 2**20
 MAX_SEQ_LENGTH, MAX_VALUES = 2**20, 100_000
 State = Literal["staged", "complete", "verified"]
 Scores = dict[str, dict[str, float]]  # by split and metric
-
-
-class Shard(Part):
-    """One Parquet file: the source rows ``start`` to ``stop`` (exclusive) of a split.
-
-    ``rows``, ``bytes`` and ``sha256`` are known once the set is complete.
-    """
-
-    folder: ClassVar[str] = "examples"
-
-    split: SplitName
-    index: Count
-    count: int = Field(ge=1, le=MAX_COUNT)
-    start: Count
-    stop: Count
-    rows: Count | None = None
-    bytes: Count | None = None
-    sha256: Sha256 | None = None
-
-    @model_validator(mode="after")
-    def _forwards(self) -> Self:
-        if self.start > self.stop:
-            raise ValueError(f"begins at row {self.start:,} and ends before, at {self.stop:,}")
-        return self
-
-    def unmeasured(self) -> Self:
-        """The same shard before it is written."""
-        return self.model_copy(update={"rows": None, "bytes": None, "sha256": None})
-
-    @property
-    def path(self) -> str:
-        """Path inside the set, by the hub's naming of split files."""
-        return f"{self.folder}/{self.split}-{self.index:05d}-of-{self.count:05d}.parquet"
-
-
-class SharedShard(Shard):
-    """A shard that another version of the set may have written: ``version`` is that version's fingerprint."""
-
-    version: str | None = None
-
-
-class TokensShard(Shard):
-    """One Parquet file of masked sequences: those of its split that begin in the documents ``start`` to ``stop``."""
-
-    folder: ClassVar[str] = "tokens"
+P = TypeVar("P")
 
 
 class SetRecord(Part):
-    """What the records of both kinds of set have in common.
+    """The record of a set.
 
     Attributes:
+        rows: the kind of rows that the teacher was asked about.
+        signals: what it said about them, and how that is stored.
+        task: what a reader needs to know of the task, for examples.
+        corpus: the same of the corpus, for tokens.
+        masking: how the corpus was masked.
+        source: where the rows were read.
         settings: everything that decides the rows and what the teacher says; their hash is the fingerprint.
         scores: the teacher's metrics on gold labels, per split.
         notes: what is unusual, such as a partial split.
+        versions: of the libraries it was written with.
+        augmentation: the variants of training rows, if there are any.
+        has_text: whether the rows hold what the teacher read, or only a hash of it.
+        versions_before: the earlier versions that wrote some of its shards: of other rows, but of the same settings.
     """
 
-    holds: ClassVar[str]
-
-    format_version: int
+    format_version: Literal[1] = FORMAT_VERSION
     name: str = Field(pattern=SET_NAME)
     state: State
     created: Time
     command: str
+    rows: RowsName
+    signals: Signals
+    task: TaskRecord | None = None
+    corpus: CorpusRecord | None = None
+    masking: MaskingRecord | None = None
     teacher: TeacherRecord
     tokenizer: TokenizerRecord
     max_seq_length: int = Field(ge=1, le=MAX_SEQ_LENGTH)
@@ -119,14 +93,53 @@ class SetRecord(Part):
     scores: dict[SplitName, dict[SplitName, float]] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
+    augmentation: AugmentationRecord | None = None
+    has_text: bool = True
+    versions_before: tuple[Version, ...] = ()
 
     @model_validator(mode="after")
-    def _consistent(self) -> "SetRecord":
+    def _consistent(self) -> Self:
         if self.fingerprint != fingerprint(self.settings):
             raise ValueError("the fingerprint does not belong to the settings")
         if len({shard.path for shard in self.shards}) != len(self.shards):
             raise ValueError("a shard is listed twice")
+        if any(shard.folder != self.rows for shard in self.shards):
+            raise ValueError(f"a shard does not lie in the folder {self.rows!r} of its rows")
         return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        """Whether signals and optional parts are those of the kind of rows."""
+        kind = ROWS[self.rows]
+        if not self.signals.stored:
+            raise ValueError("signals: none, but a set stores what its teacher said")
+        for signal in self.signals.stored:
+            if signal.rows != self.rows:
+                raise ValueError(f"signals: {signal.title} are about {signal.rows}, but this set is of {self.rows}")
+        for part in sorted(OPTIONAL_PARTS):
+            if getattr(self, part) is None and part in kind.needs:
+                raise ValueError(f"missing key {part!r}, which a set of {self.rows} has")
+            if getattr(self, part) is not None and part not in kind.needs | kind.may_have:
+                raise ValueError(f"{part}: a set of {self.rows} has none")
+        if not (self.has_text or kind.may_lack_text):
+            raise ValueError(f"has_text: {self.rows} cannot do without their text")
+        return self
+
+    @model_validator(mode="after")
+    def _same_teacher(self) -> Self:
+        before = {fingerprint(earlier.settings) for earlier in self.versions_before}
+        if not {shard.version for shard in self.shards if shard.version is not None} <= before:
+            raise ValueError("a shard is of a version that is not among those before")
+        for earlier in self.versions_before:
+            if lasting(earlier.settings) != lasting(self.settings):
+                raise ValueError("a version before was made with other settings than this one")
+        return self
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns of the set's files: those of its rows, then those of its signals."""
+        size = self.signals.mlm.codec.vocabulary_size if self.signals.mlm else self.tokenizer.vocabulary_size
+        rows = ROWS[self.rows].columns(size, self.has_text)
+        return pa.schema([*rows, *(column for signal in self.signals.stored for column in signal.columns())])
 
     def shards_of(self, split: str) -> list[Shard]:
         """The shards of a split, in row order."""
@@ -139,11 +152,6 @@ class SetRecord(Part):
         )
 
     @property
-    @abstractmethod
-    def licence(self) -> str:
-        """Licence of the texts."""
-
-    @property
     def num_rows(self) -> int:
         """Rows in all splits."""
         return sum(self.rows_of(split) for split in {shard.split for shard in self.shards})
@@ -153,100 +161,88 @@ class SetRecord(Part):
         """Bytes of all shards that are finished."""
         return sum(shard.bytes or 0 for shard in self.shards)
 
+    @property
+    def what_it_holds(self) -> str:
+        """The signals and the rows, in a few words."""
+        titles = " and ".join(signal.title for signal in self.signals.stored)
+        return titles + (" with variants" if self.augmentation else "")
 
-class ExamplesRecord(SetRecord):
-    """The record of a task's logits."""
-
-    holds: ClassVar[str] = "logits of a task"
-
-    format_version: int = 1
-    task: TaskRecord
-    target: Target
+    @property
+    def subject(self) -> str:
+        """Name of the task or the corpus."""
+        return (self.task or _of_its_kind(self.corpus)).name
 
     @property
     def licence(self) -> str:
         """Licence of the texts."""
-        return self.task.licence
-
-
-class TokensRecord(SetRecord):
-    """The record of a corpus's masked positions.
-
-    Attributes:
-        codec: how distributions are stored.
-        decoder_sha256: hash of the file ``decoder.safetensors``, for the codec that needs one.
-    """
-
-    holds: ClassVar[str] = "predictions of a masked language model"
-
-    format_version: int = 2
-    corpus: CorpusRecord
-    masking: MaskingRecord
-    codec: Codec
-    decoder_sha256: Sha256 | None = None
-    shards: tuple[TokensShard, ...] = Field(min_length=1, fail_fast=True)
+        return (self.task or _of_its_kind(self.corpus)).licence
 
     @property
-    def licence(self) -> str:
-        """Licence of the texts."""
-        return self.corpus.licence
+    def is_pair(self) -> bool:
+        """Whether a row has two sentences."""
+        return self.task is not None and self.task.is_pair
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The task's metrics; of a corpus there are none."""
+        return self.task.metrics if self.task else ()
+
+    @property
+    def mask_seed(self) -> int:
+        """Seed of masking and draws, of a set of tokens."""
+        return _of_its_kind(self.masking).seed
+
+    @property
+    def target(self) -> Target:
+        """What the logits mean, of a set that has them."""
+        return _of_its_kind(self.signals.logits).target
+
+    @property
+    def codec(self) -> AnyCodec:
+        """How distributions are stored, of a set of masked positions."""
+        return _of_its_kind(self.signals.mlm).codec
 
 
-class AugmentedRecord(ExamplesRecord):
-    """The record of a task's logits with those of variants of its training rows."""
-
-    holds: ClassVar[str] = "logits of a task with variants"
-
-    format_version: int = 3
-    augmentation: AugmentationRecord
+def _of_its_kind(part: P | None) -> P:
+    """A part that the kind of a set's rows has."""
+    assert part is not None, "asked of a set of the other kind"
+    return part
 
 
-class DerivedRecord(ExamplesRecord):
-    """The record of a set made from another: without its texts, joined with one's own, or extended by new rows.
+def staged(
+    settings: dict[str, Setting],
+    command: str,
+    libraries: Sequence[str] = (),
+    base: SetRecord | None = None,
+    **parts: Any,
+) -> SetRecord:
+    """The record of a set before its first shard: what every maker of one fills in alike, and the maker's own parts.
 
-    Attributes:
-        has_text: whether the rows hold texts and their token ids.
-        versions_before: the earlier versions that wrote some of its shards: of other rows, but of the same settings.
-        augmentation: as in the set it was made from.
+    Args:
+        settings: everything that decides its content.
+        command: the command line.
+        libraries: packages whose versions are recorded.
+        base: a set that it is made from, which gives all parts that are not named, and its shards unmeasured.
+        parts: fields of `SetRecord`.
     """
-
-    holds: ClassVar[str] = "logits of a task"
-
-    format_version: int = 4
-    has_text: bool = True
-    versions_before: tuple[Version, ...] = ()
-    augmentation: AugmentationRecord | None = None
-    splits: Mapping[SplitName, PartialSplit] = Field(min_length=1)
-    shards: tuple[SharedShard, ...] = Field(min_length=1, fail_fast=True)
-
-    @model_validator(mode="after")
-    def _same_teacher(self) -> "DerivedRecord":
-        known = {fingerprint(version.settings) for version in self.versions_before}
-        if not {shard.version for shard in self.shards if shard.version is not None} <= known:
-            raise ValueError("a shard is of a version that is not among those before")
-        for version in self.versions_before:
-            if lasting(version.settings) != lasting(self.settings):
-                raise ValueError("a version before was made with other settings than this one")
-        return self
+    base_parts: dict[str, Any] = {}
+    if base is not None:
+        base_parts = dict(base) | {"shards": tuple(shard.unmeasured() for shard in base.shards), "scores": {}}
+    else:
+        base_parts = {"versions": {name: version(name) for name in libraries}}
+    common = {
+        "state": "staged",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "settings": settings,
+        "fingerprint": fingerprint(settings),
+    }
+    return SetRecord(**base_parts | common | parts)
 
 
-KINDS: dict[int, type[SetRecord]] = {
-    1: ExamplesRecord,
-    2: TokensRecord,
-    3: AugmentedRecord,
-    4: DerivedRecord,
-}
-M = TypeVar("M", bound=SetRecord)
-
-
-def augmentation_of(record: SetRecord) -> AugmentationRecord | None:
-    """What a set says of its variants; None if it has none."""
-    return record.augmentation if isinstance(record, AugmentedRecord | DerivedRecord) else None
-
-
-def has_text(record: SetRecord) -> bool:
-    """Whether the rows of a set hold what the teacher was asked, or only a hash of it."""
-    return not isinstance(record, DerivedRecord) or record.has_text
+def changed(record: SetRecord, **parts: Any) -> SetRecord:
+    """The record with other parts, checked anew."""
+    return SetRecord(**dict(record) | parts)
 
 
 def lasting(settings: dict[str, Setting]) -> dict[str, Setting]:
@@ -283,16 +279,16 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
         values: Any = parse_json(text)
     except ValueError as error:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
-    version = values.get("format_version") if isinstance(values, dict) else None
-    if type(version) is not int or version not in KINDS:
+    number = values.get("format_version") if isinstance(values, dict) else None
+    if type(number) is not int or number != FORMAT_VERSION:
         raise IntegrityError(
-            f"{path}: format version {version!r}, but this release reads {', '.join(map(str, KINDS))}; "
+            f"{path}: format version {number!r}, but this release reads {FORMAT_VERSION}; "
             "install the release of distill that wrote it"
         )
     if _num_values([value for key, value in values.items() if key != "shards"]) > MAX_VALUES:
         raise IntegrityError(f"{path}: more than {MAX_VALUES:,} values beside the shards, so not the record of a set")
     try:
-        return parse_model(KINDS[version], values, path)
+        return parse_model(SetRecord, values, path)
     except ConfigError as error:
         raise IntegrityError(str(error)) from error
 
@@ -303,21 +299,21 @@ def _num_values(value: Any) -> int:
     return 1 + sum(map(_num_values, parts))
 
 
-def read_kind(root: Path, kind: type[M], advice: str) -> M:
-    """Reads the ``distill.json`` of a set that must be of one kind.
+def read_record_of(root: Path, rows: RowsName, advice: str) -> SetRecord:
+    """Reads the ``distill.json`` of a set that must be of one kind of rows.
 
     Args:
         root: the set.
-        kind: what it must be.
-        advice: what to do if it is of the other kind.
+        rows: the kind.
+        advice: what to do if it is of another.
 
     Raises:
-        ConfigError: if it is of the other kind.
-        IntegrityError: as `read_manifest`.
+        ConfigError: if it is of another kind.
+        IntegrityError: as `read_set_record`.
     """
     record = read_set_record(root)
-    if not isinstance(record, kind):
-        raise ConfigError(f"{root}: holds {record.holds}; {advice}")
+    if record.rows != rows:
+        raise ConfigError(f"{root}: holds {record.what_it_holds}; {advice}")
     return record
 
 
@@ -327,5 +323,5 @@ def write_set_record(root: Path, record: SetRecord) -> None:
 
 
 def to_json(record: SetRecord) -> str:
-    """The text of a ``distill.json``."""
-    return record.model_dump_json(indent=2) + "\n"
+    """The text of a ``distill.json``; what is None is left out."""
+    return record.model_dump_json(indent=2, exclude_none=True) + "\n"

@@ -14,18 +14,13 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain
-from pipeline.logit_set.record import DerivedRecord, SetRecord, Shard, SharedShard, fingerprint
+from pipeline.logit_set.parts import Shard
+from pipeline.logit_set.record import SetRecord, fingerprint
 from pipeline.untrusted import parse_json
 
 FOOTER_KEY, STATISTICS_KEY = b"distill", b"distill_statistics"
-MAX_UINT16 = 2**16
 MAX_EXPANSION, MIN_SUSPICIOUS_BYTES = 100, 2**26
 Footer = dict[str, Any]
-
-
-def id_type(vocabulary_size: int) -> pa.DataType:
-    """The type that ids are stored in."""
-    return pa.uint16() if vocabulary_size <= MAX_UINT16 else pa.uint32()
 
 
 @contextmanager
@@ -48,10 +43,9 @@ def footer_of(record: SetRecord, shard: Shard) -> Footer:
     """What the footer of a shard says: the fingerprint of the run that wrote it and the rows it stands for."""
     place = shard.model_dump(include={"split", "index", "count", "start", "stop"})
     writer = {"format_version": record.format_version, "fingerprint": record.fingerprint}
-    if isinstance(record, DerivedRecord) and isinstance(shard, SharedShard) and shard.version is not None:
-        for version in record.versions_before:
-            if fingerprint(version.settings) == shard.version:
-                writer = {"format_version": version.format_version, "fingerprint": shard.version}
+    for version in record.versions_before:
+        if fingerprint(version.settings) == shard.version:
+            writer = {"format_version": version.format_version, "fingerprint": shard.version}
     return {**writer, **place}
 
 
@@ -101,8 +95,8 @@ def split_problem(path: Path, split: str) -> str | None:
 def which_are(column: pa.ChunkedArray, text: str) -> npt.NDArray[np.bool_]:
     """Which rows of a column that was read as a dictionary hold a text; each text of the column is looked at once."""
     parts = [pc.equal(part.dictionary, text).take(part.indices) for part in column.chunks]
-    found: npt.NDArray[np.bool_] = pa.chunked_array(parts, pa.bool_()).fill_null(False).to_numpy()
-    return found
+    is_text_R: npt.NDArray[np.bool_] = pa.chunked_array(parts, pa.bool_()).fill_null(False).to_numpy()
+    return is_text_R
 
 
 def bomb_problem(metadata: pq.FileMetaData, num_bytes: int) -> str | None:

@@ -8,34 +8,22 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import ConfigError, IntegrityError, did_you_mean
-from pipeline.logit_set.codecs import CODECS, Decoder
-from pipeline.logit_set.reader import load_set_tokenizer, usable_record
-from pipeline.logit_set.record import TOKENIZER_FILE, Scores, TokensRecord, TokensShard
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.logit_set.codecs import Decoder
+from pipeline.logit_set.parts import Shard
+from pipeline.logit_set.reader import OpenSet, usable_record
+from pipeline.logit_set.record import Scores
 from pipeline.logit_set.shard_file import read_metadata
 from pipeline.logit_set.tokens import read_groups, read_statistics
 from pipeline.logit_set.verify import require_shards
-from pipeline.logit_set.verify_tokens import group_problem, read_set_decoder
-from pipeline.text.tokenizer import read_tokenizer_json
+from pipeline.logit_set.verify_tokens import group_problem
 
-Group = tuple[TokensShard, int]  # a row group of a shard
+Group = tuple[Shard, int]  # a row group of a shard
 
 
 @dataclass(frozen=True)
-class TokenSet:
+class TokenSet(OpenSet):
     """An opened set of tokens."""
-
-    root: Path
-    record: TokensRecord
-
-    def tokenizer_json(self) -> str:
-        """The text of the tokenizer that the set's ids belong to.
-
-        Raises:
-            IntegrityError: if the file is not that tokenizer.
-        """
-        load_set_tokenizer(self.root, self.record.tokenizer)
-        return read_tokenizer_json(self.root / TOKENIZER_FILE, self.record.tokenizer.sha256)
 
     def decoder(self) -> Decoder | None:
         """The teacher's last layer, where the codec needs it.
@@ -43,37 +31,36 @@ class TokenSet:
         Raises:
             IntegrityError: if the file is missing or was changed.
         """
-        return read_set_decoder(self.root, self.record)
+        return self.record.signals.mlm.read_decoder(self.root) if self.record.signals.mlm else None
 
     def check_temperature(self, temperature: float) -> None:
         """Raises ConfigError if the distributions at this temperature cannot be had from what is stored."""
         codec = self.record.codec
-        if not CODECS[codec.name].honours(codec, temperature):
-            kept = codec.temperature or 1
+        if not codec.honours(temperature):
+            kept = codec.temperature_kept
             raise ConfigError(
                 f"--temperature {temperature:g}: codec {str(codec)!r} only knows the distribution at {kept:g}; "
                 f"use --temperature {kept:g}, or a set with codec hidden or dense"
             )
 
-    def shards(self, split: str) -> list[TokensShard]:
+    def shards(self, split: str) -> list[Shard]:
         """The shards of a split, in row order.
 
         Raises:
             ConfigError: if there is no such split.
         """
-        if split not in self.record.splits:
-            raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.record.splits)}")
-        return [shard for shard in self.record.shards if shard.split == split]
+        self.check_split(split)
+        return self.record.shards_of(split)
 
     def groups(self, split: str) -> list[tuple[Group, int]]:
         """The row groups of a split in order, each with its number of rows; reads footers alone."""
-        found = []
+        groups: list[tuple[Group, int]] = []
         for shard in self.shards(split):
             metadata = read_metadata(self.root / shard.path)
-            found += [((shard, k), metadata.row_group(k).num_rows) for k in range(metadata.num_row_groups)]
-        return found
+            groups += [((shard, k), metadata.row_group(k).num_rows) for k in range(metadata.num_row_groups)]
+        return groups
 
-    def check_shards(self, shards: list[TokensShard]) -> None:
+    def check_shards(self, shards: list[Shard]) -> None:
         """Raises IntegrityError unless files are byte for byte what the record says, and have a set's columns."""
         require_shards(self.root, self.record, shards)
 
@@ -87,13 +74,13 @@ class TokenSet:
         with pq.ParquetFile(self.root / shard.path) as file:
             return self._sound(shard, file.read_row_group(number))
 
-    def read_shard(self, shard: TokensShard) -> Iterator[pa.Table]:
+    def read_shard(self, shard: Shard) -> Iterator[pa.Table]:
         """The row groups of a shard, one after the other, once it has been checked."""
         self.check_shards([shard])
         for table in read_groups(self.root / shard.path):
             yield self._sound(shard, table)
 
-    def _sound(self, shard: TokensShard, table: pa.Table) -> pa.Table:
+    def _sound(self, shard: Shard, table: pa.Table) -> pa.Table:
         """The row group, if what a ``verified`` of somebody else's says of it is true."""
         problem = group_problem(self.record, table)
         if problem:
@@ -126,4 +113,4 @@ def open_tokens(path: Path, allow_unverified: bool = False) -> TokenSet:
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
     advice = "it is for `distill train-student`; for this a set of a corpus is needed"
-    return TokenSet(path, usable_record(path, TokensRecord, advice, allow_unverified))
+    return TokenSet(path, usable_record(path, allow_unverified, "tokens", advice))

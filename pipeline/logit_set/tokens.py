@@ -1,4 +1,4 @@
-"""Columns of the ``tokens`` files: a row per masked copy of a sequence, with a list entry per masked position.
+"""The ``tokens`` files: a row per masked copy of a sequence, with a list entry per masked position.
 
 Shapes: R rows, P masked positions of all rows.
 """
@@ -7,19 +7,21 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from pipeline.arrays import Floats64, Ints, Ragged, ragged
-from pipeline.logit_set.codecs import CODECS, Predictions
-from pipeline.logit_set.parts import Codec
-from pipeline.logit_set.shard_file import STATISTICS_KEY, Footer, id_type, parquet_writer, read_footer
+from pipeline.logit_set.codecs import Codec, Predictions
+from pipeline.logit_set.rows import token_columns
+from pipeline.logit_set.shard_file import STATISTICS_KEY, Footer, parquet_writer, read_footer
 from pipeline.seeded import hashed, uniform
 
-DECODER_FILE = "decoder.safetensors"
+if TYPE_CHECKING:
+    import torch
+
 KEYS = ("split", "source_row", "piece", "copy")
 BYTES_PER_GROUP = 2**26
 MAX_ROWS_PER_GROUP = 4096
@@ -30,7 +32,7 @@ POSITIONS_PER_ROW = 5  # of a sentence; only the size of row groups hangs on it
 
 @dataclass(frozen=True)
 class MaskedRows:
-    """Masked copies of sequences without what the teacher said.
+    """Masked copies of sequences, without predictions.
 
     Attributes:
         source_row_R: the document that the sequence begins in.
@@ -54,28 +56,17 @@ class MaskedRows:
 
 def tokens_schema(codec: Codec) -> pa.Schema:
     """The columns of a set with this codec."""
-    ids = pa.list_(id_type(codec.vocabulary_size))
-    fields = [
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("source_row", pa.int64(), nullable=False),
-        pa.field("piece", pa.int32(), nullable=False),
-        pa.field("copy", pa.int32(), nullable=False),
-        pa.field("ids", ids, nullable=False),
-        pa.field("positions", pa.list_(pa.uint16()), nullable=False),
-        pa.field("targets", ids, nullable=False),
-    ]
-    own = CODECS[codec.name].fields(codec)
-    return pa.schema([*fields, *(pa.field(name, pa.list_(kind), nullable=False) for name, kind in own.items())])
+    return pa.schema([*token_columns(codec.vocabulary_size), *codec.columns()])
 
 
-def tokens_table(codec: Codec, split: str, rows: MaskedRows, said: Mapping[str, pa.Array]) -> pa.Table:
+def tokens_table(codec: Codec, split: str, rows: MaskedRows, predictions: Mapping[str, pa.Array]) -> pa.Table:
     """Puts rows and what the teacher said about their positions together.
 
     Args:
         codec: how it is stored.
         split: the rows' split.
         rows: the rows.
-        said: the codec's columns, an entry per position of all rows.
+        predictions: the codec's columns, an entry per position of all rows.
     """
     schema = tokens_schema(codec)
     offsets = pa.array(rows.positions.offsets, pa.int32())
@@ -87,19 +78,18 @@ def tokens_table(codec: Codec, split: str, rows: MaskedRows, said: Mapping[str, 
         "ids": rows.ids.column(schema.field("ids").type.value_type),
         "positions": rows.positions.column(pa.uint16()),
         "targets": rows.targets.column(schema.field("targets").type.value_type),
-        **{name: pa.ListArray.from_arrays(offsets, column) for name, column in said.items()},
+        **{name: pa.ListArray.from_arrays(offsets, column) for name, column in predictions.items()},
     }
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
 def split_table(table: pa.Table) -> tuple[MaskedRows, dict[str, pa.Array]]:
     """Takes a table apart again: its rows, and the codec's columns with an entry per position."""
-    first = tokens_columns(table)
-    own = table.schema.names[table.schema.get_field_index("targets") + 1 :]
-    return first, {name: table.column(name).combine_chunks().flatten() for name in own}
+    codec_names = table.schema.names[table.schema.get_field_index("targets") + 1 :]
+    return masked_rows(table), {name: table.column(name).combine_chunks().flatten() for name in codec_names}
 
 
-def tokens_columns(table: pa.Table) -> MaskedRows:
+def masked_rows(table: pa.Table) -> MaskedRows:
     """The rows of a table, without the codec's columns."""
     numbers = (table.column(name).to_numpy().astype(np.int64) for name in ("source_row", "piece", "copy"))
     lists = (ragged(table.column(name)) for name in ("ids", "positions", "targets"))
@@ -108,7 +98,7 @@ def tokens_columns(table: pa.Table) -> MaskedRows:
 
 def rows_per_group(codec: Codec) -> int:
     """Rows that are encoded, written and later read together: a bounded number of bytes."""
-    bytes_per_row = POSITIONS_PER_ROW * CODECS[codec.name].num_bytes(codec)
+    bytes_per_row = POSITIONS_PER_ROW * codec.num_bytes()
     return int(min(MAX_ROWS_PER_GROUP, max(16, BYTES_PER_GROUP // bytes_per_row)))
 
 
@@ -122,9 +112,9 @@ def write_tokens(path: Path, codec: Codec, groups: Iterable[pa.Table], footer: F
         footer: what it belongs to.
         statistics: sums over its positions, which may still grow while ``groups`` are made; kept in the footer.
     """
-    own = CODECS[codec.name].fields(codec).items()
-    small = [_leaf(name, kind) for name, kind in own if _innermost(kind) == pa.uint8()]
-    split_bytes = [_leaf(name, kind) for name, kind in own if _innermost(kind) != pa.uint8()]
+    fields = codec.fields().items()
+    small = [_leaf(name, kind) for name, kind in fields if _innermost(kind) == pa.uint8()]
+    split_bytes = [_leaf(name, kind) for name, kind in fields if _innermost(kind) != pa.uint8()]
     split_bytes += ["ids.list.element", "targets.list.element"]
     with parquet_writer(
         path,
@@ -170,21 +160,25 @@ def draws(rows: MaskedRows, seed: int) -> Floats64:
     return uniform(hashed(seed, DRAW, *key))
 
 
-def encode(codec: Codec, said: Predictions, target_P: torch.Tensor, statistics: Statistics) -> dict[str, pa.Array]:
+def encode(
+    codec: Codec, predictions: Predictions, target_P: "torch.Tensor", statistics: Statistics
+) -> dict[str, pa.Array]:
     """The codec's columns for some positions; adds to the statistics.
 
     Args:
         codec: how to store it.
-        said: what the teacher says.
+        predictions: of the teacher.
         target_P: int64, what stood there.
         statistics: receives positions, right guesses, nats of the targets, and the mass that is kept.
     """
+    import torch
+
     with torch.autocast(target_P.device.type, enabled=False):
-        columns, mass_P = CODECS[codec.name].encode(codec, said)
-    nats_P = said.log_z_P - said.logits_PV.gather(1, target_P[:, None]).squeeze(1)
+        columns, mass_P = codec.encode(predictions)
+    nats_P = predictions.log_z_P - predictions.logits_PV.gather(1, target_P[:, None]).squeeze(1)
     sums = {
         "positions": len(target_P),
-        "right": int((said.logits_PV.argmax(dim=1) == target_P).sum()),
+        "right": int((predictions.logits_PV.argmax(dim=1) == target_P).sum()),
         "nats": float(nats_P.double().sum()),
         "kept_mass": float(mass_P.double().sum()),
     }
@@ -194,5 +188,5 @@ def encode(codec: Codec, said: Predictions, target_P: torch.Tensor, statistics: 
 
 
 def no_statistics() -> Statistics:
-    """Sums over no position."""
+    """The sums of `encode` before the first position, 0 each."""
     return dict.fromkeys(("positions", "right", "nats", "kept_mass"), 0.0)

@@ -1,30 +1,34 @@
-"""Is a set what its ``distill.json`` says? Checked before it is believed, cheapest and safest first."""
+"""Checks a set's files against its record: size and hash, footer, columns, then rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError, raise_all
 from pipeline.files import is_plain, sha256
-from pipeline.logit_set.examples import set_schema
-from pipeline.logit_set.parts import (
-    PartialSplit,
-)
-from pipeline.logit_set.record import (
-    ExamplesRecord,
-    SetRecord,
-    Shard,
-    TokensRecord,
-    augmentation_of,
-    has_text,
-)
+from pipeline.logit_set.parts import RowsName, Shard
+from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.shard_file import bomb_problem, footer_of, read_footer, read_metadata, split_problem
-from pipeline.logit_set.verify_examples import Tally, examples_problem
-from pipeline.logit_set.verify_tokens import read_set_decoder, tokens_problems
+from pipeline.logit_set.verify_examples import ExamplesCheck
+from pipeline.logit_set.verify_tokens import TokensCheck
 
 MOST_COLUMNS = 100
+
+
+class RowsCheck(Protocol):
+    """Checks the rows of a set, shard by shard."""
+
+    def shard_problem(self, shard: Shard, path: Path) -> str | None:
+        """What is wrong inside a shard, up to the first batch of rows that is wrong; None if nothing is."""
+
+    def split_problems(self) -> list[str]:
+        """What is wrong with the splits as wholes, once every shard is sound."""
+
+
+CHECKS: dict[RowsName, Callable[[SetRecord], RowsCheck]] = {"examples": ExamplesCheck, "tokens": TokensCheck}
 
 
 def verify_shards(root: Path, record: SetRecord) -> None:
@@ -33,24 +37,22 @@ def verify_shards(root: Path, record: SetRecord) -> None:
     Raises:
         IntegrityError: listing everything that is wrong.
     """
-    problems, tallies = [], {split: Tally() for split in record.splits}
+    problems, rows = [], CHECKS[record.rows](record)
     for shard in record.shards:
-        problems += _problems(root, record, shard, tallies.setdefault(shard.split, Tally()))
-    strangers = sorted(tallies.keys() - record.splits.keys())
+        problems += _problems(root, record, shard, rows)
+    strangers = sorted({shard.split for shard in record.shards} - record.splits.keys())
     problems += [f"split {split!r}: has shards, but is not among the splits" for split in strangers]
     for split, described in record.splits.items():
         ranges = [(shard.start, shard.stop) for shard in record.shards_of(split)]
         if not ranges or ranges != _chain(ranges, described.rows):
             problems.append(f"split {split!r}: its shards do not cover the rows 0 to {described.rows:,} once")
     problems += _strangers(root, record)
-    if isinstance(record, TokensRecord):
+    for signal in record.signals.stored:
         try:
-            read_set_decoder(root, record)
+            signal.check_files(root)
         except IntegrityError as error:
             problems.append(str(error))
-    if not problems and isinstance(record, ExamplesRecord):
-        problems = _tally_problems(record, tallies)
-    raise_all(IntegrityError, f"{root}: not a sound logit set", problems)
+    raise_all(IntegrityError, f"{root}: not a sound logit set", problems or rows.split_problems())
 
 
 def check_bytes(root: Path, shard: Shard) -> list[str]:
@@ -71,16 +73,13 @@ def require_shards(root: Path, record: SetRecord, shards: Sequence[Shard]) -> No
     raise_all(IntegrityError, f"{root}: cannot be used", problems)
 
 
-def _problems(root: Path, record: SetRecord, shard: Shard, tally: Tally) -> list[str]:
+def _problems(root: Path, record: SetRecord, shard: Shard, rows: RowsCheck) -> list[str]:
     problems = check_shard(root, record, shard)
     if problems:
         return problems
     path = root / shard.path
     try:
-        if isinstance(record, TokensRecord):
-            return tokens_problems(record, shard, path)
-        assert isinstance(record, ExamplesRecord)
-        problem = examples_problem(record, shard, path, tally)
+        problem = rows.shard_problem(shard, path)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         problem = f"cannot be read: {error}"
     return [f"{shard.path}: {problem}"] if problem else []
@@ -102,15 +101,15 @@ def check_shard(root: Path, record: SetRecord, shard: Shard) -> list[str]:
 
 def _frame_problem(record: SetRecord, shard: Shard, path: Path) -> str | None:
     """What is wrong with a file as far as its metadata tell."""
-    metadata, expected = read_metadata(path), set_schema(record)
+    metadata, expected = read_metadata(path), record.arrow_schema()
     if metadata.num_columns > MOST_COLUMNS:  # hundreds of thousands would take hours to compare
         return f"{metadata.num_columns:,} columns, but a set of this kind has {len(expected)}"
     if read_footer(path) != footer_of(record, shard):
         return "its footer belongs to another run or another range of rows"
     schema = pq.read_schema(path).remove_metadata()
     if schema != expected:
-        there = list(schema)  # by name it cannot be asked for a column that is there twice
-        wrong = [field.name for field in expected if field not in there]
+        fields = list(schema)  # by name it cannot be asked for a column that is there twice
+        wrong = [field.name for field in expected if field not in fields]
         return f"columns missing or of another type: {', '.join(wrong) or 'their order'}"
     if metadata.num_rows != shard.rows:
         return f"{metadata.num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
@@ -121,27 +120,8 @@ def _strangers(root: Path, record: SetRecord) -> list[str]:
     """Files that `load_dataset` or a query over ``*.parquet`` would take for the set's."""
     known = {shard.path for shard in record.shards}
     folders = {Path(path).parent for path in known}
-    there = {str(path.relative_to(root)) for folder in folders for path in (root / folder).glob("*.parquet")}
-    return [f"{path}: not a file of the set; remove it" for path in sorted(there - known)]
-
-
-def _tally_problems(record: ExamplesRecord, tallies: dict[str, Tally]) -> list[str]:
-    """What is wrong with the splits as wholes, once every shard is sound."""
-    problems = []
-    for split, described in record.splits.items():
-        absent = described.absent if isinstance(described, PartialSplit) else 0
-        if tallies[split].originals != described.rows - absent:
-            problems.append(
-                f"split {split!r}: {tallies[split].originals:,} source rows, but distill.json says "
-                f"{described.rows - absent:,}"
-            )
-        elif not absent and has_text(record) and tallies[split].rows_sha256 != described.rows_sha256:
-            problems.append(f"split {split!r}: its texts and gold are not those whose hash distill.json gives")
-    variants = sum(tally.variants for tally in tallies.values())
-    augmentation = augmentation_of(record)
-    if augmentation is not None and variants != augmentation.rows:
-        problems.append(f"{variants:,} variants, but distill.json says {augmentation.rows:,}")
-    return problems
+    existing = {str(path.relative_to(root)) for folder in folders for path in (root / folder).glob("*.parquet")}
+    return [f"{path}: not a file of the set; remove it" for path in sorted(existing - known)]
 
 
 def _chain(ranges: list[tuple[int, int]], num_rows: int) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
-"""Is a shard of examples what it should be? Read in small batches, as it may come from anywhere."""
+"""Checks the rows of a set of examples, in small batches, as they may come from anywhere."""
 
 import hashlib
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,16 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.logit_set.examples import logits_of, text_hash
-from pipeline.logit_set.parts import (
-    PartialSplit,
-)
-from pipeline.logit_set.record import (
-    ExamplesRecord,
-    Shard,
-    augmentation_of,
-    has_text,
-)
+from pipeline.logit_set.examples import text_hash
+from pipeline.logit_set.parts import Shard
+from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.shard_file import which_are
 from pipeline.sources.source import HASHED_COLUMNS, hash_rows
 
@@ -42,44 +36,68 @@ class Tally:
         return self.digest.hexdigest()
 
 
-def examples_problem(record: ExamplesRecord, shard: Shard, path: Path, tally: Tally) -> str | None:
-    """Says what is wrong inside a shard; stops at the first batch that is wrong, and adds the others to the tally."""
-    last: Key = (-1, 0)
-    num_rows, before = 0, tally.originals
-    # texts are read as a dictionary: one long text that a small file repeats a million times stays one
-    texts = ["origin", *(TEXTS if has_text(record) else [])]
-    with pq.ParquetFile(path, read_dictionary=texts) as file:
-        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
-            rows = pa.Table.from_batches([batch])
-            problem = (
-                _key_problem(record, shard, rows, last)
-                or _gold_problem(record, rows)
-                or _logits_problem(record, rows)
-                or (_text_problem(record, rows) if has_text(record) else None)
-            )
-            if problem:
-                return problem
-            last = (rows.column("source_row")[-1].as_py(), rows.column("variant")[-1].as_py())
-            _add(tally, record, rows)
-            num_rows += rows.num_rows
-    if num_rows != shard.rows:
-        return f"{num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
-    is_partial = isinstance(record.splits.get(shard.split), PartialSplit)
-    if not is_partial and tally.originals - before != shard.stop - shard.start:
-        return f"the source rows {shard.start:,} to {shard.stop:,} are not there exactly once"
-    return None
+class ExamplesCheck:
+    """Checks the examples of a set, shard by shard."""
+
+    def __init__(self, record: SetRecord) -> None:
+        self._record = record
+        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
+
+    def shard_problem(self, shard: Shard, path: Path) -> str | None:
+        """Says what is wrong inside a shard; stops at the first batch that is wrong, and adds the others up."""
+        record, tally = self._record, self._tallies[shard.split]
+        last: Key = (-1, 0)
+        num_rows, before = 0, tally.originals
+        # texts are read as a dictionary: one long text that a small file repeats a million times stays one
+        texts = ["origin", *(TEXTS if record.has_text else [])]
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+                rows = pa.Table.from_batches([batch])
+                problem = _problem(record, shard, rows, last)
+                if problem:
+                    return problem
+                last = (rows.column("source_row")[-1].as_py(), rows.column("variant")[-1].as_py())
+                _add(tally, record, rows)
+                num_rows += rows.num_rows
+        if num_rows != shard.rows:
+            return f"{num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
+        described = record.splits.get(shard.split)
+        if described and not described.absent and tally.originals - before != shard.stop - shard.start:
+            return f"the source rows {shard.start:,} to {shard.stop:,} are not there exactly once"
+        return None
+
+    def split_problems(self) -> list[str]:
+        """Says which splits have not the source rows that the record describes, or the set not its variants."""
+        record, problems = self._record, []
+        for split, described in record.splits.items():
+            tally, expected = self._tallies[split], described.rows - described.absent
+            if tally.originals != expected:
+                problems.append(f"split {split!r}: {tally.originals:,} source rows, but distill.json says {expected:,}")
+            elif not described.absent and record.has_text and tally.rows_sha256 != described.rows_sha256:
+                problems.append(f"split {split!r}: its texts and gold are not those whose hash distill.json gives")
+        variants = sum(tally.variants for tally in self._tallies.values())
+        if record.augmentation is not None and variants != record.augmentation.rows:
+            problems.append(f"{variants:,} variants, but distill.json says {record.augmentation.rows:,}")
+        return problems
 
 
-def _add(tally: Tally, record: ExamplesRecord, rows: pa.Table) -> None:
+def _problem(record: SetRecord, shard: Shard, rows: pa.Table, last: Key) -> str | None:
+    problem = _key_problem(record, shard, rows, last) or _gold_problem(record, rows)
+    for signal in record.signals.stored:
+        problem = problem or signal.problem(rows)
+    return problem or (_text_problem(record, rows) if record.has_text else None)
+
+
+def _add(tally: Tally, record: SetRecord, rows: pa.Table) -> None:
     originals = rows.filter(pc.equal(rows.column("variant"), 0))
     tally.originals += originals.num_rows
     tally.variants += rows.num_rows - originals.num_rows
-    if has_text(record):
+    if record.has_text:
         for batch in originals.select(HASHED_COLUMNS).to_batches():
             hash_rows(tally.digest, batch)
 
 
-def _key_problem(record: ExamplesRecord, shard: Shard, rows: pa.Table, last: Key) -> str | None:
+def _key_problem(record: SetRecord, shard: Shard, rows: pa.Table, last: Key) -> str | None:
     source_R, variant_R = rows.column("source_row").to_numpy(), rows.column("variant").to_numpy()
     if ((source_R < shard.start) | (source_R >= shard.stop)).any():
         return f"holds source rows outside {shard.start:,} to {shard.stop:,}"
@@ -89,7 +107,7 @@ def _key_problem(record: ExamplesRecord, shard: Shard, rows: pa.Table, last: Key
         row = int(np.flatnonzero(~ascends_R)[0])
         return f"its keys do not ascend at source row {source_R[row]}, so that one may be there twice"
     is_variant_R = variant_R != 0
-    if is_variant_R.any() and (shard.split != "train" or augmentation_of(record) is None):
+    if is_variant_R.any() and (shard.split != "train" or record.augmentation is None):
         return "holds variants, but distill.json tells of none there"
     gold_R = pc.or_(*(pc.is_valid(rows.column(name)) for name in ("label", "score"))).to_numpy()
     if (variant_R < 0).any() or (gold_R & is_variant_R).any():
@@ -99,7 +117,7 @@ def _key_problem(record: ExamplesRecord, shard: Shard, rows: pa.Table, last: Key
     return None
 
 
-def _gold_problem(record: ExamplesRecord, rows: pa.Table) -> str | None:
+def _gold_problem(record: SetRecord, rows: pa.Table) -> str | None:
     num_labels = record.target.num_logits if record.target.kind == "classes" else 0
     labels = pc.min_max(rows.column("label")).as_py()
     if labels["max"] is not None and not 0 <= labels["min"] <= labels["max"] < num_labels:
@@ -109,19 +127,10 @@ def _gold_problem(record: ExamplesRecord, rows: pa.Table) -> str | None:
     return None
 
 
-def _logits_problem(record: ExamplesRecord, rows: pa.Table) -> str | None:
-    if rows.column("logits").null_count or rows.column("logits").combine_chunks().flatten().null_count:
-        return "a logit is null"
-    finite_R = np.isfinite(logits_of(rows, record.target.num_logits)).all(axis=1)
-    if not finite_R.all():
-        return f"logits of source row {rows.column('source_row')[int(np.flatnonzero(~finite_R)[0])]} are not finite"
-    return None
-
-
-def _text_problem(record: ExamplesRecord, rows: pa.Table) -> str | None:
+def _text_problem(record: SetRecord, rows: pa.Table) -> str | None:
     for name in ("ids1", "ids2"):
         ids = rows.column(name).combine_chunks()
-        absent = 0 if name == "ids1" or record.task.is_pair else len(ids)
+        absent = 0 if name == "ids1" or record.is_pair else len(ids)
         if ids.null_count != absent or ids.flatten().null_count:
             return f"{name} is null somewhere, or is there although there is no second sentence"
         if (pc.max(pc.list_value_length(ids)).as_py() or 0) > record.max_seq_length:
@@ -131,7 +140,7 @@ def _text_problem(record: ExamplesRecord, rows: pa.Table) -> str | None:
     texts = [rows.column(name).combine_chunks() for name in TEXTS]
     if sum(_decoded_bytes(text) for text in texts) > MAX_TEXT_BYTES:
         return f"the texts of {rows.num_rows:,} rows have more than {MAX_TEXT_BYTES:,} bytes"
-    if texts[0].null_count or texts[1].null_count not in ({0} if record.task.is_pair else {len(rows)}):
+    if texts[0].null_count or texts[1].null_count not in ({0} if record.is_pair else {len(rows)}):
         return "a sentence is missing, or one too many"
     hashes = rows.column("text_hash").to_pylist()
     for row, (first, second, expected) in enumerate(zip(*(text.to_pylist() for text in texts), hashes, strict=True)):

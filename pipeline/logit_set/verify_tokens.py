@@ -1,4 +1,4 @@
-"""Is a shard of tokens what it should be? Shapes: R rows, P positions."""
+"""Checks the rows of a set of tokens, a row group at a time."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -7,55 +7,50 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import IntegrityError
-from pipeline.files import is_plain, sha256
-from pipeline.logit_set.codecs import CODECS, Decoder, read_decoder
-from pipeline.logit_set.record import Shard, TokensRecord
-from pipeline.logit_set.tokens import DECODER_FILE, KEYS, MaskedRows, read_groups, split_table
+from pipeline.logit_set.parts import Shard
+from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.tokens import KEYS, MaskedRows, masked_rows, read_groups
 
 Key = tuple[int, int, int]
 
 
-def tokens_problems(record: TokensRecord, shard: Shard, path: Path) -> list[str]:
-    """Says what is wrong inside a shard; reads a row group at a time and stops at the first that is wrong."""
-    last: Key = (-1, 0, 0)
-    num_rows = 0
-    for number, table in enumerate(read_groups(path)):
-        if not table.num_rows:
-            continue
-        problem = group_problem(record, table)
-        if not problem:
-            keys = list(zip(*(table.column(name).to_pylist() for name in KEYS[1:]), strict=True))
-            problem = _key_problem(shard, [last, *keys])
-            last = keys[-1]
-        if problem:
-            return [f"{shard.path}, row group {number}: {problem}"]
-        num_rows += table.num_rows
-    return [] if num_rows == shard.rows else [f"{shard.path}: {num_rows:,} rows, but distill.json says {shard.rows}"]
+class TokensCheck:
+    """Checks the masked sequences of a set, shard by shard."""
+
+    def __init__(self, record: SetRecord) -> None:
+        self._record = record
+
+    def shard_problem(self, shard: Shard, path: Path) -> str | None:
+        """Says what is wrong inside a shard; reads a row group at a time and stops at the first that is wrong."""
+        last: Key = (-1, 0, 0)
+        num_rows = 0
+        for number, table in enumerate(read_groups(path)):
+            if not table.num_rows:
+                continue
+            problem = group_problem(self._record, table)
+            if not problem:
+                keys = list(zip(*(table.column(name).to_pylist() for name in KEYS[1:]), strict=True))
+                problem = _key_problem(shard, [last, *keys])
+                last = keys[-1]
+            if problem:
+                return f"row group {number}: {problem}"
+            num_rows += table.num_rows
+        return None if num_rows == shard.rows else f"{num_rows:,} rows, but distill.json says {shard.rows}"
+
+    def split_problems(self) -> list[str]:
+        """None: a document may give any number of sequences."""
+        return []
 
 
-def group_problem(record: TokensRecord, table: pa.Table) -> str | None:
+def group_problem(record: SetRecord, table: pa.Table) -> str | None:
     """Says what is wrong inside a row group, apart from its keys; nothing can be trained from it then."""
     problem = _list_problem(table)
     if problem or not table.num_rows:
         return problem
-    rows, columns = split_table(table)
-    problem = _masking_problem(record, rows)
-    return problem or CODECS[record.codec.name].problem(record.codec, columns)
-
-
-def read_set_decoder(root: Path, record: TokensRecord) -> Decoder | None:
-    """Reads the teacher's last layer, where the codec needs it.
-
-    Raises:
-        IntegrityError: if the file is missing or was changed, or is no decoder.
-    """
-    codec, path = record.codec, root / DECODER_FILE
-    if codec.hidden_size is None:
-        return None
-    if not is_plain(path) or sha256(path) != record.decoder_sha256:
-        raise IntegrityError(f"{path}: missing, or not the decoder that belongs to this set")
-    return read_decoder(path, codec.vocabulary_size, codec.hidden_size)
+    problem = _masking_problem(record, masked_rows(table))
+    for signal in record.signals.stored:
+        problem = problem or signal.problem(table)
+    return problem
 
 
 def _list_problem(table: pa.Table) -> str | None:
@@ -83,7 +78,7 @@ def _key_problem(shard: Shard, keys: list[Key]) -> str | None:
     return None
 
 
-def _masking_problem(record: TokensRecord, rows: MaskedRows) -> str | None:
+def _masking_problem(record: SetRecord, rows: MaskedRows) -> str | None:
     if rows.ids.lengths.max() > record.max_seq_length:
         return f"a row has more than {record.max_seq_length} tokens"
     if not rows.positions.lengths.all():

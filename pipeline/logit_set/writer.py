@@ -21,35 +21,35 @@ from pipeline.files import (
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.codecs import Decoder
 from pipeline.logit_set.examples import write_examples
+from pipeline.logit_set.parts import RowsName, Shard
 from pipeline.logit_set.record import (
     FILE_NAME,
     TOKENIZER_FILE,
-    ExamplesRecord,
-    M,
     Scores,
     SetRecord,
-    Shard,
-    TokensRecord,
-    TokensShard,
     lasting,
-    read_kind,
+    read_record_of,
     to_json,
     write_set_record,
 )
 from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
-from pipeline.logit_set.tokens import DECODER_FILE, Statistics, write_tokens
+from pipeline.logit_set.signals.mlm import DECODER_FILE
+from pipeline.logit_set.tokens import Statistics, write_tokens
 from pipeline.logit_set.verify import check_bytes, verify_shards
 from pipeline.training.checkpoint import write_tensors
 
 
-def plan_shards(split: str, num_rows: int, rows_per_shard: int) -> list[Shard]:
+def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: RowsName = "examples") -> list[Shard]:
     """Cuts a split into ranges of nearly equal size; the number of processes has no say in it."""
     count = max(1, -(-num_rows // rows_per_shard))
     bounds = [k * num_rows // count for k in range(count + 1)]
-    return [Shard(split=split, index=k, count=count, start=bounds[k], stop=bounds[k + 1]) for k in range(count)]
+    return [
+        Shard(folder=folder, split=split, index=k, count=count, start=bounds[k], stop=bounds[k + 1])
+        for k in range(count)
+    ]
 
 
-def start_set(root: Path, planned: M, tokenizer_json: str) -> M:
+def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
     """Creates the set, or opens the one that is there if it was made with the same settings.
 
     Args:
@@ -61,29 +61,30 @@ def start_set(root: Path, planned: M, tokenizer_json: str) -> M:
         The record on disk.
 
     Raises:
-        FingerprintMismatchError: if the folder holds a set with other settings, naming each that differs.
+        ConfigError: if the folder holds a set of other rows.
+        FingerprintMismatchError: if it holds a set with other settings, naming each that differs.
         DataError: if the folder cannot be written.
     """
     make_folder((root / planned.shards[0].path).parent)
     write_text_once(root / FILE_NAME, to_json(planned))
-    there = read_kind(root, type(planned), "give the new set another --name, or remove the folder")
-    _check_same(root, there, planned)
+    existing = read_record_of(root, planned.rows, "give the new set another --name, or remove the folder")
+    _check_same(root, existing, planned)
     write_text_once(root / TOKENIZER_FILE, tokenizer_json)
-    return there
+    return existing
 
 
-def _check_same(root: Path, there: SetRecord, planned: SetRecord) -> None:
-    if there.fingerprint != planned.fingerprint:
-        changes = setting_changes(there.settings, planned.settings, short)
-        only_rows = lasting(there.settings) == lasting(planned.settings) and isinstance(there, ExamplesRecord)
+def _check_same(root: Path, existing: SetRecord, planned: SetRecord) -> None:
+    if existing.fingerprint != planned.fingerprint:
+        changes = setting_changes(existing.settings, planned.settings, short)
+        only_rows = existing.task is not None and lasting(existing.settings) == lasting(planned.settings)
         raise FingerprintMismatchError(
             f"{root} holds a logit set made with other settings:\n{changes}\n"
             "Give the new set another --name, or remove the folder if the old one is not needed"
             + (f". The teacher is the same: `teacher-dump --extend {root.name}` asks what is new" if only_rows else "")
         )
-    if [s.path for s in there.shards] != [s.path for s in planned.shards]:
+    if [s.path for s in existing.shards] != [s.path for s in planned.shards]:
         raise FingerprintMismatchError(
-            f"{root} was started with other shards ({len(there.shards)} files, now {len(planned.shards)}): "
+            f"{root} was started with other shards ({len(existing.shards)} files, now {len(planned.shards)}): "
             "repeat the command with the --rows-per-shard (and the --extend, if any) it was started with"
         )
 
@@ -100,7 +101,7 @@ def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> None:
     write_set_record(root, record.model_copy(update={"state": "staged", "shards": shards}))
 
 
-def write_shard(root: Path, record: ExamplesRecord, shard: Shard, table: pa.Table) -> None:
+def write_shard(root: Path, record: SetRecord, shard: Shard, table: pa.Table) -> None:
     """Writes one shard of examples whole or not at all.
 
     Raises:
@@ -111,7 +112,7 @@ def write_shard(root: Path, record: ExamplesRecord, shard: Shard, table: pa.Tabl
 
 
 def write_tokens_shard(
-    root: Path, record: TokensRecord, shard: TokensShard, groups: Iterable[pa.Table], statistics: Statistics
+    root: Path, record: SetRecord, shard: Shard, groups: Iterable[pa.Table], statistics: Statistics
 ) -> None:
     """Writes one shard of tokens whole or not at all, a row group per table; see `write_tokens`.
 
@@ -128,22 +129,20 @@ def write_decoder(root: Path, decoder: Decoder) -> None:
     write_tensors(root / DECODER_FILE, tensors)
 
 
-def complete_set(root: Path, record: M) -> M:
+def complete_set(root: Path, record: SetRecord) -> SetRecord:
     """Records rows, bytes and checksum of every shard once all are there: state ``complete``."""
     missing = unfinished_shards(root, record)
     if missing:
         raise IntegrityError(f"{root}: {len(missing)} of {len(record.shards)} shards are missing")
     remove_temporaries((root / record.shards[0].path).parent)
     shards = tuple(_measured(root, shard) for shard in record.shards)
-    update: dict[str, object] = {"state": "complete", "shards": shards}
-    if isinstance(record, TokensRecord) and record.codec.name == "hidden":
-        update["decoder_sha256"] = sha256(root / DECODER_FILE)
-    complete = record.model_copy(update=update)
+    signals = record.signals.measured(root)
+    complete = record.model_copy(update={"state": "complete", "shards": shards, "signals": signals})
     write_set_record(root, complete)
     return complete
 
 
-def finish_set(root: Path, record: M, scores: Scores) -> M:
+def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
     """Verifies a complete set, records the teacher's scores and writes the card: state ``verified``."""
     verify_shards(root, record)
     verified = record.model_copy(update={"state": "verified", "scores": scores})

@@ -6,7 +6,7 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.arrays import Floats
-from pipeline.logit_set.examples import logits_of
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.query.mixture import Mixture
 from pipeline.sql.gate import first_row, to_arrow
 from pipeline.tasks.metrics import fidelity, score_logits
@@ -28,7 +28,7 @@ def compare_teachers(mixture: Mixture) -> dict[str, Comparison]:
 
 
 def comparison_lines(comparison: dict[str, Comparison]) -> list[str]:
-    """The same for people."""
+    """Lines of `compare_teachers`' result for the terminal."""
     lines = []
     for split, parts in comparison.items():
         counts = [f"{parts['rows']:,} rows in every set"]
@@ -55,8 +55,7 @@ def _compare(mixture: Mixture, split: str) -> Comparison:
     }
     if split != "train":
         comparison["scores"] = {
-            name: score_logits(record.task.metrics, record.target, logits_NC, *gold)
-            for name, logits_NC in teachers.items()
+            name: score_logits(record.metrics, record.target, logits_NC, *gold) for name, logits_NC in teachers.items()
         }
     return comparison
 

@@ -19,19 +19,11 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import is_plain, write_atomically
-from pipeline.logit_set.examples import set_schema
 from pipeline.logit_set.parts import SET_NAME
 from pipeline.logit_set.reader import load_set_tokenizer
-from pipeline.logit_set.record import (
-    FILE_NAME,
-    ExamplesRecord,
-    SetRecord,
-    TokensRecord,
-    augmentation_of,
-    read_set_record,
-)
+from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.logit_set.shard_file import read_metadata
-from pipeline.query.views import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql
+from pipeline.query.views import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql, token_view_sql
 from pipeline.sql.gate import add_macros, macros, open_database
 from pipeline.sql.names import variants_view_name, view_name, words_view_name
 
@@ -103,9 +95,9 @@ def _read_sets(store: Path) -> list[tuple[Path, SetRecord]]:
     views: dict[str, Path] = {}
     for root, record in sets:
         names = [view_name(root.name)]
-        if isinstance(record, TokensRecord):
+        if record.signals.mlm:
             names.append(words_view_name(root.name))
-        if augmentation_of(record) is not None:
+        if record.augmentation:
             names.append(variants_view_name(root.name))
         for name in names:
             if name in TABLE_NAMES:
@@ -128,20 +120,17 @@ def _readable_set(root: Path) -> SetRecord:
 
 def _check_columns(root: Path, record: SetRecord) -> None:
     """Makes sure that the views of a set can be made, and that no pipe among its files keeps a query waiting."""
-    expected = set_schema(record)
-    if isinstance(record, TokensRecord):
+    expected = record.arrow_schema()
+    if record.signals.mlm:
         load_set_tokenizer(root, record.tokenizer)
-        kind = f"of codec {str(record.codec)!r}"
-    else:
-        assert isinstance(record, ExamplesRecord)
-        kind = f"of {record.target.num_logits} logits"
     for shard in record.shards:
         try:
             schema = read_metadata(root / shard.path).schema.to_arrow_schema().remove_metadata()
         except pa.ArrowException as error:
             raise IntegrityError(f"{root / shard.path}: not a shard of a logit set: {error}") from error
         if not schema.equals(expected):
-            raise IntegrityError(f"{root / shard.path}: its columns are not those {kind}")
+            signals = " and ".join(map(str, record.signals.stored))
+            raise IntegrityError(f"{root / shard.path}: its columns are not those of {signals}")
 
 
 def _write(path: Path, sets: list[tuple[Path, SetRecord]], digest: str) -> None:
@@ -155,7 +144,7 @@ def _write(path: Path, sets: list[tuple[Path, SetRecord]], digest: str) -> None:
             connection.executemany("insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
             if record.state != "staged":
                 _add_views(connection, root, record)
-        examples = [r.name for r, m in sets if isinstance(m, ExamplesRecord) and m.state != "staged"]
+        examples = [root.name for root, record in sets if record.rows == ALL_EXAMPLES and record.state != "staged"]
         if examples:
             connection.execute(all_examples_sql(ALL_EXAMPLES, [(name, view_name(name)) for name in examples]))
         for row in _teacher_rows(sets):
@@ -164,16 +153,14 @@ def _write(path: Path, sets: list[tuple[Path, SetRecord]], digest: str) -> None:
 
 def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
     connection.execute(set_view_sql(view_name(root.name), root, record))
-    if isinstance(record, TokensRecord):
+    if record.signals.mlm:
         _add_words(connection, root, record)
-    if augmentation_of(record) is not None:
+    if record.augmentation:
         connection.execute(VARIANTS.format(name=variants_view_name(root.name), rows=view_name(root.name)))
 
 
-def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, record: TokensRecord) -> None:
+def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
     """The vocabulary of a set of tokens, unless another set has brought it, and the view in words."""
-    from pipeline.query.views import token_view_sql
-
     key = record.tokenizer.sha256
     if not connection.execute("select 1 from vocabulary where tokenizer = ? limit 1", [key]).fetchone():
         words = load_set_tokenizer(root, record.tokenizer).get_vocab(with_added_tokens=True)
@@ -187,11 +174,9 @@ def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, record: Tokens
 
 def _set_row(root: Path, m: SetRecord) -> list[Any]:
     scores = json.dumps(m.scores)
-    task, corpus, codec, labels = None, None, None, None
-    if isinstance(m, ExamplesRecord):
-        task, labels = m.task.name, list(m.target.names)
-    if isinstance(m, TokensRecord):
-        corpus, codec = m.corpus.name, str(m.codec)
+    task, corpus = m.task and m.task.name, m.corpus and m.corpus.name
+    codec = str(m.codec) if m.signals.mlm else None
+    labels = list(m.target.names) if m.signals.logits else None
     return [
         *(root.name, view_name(root.name), task, corpus, codec, m.state, m.teacher.name, labels, m.num_rows),
         *(m.num_bytes, m.precision, m.max_seq_length, scores, m.source, list(m.notes), m.created, m.fingerprint),

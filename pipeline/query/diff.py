@@ -10,7 +10,7 @@ import duckdb
 from pipeline.errors import ConfigError
 from pipeline.logit_set.parts import Setting
 from pipeline.logit_set.reader import find_set, usable_record
-from pipeline.logit_set.record import ExamplesRecord, has_text
+from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.verify import require_shards
 from pipeline.query.config import DiffConfig
 from pipeline.query.mixture import SAME_HASH, SAME_SENTENCES
@@ -81,10 +81,10 @@ def diff(config: DiffConfig) -> Diff:
     """
     roots = [find_set(name, config.store) for name in (config.a, config.b)]
     a, b = (_open(root, config.allow_unverified) for root in roots)
-    if a.target != b.target or a.task.is_pair != b.task.is_pair:
+    if a.target != b.target or a.is_pair != b.is_pair:
         raise ConfigError(
-            f"{roots[0]} and {roots[1]}: the logits of one are {', '.join(a.target.names)} ({a.task.name}), of the "
-            f"other {', '.join(b.target.names)} ({b.task.name}); only sets of one task can be compared"
+            f"{roots[0]} and {roots[1]}: the logits of one are {', '.join(a.target.names)} ({a.subject}), of the "
+            f"other {', '.join(b.target.names)} ({b.subject}); only sets of one task can be compared"
         )
     views = {name: [root / s.path for s in m.shards] for name, root, m in zip("ab", roots, (a, b), strict=True)}
     with open_files(views) as connection:
@@ -101,18 +101,18 @@ def diff(config: DiffConfig) -> Diff:
         )
 
 
-def _open(root: Path, allow_unverified: bool) -> ExamplesRecord:
+def _open(root: Path, allow_unverified: bool) -> SetRecord:
     advice = "`distill diff` compares the logits of a task"
-    record = usable_record(root, ExamplesRecord, advice, allow_unverified)
+    record = usable_record(root, allow_unverified, "examples", advice)
     require_shards(root, record, record.shards)
     return record
 
 
-def _same_text(roots: list[Path], a: ExamplesRecord, b: ExamplesRecord) -> str:
+def _same_text(roots: list[Path], a: SetRecord, b: SetRecord) -> str:
     """The SQL that says whether both texts are the same: by their hash, which covers the tokenizer, or themselves."""
     if a.tokenizer.sha256 == b.tokenizer.sha256:
         return SAME_HASH
-    if has_text(a) and has_text(b):
+    if a.has_text and b.has_text:
         return SAME_SENTENCES
     raise ConfigError(
         f"{roots[0]} and {roots[1]}: one has no text, and hashes of texts under different tokenizers always differ; "

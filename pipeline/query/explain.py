@@ -13,15 +13,9 @@ from tokenizers import Tokenizer
 from pipeline.arrays import Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
 from pipeline.logit_set.examples import text_hash
+from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import find_set
-from pipeline.logit_set.record import (
-    TOKENIZER_FILE,
-    ExamplesRecord,
-    SetRecord,
-    Shard,
-    augmentation_of,
-    read_set_record,
-)
+from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, read_set_record
 from pipeline.logit_set.verify import require_shards
 from pipeline.sql.names import words_view_name
 from pipeline.tasks.target import Target, predicted_scores
@@ -57,8 +51,8 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
     if not rows:
         raise DataError(f"{root}: row {number:,} of {split!r} has no logits in this set")
     if variant not in rows:
-        there = ", ".join(map(str, sorted(rows))) or "none"
-        raise DataError(f"{root}: row {number:,} of {split!r} has no variant {variant}; there are: {there}")
+        variants = ", ".join(map(str, sorted(rows))) or "none"
+        raise DataError(f"{root}: row {number:,} of {split!r} has no variant {variant}; there are: {variants}")
     row, tokenizer = rows[variant], load_tokenizer(root / TOKENIZER_FILE, record.tokenizer.sha256)
     _check(root, shard, record, row)
     return {
@@ -69,12 +63,12 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
     }
 
 
-def _record_of_examples(root: Path, split: str, number: int) -> ExamplesRecord:
+def _record_of_examples(root: Path, split: str, number: int) -> SetRecord:
     record = read_set_record(root)
-    if not isinstance(record, ExamplesRecord):
+    if record.rows != "examples":
         where = f"split = '{split}' and source_row = {number}"
         raise ConfigError(
-            f"{root}: holds {record.holds}; look at its rows in words: "
+            f"{root}: holds {record.what_it_holds}; look at its rows in words: "
             f'distill sql "from {words_view_name(root.name)} where {where}"'
         )
     if record.state == "staged":
@@ -99,7 +93,7 @@ def _rows(path: Path, number: int) -> dict[int, Row]:
     return {row["variant"]: row for row in table.to_pylist()}
 
 
-def _check(root: Path, shard: Shard, record: ExamplesRecord, row: Row) -> None:
+def _check(root: Path, shard: Shard, record: SetRecord, row: Row) -> None:
     """A set that was not verified may hold anything."""
     target, logits, label = record.target, row["logits"], row["label"]
     problems = []
@@ -110,11 +104,11 @@ def _check(root: Path, shard: Shard, record: ExamplesRecord, row: Row) -> None:
     raise_all(IntegrityError, f"{root / shard.path}: row {row['source_row']}", problems)
 
 
-def _origin(root: Path, record: ExamplesRecord, shard: Shard) -> dict[str, Section]:
+def _origin(root: Path, record: SetRecord, shard: Shard) -> dict[str, Section]:
     teacher = record.teacher
     return {
         "set": {
-            **{"set": root.name, "task": record.task.name, "state": record.state},
+            **{"set": root.name, "task": record.subject, "state": record.state},
             **{"fingerprint": record.fingerprint, "created": record.created, "command": record.command},
         },
         "file": {
@@ -133,14 +127,17 @@ def _origin(root: Path, record: ExamplesRecord, shard: Shard) -> dict[str, Secti
     }
 
 
-def _variant(record: ExamplesRecord, row: Row, parent: Row) -> Section:
-    augmentation = augmentation_of(record)
+def _variant(record: SetRecord, row: Row, parent: Row) -> Section:
+    made = record.augmentation
     texts = {f"parent_{name}": parent.get(name) for name in ("sentence1", "sentence2")}
-    made = {"method": augmentation.method, "settings": dict(augmentation.settings)} if augmentation else {}
-    return {"origin": row["origin"], **texts, **made}
+    return {
+        "origin": row["origin"],
+        **texts,
+        **({"method": made.method, "settings": dict(made.settings)} if made else {}),
+    }
 
 
-def _text(row: Row, tokenizer: Tokenizer, record: ExamplesRecord) -> Section:
+def _text(row: Row, tokenizer: Tokenizer, record: SetRecord) -> Section:
     sentences = row.get("sentence1"), row.get("sentence2")
     tokens = [ids and [tokenizer.id_to_token(i) for i in ids] for ids in (row.get("ids1"), row.get("ids2"))]
     belongs = None

@@ -120,7 +120,7 @@ def _problems(mixture: Mixture) -> list[str]:
             problems.append(f"{one.root} and {other.root}: both are {one.view!r} in SQL; rename one folder")
     for other in mixture.others:
         problems += _target_problems(first, other)
-        if other.record.task.is_pair != first.record.task.is_pair:
+        if other.record.is_pair != first.record.is_pair:
             problems.append(f"{other.root} and {first.root}: one is of pairs, the other is not")
         if "train" not in other.splits:
             problems.append(f"{other.root}: has no train split; its splits are {', '.join(other.splits)}")

@@ -6,13 +6,12 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.errors import QueryError, did_you_mean, raise_all
-from pipeline.logit_set.examples import examples_schema
 from pipeline.logit_set.reader import LogitSet
 from pipeline.sql.gate import first_row, query_errors, select, to_arrow
 
 CHOSEN = '"chosen rows"'  # no view has a space in its name
 INTEGERS = {f"{sign}{name}" for sign in ("", "U") for name in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
-OWN = {"weight": "double", "logits": "double[]"}
+RETURNED = {"weight": "double", "logits": "double[]"}
 
 
 def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.Table:
@@ -38,14 +37,14 @@ def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.T
         given = [name.lower() for name in relation.columns]
         types = dict(zip(given, map(str, relation.types), strict=True))
         raise_all(QueryError, "--query", _column_problems(logit_set, given, types))
-        own = [f"{name}::{kind} as {name}" for name, kind in OWN.items() if name in given]
+        returned = [f"{name}::{kind} as {name}" for name, kind in RETURNED.items() if name in given]
         source = f'"{logit_set.view}"' if "logits" in given else logit_set.rows
         values = [
             "c.weight" if "weight" in given else "1.0::double as weight",
             f"c.logits::float[{logit_set.record.target.num_logits}] as logits" if "logits" in given else "e.logits",
         ]
         with query_errors():
-            chosen = ", ".join(["source_row::bigint as source_row", "variant::bigint as variant", *own])
+            chosen = ", ".join(["source_row::bigint as source_row", "variant::bigint as variant", *returned])
             relation.project(chosen).create(CHOSEN.strip('"'))
             raise_all(QueryError, "--query", _row_problems(connection, logit_set, source, given))
             return to_arrow(
@@ -58,8 +57,7 @@ def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.T
 
 def _column_problems(logit_set: LogitSet, given: Sequence[str], types: dict[str, str]) -> list[str]:
     record = logit_set.record
-    of_sets = examples_schema(record.target.num_logits, record.tokenizer.vocabulary_size).names
-    known = [*of_sets, "weight"]
+    known = [*record.arrow_schema().names, "weight"]
     problems = [f"unknown column {name!r}: {did_you_mean(name, known)}" for name in given if name not in known]
     problems += [f"column {name!r} is there twice" for name in sorted(set(given)) if given.count(name) > 1]
     for name in ("source_row", "variant"):

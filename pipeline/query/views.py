@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.logit_set.codecs import CODECS
-from pipeline.logit_set.examples import examples_schema
-from pipeline.logit_set.record import ExamplesRecord, SetRecord, TokensRecord, has_text
-from pipeline.logit_set.shard_file import id_type
+from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.rows import id_type
 from pipeline.sql.gate import parquet, quoted
 
 SPLIT_ROWS = "select {split} as split, {columns} from {files}"
@@ -39,38 +37,31 @@ def all_examples_sql(view: str, views: Sequence[tuple[str, str]]) -> str:
     return f'create view "{view}" as {" union all ".join(branches)}'
 
 
-def columns_with_text(record: ExamplesRecord, columns: str = "*") -> str:
+def columns_with_text(record: SetRecord, columns: str = "*") -> str:
     """What to select of a set's files, in SQL, so that there are texts; of a set without text they are null."""
-    return columns if has_text(record) else f"{columns}, null::varchar as sentence1, null::varchar as sentence2"
+    return columns if record.has_text else f"{columns}, null::varchar as sentence1, null::varchar as sentence2"
 
 
 def view_columns(record: SetRecord) -> list[str]:
     """The columns of a set's view but for the split, in SQL; of a set without text null where that would be."""
-    if isinstance(record, TokensRecord):
-        from pipeline.logit_set.tokens import tokens_schema  # codecs need torch, which other sets do without
-
-        return [name for name in tokens_schema(record.codec).names if name != "split"]
-    assert isinstance(record, ExamplesRecord)
-    names: list[str] = examples_schema(record.target.num_logits, record.tokenizer.vocabulary_size).names[1:]
-    if has_text(record):
-        return names
+    stored = record.arrow_schema()
     ids = "usmallint[]" if id_type(record.tokenizer.vocabulary_size) == pa.uint16() else "uinteger[]"
     of_text = {"sentence1": "varchar", "sentence2": "varchar", "ids1": ids, "ids2": ids}
-    return [f"null::{of_text[name]} as {name}" if name in of_text else name for name in names]
+    names = (column.name for column in record.model_copy(update={"has_text": True}).arrow_schema())
+    return [name if name in stored.names else f"null::{of_text[name]} as {name}" for name in names if name != "split"]
 
 
-def token_view_sql(name: str, record: TokensRecord, paths: list[Path]) -> str:
+def token_view_sql(name: str, record: SetRecord, paths: list[Path]) -> str:
     """The statement that creates the view ``name``; it needs the table ``vocabulary``.
 
     Columns: the key, ``position``, ``target`` (what stood there), ``candidate`` and its ``probability``.
     """
-    codec = CODECS[record.codec.name]
-    own = "".join(f", unnest({column}) as {column}" for column in codec.fields(record.codec))
-    candidates, probabilities = codec.candidates_sql(record.codec)
+    stored = "".join(f", unnest({column}) as {column}" for column in record.codec.fields())
+    candidates, probabilities = record.codec.candidates_sql()
     words = f"(select id, token from vocabulary where tokenizer = '{record.tokenizer.sha256}')"
     return f"""create view "{name}" as
         with by_position as (
-            select split, source_row, piece, copy, unnest(positions) as position, unnest(targets) as target_id{own}
+            select split, source_row, piece, copy, unnest(positions) as position, unnest(targets) as target_id{stored}
             from {parquet(paths)}
         ), by_candidate as (
             select split, source_row, piece, copy, position, target_id,

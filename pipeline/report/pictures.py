@@ -104,9 +104,9 @@ def histogram(title: str, rows: Rows, limits: charts.Limits, xlabel: str, captio
     edges = [low + k * (high - low) / questions.BINS for k in range(questions.BINS + 1)]
     counts: dict[str, list[int]] = {}
     for is_right, name in KINDS.items():
-        mine = [row for row in rows if row.get("is_right") is is_right]
-        if mine:
-            counts[name] = [sum(row["n"] for row in mine if row["bin"] == k) for k in range(questions.BINS)]
+        answered = [row for row in rows if row.get("is_right") is is_right]
+        if answered:
+            counts[name] = [sum(row["n"] for row in answered if row["bin"] == k) for k in range(questions.BINS)]
     figures = [
         {"from": edges[k], "to": edges[k + 1]} | {name: n[k] for name, n in counts.items()}
         for k in range(questions.BINS)

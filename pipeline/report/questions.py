@@ -71,9 +71,9 @@ def label_errors(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Row
     rows = ask(connection, f"select count(label) as n from {table}")[0]["n"]
     every = -(-rows // MOST_SORTED_ROWS)
     connection.execute(f"create view looked_at as select * from {table} where source_row % {every} = 0")
-    found = ask(connection, f"from label_errors(looked_at) limit {SHOWN_ROWS}")
+    errors = ask(connection, f"from label_errors(looked_at) limit {SHOWN_ROWS}")
     connection.execute("drop view looked_at")
-    return found, every
+    return errors, every
 
 
 def score_sql(target: Target, logits: str = "logits") -> str:
@@ -83,9 +83,9 @@ def score_sql(target: Target, logits: str = "logits") -> str:
 
 def score_limits(connection: duckdb.DuckDBPyConnection, tables: list[str], target: Target) -> tuple[float, float]:
     """The lowest and the highest score, of gold or said."""
-    said = " union all ".join(f"select {score_sql(target)} as said, score from {table}" for table in tables)
+    scores = " union all ".join(f"select {score_sql(target)} as said, score from {table}" for table in tables)
     ends = "least(min(said), min(score)) as low, greatest(max(said), max(score)) as high"
-    row = ask(connection, f"select {ends} from ({said})")[0]
+    row = ask(connection, f"select {ends} from ({scores})")[0]
     low, high = float(row["low"]), float(row["high"])
     return (low, high) if high > low else (low - 0.5, low + 0.5)
 
@@ -158,8 +158,8 @@ def variant_answers(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
 
 def both_scores_sql(target: Target) -> str:
     """The SELECT of the scores of the tables ``teacher``, ``a``, and ``student``, ``b``."""
-    said = f"{score_sql(target, 't.logits')} as a, {score_sql(target, 's.logits')} as b"
-    return f"select {said} from teacher t join student s using (split, source_row, variant)"
+    pair = f"{score_sql(target, 't.logits')} as a, {score_sql(target, 's.logits')} as b"
+    return f"select {pair} from teacher t join student s using (split, source_row, variant)"
 
 
 def variant_scores_sql(table: str, target: Target) -> str:

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.console import size
+from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import usable_record
-from pipeline.logit_set.record import ExamplesRecord, SetRecord, Shard, TokensRecord, augmentation_of
+from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.verify import require_shards
 from pipeline.query.views import columns_with_text
 from pipeline.report import pictures, questions
@@ -21,12 +22,12 @@ def set_page(root: Path, allow_unverified: bool = False) -> Page:
     Raises:
         IntegrityError: if it is not a sound set, or not verified and that is not allowed.
     """
-    record = usable_record(root, SetRecord, "", allow_unverified)  # type: ignore[type-abstract]  # either kind
+    record = usable_record(root, allow_unverified)
     about = (Section("What it is", facts=_facts(record)), _scores(record))
-    if not isinstance(record, ExamplesRecord):
+    if record.signals.logits is None:
         lead = f"What {record.teacher.name} says about masked words: {record.num_rows:,} masked sequences."
         return Page("logit set of a corpus", record.name, lead, about)
-    lead = f"What {record.teacher.name} says about {record.task.name}: {record.num_rows:,} rows with its logits."
+    lead = f"What {record.teacher.name} says about {record.subject}: {record.num_rows:,} rows with its logits."
     return Page("logit set", record.name, lead, (*about, *_row_sections(root, record)))
 
 
@@ -41,7 +42,8 @@ def _facts(record: SetRecord) -> dict[str, Any]:
         "source": record.source,
         "licence": record.licence,
         "size": f"{record.num_rows:,} rows, {size(record.num_bytes)} in {len(record.shards)} files",
-        **_own_facts(record),
+        **{name: clipped(fact, 400) for signal in record.signals.stored for name, fact in signal.facts().items()},
+        **_corpus_facts(record),
         "created": record.created,
         "command": record.command,
         "fingerprint": record.fingerprint,
@@ -51,19 +53,14 @@ def _facts(record: SetRecord) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _own_facts(record: SetRecord) -> dict[str, Any]:
-    """What only one kind of set has to say."""
-    if isinstance(record, TokensRecord):
-        masking, corpus = record.masking, record.corpus
-        return {
-            "codec": str(record.codec),
-            "masking": f"{masking.kind}, {masking.probability:.0%}, copies: {masking.num_copies}, seed {masking.seed}",
-            "sequences": f"{corpus.packing} of {corpus.name} ({corpus.language}), from {corpus.min_seq_length} tokens",
-        }
-    assert isinstance(record, ExamplesRecord)
-    target = record.target
-    names = clipped(", ".join(target.names), 400)
-    return {"logits": "the score itself" if target.kind == "score" else f"{target.num_logits}: {names}"}
+def _corpus_facts(record: SetRecord) -> dict[str, Any]:
+    masking, corpus = record.masking, record.corpus
+    if masking is None or corpus is None:
+        return {}
+    return {
+        "masking": f"{masking.kind}, {masking.probability:.0%}, copies: {masking.num_copies}, seed {masking.seed}",
+        "sequences": f"{corpus.packing} of {corpus.name} ({corpus.language}), from {corpus.min_seq_length} tokens",
+    }
 
 
 def _scores(record: SetRecord) -> Section:
@@ -81,16 +78,15 @@ def _dev_first(record: SetRecord) -> list[str]:
     return sorted(record.splits, key=lambda split: split == "train")
 
 
-def _row_sections(root: Path, record: ExamplesRecord) -> list[Section]:
+def _row_sections(root: Path, record: SetRecord) -> list[Section]:
     require_shards(root, record, record.shards)
     tables = {split: f"split_{number}" for number, split in enumerate(_dev_first(record))}
     views = {table: _files(root, record.shards_of(split)) for split, table in tables.items()}
     columns = dict.fromkeys(views, columns_with_text(record))
     with open_files(views, columns) as connection:
         sections = [_split(connection, table, split, record) for split, table in tables.items()]
-        augmentation = augmentation_of(record)
-        if augmentation is not None:
-            sections.append(variants_section(connection, tables["train"], record.target, augmentation))
+        if record.augmentation:
+            sections.append(variants_section(connection, tables["train"], record.target, record.augmentation))
     return sections
 
 
@@ -98,7 +94,7 @@ def _files(root: Path, shards: list[Shard]) -> list[Path]:
     return [root / shard.path for shard in shards]
 
 
-def _split(connection: Connection, table: str, split: str, record: ExamplesRecord) -> Section:
+def _split(connection: Connection, table: str, split: str, record: SetRecord) -> Section:
     target = record.target
     has_gold = questions.num_gold(connection, table, target) > 0
     drawn = pictures.against_gold(connection, table, target, "teacher") if has_gold else []
@@ -117,7 +113,7 @@ def _split(connection: Connection, table: str, split: str, record: ExamplesRecor
     return Section(f"Split {split}", text, pictures=tuple(drawn), tables=tuple(tables))
 
 
-def _hardest(connection: Connection, table: str, record: ExamplesRecord) -> Table:
+def _hardest(connection: Connection, table: str, record: SetRecord) -> Table:
     columns = {"row": "source_row", "gold": "label", "teacher": "teacher", "margin": "margin", **TEXTS}
     if record.target.kind == "bins":
         del columns["gold"]
@@ -126,7 +122,7 @@ def _hardest(connection: Connection, table: str, record: ExamplesRecord) -> Tabl
     return pictures.row_table("Hardest rows", rows, columns, record.target.names, caption)
 
 
-def _likely_errors(connection: Connection, table: str, record: ExamplesRecord) -> Table:
+def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Table:
     columns = {
         "row": "source_row",
         "gold": "label",
@@ -144,7 +140,7 @@ def _likely_errors(connection: Connection, table: str, record: ExamplesRecord) -
     return pictures.row_table("Likely label errors", rows, columns, record.target.names, caption)
 
 
-def _farthest(connection: Connection, table: str, record: ExamplesRecord) -> Table:
+def _farthest(connection: Connection, table: str, record: SetRecord) -> Table:
     columns = {"row": "source_row", "gold": "score", "teacher": "said", **TEXTS}
     rows = questions.farthest(connection, table, record.target)
     caption = "One of the two, gold or the teacher, is likely wrong."

@@ -14,8 +14,8 @@ def variants_section(connection: Connection, table: str, target: Target, record:
     rows = questions.changed_mind(connection, table, target)
     is_classes = target.kind == "classes"
     drawn = _answers(connection, table, target) if is_classes else _scores(connection, table, target)
-    said = _minds(rows) if is_classes else _moves(rows)
-    tables = (said, _sample(record)) if record.sample else (said,)  # a set without text has no sample
+    minds = _minds(rows) if is_classes else _moves(rows)
+    tables = (minds, _sample(record)) if record.sample else (minds,)  # a set without text has no sample
     return Section("Variants of training rows", facts=record.lines(), pictures=(drawn,), tables=tables)
 
 

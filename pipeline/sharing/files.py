@@ -8,9 +8,9 @@ from pathlib import Path
 from pipeline import console
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
-from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, TokensRecord
-from pipeline.logit_set.tokens import DECODER_FILE
+from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord
 from pipeline.logit_set.verify import require_shards
+from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES
 
 CARD_FILE = "README.md"
 TRANSFERS_AT_ONCE = 8
@@ -25,10 +25,12 @@ class SetFile:
     num_bytes: int
 
 
-def other_files(record: SetRecord) -> list[str]:
-    """The files of a set beside its shards, its record and its card."""
-    has_decoder = isinstance(record, TokensRecord) and record.decoder_sha256
-    return [TOKENIZER_FILE, DECODER_FILE] if has_decoder else [TOKENIZER_FILE]
+def other_files(record: SetRecord) -> dict[str, int]:
+    """The files of a set beside its shards, its record and its card, with the most bytes that each may have."""
+    files = {TOKENIZER_FILE: MAX_TOKENIZER_BYTES}
+    for signal in record.signals.stored:
+        files |= signal.files()
+    return files
 
 
 def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:

@@ -66,10 +66,10 @@ def push(config: PushConfig, record: SetRecord, files: "dict[str, SetFile]") -> 
         api.create_repo(repo, repo_type="dataset", private=not config.public, exist_ok=True)
         if branch != BRANCH:
             api.create_branch(repo, repo_type="dataset", branch=branch, exist_ok=True)
-        there = _files_there(api, repo, branch)
-        old = _set_there(config, record, there)
-        changed = [name for name, file in files.items() if there.get(name) != file.sha256]
-        obsolete = {shard.path for shard in old.shards} & there.keys() - files.keys() if old else set()
+        remote = _files_there(api, repo, branch)
+        old = _set_there(config, record, remote)
+        changed = [name for name, file in files.items() if remote.get(name) != file.sha256]
+        obsolete = {shard.path for shard in old.shards} & remote.keys() - files.keys() if old else set()
         operations = [CommitOperationAdd(name, str(files[name].path)) for name in changed]
         operations.append(CommitOperationAdd(FILE_NAME, to_json(record).encode()))
         api.create_commit(
@@ -93,10 +93,10 @@ def _files_there(api: HfApi, repo: str, revision: str) -> dict[str, str | None]:
     return {e.path: e.lfs.sha256 if e.lfs else None for e in entries if isinstance(e, RepoFile)}
 
 
-def _set_there(config: PushConfig, record: SetRecord, there: dict[str, str | None]) -> SetRecord | None:
+def _set_there(config: PushConfig, record: SetRecord, remote: dict[str, str | None]) -> SetRecord | None:
     """The set in the repository; None if there is none."""
-    if FILE_NAME not in there:
-        taken = sorted(name for name in there if name.startswith(f"{record.shards[0].folder}/"))
+    if FILE_NAME not in remote:
+        taken = sorted(name for name in remote if name.startswith(f"{record.shards[0].folder}/"))
         if taken:
             raise ConfigError(f"{config.url}: holds {taken[0]}, but no set; choose a repository of the set's own")
         return None

@@ -1,13 +1,11 @@
-"""``distill join``: one's own texts beside the logits of a set without text, found by the hash of the text.
+"""``distill join``: one's own texts beside the logits of a set without text, matched by the hash of the text.
 
 Every row of one's data whose text the set knows gets its logits; gold is one's own. What did not match is told row by
 row. Where every row of the data has logits, the result is the set that the teacher would have given for these data,
 fingerprint and all.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +14,11 @@ import pyarrow.compute as pc
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder
-from pipeline.logit_set.examples import logits_of, shard_table, text_hashes
-from pipeline.logit_set.parts import (
-    PartialSplit,
-    SplitRecord,
-)
+from pipeline.logit_set.examples import shard_table, text_hashes
+from pipeline.logit_set.parts import Shard, SplitRecord
 from pipeline.logit_set.reader import LogitSet, find_set, load_set_tokenizer, usable_record
-from pipeline.logit_set.record import (
-    DerivedRecord,
-    ExamplesRecord,
-    Shard,
-    SharedShard,
-    fingerprint,
-)
+from pipeline.logit_set.record import SetRecord, staged
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
 from pipeline.sharing.config import JoinConfig
@@ -42,7 +32,7 @@ from pipeline.tasks.task import Task, load_task
 from pipeline.text.reader import TextReader
 
 # the row at the same place if it has the text, else of all rows with the text the first
-FOUND = """
+MATCHED = """
     with same as (
         select m.split, m.source_row, s.logits,
             s.label is distinct from m.label or s.score is distinct from m.score as other_gold
@@ -58,7 +48,6 @@ FOUND = """
     )
     from same union all from elsewhere order by split, source_row
 """
-PLACE = {"split", "index", "count", "start", "stop"}
 MISSING = """
     select split, source_row, variant from theirs anti join mine using (text_hash) order by split, source_row, variant
 """
@@ -78,7 +67,7 @@ class Joined:
     """
 
     root: Path
-    record: ExamplesRecord
+    record: SetRecord
     matched: dict[str, int]
     extra: dict[str, list[int]]
     missing: dict[str, list[tuple[int, int]]]
@@ -95,7 +84,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     """
     root = find_set(config.logits, config.store)
     advice = "it has its text; `distill join` is for sets that were pushed --without-text"
-    record = usable_record(root, DerivedRecord, advice, config.allow_unverified)
+    record = usable_record(root, config.allow_unverified, "examples", advice)
     if record.has_text:
         raise ConfigError(f"{root}: {advice}")
     task = _task_of(root, record, config)
@@ -103,37 +92,36 @@ def join(config: JoinConfig, command: str) -> Joined:
     require_shards(root, record, record.shards)
     make_folder(config.store)
     reader = TextReader.of(load_set_tokenizer(root, record.tokenizer))
-    mine = _keys(source, record)
-    found, missing = _look_up(root, record, mine)
-    if not found.num_rows:
+    keys = _keys(source, record)
+    matched, missing = _look_up(root, record, keys)
+    if not matched.num_rows:
         raise DataError(
-            f"{root}: knows none of the {mine.num_rows:,} texts of {source.description}; it is of {record.source}. "
+            f"{root}: knows none of the {keys.num_rows:,} texts of {source.description}; it is of {record.source}. "
             "One changed character makes another text: are these the same data?"
         )
     new_root, logits = config.store / config.name, LogitSet(root, record)
-    planned = _staged(record, source, found, config.name, command)
-    staged = start_set(new_root, planned, logits.tokenizer_json())
-    for shard in unfinished_shards(new_root, staged):
-        write_shard(new_root, staged, shard, _rows(staged, shard, source, reader, found))
-    joined = staged
-    if staged.state != "verified":
-        complete = complete_set(new_root, staged)
+    planned = _staged(record, source, matched, config.name, command)
+    joined = start_set(new_root, planned, logits.tokenizer_json())
+    for shard in unfinished_shards(new_root, joined):
+        write_shard(new_root, joined, shard, _rows(joined, shard, source, reader, matched))
+    if joined.state != "verified":
+        complete = complete_set(new_root, joined)
         joined = finish_set(new_root, complete, _scores(LogitSet(new_root, complete)))
-    return Joined(new_root, joined, *_report(source, found), _by_split(missing, record), _other_gold(source, found))
+    return Joined(new_root, joined, *_report(source, matched), _by_split(missing, record), _other_gold(source, matched))
 
 
-def _task_of(root: Path, record: DerivedRecord, config: JoinConfig) -> Task:
-    task = load_task(None if config.manifest else record.task.name, config.manifest)
+def _task_of(root: Path, record: SetRecord, config: JoinConfig) -> Task:
+    task = load_task(None if config.manifest else record.subject, config.manifest)
     targets = [make_target(task, "classification" if record.target.kind == "bins" else None)]
-    if task.name != record.task.name or task.is_pair != record.task.is_pair or record.target not in targets:
+    if task.name != record.subject or task.is_pair != record.is_pair or record.target not in targets:
         raise ConfigError(
-            f"{root}: its logits are of task {record.task.name!r} with {', '.join(record.target.names)}, "
+            f"{root}: its logits are of task {record.subject!r} with {', '.join(record.target.names)}, "
             f"not of {task.name!r} as its manifest here describes it"
         )
     return task
 
 
-def _keys(source: Source, record: DerivedRecord) -> pa.Table:
+def _keys(source: Source, record: SetRecord) -> pa.Table:
     """Key, text hash and gold of every row of one's own."""
     parts = []
     for split, rows in source.splits.items():
@@ -144,21 +132,21 @@ def _keys(source: Source, record: DerivedRecord) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _look_up(root: Path, record: DerivedRecord, mine: pa.Table) -> tuple[pa.Table, pa.Table]:
+def _look_up(root: Path, record: SetRecord, keys: pa.Table) -> tuple[pa.Table, pa.Table]:
     files = [root / shard.path for shard in record.shards]
     with open_files({"theirs": files}) as connection:
-        connection.register("mine", mine)
-        return to_arrow(select(connection, FOUND)), to_arrow(select(connection, MISSING))
+        connection.register("mine", keys)
+        return to_arrow(select(connection, MATCHED)), to_arrow(select(connection, MISSING))
 
 
-def _staged(record: DerivedRecord, source: Source, found: pa.Table, name: str, command: str) -> ExamplesRecord:
+def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, command: str) -> SetRecord:
     """The set as the teacher would have given it; one that has gaps says so, in its fingerprint too."""
     absent = {
-        split: rows.num_rows - pc.sum(pc.equal(found.column("split"), split)).as_py()
+        split: rows.num_rows - pc.sum(pc.equal(matched.column("split"), split)).as_py()
         for split, rows in source.splits.items()
     }
     splits = {
-        split: PartialSplit(
+        split: SplitRecord(
             rows=rows.num_rows,
             expected_rows=record.splits[split].expected_rows,
             rows_sha256=rows_sha256(rows),
@@ -166,91 +154,79 @@ def _staged(record: DerivedRecord, source: Source, found: pa.Table, name: str, c
         )
         for split, rows in source.splits.items()
     }
-    kept = {
+    settings = {
         key: value
         for key, value in record.settings.items()
         if key != TEXT_SETTING and not key.startswith(("augment.", "source."))
     }
-    settings = kept | {f"source.{split}": described.rows_sha256 for split, described in splits.items()}
-    has_gaps = any(absent.values())
-    if has_gaps:
+    settings |= {f"source.{split}": described.rows_sha256 for split, described in splits.items()}
+    if any(absent.values()):
         settings["joined"] = record.fingerprint
     order = [split for split in dict.fromkeys(shard.split for shard in record.shards) if split in source.splits]
-    shards = [shard for split in order for shard in _shards(record, split, splits[split].rows)]
-    values = {name: getattr(record, name) for name in ExamplesRecord.model_fields} | {
-        "name": name,
-        "state": "staged",
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
-        "source": source.description,
-        "settings": settings,
-        "fingerprint": fingerprint(settings),
-        "scores": {},
-        "notes": (
-            *source.warnings,
-            f"logits joined from a set without text, made by: {record.command}",
-        ),
-    }
-    if has_gaps:
-        return DerivedRecord(**values | {"format_version": 4, "splits": splits, "shards": _shared(shards)})
-    whole = {split: SplitRecord(**described.model_dump(exclude={"absent"})) for split, described in splits.items()}
-    return ExamplesRecord(**values | {"format_version": 1, "splits": whole, "shards": tuple(shards)})
+    return staged(
+        settings,
+        command,
+        base=record,
+        name=name,
+        source=source.description,
+        splits=splits,
+        shards=tuple(shard for split in order for shard in _shards(record, split, splits[split].rows)),
+        notes=(*source.warnings, f"logits joined from a set without text, made by: {record.command}"),
+        has_text=True,
+        augmentation=None,
+    )
 
 
-def _shards(record: DerivedRecord, split: str, num_rows: int) -> list[Shard]:
+def _shards(record: SetRecord, split: str, num_rows: int) -> list[Shard]:
     """The ranges of the set's own shards if they fit, else about as many."""
     if num_rows == record.splits[split].rows:
-        return [Shard(**s.model_dump(include=PLACE)) for s in record.shards_of(split)]
+        return [shard.unmeasured() for shard in record.shards_of(split)]
     return plan_shards(split, num_rows, max(1, -(-num_rows // len(record.shards_of(split)))))
 
 
-def _shared(shards: Sequence[Shard]) -> tuple[SharedShard, ...]:
-    return tuple(SharedShard(**shard.model_dump()) for shard in shards)
-
-
-def _rows(record: ExamplesRecord, shard: Shard, source: Source, reader: TextReader, found: pa.Table) -> pa.Table:
+def _rows(record: SetRecord, shard: Shard, source: Source, reader: TextReader, matched: pa.Table) -> pa.Table:
     """The rows of a shard: texts, ids and gold of one's own, logits of the set."""
-    own = found.filter(
+    in_shard = matched.filter(
         pc.and_(
-            pc.equal(found.column("split"), shard.split),
+            pc.equal(matched.column("split"), shard.split),
             pc.and_(
-                pc.greater_equal(found.column("source_row"), shard.start),
-                pc.less(found.column("source_row"), shard.stop),
+                pc.greater_equal(matched.column("source_row"), shard.start),
+                pc.less(matched.column("source_row"), shard.stop),
             ),
         )
     )
-    rows = source.splits[shard.split].take(own.column("source_row"))
+    rows = source.splits[shard.split].take(in_shard.column("source_row"))
     rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
     rows = rows.append_column("origin", pa.repeat(pa.scalar("original"), rows.num_rows))
     inputs = reader.tokenize(*sentences(rows), record.max_seq_length)
     hashes = text_hashes(rows, record.tokenizer.sha256)
-    return shard_table(record, shard, rows, hashes, inputs, logits_of(own, record.target.num_logits))
+    return shard_table(record, shard, rows, hashes, inputs, logits_of(in_shard, record.target.num_logits))
 
 
 def _scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:
     record = logit_set.record
-    return {split: score_logits(record.task.metrics, record.target, *logit_set.gold(split)) for split in record.splits}
+    return {split: score_logits(record.metrics, record.target, *logit_set.gold(split)) for split in record.splits}
 
 
-def _report(source: Source, found: pa.Table) -> tuple[dict[str, int], dict[str, list[int]]]:
-    matched, extra = {}, {}
+def _report(source: Source, matched: pa.Table) -> tuple[dict[str, int], dict[str, list[int]]]:
+    counts, extra = {}, {}
     for split, rows in source.splits.items():
-        own = found.filter(pc.equal(found.column("split"), split)).column("source_row").to_numpy()
-        matched[split] = len(own)
-        extra[split] = np.setdiff1d(np.arange(rows.num_rows), own).tolist()
-    return matched, extra
+        source_rows = matched.filter(pc.equal(matched.column("split"), split)).column("source_row").to_numpy()
+        counts[split] = len(source_rows)
+        extra[split] = np.setdiff1d(np.arange(rows.num_rows), source_rows).tolist()
+    return counts, extra
 
 
-def _by_split(missing: pa.Table, record: DerivedRecord) -> dict[str, list[tuple[int, int]]]:
+def _by_split(missing: pa.Table, record: SetRecord) -> dict[str, list[tuple[int, int]]]:
     keys: dict[str, list[tuple[int, int]]] = {split: [] for split in record.splits}
     for row in missing.to_pylist():
         keys[row["split"]].append((row["source_row"], row["variant"]))
     return keys
 
 
-def _other_gold(source: Source, found: pa.Table) -> dict[str, list[int]]:
+def _other_gold(source: Source, matched: pa.Table) -> dict[str, list[int]]:
     """Rows whose text has another gold in the set than here; variants have none."""
-    other = found.filter(found.column("other_gold"))
+    other = matched.filter(matched.column("other_gold"))
     return {
         split: other.filter(pc.equal(other.column("split"), split)).column("source_row").to_pylist()
         for split in source.splits

@@ -16,17 +16,9 @@ from filelock import FileLock, Timeout
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import link_or_copy, make_folder, require_space
+from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import load_set_tokenizer
-from pipeline.logit_set.record import (
-    FILE_NAME,
-    MAX_RECORD_BYTES,
-    TOKENIZER_FILE,
-    SetRecord,
-    Shard,
-    TokensRecord,
-    parse_set_record,
-    read_set_record,
-)
+from pipeline.logit_set.record import FILE_NAME, MAX_RECORD_BYTES, SetRecord, parse_set_record, read_set_record
 from pipeline.logit_set.verify import check_bytes
 from pipeline.logit_set.writer import finish_set
 from pipeline.query.catalog import CATALOG_FILE
@@ -35,10 +27,8 @@ from pipeline.sharing.config import PullConfig
 from pipeline.sharing.files import all_at_once, other_files
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
-from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
-HEADER_BYTES = 2**20
 RESERVED = {CATALOG_FILE, "augmented"}  # what else lies in a store
 
 
@@ -84,7 +74,7 @@ def _is_whole(root: Path, record: SetRecord) -> bool:
 
 
 def _pull(config: PullConfig, place: Place, record: SetRecord, root: Path) -> Pulled:
-    require_space(config.store, record.num_bytes + sum(_most_bytes(name, record) for name in other_files(record)))
+    require_space(config.store, record.num_bytes + sum(other_files(record).values()))
     staging = config.store / FOLDER / root.name
     make_folder(staging / record.shards[0].folder)
     fetched = _fetch_all(place, record, staging, root)
@@ -146,7 +136,7 @@ def _fetch_all(place: Place, record: SetRecord, staging: Path, root: Path) -> li
             raise IntegrityError(f"{place.url}/{shard.path}: its SHA-256 is not the one in distill.json")
 
     transfers: list[Callable[[], object]] = [partial(fetch, shard) for shard in missing]
-    transfers += [partial(place.fetch, name, staging / name, _most_bytes(name, record)) for name in others]
+    transfers += [partial(place.fetch, name, staging / name, most_bytes) for name, most_bytes in others.items()]
     all_at_once(f"from {place.url}", transfers)
     return [*(shard.path for shard in missing), *others]
 
@@ -168,14 +158,6 @@ def _is_here(shard: Shard, staging: Path, root: Path) -> bool:
         link_or_copy(root / shard.path, staging / shard.path)
         return True
     return False
-
-
-def _most_bytes(name: str, record: SetRecord) -> int:
-    """How large a file may be that the record gives no size of."""
-    if name == TOKENIZER_FILE:
-        return MAX_TOKENIZER_BYTES
-    assert isinstance(record, TokensRecord)
-    return 4 * record.codec.vocabulary_size * ((record.codec.hidden_size or 0) + 1) + HEADER_BYTES
 
 
 def _put_in_place(staging: Path, root: Path) -> None:

@@ -22,13 +22,12 @@ from pipeline.logit_set.record import (
     FILE_NAME,
     MAX_RECORD_BYTES,
     TOKENIZER_FILE,
-    ExamplesRecord,
     SetRecord,
-    has_text,
     parse_set_record,
     read_set_record,
     to_json,
 )
+from pipeline.logit_set.rows import ROWS
 from pipeline.sharing import hub
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.files import CARD_FILE, SetFile, all_at_once, files_of
@@ -37,7 +36,7 @@ from pipeline.sharing.text_free import without_text
 
 JOURNAL = "distill.push.json"
 SMALL_BYTES = 2**20  # to be looked at rather than sent again
-FileHashes = dict[str, str]  # by path inside the set
+FileHashes = dict[str, str]  # SHA-256 by path inside the set
 
 
 class Journal(BaseModel):
@@ -71,8 +70,8 @@ def push(config: PushConfig) -> Pushed:
         raise IntegrityError(f"{root}: state {record.state!r}; only verified sets are pushed, see `distill verify`")
     source = without_text(root, record) if config.without_text else nullcontext((root, record))
     with source as (folder, sent):
-        if has_text(sent) and not is_open(sent.licence):
-            advice = ", or leave them out with --without-text" if isinstance(sent, ExamplesRecord) else ""
+        if sent.has_text and not is_open(sent.licence):
+            advice = ", or leave them out with --without-text" if ROWS[sent.rows].may_lack_text else ""
             console.warn(
                 f"{root}: whether its texts may be passed on is unclear (licence: {sent.licence}); make sure that they "
                 f"may{advice}"
@@ -87,14 +86,14 @@ def push(config: PushConfig) -> Pushed:
 
 
 def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: bool) -> list[str]:
-    there = place.read(FILE_NAME, MAX_RECORD_BYTES)
+    content = place.read(FILE_NAME, MAX_RECORD_BYTES)
     journal = _read_journal(place)
-    if there is None and journal is None:
+    if content is None and journal is None:
         _require_empty(place, record)
-    old = _other_set(place, there, record, replace) if there else None
+    old = _other_set(place, content, record, replace) if content else None
     known = _known(place, old, journal, files)
     missing = [name for name in files if name not in known]
-    if not missing and journal is None and there == to_json(record).encode():
+    if not missing and journal is None and content == to_json(record).encode():
         return []
     before = {shard.path for shard in old.shards} if old else set()
     obsolete = (before | set(journal.obsolete if journal else ())) - files.keys()
@@ -110,7 +109,7 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
         note(name)
 
     note()
-    if there and (before & set(missing) or old is None):
+    if content and (before & set(missing) or old is None):
         place.remove(FILE_NAME)  # rather no set for a while than one that is half old, half new
     all_at_once(f"to {place.url}", [partial(send, name) for name in missing])
     place.write(FILE_NAME, to_json(record).encode())
@@ -141,10 +140,10 @@ def _read_journal(place: Place) -> Journal | None:
         return Journal()
 
 
-def _other_set(place: Place, there: bytes, record: SetRecord, replace: bool) -> SetRecord | None:
+def _other_set(place: Place, content: bytes, record: SetRecord, replace: bool) -> SetRecord | None:
     """The set at the destination; None if it cannot be read and shall be replaced."""
     try:
-        old = parse_set_record(there, f"{place.url}/{FILE_NAME}")
+        old = parse_set_record(content, f"{place.url}/{FILE_NAME}")
     except DistillError:
         if replace:
             return None

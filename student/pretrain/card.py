@@ -4,13 +4,13 @@ from importlib.resources import files
 
 import yaml
 
-from pipeline.logit_set.record import TokensRecord
+from pipeline.logit_set.record import SetRecord
 from pipeline.training.run_record import RunRecord
 from student.model.architecture import embedding_summary, used_summary
 from student.pretrain.model import MlmStudent
 
 
-def card_text(student: MlmStudent, record: TokensRecord, run_record: RunRecord) -> str:
+def card_text(student: MlmStudent, record: SetRecord, run_record: RunRecord) -> str:
     """Fills the template from the student, the set it was pretrained on, and the record of its run."""
     template = files("student.pretrain").joinpath("card.md").read_text(encoding="utf-8")
     front_matter = {
@@ -24,7 +24,7 @@ def card_text(student: MlmStudent, record: TokensRecord, run_record: RunRecord) 
     lines = ["| held out | student |", "|---|---|", *(f"| {name} | {value:.4f} |" for name, value in scores.items())]
     values = {
         "front_matter": yaml.safe_dump(front_matter, sort_keys=False).strip(),
-        "corpus": record.corpus.name,
+        "corpus": record.subject,
         "teacher": record.teacher.name,
         "embedding": f"{embedding_summary(student.config)}; {used_summary(student.config)}",
         "num_outputs": f"{student.config.num_outputs:,}",

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from pipeline.arrays import Ragged
-from pipeline.logit_set.record import TokensShard
+from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.token_reader import Group, TokenSet
 from pipeline.logit_set.tokens import MaskedRows, split_table
 from pipeline.training.steps import batch_of, num_rounds, shuffled_batches
@@ -124,7 +124,7 @@ class Stream:
         return pools
 
     def _read(self, groups: list[Group]) -> Pool:
-        new: dict[str, TokensShard] = {shard.path: shard for shard, _ in groups if shard.path not in self._checked}
+        new: dict[str, Shard] = {shard.path: shard for shard, _ in groups if shard.path not in self._checked}
         self._set.check_shards(list(new.values()))
         self._checked |= new.keys()
         return read_pool(self._set, groups)

@@ -8,7 +8,6 @@ from torch.nn import functional
 
 from pipeline.device import has_fast_bf16
 from pipeline.errors import FingerprintMismatchError
-from pipeline.logit_set.codecs import CODECS
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.training.run_record import RUN_RECORD, read_run_record
@@ -52,7 +51,7 @@ def evaluate_mlm(student: MlmStudent, token_set: TokenSet, split: str) -> dict[s
     """
     student.eval()
     codec, decoder = token_set.record.codec, token_set.decoder()
-    temperature = codec.temperature or 1.0
+    temperature = codec.temperature_kept
     dtype = torch.bfloat16 if has_fast_bf16() else torch.float32
     weight_VF = student.head.weight.to(dtype)
     right, gold, soft, positions = 0, 0.0, 0.0, 0
@@ -63,7 +62,7 @@ def evaluate_mlm(student: MlmStudent, token_set: TokenSet, split: str) -> dict[s
             part = slice(low, low + CHUNK)
             logits_PV = (features_PF[part].to(dtype) @ weight_VF.T).float() + student.head.bias
             columns = {name: column[part] for name, column in batch.predictions.items()}
-            teacher = CODECS[codec.name].decode(codec, columns, temperature, decoder)
+            teacher = codec.decode(columns, temperature, decoder)
             right += int((logits_PV.argmax(dim=1) == target_P[part]).sum())
             gold += float(functional.cross_entropy(logits_PV, target_P[part], reduction="sum"))
             soft += float(cross_entropy(logits_PV / temperature, [(1, teacher.to(student.device))])[0].sum())

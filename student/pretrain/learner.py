@@ -10,7 +10,7 @@ from accelerate import PartialState
 from accelerate.utils import reduce
 
 from pipeline.device import has_fast_bf16, to_device
-from pipeline.logit_set.codecs import CODECS, Decoder, Distribution
+from pipeline.logit_set.codecs import Decoder, Distribution
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.training.loop import Learner
 from pipeline.training.run_record import Metrics
@@ -115,7 +115,7 @@ def stored_teacher(token_set: TokenSet, decoder: Decoder | None, batch: MaskedBa
 
     def teacher_of(part: slice) -> Distribution:
         columns = {name: column[part] for name, column in batch.predictions.items()}
-        return CODECS[codec.name].decode(codec, columns, temperature, decoder)
+        return codec.decode(columns, temperature, decoder)
 
     return teacher_of
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError, raise_all
-from pipeline.logit_set.record import TokensRecord
+from pipeline.logit_set.record import SetRecord
 from student.config import PretrainConfig
 from student.model.architecture import EncoderConfig, read_config, size_problems
 from student.model.encoders import ENCODERS
@@ -79,7 +79,7 @@ class MlmStudent(nn.Module):
         return student
 
 
-def design_mlm(flags: PretrainConfig, record: TokensRecord) -> MlmConfig:
+def design_mlm(flags: PretrainConfig, record: SetRecord) -> MlmConfig:
     """The architecture that the flags ask for, for a set of tokens.
 
     Raises:
@@ -88,7 +88,7 @@ def design_mlm(flags: PretrainConfig, record: TokensRecord) -> MlmConfig:
     raise_all(ConfigError, "wrong flags", size_problems(flags))
     encoder: dict[str, Any] = ENCODERS[flags.embedding].parameters(flags)
     return MlmConfig(
-        corpus=record.corpus.name,
+        corpus=record.subject,
         num_outputs=record.codec.vocabulary_size,
         vocabulary_size=record.tokenizer.vocabulary_size,
         pad_id=record.tokenizer.pad_id,

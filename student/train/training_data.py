@@ -91,11 +91,11 @@ def task_facts(logit_set: LogitSet) -> Facts:
     record = logit_set.record
     tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
     return {
-        "task": record.task.name,
+        "task": record.subject,
         "target": record.target,
-        "metrics": record.task.metrics,
-        "is_pair": record.task.is_pair,
-        "special_ids": special_ids(tokenizer) if record.task.is_pair else None,
+        "metrics": record.metrics,
+        "is_pair": record.is_pair,
+        "special_ids": special_ids(tokenizer) if record.is_pair else None,
         "vocabulary_size": record.tokenizer.vocabulary_size,
         "pad_id": record.tokenizer.pad_id,
         "tokenizer_sha256": record.tokenizer.sha256,

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipeline.arrays import Floats, Ints
 from pipeline.logit_set.examples import text_hashes
-from pipeline.logit_set.record import ExamplesRecord
+from pipeline.logit_set.record import SetRecord
 from pipeline.sources import Source, sentences
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.rows import source_rows
@@ -54,7 +54,7 @@ class Known:
         return np.where(self.hash_K[place_N] == hash_N, place_N, -1)
 
 
-def hashes_by_shard(source: Source, record: ExamplesRecord) -> list[TextHashes]:
+def hashes_by_shard(source: Source, record: SetRecord) -> list[TextHashes]:
     """The text hashes of the source rows of each shard; 16 bytes a row."""
     sha256 = record.tokenizer.sha256
     return [np.array(text_hashes(source_rows(source, shard), sha256), dtype=HASH) for shard in record.shards]
@@ -63,7 +63,7 @@ def hashes_by_shard(source: Source, record: ExamplesRecord) -> list[TextHashes]:
 def logits_of_repeated(
     teacher: Teacher,
     source: Source,
-    record: ExamplesRecord,
+    record: SetRecord,
     hashes: Sequence[TextHashes],
     known: Known,
     max_tokens: int,

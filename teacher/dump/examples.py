@@ -18,8 +18,9 @@ from pipeline.arrays import Floats
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.examples import shard_table, text_hashes
+from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import ExamplesRecord, Scores, Shard
+from pipeline.logit_set.record import Scores, SetRecord
 from pipeline.logit_set.writer import write_shard
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.metrics import score_logits
@@ -43,7 +44,7 @@ from teacher.inference.precision import inference_mode, keep_head_in_float32
 PROBE_ROWS = 256
 
 
-def dump(config: DumpTask, command: str) -> ExamplesRecord | None:
+def dump(config: DumpTask, command: str) -> SetRecord | None:
     """Writes the logit set that ``config`` describes, or goes on with it.
 
     Args:
@@ -77,11 +78,11 @@ def dump(config: DumpTask, command: str) -> ExamplesRecord | None:
     if old is not None:
         planned = extended(planned, old, source, config.rows_per_shard)
 
-    def started(record: ExamplesRecord) -> None:
+    def started(record: SetRecord) -> None:
         if old is not None:
             take_over(root, record, old)
 
-    def write(record: ExamplesRecord, shards: list[Shard]) -> None:
+    def write(record: SetRecord, shards: list[Shard]) -> None:
         hashes = hashes_by_shard(source, record)
         known = answers(old, hashes) if old is not None else Known.empty(record.target.num_logits)
         with inference():
@@ -154,7 +155,7 @@ class _Part:
 
 def _write_shards(
     root: Path,
-    record: ExamplesRecord,
+    record: SetRecord,
     source: Rows,
     teacher: Teacher,
     shards: list[Shard],
@@ -182,7 +183,7 @@ def _write_shards(
         write_behind(map(ask, prefetched(map(read, shards))), write)
 
 
-def _teacher_scores(root: Path, record: ExamplesRecord, metrics: tuple[Metric, ...], is_stated: bool) -> Scores:
+def _teacher_scores(root: Path, record: SetRecord, metrics: tuple[Metric, ...], is_stated: bool) -> Scores:
     """The teacher's metrics per split, from what was stored; its label order is checked on every gold label."""
     scores = {}
     for split in record.splits:

@@ -1,39 +1,24 @@
 """The record of a set before its first shard: who speaks about what, under which settings, in which shards."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 
 import pyarrow.compute as pc
 
-from pipeline.logit_set.parts import (
-    AugmentationRecord,
-    Setting,
-    SplitRecord,
-    TaskRecord,
-    TeacherRecord,
-    TokenizerRecord,
-)
-from pipeline.logit_set.record import (
-    AugmentedRecord,
-    ExamplesRecord,
-    Shard,
-    fingerprint,
-)
+from pipeline.logit_set.parts import AugmentationRecord, Setting, Shard, SplitRecord, TaskRecord
+from pipeline.logit_set.record import SetRecord, staged
+from pipeline.logit_set.signals import Logits, Signals
 from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
-from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size
 from teacher.augment.folder import Variants
 from teacher.config import TRAIN, DumpTask
+from teacher.dump.records import LIBRARIES, teacher_record, tokenizer_record
 from teacher.inference.classifier import Teacher
-from teacher.inference.loaded import weights_sha256
 from teacher.inference.precision import head_settings
 
 # Fitted to the files of SST-2 (short sentences) and MRPC (long pairs); both are within 3 %.
 BYTES_PER_ROW = 25.0
 BYTES_PER_CHARACTER = 0.88
-LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers", "pyarrow")
 
 
 @dataclass(frozen=True)
@@ -74,20 +59,10 @@ def all_shards(source: Source, rows_per_shard: int, multiplier: float = 1) -> tu
 
 def staged_record(
     config: DumpTask, task: Task, source: Source, teacher: Teacher, variants: Variants | None, command: str
-) -> ExamplesRecord:
+) -> SetRecord:
     """Describes the set that these settings will give; its fingerprint covers all that decides rows and logits."""
-    tokenizer = TokenizerRecord(
-        sha256=tokenizer_sha256(teacher.tokenizer.to_str()),
-        vocabulary_size=vocabulary_size(teacher.tokenizer),
-        pad_id=pad_id(teacher.tokenizer),
-    )
-    speaker = TeacherRecord(
-        name=teacher.name,
-        revision=teacher.revision,
-        weights_sha256=weights_sha256(teacher.model),
-        num_parameters=teacher.num_parameters,
-        labels=teacher.labels,
-    )
+    tokenizer = tokenizer_record(teacher.tokenizer)
+    speaker = teacher_record(teacher, teacher.labels)
     splits = {
         split: SplitRecord(rows=rows.num_rows, expected_rows=task.splits[split], rows_sha256=rows_sha256(rows))
         for split, rows in source.splits.items()
@@ -105,28 +80,25 @@ def staged_record(
         **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
         **(_augment_settings(variants.record) if variants else {}),
     }
-    kind, own = (AugmentedRecord, {"augmentation": variants.record}) if variants else (ExamplesRecord, {})
-    return kind(
+    return staged(
+        settings,
+        command,
+        LIBRARIES,
         name=config.set_name(task.name),
-        state="staged",
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=command,
+        rows="examples",
+        signals=Signals(logits=Logits(target=teacher.target)),
         task=TaskRecord(
             name=task.name, version=task.version, is_pair=task.is_pair, metrics=task.metrics, licence=task.licence
         ),
-        target=teacher.target,
         teacher=speaker,
         tokenizer=tokenizer,
         max_seq_length=config.max_seq_length,
         precision=config.precision,
         source=source.description,
         splits=splits,
-        settings=settings,
-        fingerprint=fingerprint(settings),
         shards=all_shards(source, config.rows_per_shard, variants.record.multiplier if variants else 1),
         notes=tuple(source.warnings),
-        versions={name: version(name) for name in LIBRARIES},
-        **own,
+        augmentation=variants.record if variants else None,
     )
 
 

@@ -13,20 +13,12 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.errors import ConfigError, FingerprintMismatchError, setting_changes, short
 from pipeline.files import link_or_copy
-from pipeline.logit_set.examples import TEXT_HASH_BYTES, logits_of, text_hashes
-from pipeline.logit_set.parts import (
-    PartialSplit,
-    Version,
-)
+from pipeline.logit_set.examples import text_hashes
+from pipeline.logit_set.parts import Shard, Version
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
-from pipeline.logit_set.record import (
-    DerivedRecord,
-    ExamplesRecord,
-    Shard,
-    SharedShard,
-    augmentation_of,
-    lasting,
-)
+from pipeline.logit_set.record import SetRecord, changed, lasting
+from pipeline.logit_set.rows import TEXT_HASH_BYTES
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source
@@ -53,15 +45,15 @@ def open_old(config: DumpTask, root: Path) -> LogitSet | None:
     old = open_set(find_set(config.extend, config.store))
     if old.root.resolve() == root.resolve():
         raise ConfigError(f"--extend {config.extend}: the new version needs a --name of its own; the old one stays")
-    if any(isinstance(record, PartialSplit) and record.absent for record in old.record.splits.values()):
+    if any(described.absent for described in old.record.splits.values()):
         raise ConfigError(f"--extend {config.extend}: has rows without logits, so that it cannot be extended")
-    if augmentation_of(old.record) is not None:
+    if old.record.augmentation is not None:
         raise ConfigError(f"--extend {config.extend}: has variants of its rows, which cannot be extended")
     require_shards(old.root, old.record, old.record.shards)
     return old
 
 
-def extended(planned: ExamplesRecord, old: LogitSet, source: Source, rows_per_shard: int) -> ExamplesRecord:
+def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: int) -> SetRecord:
     """The plan of a set that takes over what it can of an old one.
 
     Args:
@@ -76,29 +68,24 @@ def extended(planned: ExamplesRecord, old: LogitSet, source: Source, rows_per_sh
     changes = setting_changes(lasting(old.record.settings), lasting(planned.settings), short)
     if changes:
         raise FingerprintMismatchError(f"{old.root} cannot be extended, it was made with other settings:\n{changes}")
-    shards: list[SharedShard] = []
+    shards: list[Shard] = []
     for split in dict.fromkeys(shard.split for shard in planned.shards):
         shared = _shared_shards(old, split, source.splits[split], planned.tokenizer.sha256)
         shards += [*shared, *_new_shards(shared, split, source.splits[split].num_rows, rows_per_shard)]
     if not any(shard.version for shard in shards):
         return planned
-    before = old.record.versions_before if isinstance(old.record, DerivedRecord) else ()
-    own = {
-        "format_version": 4,
-        "splits": {name: PartialSplit(**record.model_dump()) for name, record in planned.splits.items()},
-        "shards": tuple(shards),
-        "versions_before": (
-            *before,
-            Version(format_version=old.record.format_version, settings=old.record.settings),
-        ),
-        "notes": (*planned.notes, f"extends {old.record.name} ({old.record.fingerprint[:12]}…)"),
-    }
-    return DerivedRecord(**{name: getattr(planned, name) for name in ExamplesRecord.model_fields} | own)
+    earlier = Version(format_version=old.record.format_version, settings=old.record.settings)
+    return changed(
+        planned,
+        shards=tuple(shards),
+        versions_before=(*old.record.versions_before, earlier),
+        notes=(*planned.notes, f"extends {old.record.name} ({old.record.fingerprint[:12]}…)"),
+    )
 
 
-def take_over(root: Path, record: ExamplesRecord, old: LogitSet) -> None:
+def take_over(root: Path, record: SetRecord, old: LogitSet) -> None:
     """Puts the shared files into the new set, as links where the file system has them."""
-    paths = [shard.path for shard in record.shards if isinstance(shard, SharedShard) and shard.version]
+    paths = [shard.path for shard in record.shards if shard.version]
     for path in paths:
         link_or_copy(old.root / path, root / path)
     if paths:
@@ -117,37 +104,42 @@ def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
     return Known.of(table.column("text_hash").to_pylist(), logits_of(table, old.record.target.num_logits))
 
 
-def _shared_shards(old: LogitSet, split: str, rows: pa.Table, tokenizer_sha256: str) -> list[SharedShard]:
+def _shared_shards(old: LogitSet, split: str, rows: pa.Table, tokenizer_sha256: str) -> list[Shard]:
     """The first files of a split, as far as they hold what the new rows hold at the same places."""
     shared = []
     for shard in old.record.shards_of(split) if split in old.record.splits else []:
         if shard.stop > rows.num_rows or not _is_same(old, shard, rows, tokenizer_sha256):
             break
-        version = shard.version if isinstance(shard, SharedShard) and shard.version else old.record.fingerprint
-        shared.append(SharedShard(**shard.unmeasured().model_dump() | {"version": version}))
+        version = shard.version or old.record.fingerprint
+        shared.append(shard.unmeasured().model_copy(update={"version": version}))
     return shared
 
 
 def _is_same(old: LogitSet, shard: Shard, rows: pa.Table, tokenizer_sha256: str) -> bool:
-    there = old.read_shard(shard, ["source_row", "text_hash", "label", "score"])
+    stored = old.read_shard(shard, ["source_row", "text_hash", "label", "score"])
     new = rows.slice(shard.start, shard.stop - shard.start)
     return (
-        np.array_equal(there.column("source_row"), new.column("source_row"))
-        and there.column("text_hash").to_pylist() == text_hashes(new, tokenizer_sha256)
-        and there.column("label").equals(new.column("label"))
-        and there.column("score").equals(new.column("score"))
+        np.array_equal(stored.column("source_row"), new.column("source_row"))
+        and stored.column("text_hash").to_pylist() == text_hashes(new, tokenizer_sha256)
+        and stored.column("label").equals(new.column("label"))
+        and stored.column("score").equals(new.column("score"))
     )
 
 
-def _new_shards(shared: list[SharedShard], split: str, num_rows: int, rows_per_shard: int) -> list[SharedShard]:
+def _new_shards(shared: list[Shard], split: str, num_rows: int, rows_per_shard: int) -> list[Shard]:
     """Files for the rows after the shared ones, numbered on."""
     first, start = len(shared), shared[-1].stop if shared else 0
     if shared and start == num_rows:
         return []
     planned = plan_shards(split, num_rows - start, rows_per_shard)
     return [
-        SharedShard(
-            split=split, index=first + s.index, count=first + s.count, start=start + s.start, stop=start + s.stop
+        s.model_copy(
+            update={
+                "index": first + s.index,
+                "count": first + s.count,
+                "start": start + s.start,
+                "stop": start + s.stop,
+            }
         )
         for s in planned
     ]

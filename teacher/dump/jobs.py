@@ -12,7 +12,8 @@ from pathlib import Path
 from accelerate import PartialState
 
 from pipeline import console
-from pipeline.logit_set.record import M, Scores, SetRecord, Shard, read_kind
+from pipeline.logit_set.parts import RowsName, Shard
+from pipeline.logit_set.record import Scores, SetRecord, read_record_of
 from pipeline.logit_set.writer import complete_set, finish_set, reopen_set, start_set, unfinished_shards
 
 
@@ -26,14 +27,14 @@ class Job:
 
 def write_set(
     root: Path,
-    planned: M,
+    planned: SetRecord,
     tokenizer_json: str,
-    write: Callable[[M, list[Shard]], None],
-    scores: Callable[[M], Scores],
+    write: Callable[[SetRecord, list[Shard]], None],
+    scores: Callable[[SetRecord], Scores],
     job: Job,
     state: PartialState,
-    started: Callable[[M], None] = lambda record: None,
-) -> M | None:
+    started: Callable[[SetRecord], None] = lambda record: None,
+) -> SetRecord | None:
     """Writes this process's share of a set, and finishes the set if that was the last of it.
 
     Args:
@@ -61,7 +62,7 @@ def write_set(
     state.wait_for_everyone()
     if not state.is_main_process:
         return None
-    return finish(root, type(planned), scores)
+    return finish(root, planned.rows, scores)
 
 
 def my_shards(root: Path, record: SetRecord, job: Job, state: PartialState) -> list[Shard]:
@@ -78,18 +79,18 @@ def my_shards(root: Path, record: SetRecord, job: Job, state: PartialState) -> l
     return todo[state.process_index :: state.num_processes]
 
 
-def finish(root: Path, kind: type[M], scores: Callable[[M], Scores]) -> M:
+def finish(root: Path, rows: RowsName, scores: Callable[[SetRecord], Scores]) -> SetRecord:
     """Completes and verifies a set once all its shards are there.
 
     Args:
         root: the set.
-        kind: of its record.
+        rows: their kind.
         scores: the teacher's metrics per split, from the complete set.
 
     Returns:
         The record: ``verified``, or ``staged`` while shards are missing.
     """
-    record = read_kind(root, kind, "another set has taken its place")
+    record = read_record_of(root, rows, "another set has taken its place")
     missing = unfinished_shards(root, record)
     if missing:
         console.note(f"{len(missing)} of {len(record.shards)} shards are left to other jobs")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.logit_set.record import Shard
+from pipeline.logit_set.parts import Shard
 from pipeline.sources import Source
 from teacher.augment.folder import Variants
 from teacher.config import TRAIN

@@ -15,9 +15,9 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
-from pipeline.logit_set.codecs import Predictions
-from pipeline.logit_set.parts import Codec
-from pipeline.logit_set.record import Scores, Shard, TokensRecord, TokensShard
+from pipeline.logit_set.codecs import Codec, Predictions
+from pipeline.logit_set.parts import Shard
+from pipeline.logit_set.record import Scores, SetRecord
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
 from pipeline.logit_set.writer import write_decoder, write_tokens_shard
@@ -35,7 +35,7 @@ from teacher.inference.precision import inference_mode
 PROBE_DOCUMENTS = 8
 
 
-def dump_mlm(config: DumpCorpus, command: str) -> TokensRecord | None:
+def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
     """Writes the set of tokens that ``config`` describes, or goes on with it.
 
     Args:
@@ -67,17 +67,17 @@ def dump_mlm(config: DumpCorpus, command: str) -> TokensRecord | None:
         _probe(text, lm, plan)
     planned = staged_record(config, text, lm, plan, codec, command)
 
-    def started(_: TokensRecord) -> None:
-        if codec.name == "hidden" and state.is_main_process:
+    def started(_: SetRecord) -> None:
+        if codec.needs_decoder and state.is_main_process:
             with inference():
                 write_decoder(root, decoder_of(lm))
 
-    def write(record: TokensRecord, shards: list[Shard]) -> None:
+    def write(record: SetRecord, shards: list[Shard]) -> None:
         with inference():
             own_shards = [shard for shard in record.shards if shard in shards]
             _write_shards(root, record, text, lm, plan, own_shards, max_tokens)
 
-    def scores(record: TokensRecord) -> Scores:
+    def scores(record: SetRecord) -> Scores:
         return TokenSet(root, record).scores()
 
     job = Job(config.shard_index, config.num_shards)
@@ -116,11 +116,11 @@ def _check_finite(lm: MaskedLm, logits_PV: torch.Tensor, document: int) -> None:
 
 def _write_shards(
     root: Path,
-    record: TokensRecord,
+    record: SetRecord,
     text: Text,
     lm: MaskedLm,
     plan: MaskingPlan,
-    shards: list[TokensShard],
+    shards: list[Shard],
     max_tokens: int,
 ) -> None:
     done = ""
@@ -137,8 +137,8 @@ def _write_shards(
 
 
 def _groups(
-    record: TokensRecord,
-    shard: TokensShard,
+    record: SetRecord,
+    shard: Shard,
     text: Text,
     lm: MaskedLm,
     plan: MaskingPlan,

@@ -2,49 +2,34 @@
 
 import hashlib
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 
 import numpy as np
 
-from pipeline.logit_set.codecs import CODECS
-from pipeline.logit_set.parts import (
-    Codec,
-    CorpusRecord,
-    MaskingRecord,
-    Setting,
-    SplitRecord,
-    TeacherRecord,
-    TokenizerRecord,
-)
-from pipeline.logit_set.record import (
-    TokensRecord,
-    TokensShard,
-    fingerprint,
-)
+from pipeline.logit_set.codecs import AnyCodec, Codec
+from pipeline.logit_set.parts import CorpusRecord, MaskingRecord, Setting, Shard, SplitRecord
+from pipeline.logit_set.record import SetRecord, staged
+from pipeline.logit_set.signals import Mlm, Signals
 from pipeline.logit_set.writer import plan_shards
-from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan, mask
 from teacher.corpus.text import SPLITS, VALIDATION, Text
-from teacher.dump.examples_record import LIBRARIES
-from teacher.inference.loaded import weights_sha256
+from teacher.dump.records import LIBRARIES, teacher_record, tokenizer_record
 from teacher.inference.masked_lm import MaskedLm, MlmTokenizer
 
 
-def all_shards(text: Text, rows_per_shard: int) -> tuple[TokensShard, ...]:
+def all_shards(text: Text, rows_per_shard: int) -> tuple[Shard, ...]:
     """Ranges of documents for both splits, validation first, so that what is wrong with a teacher shows early."""
     shards = []
     for split in SPLITS:
         documents = rows_per_shard * (text.config.validation_every if split == VALIDATION else 1)
-        planned = plan_shards(split, text.documents.num_documents, documents)
-        shards += [TokensShard(**shard.model_dump()) for shard in planned]
+        shards += plan_shards(split, text.documents.num_documents, documents, "tokens")
     return tuple(shards)
 
 
 def staged_record(
-    config: DumpCorpus, text: Text, lm: MaskedLm, plan: MaskingPlan, codec: Codec, command: str
-) -> TokensRecord:
+    config: DumpCorpus, text: Text, lm: MaskedLm, plan: MaskingPlan, codec: AnyCodec, command: str
+) -> SetRecord:
     """Describes the set that these settings will give; its fingerprint covers all that decides its content."""
     corpus = CorpusRecord(
         name=text.corpus.name,
@@ -62,18 +47,8 @@ def staged_record(
         seed=config.seed,
         mask_id=lm.tokens.mask_id,
     )
-    teacher = TeacherRecord(
-        name=lm.name,
-        revision=lm.revision,
-        weights_sha256=weights_sha256(lm.model),
-        num_parameters=sum(p.numel() for p in lm.model.parameters()),
-        labels=(),
-    )
-    tokenizer = TokenizerRecord(
-        sha256=tokenizer_sha256(lm.tokens.tokenizer.to_str()),
-        vocabulary_size=vocabulary_size(lm.tokens.tokenizer),
-        pad_id=pad_id(lm.tokens.tokenizer),
-    )
+    teacher = teacher_record(lm)
+    tokenizer = tokenizer_record(lm.tokens.tokenizer)
     documents = text.documents
     settings: dict[str, Setting] = {
         "signal": "mlm",
@@ -88,25 +63,23 @@ def staged_record(
         "masking.weights": hashlib.sha256(plan.weight_V.tobytes()).hexdigest(),
         "codec": str(codec),
     }
-    record = SplitRecord(rows=documents.num_documents, expected_rows=None, rows_sha256=documents.sha256)
-    return TokensRecord(
+    described = SplitRecord(rows=documents.num_documents, rows_sha256=documents.sha256)
+    return staged(
+        settings,
+        command,
+        (*LIBRARIES, "sentencex"),
         name=config.set_name(text.corpus.name),
-        state="staged",
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=command,
+        rows="tokens",
+        signals=Signals(mlm=Mlm(codec=codec)),
         corpus=corpus,
         masking=masking,
-        codec=codec,
         teacher=teacher,
         tokenizer=tokenizer,
         max_seq_length=config.max_seq_length,
         precision=config.precision,
         source=documents.description,
-        splits=dict.fromkeys(SPLITS, record),
-        settings=settings,
-        fingerprint=fingerprint(settings),
+        splits=dict.fromkeys(SPLITS, described),
         shards=all_shards(text, config.rows_per_shard),
-        versions={name: version(name) for name in (*LIBRARIES, "sentencex")},
     )
 
 
@@ -125,7 +98,7 @@ class Size:
 
     def num_bytes(self, codec: Codec) -> float:
         """About how large a set with this codec will be."""
-        return self.tokens * BYTES_PER_TOKEN + self.positions * CODECS[codec.name].num_bytes(codec)
+        return self.tokens * BYTES_PER_TOKEN + self.positions * codec.num_bytes()
 
 
 def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:

@@ -9,7 +9,11 @@ from tokenizers.models import WordLevel
 from transformers import BertConfig, BertForMaskedLM
 
 from pipeline.arrays import Ragged
-from pipeline.logit_set.parts import Codec
+from pipeline.logit_set.codecs import Codec
+from pipeline.logit_set.codecs.dense import DenseCodec
+from pipeline.logit_set.codecs.hidden import HiddenCodec
+from pipeline.logit_set.codecs.sampled import SampledCodec
+from pipeline.logit_set.codecs.topk import TopKCodec
 from pipeline.logit_set.tokens import MaskedRows, no_statistics, tokens_table
 from teacher.corpus.masking import MaskingPlan, mask, uniform_weights
 from teacher.corpus.sequences import Sequences
@@ -20,10 +24,10 @@ from teacher.inference.precision import inference_mode
 
 ROWS, VOCABULARY, HIDDEN, MAX_TOKENS = 512, 30522, 384, 2048
 CODECS = (
-    Codec(name="sampled", vocabulary_size=VOCABULARY, num_samples=50, temperature=1.0),
-    Codec(name="topk", vocabulary_size=VOCABULARY, top_k=50),
-    Codec(name="hidden", vocabulary_size=VOCABULARY, hidden_size=HIDDEN),
-    Codec(name="dense", vocabulary_size=VOCABULARY),
+    SampledCodec(vocabulary_size=VOCABULARY, num_samples=50, temperature=1.0),
+    TopKCodec(vocabulary_size=VOCABULARY, top_k=50),
+    HiddenCodec(vocabulary_size=VOCABULARY, hidden_size=HIDDEN),
+    DenseCodec(vocabulary_size=VOCABULARY),
 )
 
 

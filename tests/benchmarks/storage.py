@@ -18,19 +18,22 @@ import pyarrow.parquet as pq
 
 from pipeline import console
 from pipeline.arrays import Floats64, Ints, Ragged
-from pipeline.logit_set.codecs import CODECS
 from pipeline.logit_set.codecs.common import lists
-from pipeline.logit_set.examples import TEXT_COLUMNS, examples_schema, write_examples
-from pipeline.logit_set.parts import Codec
+from pipeline.logit_set.codecs.topk import TopKCodec
+from pipeline.logit_set.examples import write_examples
+from pipeline.logit_set.rows import TEXT_COLUMNS, example_columns
+from pipeline.logit_set.signals import Logits
 from pipeline.logit_set.token_reader import open_tokens
 from pipeline.logit_set.tokens import MaskedRows, no_statistics, read_statistics, rows_per_group, tokens_table
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_tokens_shard
+from pipeline.tasks.target import Target
 from student.pretrain.data import Stream
 from tests.helpers.token_sets import record_of, word_tokenizer
 
 ROWS, POSITIONS, CLASSES, VOCABULARY, TOP_K, BATCH = 1_000_000, 200_000, 3, 30522, 64, 256
 POSITIONS_PER_ROW = 4
-CODEC = Codec(name="topk", vocabulary_size=VOCABULARY, top_k=TOP_K)
+CODEC = TopKCodec(vocabulary_size=VOCABULARY, top_k=TOP_K)
+TARGET = Target(kind="classes", names=tuple(f"class {k}" for k in range(CLASSES)))
 
 
 def zipf(random: np.random.Generator, count: int) -> Ints:
@@ -63,7 +66,7 @@ def examples_table(count: int) -> pa.Table:
         "score": pa.nulls(count, pa.float32()),
         "logits": pa.FixedSizeListArray.from_arrays(logits, CLASSES),
     }
-    return pa.table(columns, schema=examples_schema(CLASSES, VOCABULARY))
+    return pa.table(columns, schema=pa.schema([*example_columns(VOCABULARY), *Logits(target=TARGET).columns()]))
 
 
 def likeliest(random: np.random.Generator, count: int) -> dict[str, pa.Array]:
@@ -117,12 +120,12 @@ def feed(root: Path) -> dict[str, float]:
     """Goes through a set as `pretrain-student` does, to the distributions; in a process of its own."""
     token_set = open_tokens(root)
     codec = token_set.record.codec
-    decoder, decode = token_set.decoder(), CODECS[codec.name].decode
+    decoder = token_set.decoder()
     stream = Stream(token_set, "train", BATCH, seed=0)
     before, positions, start = _peak_bytes(), 0, time.perf_counter()
     for step in range(stream.num_steps(1)):
         batch = stream.batch(step, 0, 0)
-        decode(codec, batch.predictions, codec.temperature or 1.0, decoder)
+        codec.decode(batch.predictions, codec.temperature_kept, decoder)
         positions += len(batch.row_P)
     seconds = time.perf_counter() - start
     return {"positions/s": positions / seconds, "extra MB": (_peak_bytes() - before) / 1e6}

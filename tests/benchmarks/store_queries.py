@@ -16,9 +16,10 @@ from tokenizers import Tokenizer, models
 
 from pipeline import console
 from pipeline.bench.timing import interleaved
-from pipeline.logit_set.examples import examples_schema
-from pipeline.logit_set.parts import SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
-from pipeline.logit_set.record import ExamplesRecord, Shard, fingerprint
+from pipeline.logit_set.parts import Shard, SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
+from pipeline.logit_set.record import SetRecord, fingerprint
+from pipeline.logit_set.rows import example_columns
+from pipeline.logit_set.signals import Logits, Signals
 from pipeline.logit_set.writer import complete_set, plan_shards, start_set, write_shard
 from pipeline.query.catalog import open_catalog
 from pipeline.sql.gate import select, to_arrow
@@ -26,6 +27,7 @@ from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import tokenizer_sha256
 
 ROWS, SETS, CLASSES, WORDS, ROWS_PER_SHARD = 10_000_000, 4, 3, 2000, 250_000
+TARGET = Target(kind="classes", names=tuple(f"class {k}" for k in range(CLASSES)))
 SPLITS = {"train": 0.9, "validation": 0.05, "test": 0.05}
 # each query, and the condition by which files are left out
 QUERIES: dict[str, tuple[str, str | None]] = {
@@ -68,7 +70,7 @@ def alternatives(store: Path) -> dict[str, Callable[[], object]]:
 def _write_set(root: Path, num_rows: int, seed: int) -> None:
     tokenizer_json = str(Tokenizer(models.WordLevel({f"word{k}": k for k in range(WORDS)}, unk_token="word0")).to_str())  # noqa: S106
     shards = [s for split, share in SPLITS.items() for s in plan_shards(split, int(num_rows * share), ROWS_PER_SHARD)]
-    record = start_set(root, _manifest(root.name, shards, tokenizer_json, num_rows), tokenizer_json)
+    record = start_set(root, _record(root.name, shards, tokenizer_json, num_rows), tokenizer_json)
     for shard in record.shards:
         write_shard(root, record, shard, _rows(shard, seed))
     complete_set(root, record)
@@ -99,20 +101,19 @@ def _rows(shard: Shard, seed: int) -> pa.Table:
             "score": pa.nulls(count, pa.float32()),
             "logits": logits,
         },
-        schema=examples_schema(CLASSES, WORDS),
+        schema=pa.schema([*example_columns(WORDS), *Logits(target=TARGET).columns()]),
     )
 
 
-def _manifest(name: str, shards: list[Shard], tokenizer_json: str, num_rows: int) -> ExamplesRecord:
+def _record(name: str, shards: list[Shard], tokenizer_json: str, num_rows: int) -> SetRecord:
     settings: dict[str, str | int | float | bool] = {"benchmark": name, "rows": num_rows}
-    names = tuple(f"class {k}" for k in range(CLASSES))
     splits = {split: int(num_rows * share) for split, share in SPLITS.items()}
-    return ExamplesRecord(
+    return SetRecord(
         name=name,
         state="staged",
         created="2026-01-01T00:00:00+00:00",
         command="python -m tests.benchmarks.store_queries",
-        teacher=TeacherRecord(name=name, revision=None, weights_sha256="0" * 64, num_parameters=0, labels=names),
+        teacher=TeacherRecord(name=name, revision=None, weights_sha256="0" * 64, num_parameters=0, labels=TARGET.names),
         tokenizer=TokenizerRecord(sha256=tokenizer_sha256(tokenizer_json), vocabulary_size=WORDS, pad_id=0),
         max_seq_length=32,
         precision="fp32",
@@ -122,7 +123,8 @@ def _manifest(name: str, shards: list[Shard], tokenizer_json: str, num_rows: int
         fingerprint=fingerprint(settings),
         shards=tuple(shards),
         task=TaskRecord(name="random", version=1, is_pair=True, metrics=("accuracy",), licence="CC0-1.0"),
-        target=Target(kind="classes", names=names),
+        rows="examples",
+        signals=Signals(logits=Logits(target=TARGET)),
     )
 
 

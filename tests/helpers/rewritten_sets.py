@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.logit_set.examples import examples_schema, text_hash
+from pipeline.logit_set.examples import text_hash
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import fingerprint
+from pipeline.logit_set.signals import Logits
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, write_shard
 from pipeline.sources import rows_sha256
 from pipeline.text.tokenizer import tokenizer_sha256
@@ -35,7 +36,8 @@ def rewritten(
     content = json.loads(source.tokenizer_json()) | ({"written_as": root.name} if new_tokenizer else {})
     tokenizer_json = json.dumps(content)
     tokenizer = record.tokenizer.model_copy(update={"sha256": tokenizer_sha256(tokenizer_json)})
-    schema = examples_schema(target.num_logits, tokenizer.vocabulary_size)
+    signals = record.signals.model_copy(update={"logits": Logits(target=target)})
+    schema = record.model_copy(update={"signals": signals, "tokenizer": tokenizer}).arrow_schema()
     made = {split: change(split, source.read(split, tuple(schema.names)).to_pylist()) for split in source.splits}
     changed = {split: rows for split, rows in made.items() if rows is not None}
     for row in (row for rows in changed.values() for row in rows if row["sentence1"] is not None):
@@ -47,7 +49,7 @@ def rewritten(
         update={
             "name": root.name,
             "state": "staged",
-            "target": target,
+            "signals": signals,
             "tokenizer": tokenizer,
             "settings": settings,
             "fingerprint": fingerprint(settings),

@@ -11,21 +11,15 @@ from tokenizers import Tokenizer, models
 
 from pipeline.arrays import Ragged
 from pipeline.files import sha256
-from pipeline.logit_set.codecs import Decoder, Predictions
-from pipeline.logit_set.parts import (
-    Codec,
-    CodecName,
-    CorpusRecord,
-    MaskingRecord,
-    SplitRecord,
-    TeacherRecord,
-    TokenizerRecord,
-)
-from pipeline.logit_set.record import (
-    TokensRecord,
-    TokensShard,
-    fingerprint,
-)
+from pipeline.logit_set.codecs import AnyCodec, Decoder, Predictions
+from pipeline.logit_set.codecs.dense import DenseCodec
+from pipeline.logit_set.codecs.hidden import HiddenCodec
+from pipeline.logit_set.codecs.sampled import SampledCodec
+from pipeline.logit_set.codecs.topk import TopKCodec
+from pipeline.logit_set.config import CodecName
+from pipeline.logit_set.parts import CorpusRecord, MaskingRecord, Shard, SplitRecord, TeacherRecord, TokenizerRecord
+from pipeline.logit_set.record import SetRecord, fingerprint
+from pipeline.logit_set.signals import Mlm, Signals
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import (
     MaskedRows,
@@ -43,11 +37,11 @@ Row = tuple[int, int, int, list[int], list[int], list[int]]  # document, piece, 
 
 RED, GREEN, BLUE, MASK = range(4)
 WORDS = ("red", "green", "blue", "[MASK]")
-CODECS_BY_NAME: dict[CodecName, Codec] = {
-    "dense": Codec(name="dense", vocabulary_size=4),
-    "topk": Codec(name="topk", vocabulary_size=4, top_k=2),
-    "sampled": Codec(name="sampled", vocabulary_size=4, num_samples=8, temperature=1),
-    "hidden": Codec(name="hidden", vocabulary_size=4, hidden_size=2),
+CODECS_BY_NAME: dict[CodecName, AnyCodec] = {
+    "dense": DenseCodec(vocabulary_size=4),
+    "topk": TopKCodec(vocabulary_size=4, top_k=2),
+    "sampled": SampledCodec(vocabulary_size=4, num_samples=8, temperature=1),
+    "hidden": HiddenCodec(vocabulary_size=4, hidden_size=2),
 }
 DECODER = Decoder(torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]]), torch.tensor([0, 0.25, 0.5, -1]))
 SHARDS: dict[tuple[str, int], list[Row]] = {
@@ -84,15 +78,17 @@ def predictions_of(rows: MaskedRows) -> Predictions:
     return Predictions(DECODER(hidden_PH), hidden_PH, torch.from_numpy(draws(rows, seed=1)))
 
 
-def record_of(codec: Codec, tokenizer_json: str) -> TokensRecord:
+def record_of(codec: AnyCodec, tokenizer_json: str) -> SetRecord:
     """The record before the first shard."""
     tokenizer = Tokenizer.from_str(tokenizer_json)
     record = SplitRecord(rows=4, expected_rows=None, rows_sha256="0" * 64)
     shards = [("train", 0, 2, 0, 2), ("train", 1, 2, 2, 4), ("validation", 0, 1, 0, 4)]
     names = ("split", "index", "count", "start", "stop")
     settings: dict[str, str | int | float | bool] = {"signal": "mlm", "codec": codec.model_dump_json()}
-    return TokensRecord(
+    return SetRecord(
         name="colours",
+        rows="tokens",
+        signals=Signals(mlm=Mlm(codec=codec)),
         state="staged",
         created="2026-01-01T00:00:00+00:00",
         command="distill teacher-dump --corpus colours",
@@ -106,7 +102,7 @@ def record_of(codec: Codec, tokenizer_json: str) -> TokensRecord:
         splits={"train": record, "validation": record},
         settings=settings,
         fingerprint=fingerprint(settings),
-        shards=tuple(TokensShard(**dict(zip(names, shard, strict=True))) for shard in shards),
+        shards=tuple(Shard(folder="tokens", **dict(zip(names, shard, strict=True))) for shard in shards),
         versions={"distill-offline": "0"},
         corpus=CorpusRecord(
             name="colours",
@@ -118,15 +114,14 @@ def record_of(codec: Codec, tokenizer_json: str) -> TokensRecord:
             validation_every=4,
         ),
         masking=MaskingRecord(kind="uniform", probability=0.15, num_copies=2, seed=1, mask_id=MASK),
-        codec=codec,
     )
 
 
-def write_set(root: Path, codec: Codec, words: Mapping[str, int] | None = None) -> TokenSet:
+def write_set(root: Path, codec: AnyCodec, words: Mapping[str, int] | None = None) -> TokenSet:
     """Writes the set of `SHARDS` in a codec, in row groups of at most three rows."""
     tokenizer_json = word_tokenizer(words or {word: i for i, word in enumerate(WORDS)})
     record = start_set(root, record_of(codec, tokenizer_json), tokenizer_json)
-    if codec.name == "hidden":
+    if codec.needs_decoder:
         write_decoder(root, DECODER)
     for shard in record.shards:
         rows, statistics, groups = SHARDS[shard.split, shard.index], no_statistics(), []
@@ -139,7 +134,7 @@ def write_set(root: Path, codec: Codec, words: Mapping[str, int] | None = None) 
     return TokenSet(root, finish_set(root, complete, TokenSet(root, complete).scores()))
 
 
-def recorded(token_set: TokenSet, number: int = 0, **changes: Any) -> TokensRecord:
+def recorded(token_set: TokenSet, number: int = 0, **changes: Any) -> SetRecord:
     """The record after someone also wrote a changed shard's size and hash into ``distill.json``."""
     shards = list(token_set.record.shards)
     path = token_set.root / shards[number].path
@@ -147,7 +142,7 @@ def recorded(token_set: TokenSet, number: int = 0, **changes: Any) -> TokensReco
     return token_set.record.model_copy(update={"shards": tuple(shards)})
 
 
-def rewrite(token_set: TokenSet, change: Callable[[list[pa.Table]], list[pa.Table]], number: int = 0) -> TokensRecord:
+def rewrite(token_set: TokenSet, change: Callable[[list[pa.Table]], list[pa.Table]], number: int = 0) -> SetRecord:
     """Changes the row groups of a shard, with the right footer and an honest record of its bytes and rows."""
     record = token_set.record
     path = token_set.root / record.shards[number].path

@@ -41,9 +41,13 @@ HASH = "0" * 64
         ("tokenizer__vocabulary_size", 10**9, "tokenizer.vocabulary_size: .* less than"),
         ("tokenizer__pad_id", 10**6, "pad_id 1000000 is beyond the vocabulary"),
         ("max_seq_length", 32.5, "max_seq_length: .* fractional part"),
-        ("target__kind", "bins", "bins are for kind 'bins'"),
-        ("target__kind", "score", "a score is one logit"),
-        ("target__bins", {"low": 0, "high": 1, "width": 1e-300}, "from 0 to 1 by 1e-300 are not 2 to 10,000 bins"),
+        ("signals__logits__target__kind", "bins", "bins are for kind 'bins'"),
+        ("signals__logits__target__kind", "score", "a score is one logit"),
+        (
+            "signals__logits__target__bins",
+            {"low": 0, "high": 1, "width": 1e-300},
+            "by 1e-300 are not 2 to 10,000 bins",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_is_named(own_set: LogitSet, key: str, value: Any, message: str) -> None:
@@ -108,7 +112,11 @@ def test_the_command_of_an_unfinished_set_cannot_write_to_the_terminal(own_set: 
 
 
 def test_a_card_has_no_markup_of_strangers(own_set: LogitSet) -> None:
-    values = {"teacher__name": "<script>", "target__names": ["`</a>|", "no"], "source": "![x](http://spy)"}
+    values = {
+        "teacher__name": "<script>",
+        "signals__logits__target__names": ["`</a>|", "no"],
+        "source": "![x](http://spy)",
+    }
     edit(own_set.root, **values)
     text = card_text(read_set_record(own_set.root))
     body = text.split("---\n", 2)[2]

@@ -215,9 +215,9 @@ def test_a_file_that_the_manifest_does_not_list_is_found(own_set: LogitSet) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"codec__top_k": None}, "codec topk needs top_k"),
-        ({"codec__top_k": 10**18}, "codec.top_k: .* less than"),
-        ({"codec__vocabulary_size": 10**18}, "codec.vocabulary_size: .* less than"),
+        ({"signals__mlm__codec__top_k": None}, "codec.topk.top_k: .* valid integer"),
+        ({"signals__mlm__codec__top_k": 10**18}, "codec.topk.top_k: .* less than"),
+        ({"signals__mlm__codec__vocabulary_size": 10**18}, "codec.topk.vocabulary_size: .* less than"),
     ],
 )
 def test_a_codec_that_cannot_be(token_store: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -263,7 +263,7 @@ def test_a_decoder_whose_header_lies(token_store: Path, tmp_path: Path, header: 
     root = Path(shutil.copytree(token_store / "hidden", tmp_path / "hidden"))
     path = root / "decoder.safetensors"
     path.write_bytes(header.to_bytes(8, "little") + path.read_bytes()[8:])
-    edit(root, decoder_sha256=sha256(path))
+    edit(root, signals__mlm__decoder_sha256=sha256(path))
     result = CliRunner().invoke(app, ["verify", str(root)])
     assert result.exit_code == 2
     assert "decoder.safetensors: not a decoder" in result.stderr

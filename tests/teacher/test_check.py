@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import read_set_record
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.writer import finish_set
 from teacher.check import Check, check
 from teacher.config import CheckConfig

@@ -1,22 +1,29 @@
-"""How distributions over the vocabulary are stored: one file per codec, all with the functions of `CodecModule`."""
+"""How distributions over the vocabulary are stored: a file per codec, and the table of them."""
 
-from pipeline.logit_set.codecs import dense, hidden, sampled, topk
-from pipeline.logit_set.codecs.common import (
-    CodecModule,
-    Decoder,
-    Dense,
-    Distribution,
-    Kept,
-    Predictions,
-    read_decoder,
-)
-from pipeline.logit_set.parts import CodecName
+from typing import Annotated
 
-CODECS: dict[CodecName, CodecModule] = {"dense": dense, "topk": topk, "sampled": sampled, "hidden": hidden}
+from pydantic import Field
+
+from pipeline.logit_set.codecs.codec import Codec
+from pipeline.logit_set.codecs.common import Decoder, Dense, Distribution, Kept, Predictions, read_decoder
+from pipeline.logit_set.codecs.dense import DenseCodec
+from pipeline.logit_set.codecs.hidden import HiddenCodec
+from pipeline.logit_set.codecs.sampled import SampledCodec
+from pipeline.logit_set.codecs.topk import TopKCodec
+from pipeline.logit_set.config import CodecName
+
+AnyCodec = Annotated[DenseCodec | HiddenCodec | TopKCodec | SampledCodec, Field(discriminator="name")]
+CODECS: dict[CodecName, type[DenseCodec | HiddenCodec | TopKCodec | SampledCodec]] = {
+    "dense": DenseCodec,
+    "hidden": HiddenCodec,
+    "topk": TopKCodec,
+    "sampled": SampledCodec,
+}
 
 __all__ = [
     "CODECS",
-    "CodecModule",
+    "AnyCodec",
+    "Codec",
     "Decoder",
     "Dense",
     "Distribution",

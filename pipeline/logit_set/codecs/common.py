@@ -3,21 +3,22 @@
 Shapes: P positions, V vocabulary, H hidden size, E kept entries of all positions.
 """
 
+from __future__ import annotations  # whoever only asks about sets does without torch
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.parts import Codec
+
+if TYPE_CHECKING:
+    import torch
 
 Columns = Mapping[str, pa.Array]  # one entry per position
 
@@ -51,7 +52,9 @@ class Decoder:
 
     def __call__(self, hidden_PH: torch.Tensor) -> torch.Tensor:
         """Returns logits_PV."""
-        return torch.nn.functional.linear(hidden_PH, self.weight_VH, self.bias_V)
+        from torch.nn.functional import linear
+
+        return linear(hidden_PH, self.weight_VH, self.bias_V)
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,12 @@ class Dense:
 
     probability_PV: torch.Tensor
 
-    def part(self, start: int, stop: int) -> "Dense":
-        """Those of some positions."""
+    def part(self, start: int, stop: int) -> Dense:
+        """The distributions of the positions ``start`` to ``stop`` (exclusive)."""
         return Dense(self.probability_PV[start:stop])
 
-    def to(self, device: torch.device) -> "Dense":
-        """The same on a device."""
+    def to(self, device: torch.device) -> Dense:
+        """The distributions on a device."""
         return Dense(self.probability_PV.to(device))
 
 
@@ -85,46 +88,23 @@ class Kept:
     probability_E: torch.Tensor
     rest_P: torch.Tensor
 
-    def part(self, start: int, stop: int) -> "Kept":
-        """Those of some positions."""
+    def part(self, start: int, stop: int) -> Kept:
+        """The distributions of the positions ``start`` to ``stop`` (exclusive)."""
+        import torch
+
         low, high = torch.searchsorted(self.position_E, self.position_E.new_tensor([start, stop])).tolist()
         position_E, token_E, probability_E = (
             part[low:high] for part in (self.position_E, self.token_E, self.probability_E)
         )
         return Kept(position_E - start, token_E, probability_E, self.rest_P[start:stop])
 
-    def to(self, device: torch.device) -> "Kept":
-        """The same on a device."""
+    def to(self, device: torch.device) -> Kept:
+        """The distributions on a device."""
         parts = (self.position_E, self.token_E, self.probability_E, self.rest_P)
         return Kept(*(part.to(device) for part in parts))
 
 
 Distribution = Dense | Kept
-
-
-class CodecModule(Protocol):
-    """The functions of each codec's file."""
-
-    def fields(self, codec: Codec) -> dict[str, pa.DataType]:
-        """Columns, with the type of one position's entry."""
-
-    def encode(self, codec: Codec, said: Predictions) -> tuple[dict[str, pa.Array], torch.Tensor]:
-        """The columns, one entry per position, and the mass_P that the teacher gives to what is kept."""
-
-    def decode(self, codec: Codec, columns: Columns, temperature: float, decoder: Decoder | None) -> Distribution:
-        """The distributions at a temperature that the codec honours."""
-
-    def problem(self, codec: Codec, columns: Columns) -> str | None:
-        """What is wrong with stored columns; None if nothing is."""
-
-    def honours(self, codec: Codec, temperature: float) -> bool:
-        """Whether the distribution at this temperature can be had from what is stored."""
-
-    def num_bytes(self, codec: Codec) -> float:
-        """About how many bytes a position takes on disk, of a small BERT's predictions on Wikipedia."""
-
-    def candidates_sql(self, codec: Codec) -> tuple[str, str]:
-        """SQL for the kept ids of a position and their probabilities, as two lists."""
 
 
 def lists(values: np.ndarray[Any, Any], counts_P: np.ndarray[Any, Any], kind: pa.DataType) -> pa.ListArray:
@@ -141,11 +121,13 @@ def rectangle(column: pa.Array, dtype: Any) -> np.ndarray[Any, Any]:
 
 def half_bits(values: torch.Tensor) -> np.ndarray[Any, Any]:
     """float16 as the bits of uint16: DuckDB cannot read float16 that is split byte by byte."""
-    return values.to(torch.float16).cpu().contiguous().numpy().view(np.uint16)
+    return values.half().cpu().contiguous().numpy().view(np.uint16)
 
 
 def from_half_bits(bits: np.ndarray[Any, Any]) -> torch.Tensor:
     """What `half_bits` wrote, as float32."""
+    import torch
+
     return torch.from_numpy(np.ascontiguousarray(bits).view(np.float16).astype(np.float32))
 
 
@@ -166,10 +148,10 @@ def not_finite(columns: Columns, *names: str) -> str | None:
     return None
 
 
-def unknown_id(codec: Codec, candidates: pa.Array) -> str | None:
+def unknown_id(vocabulary_size: int, candidates: pa.Array) -> str | None:
     """Says so if an id is not one of the vocabulary's."""
     top = pc.max(candidates.flatten()).as_py()
-    return f"candidate {top} is beyond the vocabulary" if top >= codec.vocabulary_size else None
+    return f"candidate {top} is beyond the vocabulary" if top >= vocabulary_size else None
 
 
 def read_decoder(path: Path, vocabulary_size: int, hidden_size: int) -> Decoder:
@@ -178,6 +160,10 @@ def read_decoder(path: Path, vocabulary_size: int, hidden_size: int) -> Decoder:
     Raises:
         IntegrityError: if it is missing or damaged, or of another size.
     """
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         tensors = load_file(path)
         decoder = Decoder(tensors["weight"], tensors["bias"])

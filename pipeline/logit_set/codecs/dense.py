@@ -3,10 +3,13 @@
 Shapes: P positions, V vocabulary.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
 import numpy as np
 import pyarrow as pa
-import torch
 
+from pipeline.logit_set.codecs.codec import Codec
 from pipeline.logit_set.codecs.common import (
     Columns,
     Decoder,
@@ -19,50 +22,67 @@ from pipeline.logit_set.codecs.common import (
     rectangle,
     wrong_width,
 )
-from pipeline.logit_set.parts import Codec
+
+if TYPE_CHECKING:
+    import torch
 
 
-def fields(codec: Codec) -> dict[str, pa.DataType]:
-    """``log_probs``: float16 bits; ``log_z``: logit = log_prob + log_z."""
-    return {"log_probs": pa.list_(pa.uint16()), "log_z": pa.float32()}
+class DenseCodec(Codec):
+    """Columns ``log_probs``: float16 bits; ``log_z``: logit = log_prob + log_z."""
+
+    card_line: ClassVar[str] = (
+        "| `log_probs`, `log_z` | bits of float16: every log-probability; the logit is log_prob + log_z |"
+    )
+    keeps_everything: ClassVar[bool] = True
+
+    name: Literal["dense"] = "dense"
+
+    @classmethod
+    def of_flags(cls, flags: Any, vocabulary_size: int, hidden_size: int | None) -> Self:
+        """The codec, which has no flags of its own."""
+        return cls(vocabulary_size=vocabulary_size)
+
+    @classmethod
+    def worth_trying(cls, source: Codec) -> Sequence[Codec]:
+        """The one codec of this kind."""
+        return [cls(vocabulary_size=source.vocabulary_size)]
+
+    def fields(self) -> dict[str, pa.DataType]:
+        """See `Codec`."""
+        return {"log_probs": pa.list_(pa.uint16()), "log_z": pa.float32()}
+
+    def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
+        """See `Codec`."""
+        log_z_P = predictions.log_z_P
+        bits_PV = half_bits(predictions.logits_PV - log_z_P[:, None])
+        columns = {
+            "log_probs": lists(bits_PV.ravel(), np.full(len(bits_PV), bits_PV.shape[1]), pa.uint16()),
+            "log_z": pa.array(log_z_P.cpu().numpy()),
+        }
+        return columns, log_z_P.new_ones(len(log_z_P))
+
+    def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Dense:
+        """See `Codec`."""
+        return Dense((_log_probs(columns) / temperature).softmax(dim=1))
+
+    def problem(self, columns: Columns) -> str | None:
+        """See `Codec`."""
+        return wrong_width(columns["log_probs"], self.vocabulary_size) or not_finite(columns, "log_probs", "log_z")
+
+    def num_bytes(self) -> float:
+        """See `Codec`."""
+        return 1.3 * self.vocabulary_size
+
+    def candidates_sql(self) -> tuple[str, str]:
+        """See `Codec`."""
+        return "range(len(log_probs))", "list_transform(log_probs, lambda x: exp(half(x)))"
+
+    def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
+        """Logits up to a constant per position, and no hidden states."""
+        logits_PV = _log_probs(columns)
+        return Predictions(logits_PV, logits_PV[:, :0], random_P)
 
 
-def encode(codec: Codec, said: Predictions) -> tuple[dict[str, pa.Array], torch.Tensor]:
-    """See `CodecModule`."""
-    log_z_P = said.log_z_P
-    bits_PV = half_bits(said.logits_PV - log_z_P[:, None])
-    columns = {
-        "log_probs": lists(bits_PV.ravel(), np.full(len(bits_PV), bits_PV.shape[1]), pa.uint16()),
-        "log_z": pa.array(log_z_P.cpu().numpy()),
-    }
-    return columns, torch.ones_like(log_z_P)
-
-
-def decode(codec: Codec, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Dense:
-    """See `CodecModule`."""
-    return Dense((stored(columns) / temperature).softmax(dim=1))
-
-
-def stored(columns: Columns) -> torch.Tensor:
-    """Returns log_probs_PV, float32: the logits up to a constant per position."""
+def _log_probs(columns: Columns) -> "torch.Tensor":
+    """Returns log_probs_PV, float32."""
     return from_half_bits(rectangle(columns["log_probs"], np.uint16))
-
-
-def problem(codec: Codec, columns: Columns) -> str | None:
-    """See `CodecModule`."""
-    return wrong_width(columns["log_probs"], codec.vocabulary_size) or not_finite(columns, "log_probs", "log_z")
-
-
-def honours(codec: Codec, temperature: float) -> bool:
-    """Any temperature."""
-    return True
-
-
-def num_bytes(codec: Codec) -> float:
-    """See `CodecModule`."""
-    return 1.3 * codec.vocabulary_size
-
-
-def candidates_sql(codec: Codec) -> tuple[str, str]:
-    """See `CodecModule`."""
-    return "range(len(log_probs))", "list_transform(log_probs, lambda x: exp(half(x)))"

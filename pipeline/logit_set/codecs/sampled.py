@@ -8,56 +8,133 @@ independent draws, but is never further from it than 1.
 Shapes: P positions, V vocabulary, N draws, G groups of W tokens, E distinct tokens drawn.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
-from torch.nn.functional import pad
+from pydantic import Field
 
+from pipeline.logit_set.codecs.codec import Codec
 from pipeline.logit_set.codecs.common import Columns, Decoder, Kept, Predictions, lists, unknown_id
-from pipeline.logit_set.parts import Codec
-from pipeline.logit_set.shard_file import id_type
+from pipeline.logit_set.rows import id_type
+
+if TYPE_CHECKING:
+    import torch
 
 GROUP = 128
 
 
-def fields(codec: Codec) -> dict[str, pa.DataType]:
-    """``candidates``: the ids that were drawn, ascending; ``counts``: how often."""
-    return {"candidates": pa.list_(id_type(codec.vocabulary_size)), "counts": pa.list_(pa.uint8())}
+class SampledCodec(Codec):
+    """Columns ``candidates``: the ids that were drawn, ascending; ``counts``: how often.
+
+    Attributes:
+        num_samples: N.
+        temperature: of the distribution that was drawn from, the only one that can be had.
+    """
+
+    card_line: ClassVar[str] = (
+        "| `candidates`, `counts` | the ids that were drawn from the teacher's distribution, and how often |"
+    )
+
+    name: Literal["sampled"] = "sampled"
+    num_samples: int = Field(ge=1, le=255)
+    temperature: float = Field(gt=0)
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.num_samples}" + (f" at T={self.temperature:g}" if self.temperature != 1 else "")
+
+    @classmethod
+    def of_flags(cls, flags: Any, vocabulary_size: int, hidden_size: int | None) -> Self:
+        """The codec with N of ``--num-samples``, drawn at ``--temperature``."""
+        return cls(vocabulary_size=vocabulary_size, num_samples=flags.num_samples, temperature=flags.temperature)
+
+    @classmethod
+    def worth_trying(cls, source: Codec) -> Sequence[Codec]:
+        """Codecs of a few N at temperature 1."""
+        size = source.vocabulary_size
+        return [cls(vocabulary_size=size, num_samples=n, temperature=1.0) for n in (8, 16, 32, 50, 100)]
+
+    def fields(self) -> dict[str, pa.DataType]:
+        """See `Codec`."""
+        return {"candidates": pa.list_(id_type(self.vocabulary_size)), "counts": pa.list_(pa.uint8())}
+
+    def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
+        """See `Codec`."""
+        import torch
+
+        probability_PV = _probabilities(predictions, self.temperature)
+        drawn_PN = draw(probability_PV, predictions.random_P, self.num_samples)
+        first_PN = torch.ones_like(drawn_PN, dtype=torch.bool)
+        first_PN[:, 1:] = drawn_PN[:, 1:] != drawn_PN[:, :-1]
+        starts_E = first_PN.flatten().nonzero().squeeze(1)
+        counts_E = torch.diff(starts_E, append=starts_E.new_tensor([drawn_PN.numel()]))
+        kept_P = first_PN.sum(dim=1).cpu().numpy()
+        mass_P = (probability_PV.gather(1, drawn_PN) * first_PN).sum(dim=1)
+        columns = {
+            "candidates": lists(drawn_PN[first_PN].cpu().numpy(), kept_P, id_type(self.vocabulary_size)),
+            "counts": lists(counts_E.cpu().numpy(), kept_P, pa.uint8()),
+        }
+        return columns, mass_P
+
+    def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Kept:
+        """See `Codec`."""
+        import torch
+
+        candidates, counts = columns["candidates"], columns["counts"]
+        lengths_P = np.diff(candidates.offsets.to_numpy())
+        position_E = np.repeat(np.arange(len(candidates)), lengths_P)
+        token_E = candidates.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+        drawn_E = counts.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+        return Kept(
+            torch.from_numpy(position_E),
+            torch.from_numpy(token_E),
+            torch.from_numpy(drawn_E / np.float32(self.num_samples)),
+            torch.zeros(len(candidates)),
+        )
+
+    def problem(self, columns: Columns) -> str | None:
+        """See `Codec`."""
+        candidates, counts = columns["candidates"], columns["counts"]
+        lengths_P = pc.list_value_length(candidates).to_numpy()
+        if not np.array_equal(lengths_P, pc.list_value_length(counts).to_numpy()) or not lengths_P.all():
+            return "candidates and counts do not go together"
+        drawn_E = counts.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+        starts_P = np.cumsum(lengths_P) - lengths_P
+        if (np.add.reduceat(drawn_E, starts_P) != self.num_samples).any():
+            return f"a position's counts are not {self.num_samples} in all"
+        return unknown_id(self.vocabulary_size, candidates)
+
+    @property
+    def temperature_kept(self) -> float:
+        """See `Codec`."""
+        return self.temperature
+
+    def num_bytes(self) -> float:
+        """See `Codec`."""
+        return float(3 * self.num_samples**0.73)
+
+    def candidates_sql(self) -> tuple[str, str]:
+        """See `Codec`."""
+        return "candidates", f"list_transform(counts, lambda x: x / {self.num_samples})"
 
 
-def encode(codec: Codec, said: Predictions) -> tuple[dict[str, pa.Array], torch.Tensor]:
-    """See `CodecModule`."""
-    assert codec.temperature is not None
-    assert codec.num_samples is not None
-    probability_PV = _probabilities(said, codec.temperature)
-    drawn_PN = draw(probability_PV, said.random_P, codec.num_samples)
-    first_PN = torch.ones_like(drawn_PN, dtype=torch.bool)
-    first_PN[:, 1:] = drawn_PN[:, 1:] != drawn_PN[:, :-1]
-    starts_E = first_PN.flatten().nonzero().squeeze(1)
-    counts_E = torch.diff(starts_E, append=starts_E.new_tensor([drawn_PN.numel()]))
-    kept_P = first_PN.sum(dim=1).cpu().numpy()
-    mass_P = (probability_PV.gather(1, drawn_PN) * first_PN).sum(dim=1)
-    columns = {
-        "candidates": lists(drawn_PN[first_PN].cpu().numpy(), kept_P, id_type(codec.vocabulary_size)),
-        "counts": lists(counts_E.cpu().numpy(), kept_P, pa.uint8()),
-    }
-    return columns, mass_P
-
-
-def _probabilities(said: Predictions, temperature: float) -> torch.Tensor:
+def _probabilities(predictions: Predictions, temperature: float) -> "torch.Tensor":
     """The distributions, with zeros after the vocabulary that fill up the last group."""
-    num_positions, vocabulary_size = said.logits_PV.shape
-    whole = said.logits_PV.new_zeros(num_positions, vocabulary_size + -vocabulary_size % GROUP)
+    import torch
+
+    num_positions, vocabulary_size = predictions.logits_PV.shape
+    whole = predictions.logits_PV.new_zeros(num_positions, vocabulary_size + -vocabulary_size % GROUP)
     probability_PV = whole[:, :vocabulary_size]
     if temperature == 1:
-        torch.sub(said.logits_PV, said.log_z_P[:, None], out=probability_PV).exp_()
+        torch.sub(predictions.logits_PV, predictions.log_z_P[:, None], out=probability_PV).exp_()
     else:
-        probability_PV.copy_((said.logits_PV / temperature).softmax(dim=1))
+        probability_PV.copy_((predictions.logits_PV / temperature).softmax(dim=1))
     return whole
 
 
-def draw(probability_PV: torch.Tensor, random_P: torch.Tensor, num_samples: int) -> torch.Tensor:
+def draw(probability_PV: "torch.Tensor", random_P: "torch.Tensor", num_samples: int) -> "torch.Tensor":
     """Systematic draws: the tokens in whose part of the cumulated distribution the points (k + random) / N lie.
 
     Cumulates groups of tokens first and then only those that a point lies in, which saves most of the work.
@@ -65,6 +142,9 @@ def draw(probability_PV: torch.Tensor, random_P: torch.Tensor, num_samples: int)
     Returns:
         token_PN, int64, ascending.
     """
+    import torch
+    from torch.nn.functional import pad
+
     vocabulary_size = probability_PV.shape[1]
     if vocabulary_size % GROUP:
         probability_PV = pad(probability_PV, (0, -vocabulary_size % GROUP))
@@ -81,47 +161,3 @@ def draw(probability_PV: torch.Tensor, random_P: torch.Tensor, num_samples: int)
     left_PN = torch.minimum(left_PN, upto_PNW[..., -1] * (1 - 1e-12))
     within_PN = torch.searchsorted(upto_PNW, left_PN[..., None], right=True).squeeze(2)
     return (chosen_PN * GROUP + within_PN).clamp(max=vocabulary_size - 1)
-
-
-def decode(codec: Codec, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Kept:
-    """See `CodecModule`."""
-    candidates, counts = columns["candidates"], columns["counts"]
-    lengths_P = np.diff(candidates.offsets.to_numpy())
-    position_E = np.repeat(np.arange(len(candidates)), lengths_P)
-    token_E = candidates.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
-    drawn_E = counts.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
-    return Kept(
-        torch.from_numpy(position_E),
-        torch.from_numpy(token_E),
-        torch.from_numpy(drawn_E / np.float32(codec.num_samples)),
-        torch.zeros(len(candidates)),
-    )
-
-
-def problem(codec: Codec, columns: Columns) -> str | None:
-    """See `CodecModule`."""
-    candidates, counts = columns["candidates"], columns["counts"]
-    lengths_P = pc.list_value_length(candidates).to_numpy()
-    if not np.array_equal(lengths_P, pc.list_value_length(counts).to_numpy()) or not lengths_P.all():
-        return "candidates and counts do not go together"
-    drawn_E = counts.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
-    starts_P = np.cumsum(lengths_P) - lengths_P
-    if (np.add.reduceat(drawn_E, starts_P) != codec.num_samples).any():
-        return f"a position's counts are not {codec.num_samples} in all"
-    return unknown_id(codec, candidates)
-
-
-def honours(codec: Codec, temperature: float) -> bool:
-    """Only the temperature that was drawn at."""
-    return temperature == codec.temperature
-
-
-def num_bytes(codec: Codec) -> float:
-    """See `CodecModule`."""
-    assert codec.num_samples is not None
-    return float(3 * codec.num_samples**0.73)
-
-
-def candidates_sql(codec: Codec) -> tuple[str, str]:
-    """See `CodecModule`."""
-    return "candidates", f"list_transform(counts, lambda x: x / {codec.num_samples})"

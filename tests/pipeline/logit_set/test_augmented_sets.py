@@ -16,10 +16,12 @@ from pipeline.cli import app
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.logit_set.card import card_text
-from pipeline.logit_set.examples import logits_of, write_examples
+from pipeline.logit_set.examples import write_examples
+from pipeline.logit_set.parts import AugmentationRecord
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import AugmentedRecord, ExamplesRecord, read_set_record
+from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.shard_file import footer_of
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import open_catalog
 from student.data import load_examples
@@ -28,9 +30,9 @@ from tests.conftest import TRAIN_ROWS
 COLUMNS = ("source_row", "variant", "origin", "sentence1", "label", "logits")
 
 
-def record_of(logit_set: LogitSet) -> AugmentedRecord:
-    assert isinstance(logit_set.record, AugmentedRecord)
-    return logit_set.record
+def augmentation_of(logit_set: LogitSet) -> AugmentationRecord:
+    assert logit_set.record.augmentation is not None
+    return logit_set.record.augmentation
 
 
 @pytest.fixture
@@ -39,9 +41,7 @@ def own(augmented_set: LogitSet, tmp_path: Path) -> LogitSet:
     return open_set(shutil.copytree(augmented_set.root, tmp_path / "store" / "opinion-mask-pos"))
 
 
-def rewritten(
-    root: Path, record: ExamplesRecord, change: Callable[[pa.Table], pa.Table] = lambda table: table
-) -> ExamplesRecord:
+def rewritten(root: Path, record: SetRecord, change: Callable[[pa.Table], pa.Table] = lambda table: table) -> SetRecord:
     """Changes the rows of the first shard of train; all shards get the right footer and an honest record."""
     first, shards = record.shards_of("train")[0], []
     for shard in record.shards:
@@ -54,10 +54,9 @@ def rewritten(
 
 
 def test_the_record_counts_what_is_there(augmented_set: LogitSet) -> None:
-    record = record_of(augmented_set)
-    augmentation, rows = record.augmentation, augmented_set.read("train", COLUMNS)
+    record, augmentation = augmented_set.record, augmentation_of(augmented_set)
+    rows = augmented_set.read("train", COLUMNS)
     variants = np.array(rows.column("variant").to_pylist())
-    assert record.format_version == 3
     assert augmentation.source_rows == TRAIN_ROWS == (variants == 0).sum()
     assert augmentation.rows == (variants > 0).sum() == record.rows_of("train") - TRAIN_ROWS
     assert augmentation.tried == 3 * TRAIN_ROWS
@@ -94,7 +93,7 @@ def test_students_choose_by_origin(augmented_set: LogitSet, opinion_set: LogitSe
     np.testing.assert_allclose(originals.teacher_NC, plain.teacher_NC, rtol=0, atol=1e-5)  # asked in other batches
     assert originals.keys_sha256 == plain.keys_sha256
     everything = load_examples(augmented_set, "train")
-    assert len(everything) == TRAIN_ROWS + record_of(augmented_set).augmentation.rows
+    assert len(everything) == TRAIN_ROWS + augmentation_of(augmented_set).rows
 
 
 def test_each_variant_stands_beside_its_parent(augmented_set: LogitSet) -> None:
@@ -104,7 +103,7 @@ def test_each_variant_stands_beside_its_parent(augmented_set: LogitSet) -> None:
             "from opinion_mask_pos_variants"
         ).fetchall()
     rows = {(r["source_row"], r["variant"]): r for r in augmented_set.read("train", COLUMNS).to_pylist()}
-    assert len(found) == record_of(augmented_set).augmentation.rows
+    assert len(found) == augmentation_of(augmented_set).rows
     for source_row, variant, text, logits, original, label, original_logits in found:
         row, parent = rows[source_row, variant], rows[source_row, 0]
         assert (text, list(logits)) == (row["sentence1"], row["logits"])
@@ -127,7 +126,7 @@ def test_how_often_the_teacher_changes_its_mind(augmented_set: LogitSet) -> None
 
 
 def test_the_card_tells_what_was_added(augmented_set: LogitSet) -> None:
-    record = record_of(augmented_set).augmentation
+    record = augmentation_of(augmented_set)
     text = (augmented_set.root / "README.md").read_text()
     assert text == card_text(augmented_set.record)
     assert "{{" not in text
@@ -175,18 +174,6 @@ def test_wrong_variants_are_found(own: LogitSet, change: Callable[[pa.Table], pa
 
 
 def test_variants_that_the_manifest_keeps_quiet_about_are_found(own: LogitSet) -> None:
-    values = record_of(own).model_dump(exclude={"augmentation"}) | {"format_version": 1}
+    quiet = own.record.model_copy(update={"augmentation": None})
     with pytest.raises(IntegrityError, match=r"holds variants, but distill\.json tells of none there"):
-        verify_shards(own.root, rewritten(own.root, ExamplesRecord(**values)))
-
-
-def test_the_version_decides_what_a_manifest_must_hold(own: LogitSet) -> None:
-    path = own.root / "distill.json"
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps(values | {"format_version": 1}))
-    with pytest.raises(IntegrityError, match="unknown key 'augmentation'"):
-        read_set_record(own.root)
-    del values["augmentation"]
-    path.write_text(json.dumps(values))
-    with pytest.raises(IntegrityError, match="missing key 'augmentation'"):
-        read_set_record(own.root)
+        verify_shards(own.root, rewritten(own.root, quiet))

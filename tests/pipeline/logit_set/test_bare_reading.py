@@ -2,16 +2,19 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from pipeline.logit_set.card import card_text
 from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.record import read_set_record
+from tests.fixtures.formats.generate import FOLDER
 from tests.helpers.places import fetch, send
 
-EXTENDED = Path(__file__).parents[1] / "fixtures" / "formats" / "derived-v4" / "extended"
 SCRIPT = """
 import json, sys
 sys.modules.update(pipeline=None, teacher=None, student=None)  # not even by accident
@@ -31,7 +34,9 @@ def test_datasets_and_duckdb_read_a_pulled_set(roles_set: LogitSet, tmp_path: Pa
     for name, without_text in (("whole", False), ("blind", True)):
         send(roles_set.root, str(tmp_path / "there" / name), without_text=without_text)
         fetch(str(tmp_path / "there" / name), tmp_path / "store", name=name)
-    roots = [tmp_path / "store" / "whole", tmp_path / "store" / "blind", EXTENDED]
+    extended = Path(shutil.copytree(FOLDER / "extended", tmp_path / "extended"))
+    (extended / "README.md").write_text(card_text(read_set_record(extended)))
+    roots = [tmp_path / "store" / "whole", tmp_path / "store" / "blind", extended]
     process = subprocess.run(
         [sys.executable, "-I", "-c", SCRIPT, *map(str, roots)],
         env=os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")},
@@ -48,6 +53,6 @@ def test_datasets_and_duckdb_read_a_pulled_set(roles_set: LogitSet, tmp_path: Pa
         columns, loaded, queried = found[str(root)]
         assert loaded == queried == [list(row.values()) for row in ours]
         assert ("sentence1" in columns) == (root.name == "whole")
-    _, loaded, queried = found[str(EXTENDED)]
+    _, loaded, queried = found[str(extended)]
     assert loaded == queried
     assert [row[0] for row in loaded] == list(range(7))  # of files of two versions

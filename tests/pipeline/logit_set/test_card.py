@@ -45,6 +45,7 @@ def test_every_place_of_the_template_is_filled(roles_set: LogitSet) -> None:
 
 
 def test_odd_names_stay_yaml(opinion_set: LogitSet) -> None:
+    assert opinion_set.record.task
     task = opinion_set.record.task.model_copy(update={"licence": 'other: "see" https://x.org # yes'})
     teacher = opinion_set.record.teacher.model_copy(update={"name": "C:\\models: 'é'"})
     values = front_matter(card_text(opinion_set.record.model_copy(update={"task": task, "teacher": teacher})))
@@ -76,7 +77,7 @@ def test_sql_of_the_card_runs(roles_set: LogitSet) -> None:
 
 
 EVIL = "x` <img src=x> ![x](http://evil) |\n# heading\n"
-VALIDATED = {"name", "state", "fingerprint", "split", "method", "codec", "splits", "shards"}
+VALIDATED = {"name", "rows", "folder", "state", "fingerprint", "split", "method", "codec", "splits", "shards"}
 
 
 def spoiled(value: Any, name: str = "") -> Any:

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.examples import examples_schema, text_hash, write_examples
+from pipeline.logit_set.examples import text_hash, write_examples
 from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.rows import example_columns
 from pipeline.logit_set.shard_file import footer_of, read_footer
 from pipeline.sql.gate import open_files, select
 
 NUM_LOGITS = 3
+LOGITS = pa.field("logits", pa.list_(pa.float32(), NUM_LOGITS), nullable=False)
 floats = st.floats(width=32, allow_nan=False)
 
 
@@ -37,7 +39,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
         "logits": st.lists(floats, min_size=NUM_LOGITS, max_size=NUM_LOGITS),
     }
     rows = draw(st.lists(st.fixed_dictionaries(columns), max_size=6))
-    return pa.Table.from_pylist(rows, examples_schema(NUM_LOGITS, vocabulary))
+    return pa.Table.from_pylist(rows, pa.schema([*example_columns(vocabulary), LOGITS]))
 
 
 @settings(deadline=None, max_examples=60)
@@ -52,7 +54,7 @@ def test_rows_come_back_as_they_went(tmp_path_factory: pytest.TempPathFactory, t
 
 @pytest.mark.parametrize(("vocabulary", "bits"), [(30522, 16), (2**16, 16), (2**16 + 1, 32)])
 def test_ids_are_as_small_as_the_vocabulary_allows(vocabulary: int, bits: int) -> None:
-    schema = examples_schema(2, vocabulary)
+    schema = pa.schema(example_columns(vocabulary))
     assert schema.field("ids1").type.value_type.bit_width == bits
     assert schema.field("ids2").type == schema.field("ids1").type
 

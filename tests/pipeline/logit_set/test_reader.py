@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, QueryError
-from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet, find_set, keys_sha256, open_set
 from pipeline.logit_set.record import write_set_record
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.tasks.target import softmax
 
 

@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 from pipeline.cli import app
 from pipeline.errors import ConfigError
 from pipeline.logit_set.budget import budget, calibration_error
-from pipeline.logit_set.codecs import CODECS, Dense
-from pipeline.logit_set.config import RecodeConfig
+from pipeline.logit_set.codecs import Dense
+from pipeline.logit_set.codecs.sampled import SampledCodec
+from pipeline.logit_set.codecs.topk import TopKCodec
+from pipeline.logit_set.config import CodecFlags, RecodeConfig
 from pipeline.logit_set.recode import recode
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import split_table
@@ -33,7 +35,7 @@ def whole(token_set: TokenSet, split: str) -> pa.Table:
 
 def dense_of(token_set: TokenSet) -> torch.Tensor:
     codec, (_, columns) = token_set.record.codec, split_table(whole(token_set, "train"))
-    stored = CODECS[codec.name].decode(codec, columns, 1.0, token_set.decoder())
+    stored = codec.decode(columns, 1.0, token_set.decoder())
     assert isinstance(stored, Dense)
     return stored.probability_PV
 
@@ -88,9 +90,11 @@ def test_what_cannot_be_recoded(
 
 
 def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = {"num_samples": 20, "temperature": 1.0}
-    tried: list[tuple[str, dict[str, Any]]] = [("dense", {}), ("topk", {"top_k": 10}), ("sampled", draws)]
-    monkeypatch.setattr("pipeline.logit_set.budget.TRIED", tried)
+    flags = CodecFlags(top_k=10, num_samples=20)
+    for kind in (TopKCodec, SampledCodec):
+        monkeypatch.setattr(
+            kind, "worth_trying", lambda source, kind=kind: [kind.of_flags(flags, source.vocabulary_size, None)]
+        )
     lines = {line.codec: line for line in budget(open_tokens(token_store / "hidden"), 10_000, 1e6)}
     assert set(lines) == {"dense", "hidden", "topk-10", "sampled-20"}
     for line in lines.values():
@@ -118,7 +122,7 @@ def test_the_commands(token_store: Path, tmp_path: Path) -> None:
     store = Path(shutil.copytree(token_store, tmp_path / "store"))
     flags = ["hidden", "--store", str(store), "--name", "small", "--codec", "sampled", "--num-samples", "5", "--json"]
     recoded = CliRunner().invoke(app, ["recode", *flags])
-    assert json.loads(recoded.stdout)["codec"]["num_samples"] == 5
+    assert json.loads(recoded.stdout)["signals"]["mlm"]["codec"]["num_samples"] == 5
     lines = json.loads(
         CliRunner().invoke(app, ["budget", "hidden", "--store", str(store), "--positions", "50", "--json"]).stdout
     )

@@ -16,14 +16,15 @@ import torch
 import yaml
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.files import sha256
-from pipeline.logit_set.card import CODEC_COLUMNS, card_text
-from pipeline.logit_set.parts import CodecName
+from pipeline.logit_set.card import card_text
+from pipeline.logit_set.config import CodecName
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import FILE_NAME, fingerprint, read_set_record, write_set_record
-from pipeline.logit_set.shard_file import footer_of, id_type, read_footer
+from pipeline.logit_set.rows import id_type
+from pipeline.logit_set.shard_file import footer_of, read_footer
+from pipeline.logit_set.signals.mlm import DECODER_FILE
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
-from pipeline.logit_set.tokens import DECODER_FILE, read_groups, split_table, tokens_schema, write_tokens
+from pipeline.logit_set.tokens import read_groups, split_table, tokens_schema, write_tokens
 from pipeline.logit_set.verify import verify_shards
 from pipeline.logit_set.writer import complete_set, start_set, write_decoder
 from tests.helpers.token_sets import (
@@ -229,7 +230,7 @@ def test_a_row_group_without_rows_is_no_crash(sampled: TokenSet) -> None:
 def test_a_foreign_footer_is_found(sampled: TokenSet) -> None:
     shard, codec = sampled.record.shards[0], sampled.record.codec
     path = sampled.root / shard.path
-    for change in ({"fingerprint": "0" * 64}, {"start": 1}, {"format_version": 1}):
+    for change in ({"fingerprint": "0" * 64}, {"start": 1}, {"format_version": 2}):
         write_tokens(path, codec, list(read_groups(path)), footer_of(sampled.record, shard) | change, {})
         with pytest.raises(IntegrityError, match=r"train-00000-of-00002\.parquet: its footer belongs to another run"):
             verify_shards(sampled.root, recorded(sampled))
@@ -288,7 +289,7 @@ def test_another_number_of_rows_is_found(sampled: TokenSet) -> None:
 def test_the_footer_says_what_the_file_is(sampled: TokenSet) -> None:
     shard = sampled.record.shards[1]
     place = {"split": "train", "index": 1, "count": 2, "start": 2, "stop": 4}
-    expected = {"format_version": 2, "fingerprint": sampled.record.fingerprint, **place}
+    expected = {"format_version": 1, "fingerprint": sampled.record.fingerprint, **place}
     assert read_footer(sampled.root / shard.path) == expected
     for path in (sampled.root / FILE_NAME, sampled.root / "gone.parquet"):
         with pytest.raises(IntegrityError, match=rf"{path.name}: not a whole shard of a logit set"):
@@ -376,7 +377,7 @@ def test_a_decoder_that_does_not_belong_to_the_set_is_refused(hidden: TokenSet, 
 def test_a_decoder_of_another_size_is_refused(hidden: TokenSet) -> None:
     """As it may come from someone else: its hash is in ``distill.json``, but it does not fit the codec."""
     write_decoder(hidden.root, type(DECODER)(DECODER.weight_VH[:, :1], DECODER.bias_V))
-    changed = hidden.record.model_copy(update={"decoder_sha256": sha256(hidden.root / DECODER_FILE)})
+    changed = hidden.record.model_copy(update={"signals": hidden.record.signals.measured(hidden.root)})
     with pytest.raises(IntegrityError, match=r"decoder\.safetensors"):
         TokenSet(hidden.root, changed).decoder()
 
@@ -391,9 +392,9 @@ def test_another_tokenizer_is_refused(sampled: TokenSet, text: str) -> None:
 @pytest.mark.parametrize("version", [0, 5, "2", None, True, 2.5])
 def test_another_format_is_refused(sampled: TokenSet, version: object) -> None:
     values = json.loads((sampled.root / FILE_NAME).read_text())
-    assert values["format_version"] == 2
+    assert values["format_version"] == 1
     (sampled.root / FILE_NAME).write_text(json.dumps(values | {"format_version": version}))
-    with pytest.raises(IntegrityError, match=rf"format version {version!r}, .* reads 1, 2, 3, 4; install the release"):
+    with pytest.raises(IntegrityError, match=rf"format version {version!r}, .* reads 1; install the release"):
         open_tokens(sampled.root)
 
 
@@ -417,8 +418,8 @@ def test_the_card_is_filled(token_set: TokenSet) -> None:
     assert text == card_text(token_set.record)
     assert "{{" not in text
     for expected in (
-        CODEC_COLUMNS[token_set.record.codec.name],
-        f"Codec: **{token_set.record.codec}**",
+        token_set.record.codec.card_line,
+        f"Stored with codec '{token_set.record.codec}'.",
         "| train | 6 | 2 |",
         "| validation | 1 | 1 |",
         "sentences of 2 to 5 tokens",

@@ -9,14 +9,16 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
-from pipeline.logit_set.examples import logits_of, write_examples
+from pipeline.logit_set.examples import write_examples
+from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import ExamplesRecord, Shard
+from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.shard_file import footer_of
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import verify_shards
 
 
-def recorded(logit_set: LogitSet, number: int, **changes: object) -> ExamplesRecord:
+def recorded(logit_set: LogitSet, number: int, **changes: object) -> SetRecord:
     """The record after someone also wrote a changed shard's size and hash into distill.json."""
     shards = list(logit_set.record.shards)
     path = logit_set.root / shards[number].path
@@ -25,7 +27,7 @@ def recorded(logit_set: LogitSet, number: int, **changes: object) -> ExamplesRec
     return logit_set.record.model_copy(update={"shards": tuple(shards)})
 
 
-def rewrite(logit_set: LogitSet, change: Callable[[pa.Table], pa.Table], number: int = 3) -> ExamplesRecord:
+def rewrite(logit_set: LogitSet, change: Callable[[pa.Table], pa.Table], number: int = 3) -> SetRecord:
     """Changes the rows of a shard, with the right footer and an honest record of its bytes."""
     shard = logit_set.record.shards[number]
     table = change(pq.read_table(logit_set.root / shard.path, partitioning=None))
@@ -154,7 +156,7 @@ def test_unreadable_pages_are_found_although_the_hash_is_right(own_set: LogitSet
         verify_shards(own_set.root, recorded(own_set, 3))
 
 
-def without(record: ExamplesRecord, keep: Callable[[Shard], bool]) -> ExamplesRecord:
+def without(record: SetRecord, keep: Callable[[Shard], bool]) -> SetRecord:
     return record.model_copy(update={"shards": tuple(shard for shard in record.shards if keep(shard))})
 
 

@@ -9,30 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.examples import examples_schema
-from pipeline.logit_set.parts import (
-    Setting,
-)
+from pipeline.logit_set.parts import Setting
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import (
-    ExamplesRecord,
-    Shard,
-    fingerprint,
-    read_set_record,
-)
-from pipeline.logit_set.writer import (
-    complete_set,
-    finish_set,
-    plan_shards,
-    start_set,
-    unfinished_shards,
-    write_shard,
-)
+from pipeline.logit_set.record import SetRecord, fingerprint, read_set_record
+from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
 
 
-def staged(record: ExamplesRecord, **settings: Setting) -> ExamplesRecord:
+def staged(record: SetRecord, **settings: Setting) -> SetRecord:
     """What the record was before the first shard, perhaps with other settings."""
-    shards = tuple(Shard(**s.model_dump(include={"split", "index", "count", "start", "stop"})) for s in record.shards)
+    shards = tuple(shard.unmeasured() for shard in record.shards)
     new = record.settings | settings
     update = {"state": "staged", "shards": shards, "scores": {}, "settings": new, "fingerprint": fingerprint(new)}
     return record.model_copy(update=update)
@@ -59,7 +44,7 @@ def test_known_plan() -> None:
 
 def test_shards_written_in_any_order_make_the_same_set(tmp_path: Path, opinion_set: LogitSet) -> None:
     planned = staged(opinion_set.record)
-    schema = examples_schema(planned.target.num_logits, planned.tokenizer.vocabulary_size)
+    schema = planned.arrow_schema()
     start_set(tmp_path / "new", planned, "{}")
     for number, shard in enumerate(reversed(planned.shards)):
         assert len(unfinished_shards(tmp_path / "new", planned)) == len(planned.shards) - number

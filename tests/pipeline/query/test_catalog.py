@@ -1,5 +1,7 @@
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +147,9 @@ def test_missing_store(tmp_path: Path) -> None:
 def test_empty_store(tmp_path: Path) -> None:
     assert build_catalog(tmp_path) == []
     assert ask(tmp_path, "select count(*) from sets") == [(0,)]
+
+
+def test_asking_about_sets_and_verifying_them_needs_no_torch() -> None:
+    code = "import sys, pipeline.query.catalog, pipeline.sharing.verify; print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.split() == ["False"]

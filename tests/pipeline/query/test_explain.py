@@ -17,6 +17,7 @@ from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import sha256
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import write_set_record
+from pipeline.logit_set.signals import Logits, Signals
 from pipeline.query.explain import explain_row
 from pipeline.sharing.text_free import without_text
 from pipeline.tasks.target import Target
@@ -93,7 +94,7 @@ def test_scores_have_no_probabilities(own_set: LogitSet) -> None:
     first = own_set.root / own_set.record.shards_of("train")[0].path
     rows = pq.read_table(first, partitioning=None).num_rows
     bins = Target(kind="bins", names=("0", "5"), bins={"low": 0, "high": 5, "width": 5})
-    write_set_record(own_set.root, own_set.record.model_copy(update={"target": bins}))
+    write_set_record(own_set.root, own_set.record.model_copy(update={"signals": Signals(logits=Logits(target=bins))}))
     rewritten(own_set.root, "logits", [[0.0, 0.0]] * rows)
     answer = explain_row(own_set.root.parent, "opinion:train:0")["teacher's answer"]
     assert (answer["score"], answer["probabilities"]) == (2.5, {"0": 0.5, "5": 0.5})

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, DataError, DistillError, QueryError
-from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.query.agreement import compare_teachers
 from pipeline.query.mixture import Mixture, open_sets
 from pipeline.sharing.text_free import without_text

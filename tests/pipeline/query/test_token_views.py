@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import DataError, QueryError
-from pipeline.logit_set.parts import CodecName
+from pipeline.logit_set.config import CodecName
 from pipeline.logit_set.record import FILE_NAME, write_set_record
+from pipeline.logit_set.signals import Mlm, Signals
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.query.catalog import build_catalog, open_catalog
 from pipeline.sql.gate import add_macros, select
@@ -163,10 +164,12 @@ def test_a_damaged_set_is_left_out_with_a_warning(
     if damage == "tokenizer":
         (torn.root / "tokenizer.json").write_text("{}")
     elif damage == "codec":
-        write_set_record(torn.root, torn.record.model_copy(update={"codec": CODECS_BY_NAME["sampled"]}))
+        write_set_record(
+            torn.root, torn.record.model_copy(update={"signals": Signals(mlm=Mlm(codec=CODECS_BY_NAME["sampled"]))})
+        )
     elif damage == "version":
         values = json.loads((torn.root / FILE_NAME).read_text())
-        (torn.root / FILE_NAME).write_text(json.dumps(values | {"format_version": 1}))
+        (torn.root / FILE_NAME).write_text(json.dumps(values | {"format_version": 2}))
     else:
         (torn.root / torn.record.shards[0].path).write_bytes(b"torn")
     assert ask(tmp_path, "select count(*) from sound") == [(7,)]

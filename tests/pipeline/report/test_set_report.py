@@ -13,10 +13,11 @@ from scipy.special import softmax
 
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
-from pipeline.logit_set.examples import logits_of, write_examples
+from pipeline.logit_set.examples import write_examples
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME
 from pipeline.logit_set.shard_file import footer_of
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.report import pictures, questions
 from pipeline.report.page import Page, Rows, render
 from pipeline.report.set_report import set_page
@@ -198,7 +199,8 @@ def test_a_page_needs_nothing_else_and_is_the_same_each_time(augmented_set: Logi
 
 
 def test_variants_are_told_of(augmented_set: LogitSet, augmented_page: Page) -> None:
-    record = augmented_set.record.augmentation  # type: ignore[attr-defined]
+    record = augmented_set.record.augmentation
+    assert record
     parsed = Parsed(render(augmented_page))
     (row,) = parsed.tables["How often the teacher changes its mind"][1:]
     assert row[:2] == ["mask", str(record.rows)]

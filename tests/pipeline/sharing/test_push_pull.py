@@ -273,6 +273,7 @@ def test_texts_of_doubtful_licence_are_pushed_with_a_warning(
 ) -> None:
     send(own_set.root, str(tmp_path / "open"))
     assert capsys.readouterr().err.count("unclear") == 0  # the demo's texts are CC0
+    assert own_set.record.task
     task = own_set.record.task.model_copy(update={"licence": "CC BY-NC 4.0, research only"})
     write_set_record(own_set.root, own_set.record.model_copy(update={"task": task}))
     send(own_set.root, str(tmp_path / "doubtful"))

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pipeline.logit_set.codecs import CODECS, Decoder, Dense, Distribution, Kept, Predictions
-from pipeline.logit_set.parts import Codec, CodecName
+from pipeline.logit_set.config import CodecName
 from student.pretrain import head as head_module
 from student.pretrain.head import HeadPass
 from student.pretrain.loss import cross_entropy, position_loss
@@ -32,9 +32,9 @@ def through(name: CodecName, temperature: float) -> Distribution:
     hidden_PH = torch.randn(P, 5, generator=generator)
     said = Predictions(decoder(hidden_PH), hidden_PH, torch.rand(P, generator=generator).double())
     own = SETTINGS[name] | ({"temperature": temperature} if name == "sampled" else {})
-    codec = Codec(name=name, vocabulary_size=V, **own)
-    columns, _ = CODECS[name].encode(codec, said)
-    return CODECS[name].decode(codec, columns, temperature, decoder)
+    codec = CODECS[name](vocabulary_size=V, **own)
+    columns, _ = codec.encode(said)
+    return codec.decode(columns, temperature, decoder)
 
 
 def plain_loss(

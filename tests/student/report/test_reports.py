@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Rows, render
 from student.config import PretrainConfig, SweepConfig, TrainConfig

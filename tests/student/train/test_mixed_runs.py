@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
-from pipeline.logit_set.examples import logits_of
 from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.query.mixture import open_sets
 from pipeline.tasks.metrics import fidelity
 from student.config import EvaluateConfig, ExportConfig, SweepConfig, TrainConfig

@@ -100,7 +100,7 @@ def test_training_the_used_rows_equals_training_all(name: str, request: pytest.F
     tokenizer = logit_set.record.tokenizer
     examples = load_examples(logit_set, "train", "source_row < 40")
     examples = replace(examples, teacher_NC=examples.teacher_NC * 20)
-    sizes = (logit_set.record.task.is_pair, tokenizer.vocabulary_size, tokenizer.pad_id)
+    sizes = (logit_set.record.is_pair, tokenizer.vocabulary_size, tokenizer.pad_id)
     start, whole, restored = whole_student(*sizes), whole_student(*sizes), whole_student(*sizes)
     train(whole, examples)
     active = active_ids([examples], tokenizer.pad_id)

@@ -16,9 +16,10 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
-from pipeline.logit_set.examples import logits_of
+from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import ExamplesRecord, Shard, fingerprint, read_set_record, write_set_record
+from pipeline.logit_set.record import SetRecord, fingerprint, read_set_record, write_set_record
+from pipeline.logit_set.signals.logits import logits_of
 from pipeline.sql.gate import open_files, select
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import tokenizer_sha256
@@ -30,7 +31,7 @@ from tests.teacher.conftest import WORDS, MakeTask, MakeTeacher, make_louder
 KEYS = "select split, source_row, variant from examples order by all"
 
 
-def write(work: Path, store: Path, task: str = "opinion", **changes: Any) -> ExamplesRecord:
+def write(work: Path, store: Path, task: str = "opinion", **changes: Any) -> SetRecord:
     """Dumps a tiny task in this process."""
     record = dump(dump_config(work, task, store, **changes), "distill teacher-dump")
     assert record is not None
@@ -361,7 +362,7 @@ def test_the_batch_size_does_not_matter(work: Path, opinion_set: LogitSet, tmp_p
 
 def test_the_set_may_have_a_name_of_its_own(work: Path, store: Path, tmp_path: Path) -> None:
     assert write(work, tmp_path, name="mine-1").name == "mine-1"
-    assert open_set(tmp_path / "mine-1").record.task.name == "opinion"
+    assert open_set(tmp_path / "mine-1").record.subject == "opinion"
 
 
 def limited_files() -> None:

@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, TeacherError
-from pipeline.logit_set.codecs import CODECS, Dense
-from pipeline.logit_set.record import TokensRecord, read_set_record
+from pipeline.logit_set.codecs import Dense
+from pipeline.logit_set.record import SetRecord, read_set_record
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import MaskedRows, split_table
 from teacher.corpus.masking import mask
@@ -28,7 +28,7 @@ from tests.helpers.commands import distill, kill_when
 SPLITS = ("train", "validation")
 
 
-def write(work: Path, store: Path, **changes: Any) -> TokensRecord:
+def write(work: Path, store: Path, **changes: Any) -> SetRecord:
     record = dump_mlm(corpus_config(work, store, **changes), "distill teacher-dump")
     assert record is not None
     return record
@@ -58,7 +58,7 @@ def test_predictions_are_those_of_transformers_one_row_at_a_time(
     model = AutoModelForMaskedLM.from_pretrained(masked_lm).eval()
     for split in SPLITS:
         rows, columns = rows_of(token_set, split)
-        stored = CODECS[token_set.record.codec.name].decode(token_set.record.codec, columns, 1.0, token_set.decoder())
+        stored = token_set.record.codec.decode(columns, 1.0, token_set.decoder())
         assert isinstance(stored, Dense)
         for row in range(len(rows)):
             ids = [tokenizer.cls_token_id, *rows.ids[row].tolist(), tokenizer.sep_token_id]
@@ -92,7 +92,7 @@ def test_scores_are_the_teachers_on_the_masked_tokens(token_store: Path) -> None
     token_set = open_tokens(token_store / "dense")
     for split, scores in token_set.record.scores.items():
         rows, columns = rows_of(token_set, split)
-        stored = CODECS["dense"].decode(token_set.record.codec, columns, 1.0, None)
+        stored = token_set.record.codec.decode(columns, 1.0)
         assert isinstance(stored, Dense)
         probability_PV = stored.probability_PV
         target_P = torch.from_numpy(rows.targets.flat)

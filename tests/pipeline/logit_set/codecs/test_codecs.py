@@ -1,20 +1,32 @@
 """What codecs keep of a distribution, and that it comes back. Draws have a file of their own."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import save_file
 from scipy.special import softmax
 
 from pipeline.arrays import Ragged
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.codecs import CODECS, Decoder, Dense, Distribution, Kept, Predictions, read_decoder
-from pipeline.logit_set.parts import Codec, CodecName
+from pipeline.logit_set.codecs import (
+    CODECS,
+    AnyCodec,
+    Codec,
+    Decoder,
+    Dense,
+    Distribution,
+    Kept,
+    Predictions,
+    read_decoder,
+)
+from pipeline.logit_set.codecs.sampled import SampledCodec
+from pipeline.logit_set.codecs.topk import TopKCodec
+from pipeline.logit_set.config import CodecName
 from pipeline.logit_set.tokens import MaskedRows, read_groups, split_table, tokens_schema, tokens_table, write_tokens
 from tests.helpers.token_sets import CODECS_BY_NAME
 
@@ -45,7 +57,7 @@ def random_codec(name: CodecName, vocabulary_size: int) -> Codec:
         "sampled": {"num_samples": 50, "temperature": 2},
         "hidden": {"hidden_size": 5},
     }[name]
-    return Codec(name=name, vocabulary_size=vocabulary_size, **own)
+    return CODECS[name](vocabulary_size=vocabulary_size, **own)
 
 
 def parts(distribution: Distribution) -> tuple[torch.Tensor, ...]:
@@ -58,25 +70,25 @@ def half(values: Any) -> Any:
 
 
 def test_dense_by_hand() -> None:
-    columns, mass_P = CODECS["dense"].encode(CODECS_BY_NAME["dense"], by_hand())
+    columns, mass_P = CODECS_BY_NAME["dense"].encode(by_hand())
     bits = np.array(columns["log_probs"].to_pylist()[0], dtype=np.uint16)
     assert bits.view(np.float16).tolist() == half(np.log(P_BY_HAND)).tolist()
     assert columns["log_z"].to_pylist() == pytest.approx([3])
     assert mass_P.tolist() == [1]
-    decoded = CODECS["dense"].decode(CODECS_BY_NAME["dense"], columns, 2, None)
+    decoded = CODECS_BY_NAME["dense"].decode(columns, 2, None)
     roots = np.sqrt(P_BY_HAND)
     assert parts(decoded)[0][0].tolist() == pytest.approx(roots / roots.sum(), abs=1e-3)
 
 
 def test_topk_by_hand() -> None:
     codec = CODECS_BY_NAME["topk"]
-    columns, mass_P = CODECS["topk"].encode(codec, by_hand())
+    columns, mass_P = codec.encode(by_hand())
     assert columns["candidates"].to_pylist() == [[0, 1]]
     log_probs = np.array(columns["log_probs"].to_pylist(), dtype=np.uint16).view(np.float16).astype(float)
     logits = by_hand().logits_PV[0, :2].tolist()
     assert (log_probs[0] + columns["log_z"].to_pylist()[0]).tolist() == pytest.approx(logits, abs=1e-3)
     assert mass_P.tolist() == pytest.approx([3 / 4])
-    kept = CODECS["topk"].decode(codec, columns, 1, None)
+    kept = codec.decode(columns, 1, None)
     assert isinstance(kept, Kept)
     assert (kept.position_E.tolist(), kept.token_E.tolist()) == ([0, 0], [0, 1])
     assert kept.probability_E.tolist() == pytest.approx([1 / 2, 1 / 4], abs=2e-4)
@@ -85,22 +97,22 @@ def test_topk_by_hand() -> None:
 
 def test_hidden_by_hand() -> None:
     codec = CODECS_BY_NAME["hidden"]
-    columns, mass_P = CODECS["hidden"].encode(codec, by_hand())
+    columns, mass_P = codec.encode(by_hand())
     assert columns["hidden"].to_pylist() == [[0x3800, 0xC000]]  # 0.5 and -2 in float16
     assert mass_P.tolist() == [1]
     decoder = Decoder(torch.tensor([[2.0, 0], [0, 1], [0, 0], [-2, 0.5]]), torch.tensor([0.0, 0, 0, 1]))
     for temperature in (1, 4):
-        (probability_PV,) = parts(CODECS["hidden"].decode(codec, columns, temperature, decoder))
+        (probability_PV,) = parts(codec.decode(columns, temperature, decoder))
         np.testing.assert_allclose(probability_PV[0], softmax(np.array([1, -2, 0, -1]) / temperature), rtol=1e-6)
 
 
 def test_sampled_by_hand() -> None:
-    codec = Codec(name="sampled", vocabulary_size=4, num_samples=4, temperature=1)
-    columns, mass_P = CODECS["sampled"].encode(codec, by_hand())  # the points 0.15, 0.4, 0.65 and 0.9
+    codec = SampledCodec(vocabulary_size=4, num_samples=4, temperature=1)
+    columns, mass_P = codec.encode(by_hand())  # the points 0.15, 0.4, 0.65 and 0.9
     assert columns["candidates"].to_pylist() == [[0, 1, 3]]
     assert columns["counts"].to_pylist() == [[2, 1, 1]]
     assert mass_P.tolist() == pytest.approx([1 / 2 + 1 / 4 + 1 / 8])
-    kept = CODECS["sampled"].decode(codec, columns, 1, None)
+    kept = codec.decode(columns, 1, None)
     assert [part.tolist() for part in parts(kept)] == [[0, 0, 0], [0, 1, 3], [0.5, 0.25, 0.25], [0]]
 
 
@@ -125,13 +137,13 @@ def through_a_file(codec: Codec, said: dict[str, pa.Array], path: Path) -> tuple
 def test_what_is_written_is_what_is_read(name: CodecName, vocabulary_size: int, tmp_path: Path) -> None:
     codec = random_codec(name, vocabulary_size)
     said, decoder = random_predictions(vocabulary_size)
-    columns, _ = CODECS[name].encode(codec, said)
+    columns, _ = codec.encode(said)
     rows, back = through_a_file(codec, columns, tmp_path / "x.parquet")
     assert (rows.piece_R.tolist(), rows.copy_R.tolist()) == ([10, 11, 12, 13], [0, 1, 0, 1])
     assert (rows.positions.lengths.tolist(), rows.targets[0].tolist()) == (list(LENGTHS), [vocabulary_size - 1])
-    assert back.keys() == columns.keys() == CODECS[name].fields(codec).keys()
-    assert CODECS[name].problem(codec, back) is None
-    decoded = [parts(CODECS[name].decode(codec, c, codec.temperature or 1, decoder)) for c in (columns, back)]
+    assert back.keys() == columns.keys() == codec.fields().keys()
+    assert codec.problem(back) is None
+    decoded = [parts(codec.decode(c, codec.temperature_kept, decoder)) for c in (columns, back)]
     for before, after in zip(*decoded, strict=True):
         assert torch.equal(before, after)
 
@@ -144,8 +156,8 @@ def test_dense_and_hidden_know_every_temperature(temperature: float) -> None:
     expected: dict[CodecName, Any] = {"dense": log_probs_PV, "hidden": logits_PV}
     for name, scores_PV in expected.items():
         codec = random_codec(name, 300)
-        columns, _ = CODECS[name].encode(codec, said)
-        decoded = CODECS[name].decode(codec, columns, temperature, decoder)
+        columns, _ = codec.encode(said)
+        decoded = codec.decode(columns, temperature, decoder)
         assert isinstance(decoded, Dense)
         np.testing.assert_allclose(
             decoded.probability_PV, softmax(scores_PV / temperature, axis=1), rtol=2e-5, atol=1e-9
@@ -155,7 +167,7 @@ def test_dense_and_hidden_know_every_temperature(temperature: float) -> None:
 def test_topk_keeps_the_likeliest_their_logits_and_the_mass_of_the_tail() -> None:
     said, _ = random_predictions(300)
     codec = random_codec("topk", 300)
-    columns, mass_P = CODECS["topk"].encode(codec, said)
+    columns, mass_P = codec.encode(said)
     logits_PV = said.logits_PV.double().numpy()
     token_PK = np.argsort(-logits_PV, axis=1)[:, :7]
     assert columns["candidates"].to_pylist() == token_PK.tolist()
@@ -164,7 +176,7 @@ def test_topk_keeps_the_likeliest_their_logits_and_the_mass_of_the_tail() -> Non
     np.testing.assert_allclose(stored_PK, np.take_along_axis(logits_PV, token_PK, 1), rtol=0, atol=8e-3)
     kept_P = np.take_along_axis(softmax(logits_PV, axis=1), token_PK, 1).sum(axis=1)
     np.testing.assert_allclose(mass_P, kept_P, rtol=1e-5)
-    decoded = CODECS["topk"].decode(codec, columns, 1, None)
+    decoded = codec.decode(columns, 1, None)
     assert isinstance(decoded, Kept)
     np.testing.assert_allclose(decoded.rest_P, 1 - kept_P, rtol=0, atol=2e-3)
     sums = torch.zeros(len(kept_P)).index_add(0, decoded.position_E, decoded.probability_E)
@@ -173,11 +185,11 @@ def test_topk_keeps_the_likeliest_their_logits_and_the_mass_of_the_tail() -> Non
 
 def test_the_tail_is_never_negative() -> None:
     # float16 rounds the logarithm of 0.4999 up: twice of it would be more than 1
-    codec = Codec(name="topk", vocabulary_size=2, top_k=2)
+    codec = TopKCodec(vocabulary_size=2, top_k=2)
     probability_PV = torch.linspace(0.01, 0.5, 500)[:, None] * torch.tensor([[1.0, -1]]) + torch.tensor([[0.0, 1]])
     said = Predictions(probability_PV.log(), torch.zeros(500, 1), torch.zeros(500))
-    columns, _ = CODECS["topk"].encode(codec, said)
-    kept = CODECS["topk"].decode(codec, columns, 1, None)
+    columns, _ = codec.encode(said)
+    kept = codec.decode(columns, 1, None)
     assert isinstance(kept, Kept)
     assert kept.probability_E.view(500, 2).sum(dim=1).max() > 1  # it does happen
     assert kept.rest_P.min() >= 0
@@ -187,19 +199,19 @@ def test_the_tail_is_never_negative() -> None:
 def test_a_slice_of_the_columns_is_a_slice_of_the_positions(name: CodecName) -> None:
     codec = random_codec(name, 300)
     said, decoder = random_predictions(300)
-    columns, _ = CODECS[name].encode(codec, said)
+    columns, _ = codec.encode(said)
     sliced = {key: column[4:9] for key, column in columns.items()}
-    alone, _ = CODECS[name].encode(codec, Predictions(said.logits_PV[4:9], said.hidden_PH[4:9], said.random_P[4:9]))
+    alone, _ = codec.encode(Predictions(said.logits_PV[4:9], said.hidden_PH[4:9], said.random_P[4:9]))
     assert next(iter(sliced.values())).offset == 4
-    decoded = [parts(CODECS[name].decode(codec, c, codec.temperature or 1, decoder)) for c in (sliced, alone)]
+    decoded = [parts(codec.decode(c, codec.temperature_kept, decoder)) for c in (sliced, alone)]
     for mine, expected in zip(*decoded, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-6)
-    assert CODECS[name].problem(codec, sliced) is None
+    assert codec.problem(sliced) is None
 
 
 def test_which_temperatures_are_honoured() -> None:
     def honoured(codec: Codec) -> list[float]:
-        return [t for t in (0.5, 1, 2) if CODECS[codec.name].honours(codec, t)]
+        return [t for t in (0.5, 1, 2) if codec.honours(t)]
 
     assert honoured(CODECS_BY_NAME["dense"]) == honoured(CODECS_BY_NAME["hidden"]) == [0.5, 1, 2]
     assert honoured(CODECS_BY_NAME["topk"]) == [1]
@@ -226,7 +238,7 @@ SOUND: dict[CodecName, dict[str, pa.Array]] = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sound_columns(name: CodecName) -> None:
-    assert CODECS[name].problem(CODECS_BY_NAME[name], SOUND[name]) is None
+    assert CODECS_BY_NAME[name].problem(SOUND[name]) is None
 
 
 @pytest.mark.parametrize(
@@ -252,12 +264,18 @@ def test_sound_columns(name: CodecName) -> None:
     ],
 )
 def test_damaged_columns_are_found(name: CodecName, changed: str, values: pa.Array, message: str) -> None:
-    assert message in (CODECS[name].problem(CODECS_BY_NAME[name], SOUND[name] | {changed: values}) or "")
+    assert message in (CODECS_BY_NAME[name].problem(SOUND[name] | {changed: values}) or "")
 
 
 def test_a_position_of_which_nothing_is_kept_is_found() -> None:
     empty = {"candidates": column([[0, 3], []], pa.uint16()), "counts": column([[3, 5], []], pa.uint8())}
-    assert "do not go together" in (CODECS["sampled"].problem(CODECS_BY_NAME["sampled"], empty) or "")
+    assert "do not go together" in (CODECS_BY_NAME["sampled"].problem(empty) or "")
+
+
+def test_the_table_knows_every_codec_by_its_own_name() -> None:
+    assert {name: codec.model_fields["name"].default for name, codec in CODECS.items()} == {n: n for n in NAMES}
+    assert set(get_args(CodecName)) == set(NAMES)
+    assert set(get_args(get_args(AnyCodec)[0])) == set(CODECS.values())
 
 
 def test_how_a_codec_is_called() -> None:
@@ -266,10 +284,24 @@ def test_how_a_codec_is_called() -> None:
     assert str(warm) == "sampled-8 at T=2.5"
 
 
-@pytest.mark.parametrize("wrong", [{"num_samples": 256}, {"top_k": 0}, {"temperature": 0}, {"width": 3}, {"name": "x"}])
-def test_settings_that_no_codec_can_have(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("sampled", {"num_samples": 256}),
+        ("sampled", {"temperature": 0}),
+        ("topk", {"top_k": 0}),
+        ("dense", {"top_k": 2}),
+        ("dense", {"vocabulary_size": 1}),
+        ("hidden", {"hidden_size": 0}),
+        ("dense", {"width": 3}),
+        ("dense", {"name": "x"}),
+    ],
+)
+def test_settings_that_no_codec_can_have(name: CodecName, wrong: dict[str, Any]) -> None:
+    sound = CODECS_BY_NAME[name].model_dump()
+    assert TypeAdapter[AnyCodec](AnyCodec).validate_python(sound) == CODECS_BY_NAME[name]
     with pytest.raises(ValidationError, match=next(iter(wrong))):
-        Codec(**({"name": "dense", "vocabulary_size": 4} | wrong))
+        TypeAdapter[AnyCodec](AnyCodec).validate_python(sound | wrong)
 
 
 def test_a_file_that_is_no_decoder(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.logit_set.codecs import Dense, Kept, Predictions
-from pipeline.logit_set.codecs.sampled import GROUP, decode, draw, encode, problem
-from pipeline.logit_set.parts import Codec
+from pipeline.logit_set.codecs.sampled import GROUP, SampledCodec, draw
 from student.pretrain.loss import cross_entropy
 
 ROUNDING = 1e-5  # of the sums of up to 300 probabilities in float32
@@ -102,8 +101,8 @@ def test_positions_are_drawn_each_by_its_own_number() -> None:
     assert together.tolist() == alone
 
 
-def codec_of(size: int, num_samples: int, temperature: float = 1) -> Codec:
-    return Codec(name="sampled", vocabulary_size=size, num_samples=num_samples, temperature=temperature)
+def codec_of(size: int, num_samples: int, temperature: float = 1) -> SampledCodec:
+    return SampledCodec(vocabulary_size=size, num_samples=num_samples, temperature=temperature)
 
 
 @settings(max_examples=50)
@@ -120,14 +119,14 @@ def test_columns_are_the_draws(size: int, seed: int, num_samples: int, temperatu
     # rounded as the encoder does it: a point between two tokens goes where rounding puts it
     p_PV = (logits_PV - logits_PV.logsumexp(dim=1, keepdim=True)).exp()
     p_PV = p_PV if temperature == 1 else (logits_PV / temperature).softmax(dim=1)
-    columns, mass_P = encode(codec, Predictions(logits_PV, logits_PV[:, :0], random_P))
-    assert problem(codec, columns) is None
+    columns, mass_P = codec.encode(Predictions(logits_PV, logits_PV[:, :0], random_P))
+    assert codec.problem(columns) is None
     for place, drawn_N in enumerate(draw(p_PV, random_P, num_samples)):
         tokens, counts = np.unique(drawn_N.numpy(), return_counts=True)
         assert columns["candidates"][place].as_py() == tokens.tolist()  # ascending, each of them once
         assert columns["counts"][place].as_py() == counts.tolist()
         assert float(mass_P[place]) == pytest.approx(float(p_PV[place, tokens].sum()), abs=1e-5)
-    kept = decode(codec, columns, temperature)
+    kept = codec.decode(columns, temperature)
     assert kept.rest_P.tolist() == [0, 0, 0]
     sums_P = torch.zeros(3).index_add(0, kept.position_E, kept.probability_E)
     assert sums_P.tolist() == pytest.approx([1, 1, 1], abs=1e-5)
@@ -141,8 +140,8 @@ def draws_at_equal_distances(logits_V: torch.Tensor, num_samples: int, temperatu
     """
     codec, random_K = codec_of(len(logits_V), num_samples, temperature), (torch.arange(k).double() + 0.5) / k
     logits_KV = logits_V.expand(k, -1)
-    columns, _ = encode(codec, Predictions(logits_KV, logits_KV[:, :0], random_K))
-    return decode(codec, columns, temperature)
+    columns, _ = codec.encode(Predictions(logits_KV, logits_KV[:, :0], random_K))
+    return codec.decode(columns, temperature)
 
 
 @pytest.mark.parametrize("temperature", [1, 2.5])

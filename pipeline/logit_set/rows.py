@@ -1,0 +1,74 @@
+"""The kinds of rows that a set may have: their columns, before those of the signals, and what a record says of them."""
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipeline.logit_set.parts import RowsName
+
+TEXT_HASH_BYTES = 16
+TEXT_COLUMNS = ("sentence1", "sentence2", "ids1", "ids2")
+MAX_UINT16 = 2**16
+
+
+def id_type(vocabulary_size: int) -> pa.DataType:
+    """The type that ids are stored in."""
+    return pa.uint16() if vocabulary_size <= MAX_UINT16 else pa.uint32()
+
+
+def example_columns(vocabulary_size: int, has_text: bool = True) -> list[pa.Field]:
+    """The columns of a task's rows. Without text there are no ids either: a tokenizer turns them back into it."""
+    ids = pa.list_(id_type(vocabulary_size))
+    columns = [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64(), nullable=False),
+        pa.field("variant", pa.int32(), nullable=False),
+        pa.field("origin", pa.string(), nullable=False),
+        pa.field("sentence1", pa.string()),
+        pa.field("sentence2", pa.string()),
+        pa.field("ids1", ids, nullable=False),
+        pa.field("ids2", ids),
+        pa.field("text_hash", pa.binary(TEXT_HASH_BYTES), nullable=False),
+        pa.field("label", pa.int32()),
+        pa.field("score", pa.float32()),
+    ]
+    return [column for column in columns if has_text or column.name not in TEXT_COLUMNS]
+
+
+def token_columns(vocabulary_size: int, has_text: bool = True) -> list[pa.Field]:
+    """The columns of masked copies of sequences, which are never without their text."""
+    ids = pa.list_(id_type(vocabulary_size))
+    return [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64(), nullable=False),
+        pa.field("piece", pa.int32(), nullable=False),
+        pa.field("copy", pa.int32(), nullable=False),
+        pa.field("ids", ids, nullable=False),
+        pa.field("positions", pa.list_(pa.uint16()), nullable=False),
+        pa.field("targets", ids, nullable=False),
+    ]
+
+
+@dataclass(frozen=True)
+class RowsKind:
+    """What a set says and stores of a kind of rows.
+
+    Attributes:
+        columns: makes their columns of the size of the vocabulary, and of whether there is text.
+        needs: the optional parts of a record that such rows have.
+        may_have: those that they may have besides.
+        may_lack_text: whether a set of them may do without its text.
+    """
+
+    columns: Callable[[int, bool], list[pa.Field]]
+    needs: Set[str]
+    may_have: Set[str] = frozenset()
+    may_lack_text: bool = False
+
+
+ROWS: dict[RowsName, RowsKind] = {
+    "examples": RowsKind(example_columns, {"task"}, {"augmentation"}, may_lack_text=True),
+    "tokens": RowsKind(token_columns, {"corpus", "masking"}),
+}
+OPTIONAL_PARTS: Set[str] = {part for kind in ROWS.values() for part in (*kind.needs, *kind.may_have)}

@@ -1,0 +1,28 @@
+"""What a teacher says about rows: a file per signal, and the table of them."""
+
+from pathlib import Path
+from typing import Self
+
+from pipeline.logit_set.parts import Part
+from pipeline.logit_set.signals.logits import Logits
+from pipeline.logit_set.signals.mlm import Mlm
+from pipeline.logit_set.signals.signal import Signal
+
+
+class Signals(Part):
+    """The signals of a set, by their names: a line for each there is."""
+
+    logits: Logits | None = None
+    mlm: Mlm | None = None
+
+    @property
+    def stored(self) -> tuple[Signal, ...]:
+        """Those that the set has."""
+        return tuple(signal for name in type(self).model_fields if (signal := getattr(self, name)) is not None)
+
+    def measured(self, root: Path) -> Self:
+        """Those of a set in ``root`` once it is complete."""
+        return type(self)(**{name: signal.measured(root) for name, signal in self if signal is not None})
+
+
+__all__ = ["Logits", "Mlm", "Signal", "Signals"]
