@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import ConfigError, IntegrityError
+from pipeline.errors import ConfigError
 from pipeline.logit_set.reader import find_set
 from pipeline.query.mixture import open_sets
-from pipeline.training.run_record import RUN_RECORD, read_run_record, recorded_sets
+from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import ReproduceConfig
 from student.data import load_chosen
 from student.pretrain.model import is_pretrained
-
-NEEDED = {"query", "logit_set_fingerprints", "rows", "rows_sha256", "logits_sha256"}
 
 
 def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
@@ -24,20 +22,13 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
     Raises:
         ConfigError: if the run is one of pretraining.
         DataError: if a set is not there.
-        IntegrityError: if the run's record does not tell enough.
         QueryError: if its query fails now.
     """
     if is_pretrained(config.run):
         raise ConfigError(f"{config.run}: a pretraining run; it has no query, it uses every row of its set")
     record = read_run_record(config.run / RUN_RECORD)
     settings = record["settings"]
-    missing = sorted(NEEDED - settings.keys())
-    if missing:
-        raise IntegrityError(
-            f"{config.run}: its record has no {', '.join(missing)}; it was made by an older release. Train it again"
-        )
-    places = recorded_sets(record)
-    paths = [find_set(Path(place).name if config.store else place, config.store) for place in places]
+    paths = [find_set(Path(place).name if config.store else place, config.store) for place in record["logit_sets"]]
     logit_set = open_sets(paths, settings["mix"], config.allow_unverified)
     rows = load_chosen(logit_set, settings["query"])
     then = settings["logit_set_fingerprints"]

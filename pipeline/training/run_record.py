@@ -21,17 +21,6 @@ def kind_of_folder(folder: Path) -> Literal["run", "sweep"] | None:
     return "run" if (folder / RUN_RECORD).is_file() else None
 
 
-def recorded_sets(record: RunRecord) -> list[str]:
-    """Where the logit sets of a run lay; runs of older releases had one."""
-    return record["logit_sets"] if "logit_sets" in record else [record["logit_set"]]
-
-
-def recorded_fingerprints(settings: dict[str, Any]) -> list[str]:
-    """Fingerprints of the logit sets of a run; those of older releases had one."""
-    one = settings.get("logit_set_fingerprint")
-    return list(settings["logit_set_fingerprints"]) if one is None else [one]
-
-
 def finish_run(path: Path, result: dict[str, Any]) -> RunRecord:
     """Adds the result to a run's record and marks it finished."""
     record = read_run_record(path) | {"state": "finished", "result": result}

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from pipeline.console import size
-from pipeline.training.run_record import RunRecord, recorded_fingerprints
+from pipeline.training.run_record import RunRecord
 from student.model.architecture import StudentConfig, summary
 
 CARD_FILE = "README.md"
@@ -64,7 +64,7 @@ def _origin(record: RunRecord) -> str:
         "## Where it comes from",
         "",
         f"- command: `{record['command']}`",
-        *(f"- logit set: fingerprint `{fingerprint}`" for fingerprint in recorded_fingerprints(settings)),
+        *(f"- logit set: fingerprint `{fingerprint}`" for fingerprint in settings["logit_set_fingerprints"]),
         f"- rows: {settings['rows']:,}, `{settings['query']}`",
         f"- written with: {', '.join(f'{name} {v}' for name, v in record['result']['versions'].items())}",
     ]

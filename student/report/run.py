@@ -11,10 +11,8 @@ from pipeline.logit_set.record import read_set_record
 from pipeline.query.mixture import open_sets
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Section, Table
-from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, recorded_fingerprints, recorded_sets
-from student.config import EvaluateConfig
+from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.describe import describe_config
-from student.evaluate import evaluate
 from student.model.architecture import read_config
 from student.model.weights import CONFIG_FILE
 from student.pretrain.model import is_pretrained
@@ -44,14 +42,11 @@ def run_page(config: ReportConfig, folder: Path) -> Page:
         return pretrained_page(name, record)
     student_config = read_config(folder / CONFIG_FILE)
     logit_set, missing = trained_set(config, record)
-    evaluation = record["result"].get("evaluation")  # runs of the first format have none
-    if evaluation is None and logit_set is not None:
-        flags = EvaluateConfig(run=folder, logits=str(logit_set.root), allow_unverified=config.allow_unverified)
-        evaluation = evaluate(flags)
+    evaluation = record["result"]["evaluation"]
     sections = (
         Section("What it is", facts=_facts(record, describe_config(student_config))),
-        training_section(record["result"], evaluation or {}),
-        _scores(evaluation or {}),
+        training_section(record["result"], evaluation),
+        _scores(evaluation),
         *(dev_sections(folder, logit_set) if logit_set else [Section("Dev splits", missing)]),
         Section("Settings", facts=_settings(record["settings"])),
     )
@@ -74,11 +69,11 @@ def finished_record(path: Path) -> RunRecord:
 
 def trained_set(config: ReportConfig, record: RunRecord) -> tuple[LogitSet | None, str]:
     """The set that a run was trained on, or its mixture, if all of it is still there; else None, and why."""
-    places, fingerprints = recorded_sets(record), recorded_fingerprints(record["settings"])
+    places, fingerprints = record["logit_sets"], record["settings"]["logit_set_fingerprints"]
     paths = [_lies_at(config, place, known) for place, known in zip(places, fingerprints, strict=True)]
-    there = [path for path in paths if path is not None]
-    if len(there) == len(paths):
-        return open_sets(there, record["settings"].get("mix"), config.allow_unverified), ""
+    existing = [path for path in paths if path is not None]
+    if len(existing) == len(paths):
+        return open_sets(existing, record["settings"].get("mix"), config.allow_unverified), ""
     gone = ", ".join(place for place, path in zip(places, paths, strict=True) if path is None)
     return None, (
         f"The logit set that this was trained on is neither in {gone} nor in the store {config.store}, so there is no "
@@ -102,8 +97,8 @@ def _facts(record: RunRecord, made_of: dict[str, Any]) -> dict[str, Any]:
     return architecture | {
         "parameters": made_of["parameters"]["total"],
         "size": size(made_of["bytes"]),
-        "logit set": ", ".join(recorded_sets(record)),
-        "its fingerprint": ", ".join(recorded_fingerprints(settings)),
+        "logit set": ", ".join(record["logit_sets"]),
+        "its fingerprint": ", ".join(settings["logit_set_fingerprints"]),
         "training rows": settings["rows"],
         "query": settings["query"],
         "hash of the rows": settings["rows_sha256"],
@@ -113,7 +108,7 @@ def _facts(record: RunRecord, made_of: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(settings: dict[str, Any]) -> dict[str, Any]:
-    told = {"logit_set_fingerprint", "logit_set_fingerprints", "rows", "rows_sha256", "query"}
+    told = {"logit_set_fingerprints", "rows", "rows_sha256", "query"}
     return {name: value for name, value in settings.items() if value is not None and name not in told}
 
 
