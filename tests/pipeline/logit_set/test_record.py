@@ -139,13 +139,6 @@ def test_parts_that_do_not_fit_are_refused(
         read_set_record(tmp_path)
 
 
-def test_a_shard_of_an_unknown_version_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
-    shard = opinion_set.record.shards[0].model_copy(update={"version": "0" * 64})
-    changed(opinion_set, tmp_path, shards=[shard.model_dump()])
-    with pytest.raises(IntegrityError, match="a shard is of a version that is not among those before"):
-        read_set_record(tmp_path)
-
-
 def test_what_is_made_from_a_set_is_staged_anew_and_checked(opinion_set: LogitSet) -> None:
     record = opinion_set.record
     new = staged(record.settings | {"one": "more"}, "distill", base=record, name="new")

@@ -231,7 +231,7 @@ def hostile_set(opinion_set: LogitSet, folder: Path) -> Path:
         if entry["split"] == shard.split and entry["index"] == shard.index:
             path = root / shard.path
             entry |= {"bytes": path.stat().st_size, "sha256": sha256(path)}
-    values["target"]["names"] = ["<script>alert(1)</script>", r"$\frac{$"]
+    values["signals"]["logits"]["target"]["names"] = ["<script>alert(1)</script>", r"$\frac{$"]
     values["teacher"]["name"] = "<img src=x onerror=alert(3)>"
     (root / FILE_NAME).write_text(json.dumps(values))
     return root
