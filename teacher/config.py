@@ -16,7 +16,7 @@ from pipeline.config import (
 )
 from pipeline.errors import ConfigError
 from pipeline.logit_set.config import CodecFlags
-from pipeline.logit_set.parts import SET_NAME
+from pipeline.logit_set.record_parts import SET_NAME
 from pipeline.tasks.task import Objective
 from teacher.augment.config import TRAIN, AugmentConfig
 from teacher.augment.flags import AugmentFlags
@@ -25,7 +25,7 @@ from teacher.inference.config import ForwardFlags, ModelFlags
 
 Packing = Literal["sentences", "blocks"]
 MaskingKind = Literal["uniform", "frequency"]
-Signal = Literal["logits", "mlm"]
+SignalName = Literal["logits", "mlm"]
 OBJECTIVE = "--objective mlm and --corpus go together: masked language modelling is for a corpus"
 SIGNAL = "--signal mlm and --corpus go together; --signal logits is for a task"
 
@@ -103,7 +103,7 @@ class DumpFlags(OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, J
         "precision": "Arithmetic of the forward pass; logits are stored in fp32.",
         "seed": "Seed of masking, draws and variants.",
     }
-    signal: Signal | None = Field(None, description="What to write: logits for a task, mlm for a corpus.")
+    signal: SignalName | None = Field(None, description="What to write: logits for a task, mlm for a corpus.")
     name: str | None = Field(None, pattern=SET_NAME, description="Name of the set. (default: the task's)")
     max_tokens_per_batch: int | None = Field(
         None, ge=1, description="Padded tokens per forward pass. (default: 2048 on CPU, 32768 on GPU)"

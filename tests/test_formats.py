@@ -16,7 +16,7 @@ from pipeline.logit_set.codecs import Kept
 from pipeline.logit_set.config import CodecName
 from pipeline.logit_set.reader import open_set
 from pipeline.logit_set.record import FILE_NAME, FORMAT_VERSION, SetRecord, fingerprint, read_set_record, to_json
-from pipeline.logit_set.rows import ROWS
+from pipeline.logit_set.row_kinds import ROW_KINDS
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.token_reader import open_tokens
 from pipeline.logit_set.tokens import split_table
@@ -124,7 +124,7 @@ def test_the_documented_way_to_read_a_position_is_ours(codec: CodecName) -> None
 def test_the_documented_columns_are_those_of_the_files() -> None:
     document = SCHEMA.with_name("format.md").read_text(encoding="utf-8")
     types = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", document.replace("\\", ""), re.MULTILINE))
-    for kind in ROWS.values():
+    for kind in ROW_KINDS.values():
         for column in kind.columns(30522, True):
             arrow_type = re.sub(r"\w+: ", "", str(column.type)).replace("float", "float32")
             assert types[column.name] == arrow_type, column.name

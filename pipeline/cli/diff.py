@@ -30,8 +30,8 @@ def diff(config: DiffConfig) -> None:
             ("calibration", difference.calibration),
         ):
             if table:
-                heads = [HEADS.get(name, name.replace("_", " ")) for name in table[0]]
-                console.print_table(heads, [list(row.values()) for row in table], title=title)
+                columns = [HEADS.get(name, name.replace("_", " ")) for name in table[0]]
+                console.print_table(columns, [list(row.values()) for row in table], title=title)
         console.note("the sets say the same" if difference.is_empty else "the sets differ")
     if not difference.is_empty:
         raise typer.Exit(1)

@@ -60,10 +60,9 @@ def verify(config: VerifyConfig) -> None:
 def card(config: CardConfig) -> None:
     """Print a set's card, or write it anew."""
     from pipeline.files import write_text
-    from pipeline.logit_set.card import card_text
+    from pipeline.logit_set.card import CARD_FILE, card_text
     from pipeline.logit_set.reader import find_set
     from pipeline.logit_set.record import read_set_record
-    from pipeline.sharing.files import CARD_FILE
 
     root = find_set(config.logits, config.store)
     text = card_text(read_set_record(root))
@@ -93,8 +92,8 @@ def join(config: JoinConfig) -> None:
         ]
         for split in joined.missing
     ]
-    heads = ["split", "matched", "yours alone", "the set's alone", "other gold"]
-    console.print_table(heads, rows, title=f"{joined.root}: {joined.record.state}")
+    columns = ["split", "matched", "yours alone", "the set's alone", "other gold"]
+    console.print_table(columns, rows, title=f"{joined.root}: {joined.record.state}")
 
 
 def _rows(rows: list[int] | list[tuple[int, int]] | None) -> str:

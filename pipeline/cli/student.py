@@ -48,8 +48,8 @@ def pretrain_student(config: PretrainConfig) -> None:
     history = record["result"]["history"]
     metrics = list(history[-1]["metrics"]["validation"])
     rows = [[entry["step"], entry["loss"], *entry["metrics"]["validation"].values()] for entry in history]
-    heads = ["step", "loss", *(f"validation {name.replace('_', ' ')}" for name in metrics)]
-    console.print_table(heads, rows, title=record["logit_set"])
+    columns = ["step", "loss", *(f"validation {name.replace('_', ' ')}" for name in metrics)]
+    console.print_table(columns, rows, title=record["logit_set"])
 
 
 @takes(SweepConfig)
@@ -173,13 +173,13 @@ def predict(config: PredictConfig) -> None:
         console.print_json(results)
         return
     texts = [[text] for text in sentences1] if sentences2 is None else list(zip(sentences1, sentences2, strict=True))
-    heads = ["sentence"] if sentences2 is None else ["sentence 1", "sentence 2"]
+    columns = ["sentence"] if sentences2 is None else ["sentence 1", "sentence 2"]
     if results and "label" in results[0]:
         names = list(results[0]["probabilities"])
         rows = [[*t, r["label"], *r["probabilities"].values()] for t, r in zip(texts, results, strict=True)]
-        console.print_table([*heads, "label", *names], rows)
+        console.print_table([*columns, "label", *names], rows)
     else:
-        console.print_table([*heads, "score"], [[*t, r["score"]] for t, r in zip(texts, results, strict=True)])
+        console.print_table([*columns, "score"], [[*t, r["score"]] for t, r in zip(texts, results, strict=True)])
 
 
 def _inputs(config: PredictConfig, is_pair: bool) -> tuple[list[str], list[str] | None]:

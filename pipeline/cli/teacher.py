@@ -8,7 +8,7 @@ import typer
 from pipeline import console
 from pipeline.cli.options import command_line, needs_teacher_libraries, takes
 from pipeline.cli.tokens import print_tokens
-from pipeline.logit_set.parts import AugmentationRecord
+from pipeline.logit_set.record_parts import AugmentationRecord
 from teacher.augment.config import AugmentConfig
 from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
@@ -157,8 +157,8 @@ def check(config: CheckConfig) -> None:
             [name, part.largest, part.mean, *part.fidelity.values()]
             for name, part in (("two runs now", checked.live), ("now and stored", checked.stored))
         ]
-        heads = ["", "largest difference", "mean", *(name.replace("_", " ") for name in checked.live.fidelity)]
-        console.print_table(heads, rows, title=f"{config.logits}: {checked.rows:,} rows")
+        columns = ["", "largest difference", "mean", *(name.replace("_", " ") for name in checked.live.fidelity)]
+        console.print_table(columns, rows, title=f"{config.logits}: {checked.rows:,} rows")
         if not checked.same_weights:
             console.warn("the teacher's weights are not those that the set names")
         row = "{}:{}:{}".format(*checked.worst_row)

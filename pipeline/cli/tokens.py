@@ -27,7 +27,7 @@ def budget(config: BudgetConfig) -> None:
         console.print_json(lines)
         return
     temperatures = list(lines[0]["kept_mass"])
-    heads = ["codec", "bytes", "corpus", "KL", *(f"T={t}" for t in temperatures), "ECE"]
+    columns = ["codec", "bytes", "corpus", "KL", *(f"T={t}" for t in temperatures), "ECE"]
     rows = [
         [
             *(line["codec"], f"{line['bytes_per_position']:,.1f}", console.size(line["corpus_bytes"])),
@@ -36,7 +36,7 @@ def budget(config: BudgetConfig) -> None:
         ]
         for line in lines
     ]
-    console.print_table(heads, rows)
+    console.print_table(columns, rows)
     console.note(
         "bytes a position, all columns counted; size of the whole corpus; divergence of what is stored from the whole "
         "distribution; share of it that is kept, by temperature; calibration error of the likeliest token. Sampled "

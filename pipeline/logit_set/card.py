@@ -6,9 +6,10 @@ from importlib.resources import files
 import yaml
 
 from pipeline.logit_set.markdown import cell, code, plain
-from pipeline.logit_set.parts import AugmentationRecord, CorpusRecord, MaskingRecord
 from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.record_parts import AugmentationRecord, CorpusRecord, MaskingRecord
 
+CARD_FILE = "README.md"
 TEXT_COLUMNS = """| `sentence1`, `sentence2` | the text; `sentence2` is null for single sentences |
 | `ids1`, `ids2` | token ids of each sentence, without special tokens, as the teacher read them (`tokenizer.json`) |
 | `text_hash` | 16 bytes over text and tokenizer |"""

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from pipeline.config import Config, JsonFlags, SetFlags, UnverifiedFlags
-from pipeline.logit_set.parts import SET_NAME
+from pipeline.logit_set.record_parts import SET_NAME
 
 CodecName = Literal["dense", "hidden", "topk", "sampled"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.arrays import Floats
-from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.rows import TEXT_HASH_BYTES
+from pipeline.logit_set.record_parts import Shard
+from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.logit_set.shard_file import Footer, parquet_writer
 from pipeline.sources import sentences
 from pipeline.text.tokenizer import Tokenized

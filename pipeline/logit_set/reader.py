@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 from pipeline.arrays import Floats, Ints
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
-from pipeline.logit_set.parts import RowsName, Shard, TokenizerRecord
 from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, SetRecord, read_record_of, read_set_record
+from pipeline.logit_set.record_parts import RowsName, Shard, TokenizerRecord
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
@@ -74,7 +74,7 @@ class LogitSet(OpenSet):
         return view_name(self.name)
 
     @property
-    def rows(self) -> str:
+    def rows_sql(self) -> str:
         """What `read` reads from, in SQL."""
         return "examples"
 
@@ -91,7 +91,7 @@ class LogitSet(OpenSet):
         """The SQL text that `read` runs, apart from its columns."""
         self.check_split(split)
         condition = f" and ({where}\n)" if where else ""
-        return f"from {self.rows} where split = '{split}'{condition} order by source_row, variant"
+        return f"from {self.rows_sql} where split = '{split}'{condition} order by source_row, variant"
 
     @contextmanager
     def opened(self, split: str) -> Iterator[duckdb.DuckDBPyConnection]:

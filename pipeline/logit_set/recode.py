@@ -13,9 +13,9 @@ from pipeline.errors import ConfigError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.codecs import CODECS, AnyCodec, Decoder, codec_for
 from pipeline.logit_set.config import RecodeConfig
-from pipeline.logit_set.parts import MAX_COUNT, Shard
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import SetRecord, staged
+from pipeline.logit_set.record_parts import MAX_COUNT, Shard
 from pipeline.logit_set.signals import Mlm, Signals
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import (

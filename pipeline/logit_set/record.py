@@ -19,7 +19,7 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import read_small_file, write_text
 from pipeline.logit_set.codecs import AnyCodec
-from pipeline.logit_set.parts import (
+from pipeline.logit_set.record_parts import (
     SET_NAME,
     AugmentationRecord,
     CorpusRecord,
@@ -36,7 +36,7 @@ from pipeline.logit_set.parts import (
     TokenizerRecord,
     Version,
 )
-from pipeline.logit_set.rows import OPTIONAL_PARTS, ROWS
+from pipeline.logit_set.row_kinds import OPTIONAL_PARTS, ROW_KINDS
 from pipeline.logit_set.signals import Signals
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Metric
@@ -109,8 +109,8 @@ class SetRecord(Part):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        """Whether signals and optional parts are those of the kind of rows."""
-        kind = ROWS[self.rows]
+        """Refuses signals and optional parts that this kind of rows has not."""
+        kind = ROW_KINDS[self.rows]
         if not self.signals.stored:
             raise ValueError("signals: none, but a set stores what its teacher said")
         for signal in self.signals.stored:
@@ -138,7 +138,7 @@ class SetRecord(Part):
     def arrow_schema(self) -> pa.Schema:
         """The columns of the set's files: those of its rows, then those of its signals."""
         size = self.signals.mlm.codec.vocabulary_size if self.signals.mlm else self.tokenizer.vocabulary_size
-        rows = ROWS[self.rows].columns(size, self.has_text)
+        rows = ROW_KINDS[self.rows].columns(size, self.has_text)
         return pa.schema([*rows, *(column for signal in self.signals.stored for column in signal.columns())])
 
     def shards_of(self, split: str) -> list[Shard]:
@@ -259,7 +259,7 @@ def read_set_record(root: Path) -> SetRecord:
     """Reads the ``distill.json`` of a set.
 
     Raises:
-        IntegrityError: if there is none, or it is damaged, too large, or of a newer format.
+        IntegrityError: if there is none, or it is damaged, too large, or of another format.
     """
     path = root / FILE_NAME
     try:
@@ -273,7 +273,7 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
     """Reads the content of a ``distill.json``; ``path`` is for the message.
 
     Raises:
-        IntegrityError: if it is damaged, or of a newer format.
+        IntegrityError: if it is damaged, or of another format.
     """
     try:
         values: Any = parse_json(text)

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain
-from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.record import SetRecord, fingerprint
+from pipeline.logit_set.record_parts import Shard
 from pipeline.untrusted import parse_json
 
 FOOTER_KEY, STATISTICS_KEY = b"distill", b"distill_statistics"

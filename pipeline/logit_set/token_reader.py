@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.codecs import Decoder
-from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import OpenSet, usable_record
 from pipeline.logit_set.record import Scores
+from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.shard_file import read_metadata
 from pipeline.logit_set.tokens import read_groups, read_statistics
 from pipeline.logit_set.verify import require_shards

@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 
 from pipeline.arrays import Floats64, Ints, Ragged, ragged
 from pipeline.logit_set.codecs import Codec, Predictions
-from pipeline.logit_set.rows import token_columns
+from pipeline.logit_set.row_kinds import token_columns
 from pipeline.logit_set.shard_file import STATISTICS_KEY, Footer, parquet_writer, read_footer
 from pipeline.seeded import hashed, uniform
 
 if TYPE_CHECKING:
     import torch
 
-KEYS = ("split", "source_row", "piece", "copy")
+TOKEN_KEYS = ("split", "source_row", "piece", "copy")
 BYTES_PER_GROUP = 2**26
 MAX_ROWS_PER_GROUP = 4096
 Statistics = dict[str, float]

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError, raise_all
 from pipeline.files import is_plain, sha256
-from pipeline.logit_set.parts import RowsName, Shard
 from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.record_parts import RowsName, Shard
 from pipeline.logit_set.shard_file import bomb_problem, footer_of, read_footer, read_metadata, split_problem
 from pipeline.logit_set.verify_examples import ExamplesCheck
 from pipeline.logit_set.verify_tokens import TokensCheck

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.logit_set.examples import text_hash
-from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.shard_file import which_are
 from pipeline.sources.source import HASHED_COLUMNS, hash_rows
 

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.tokens import KEYS, MaskedRows, masked_rows, read_groups
+from pipeline.logit_set.record_parts import Shard
+from pipeline.logit_set.tokens import TOKEN_KEYS, MaskedRows, masked_rows, read_groups
 
 Key = tuple[int, int, int]
 
@@ -29,7 +29,7 @@ class TokensCheck:
                 continue
             problem = group_problem(self._record, table)
             if not problem:
-                keys = list(zip(*(table.column(name).to_pylist() for name in KEYS[1:]), strict=True))
+                keys = list(zip(*(table.column(name).to_pylist() for name in TOKEN_KEYS[1:]), strict=True))
                 problem = _key_problem(shard, [last, *keys])
                 last = keys[-1]
             if problem:

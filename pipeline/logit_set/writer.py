@@ -18,10 +18,9 @@ from pipeline.files import (
     write_text,
     write_text_once,
 )
-from pipeline.logit_set.card import card_text
+from pipeline.logit_set.card import CARD_FILE, card_text
 from pipeline.logit_set.codecs import Decoder
 from pipeline.logit_set.examples import write_examples
-from pipeline.logit_set.parts import RowsName, Shard
 from pipeline.logit_set.record import (
     FILE_NAME,
     TOKENIZER_FILE,
@@ -32,6 +31,7 @@ from pipeline.logit_set.record import (
     to_json,
     write_set_record,
 )
+from pipeline.logit_set.record_parts import RowsName, Shard
 from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
 from pipeline.logit_set.signals.mlm import DECODER_FILE
 from pipeline.logit_set.tokens import Statistics, write_tokens
@@ -146,7 +146,7 @@ def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
     """Verifies a complete set, records the teacher's scores and writes the card: state ``verified``."""
     verify_shards(root, record)
     verified = record.model_copy(update={"state": "verified", "scores": scores})
-    write_text(root / "README.md", card_text(verified))
+    write_text(root / CARD_FILE, card_text(verified))
     write_set_record(root, verified)
     return verified
 

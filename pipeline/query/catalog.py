@@ -19,9 +19,9 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import is_plain, write_atomically
-from pipeline.logit_set.parts import SET_NAME
 from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
+from pipeline.logit_set.record_parts import SET_NAME
 from pipeline.logit_set.shard_file import read_metadata
 from pipeline.query.views import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql, token_view_sql
 from pipeline.sql.gate import add_macros, macros, open_database

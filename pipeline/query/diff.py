@@ -8,9 +8,9 @@ from typing import Any
 import duckdb
 
 from pipeline.errors import ConfigError
-from pipeline.logit_set.parts import Setting
 from pipeline.logit_set.reader import find_set, usable_record
 from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.record_parts import Setting
 from pipeline.logit_set.verify import require_shards
 from pipeline.query.config import DiffConfig
 from pipeline.query.mixture import SAME_HASH, SAME_SENTENCES

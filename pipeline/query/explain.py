@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 from pipeline.arrays import Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
 from pipeline.logit_set.examples import text_hash
-from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, read_set_record
+from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.verify import require_shards
 from pipeline.sql.names import words_view_name
 from pipeline.tasks.target import Target, predicted_scores

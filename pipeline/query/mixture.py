@@ -50,7 +50,7 @@ class Mixture(LogitSet):
         return mix_sql(self.mix, self.record.target, [f'"{one.view}".logits' for one in self.sets])
 
     @property
-    def rows(self) -> str:
+    def rows_sql(self) -> str:
         """The rows that every set has, with mixed logits, in SQL."""
         return f'(select "{self.view}".* replace ({self.mixed_logits} as logits) from {self.joined})'  # noqa: S608
 

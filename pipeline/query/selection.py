@@ -38,7 +38,7 @@ def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.T
         types = dict(zip(given, map(str, relation.types), strict=True))
         raise_all(QueryError, "--query", _column_problems(logit_set, given, types))
         returned = [f"{name}::{kind} as {name}" for name, kind in RETURNED.items() if name in given]
-        source = f'"{logit_set.view}"' if "logits" in given else logit_set.rows
+        source = f'"{logit_set.view}"' if "logits" in given else logit_set.rows_sql
         values = [
             "c.weight" if "weight" in given else "1.0::double as weight",
             f"c.logits::float[{logit_set.record.target.num_logits}] as logits" if "logits" in given else "e.logits",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.rows import id_type
+from pipeline.logit_set.row_kinds import id_type
 from pipeline.sql.gate import parquet, quoted
 
 SPLIT_ROWS = "select {split} as split, {columns} from {files}"

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.console import size
-from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import usable_record
 from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.verify import require_shards
 from pipeline.query.views import columns_with_text
 from pipeline.report import pictures, questions
@@ -69,9 +69,9 @@ def _scores(record: SetRecord) -> Section:
         (split, record.rows_of(split), *(record.scores.get(split, {}).get(name) for name in metrics))
         for split in _dev_first(record)
     ]
-    heads = ("split", "rows", *(name.replace("_", " ") for name in metrics))
+    columns = ("split", "rows", *(name.replace("_", " ") for name in metrics))
     text = "Measured against gold while the set was written. A teacher has often been trained on the train split."
-    return Section("The teacher's scores", text, tables=(Table("By split", heads, rows),))
+    return Section("The teacher's scores", text, tables=(Table("By split", columns, rows),))
 
 
 def _dev_first(record: SetRecord) -> list[str]:

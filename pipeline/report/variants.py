@@ -1,6 +1,6 @@
 """What augmentation has added to a set, and how much the teacher changes its mind over it."""
 
-from pipeline.logit_set.parts import AugmentationRecord
+from pipeline.logit_set.record_parts import AugmentationRecord
 from pipeline.report import pictures, questions
 from pipeline.report.page import Picture, Rows, Section, Table, clipped
 from pipeline.report.pictures import Connection
@@ -20,9 +20,9 @@ def variants_section(connection: Connection, table: str, target: Target, record:
 
 
 def _minds(rows: Rows) -> Table:
-    heads = ("origin", "variants", "changes its mind", "KL divergence (nats)")
+    columns = ("origin", "variants", "changes its mind", "KL divergence (nats)")
     cells = [(row["origin"], row["n"], f"{1 - row['agreement']:.2%}", row["kl"]) for row in rows]
-    return Table("How often the teacher changes its mind", heads, cells)
+    return Table("How often the teacher changes its mind", columns, cells)
 
 
 def _moves(rows: Rows) -> Table:

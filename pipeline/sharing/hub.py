@@ -17,7 +17,7 @@ from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, transport_errors, unreachable
 
 if TYPE_CHECKING:
-    from pipeline.sharing.files import SetFile
+    from pipeline.sharing.set_files import SetFile
 
 ADDRESS = re.compile(r"^hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@]+))?/?$")
 SCHEME = "hf://"

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder
 from pipeline.logit_set.examples import shard_table, text_hashes
-from pipeline.logit_set.parts import Shard, SplitRecord
 from pipeline.logit_set.reader import LogitSet, find_set, load_set_tokenizer, usable_record
 from pipeline.logit_set.record import SetRecord, staged
+from pipeline.logit_set.record_parts import Shard, SplitRecord
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard

@@ -16,20 +16,20 @@ from filelock import FileLock, Timeout
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import link_or_copy, make_folder, require_space
-from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import FILE_NAME, MAX_RECORD_BYTES, SetRecord, parse_set_record, read_set_record
+from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.verify import check_bytes
 from pipeline.logit_set.writer import finish_set
 from pipeline.query.catalog import CATALOG_FILE
 from pipeline.sharing import hub
 from pipeline.sharing.config import PullConfig
-from pipeline.sharing.files import all_at_once, other_files
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
+from pipeline.sharing.set_files import all_at_once, other_files
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
-RESERVED = {CATALOG_FILE, "augmented"}  # what else lies in a store
+RESERVED = {CATALOG_FILE, "augmented", "candidates"}  # what else lies in a store
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pipeline import console
 from pipeline.errors import ConfigError, DistillError, IntegrityError
-from pipeline.logit_set.card import is_open
+from pipeline.logit_set.card import CARD_FILE, is_open
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import (
     FILE_NAME,
@@ -27,11 +27,11 @@ from pipeline.logit_set.record import (
     read_set_record,
     to_json,
 )
-from pipeline.logit_set.rows import ROWS
+from pipeline.logit_set.row_kinds import ROW_KINDS
 from pipeline.sharing import hub
 from pipeline.sharing.config import PushConfig
-from pipeline.sharing.files import CARD_FILE, SetFile, all_at_once, files_of
 from pipeline.sharing.place import Place, open_place
+from pipeline.sharing.set_files import SetFile, all_at_once, files_of
 from pipeline.sharing.text_free import without_text
 
 JOURNAL = "distill.push.json"
@@ -71,7 +71,7 @@ def push(config: PushConfig) -> Pushed:
     source = without_text(root, record) if config.without_text else nullcontext((root, record))
     with source as (folder, sent):
         if sent.has_text and not is_open(sent.licence):
-            advice = ", or leave them out with --without-text" if ROWS[sent.rows].may_lack_text else ""
+            advice = ", or leave them out with --without-text" if ROW_KINDS[sent.rows].may_lack_text else ""
             console.warn(
                 f"{root}: whether its texts may be passed on is unclear (licence: {sent.licence}); make sure that they "
                 f"may{advice}"

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import ConfigError
 from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, staged
-from pipeline.logit_set.rows import ROWS
+from pipeline.logit_set.row_kinds import ROW_KINDS
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_shard
 from pipeline.text.tokenizer import read_tokenizer_json
 
@@ -27,7 +27,7 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
     Raises:
         ConfigError: if the set cannot do without.
     """
-    if not ROWS[record.rows].may_lack_text:
+    if not ROW_KINDS[record.rows].may_lack_text:
         raise ConfigError(f"{root}: holds {record.what_it_holds}; its sequences are its text, so nothing would be left")
     if not record.has_text:
         raise ConfigError(f"{root}: has no text already; push it without --without-text")

@@ -91,7 +91,7 @@ def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> Non
 
 
 def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation:
-    """Runs one SELECT.
+    """The answer of one SELECT, not fetched yet.
 
     Raises:
         QueryError: if it is anything else, or fails.

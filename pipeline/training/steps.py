@@ -1,4 +1,4 @@
-"""Pure functions of a step's number: its batch, its learning rate, its random numbers."""
+"""What the number of a step decides: its batch, its learning rate, its random numbers."""
 
 import math
 from collections.abc import Sequence

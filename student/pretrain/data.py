@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from pipeline.arrays import Ragged
-from pipeline.logit_set.parts import Shard
+from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.token_reader import Group, TokenSet
 from pipeline.logit_set.tokens import MaskedRows, split_table
 from pipeline.training.steps import batch_of, num_rounds, shuffled_batches

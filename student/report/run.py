@@ -119,10 +119,10 @@ def _scores(evaluation: dict[str, Any]) -> Section:
             others = (parts["teacher"].get(name), parts.get("majority", {}).get(name))
             rows.append((split, name.replace("_", " "), value, low, high, *others))
         close += [(split, FIDELITY.get(name, name), value) for name, value in parts["fidelity"].items()]
-    heads = ("split", "metric", "student", "95 % from", "to", "teacher", "guessing")
+    columns = ("split", "metric", "student", "95 % from", "to", "teacher", "guessing")
     caption = "95 % from, to: where the score may lie, for dev rows chosen by chance. Guessing: always the same answer."
     tables = (
-        Table("Against gold", heads, rows, caption),
+        Table("Against gold", columns, rows, caption),
         Table("Against its teacher", ("split", "", "student"), close),
     )
     return Section("Scores", tables=tuple(table for table in tables if table.rows))

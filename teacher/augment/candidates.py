@@ -10,8 +10,8 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.files import make_folder, write_atomically
-from pipeline.logit_set.parts import Setting
 from pipeline.logit_set.record import fingerprint
+from pipeline.logit_set.record_parts import Setting
 from pipeline.sources import ROWS_AT_ONCE
 from pipeline.text.tokenizer import tokenizer_sha256
 from teacher.augment.flags import MethodFlags

@@ -11,7 +11,7 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import IntegrityError
 from pipeline.files import remove_temporaries
-from pipeline.logit_set.parts import AugmentationRecord, Sample, Setting
+from pipeline.logit_set.record_parts import AugmentationRecord, Sample, Setting
 from teacher.augment.folder import Folder, write_part
 
 SAMPLE_ROWS = 10

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, setting_changes, short
 from pipeline.files import make_folder, sha256, write_atomically
-from pipeline.logit_set.parts import AugmentationRecord, Setting
 from pipeline.logit_set.record import fingerprint
+from pipeline.logit_set.record_parts import AugmentationRecord, Setting
 from pipeline.logit_set.shard_file import parquet_writer
 from pipeline.training.run_record import RunRecord, finish_run, read_run_record, write_run_record
 from teacher.augment.parts import Parts

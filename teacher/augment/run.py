@@ -11,7 +11,7 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
-from pipeline.logit_set.parts import AugmentationRecord, Setting
+from pipeline.logit_set.record_parts import AugmentationRecord, Setting
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.tasks.task import Task, load_task
 from teacher.augment.config import TRAIN, AugmentConfig

@@ -18,9 +18,9 @@ from pipeline.arrays import Floats
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.examples import shard_table, text_hashes
-from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import Scores, SetRecord
+from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.writer import write_shard
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.metrics import score_logits

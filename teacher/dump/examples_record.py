@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from pipeline.logit_set.parts import AugmentationRecord, Setting, Shard, SplitRecord, TaskRecord
 from pipeline.logit_set.record import SetRecord, staged
+from pipeline.logit_set.record_parts import AugmentationRecord, Setting, Shard, SplitRecord, TaskRecord
 from pipeline.logit_set.signals import Logits, Signals
 from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source, rows_sha256

@@ -14,10 +14,10 @@ from pipeline import console
 from pipeline.errors import ConfigError, FingerprintMismatchError, setting_changes, short
 from pipeline.files import link_or_copy
 from pipeline.logit_set.examples import text_hashes
-from pipeline.logit_set.parts import Shard, Version
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.logit_set.record import SetRecord, changed, lasting
-from pipeline.logit_set.rows import TEXT_HASH_BYTES
+from pipeline.logit_set.record_parts import Shard, Version
+from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.writer import plan_shards

@@ -12,8 +12,8 @@ from pathlib import Path
 from accelerate import PartialState
 
 from pipeline import console
-from pipeline.logit_set.parts import RowsName, Shard
 from pipeline.logit_set.record import Scores, SetRecord, read_record_of
+from pipeline.logit_set.record_parts import RowsName, Shard
 from pipeline.logit_set.writer import complete_set, finish_set, reopen_set, start_set, unfinished_shards
 
 

@@ -2,7 +2,7 @@
 
 from tokenizers import Tokenizer
 
-from pipeline.logit_set.parts import TeacherRecord, TokenizerRecord
+from pipeline.logit_set.record_parts import TeacherRecord, TokenizerRecord
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size
 from teacher.inference.loaded import LoadedModel, weights_sha256
 

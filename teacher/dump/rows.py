@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.logit_set.parts import Shard
+from pipeline.logit_set.record_parts import Shard
 from pipeline.sources import Source
 from teacher.augment.config import TRAIN
 from teacher.augment.folder import Variants

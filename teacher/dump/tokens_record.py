@@ -7,8 +7,8 @@ from importlib.metadata import version
 import numpy as np
 
 from pipeline.logit_set.codecs import AnyCodec, Codec
-from pipeline.logit_set.parts import CorpusRecord, MaskingRecord, Setting, Shard, SplitRecord
 from pipeline.logit_set.record import SetRecord, staged
+from pipeline.logit_set.record_parts import CorpusRecord, MaskingRecord, Setting, Shard, SplitRecord
 from pipeline.logit_set.signals import Mlm, Signals
 from pipeline.logit_set.writer import plan_shards
 from teacher.config import DumpCorpus

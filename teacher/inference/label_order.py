@@ -34,7 +34,8 @@ def check_label_order(
         score_N: gold scores, NaN where unknown.
 
     Raises:
-        TeacherError: if another order fits better, naming the flag that sets it; or if scores run the wrong way.
+        TeacherError: if another order fits better, naming the flag that sets it; or if scores run the wrong way, or
+            are on another scale.
     """
     if target.kind != "classes":
         _check_scores(target, teacher_name, logits_NC, score_N)

@@ -21,7 +21,7 @@ from pipeline.arrays import Floats64, Ints, Ragged
 from pipeline.logit_set.codecs.common import lists
 from pipeline.logit_set.codecs.topk import TopKCodec
 from pipeline.logit_set.examples import write_examples
-from pipeline.logit_set.rows import TEXT_COLUMNS, example_columns
+from pipeline.logit_set.row_kinds import TEXT_COLUMNS, example_columns
 from pipeline.logit_set.signals import Logits
 from pipeline.logit_set.token_reader import open_tokens
 from pipeline.logit_set.tokens import MaskedRows, no_statistics, read_statistics, rows_per_group, tokens_table
@@ -30,7 +30,7 @@ from pipeline.tasks.target import Target
 from student.pretrain.data import Stream
 from tests.helpers.token_sets import record_of, word_tokenizer
 
-ROWS, POSITIONS, CLASSES, VOCABULARY, TOP_K, BATCH = 1_000_000, 200_000, 3, 30522, 64, 256
+ROW_KINDS, POSITIONS, CLASSES, VOCABULARY, TOP_K, BATCH = 1_000_000, 200_000, 3, 30522, 64, 256
 POSITIONS_PER_ROW = 4
 CODEC = TopKCodec(vocabulary_size=VOCABULARY, top_k=TOP_K)
 TARGET = Target(kind="classes", names=tuple(f"class {k}" for k in range(CLASSES)))
@@ -178,7 +178,7 @@ def measure_tokens(root: Path) -> None:
 def main() -> None:
     """Writes random sets and measures them, or measures one that is there."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS, help="examples to write")
+    parser.add_argument("--rows", type=int, default=ROW_KINDS, help="examples to write")
     parser.add_argument("--positions", type=int, default=POSITIONS, help="masked positions to write")
     parser.add_argument("--logits", type=Path, help="a set of tokens to measure instead")
     arguments = parser.parse_args()

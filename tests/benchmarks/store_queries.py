@@ -16,9 +16,9 @@ from tokenizers import Tokenizer, models
 
 from pipeline import console
 from pipeline.bench.timing import interleaved
-from pipeline.logit_set.parts import Shard, SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
 from pipeline.logit_set.record import SetRecord, fingerprint
-from pipeline.logit_set.rows import example_columns
+from pipeline.logit_set.record_parts import Shard, SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
+from pipeline.logit_set.row_kinds import example_columns
 from pipeline.logit_set.signals import Logits, Signals
 from pipeline.logit_set.writer import complete_set, plan_shards, start_set, write_shard
 from pipeline.query.catalog import open_catalog
@@ -26,7 +26,7 @@ from pipeline.sql.gate import select, to_arrow
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import tokenizer_sha256
 
-ROWS, SETS, CLASSES, WORDS, ROWS_PER_SHARD = 10_000_000, 4, 3, 2000, 250_000
+ROW_KINDS, SETS, CLASSES, WORDS, ROWS_PER_SHARD = 10_000_000, 4, 3, 2000, 250_000
 TARGET = Target(kind="classes", names=tuple(f"class {k}" for k in range(CLASSES)))
 SPLITS = {"train": 0.9, "validation": 0.05, "test": 0.05}
 # each query, and the condition by which files are left out
@@ -131,7 +131,7 @@ def _record(name: str, shards: list[Shard], tokenizer_json: str, num_rows: int) 
 def main() -> None:
     """Writes the store and times the queries."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS, help="rows of all sets together")
+    parser.add_argument("--rows", type=int, default=ROW_KINDS, help="rows of all sets together")
     parser.add_argument("--folder", type=Path, help="where the store is written, and kept")
     arguments = parser.parse_args()
     store = (arguments.folder or Path(mkdtemp())) / "store"

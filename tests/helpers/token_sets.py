@@ -17,8 +17,15 @@ from pipeline.logit_set.codecs.hidden import HiddenCodec
 from pipeline.logit_set.codecs.sampled import SampledCodec
 from pipeline.logit_set.codecs.topk import TopKCodec
 from pipeline.logit_set.config import CodecName
-from pipeline.logit_set.parts import CorpusRecord, MaskingRecord, Shard, SplitRecord, TeacherRecord, TokenizerRecord
 from pipeline.logit_set.record import SetRecord, fingerprint
+from pipeline.logit_set.record_parts import (
+    CorpusRecord,
+    MaskingRecord,
+    Shard,
+    SplitRecord,
+    TeacherRecord,
+    TokenizerRecord,
+)
 from pipeline.logit_set.signals import Mlm, Signals
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import (

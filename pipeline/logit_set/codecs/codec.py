@@ -13,7 +13,7 @@ from pydantic import Field
 
 from pipeline.logit_set.codecs.common import Columns, Decoder, Distribution, Predictions
 from pipeline.logit_set.config import CodecFlags
-from pipeline.logit_set.parts import MAX_VOCABULARY, Part
+from pipeline.logit_set.record_parts import MAX_VOCABULARY, Part
 
 if TYPE_CHECKING:
     import torch

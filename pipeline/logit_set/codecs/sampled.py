@@ -19,7 +19,7 @@ from pydantic import Field
 from pipeline.logit_set.codecs.codec import Codec
 from pipeline.logit_set.codecs.common import Columns, Decoder, Kept, Predictions, lists, unknown_id
 from pipeline.logit_set.config import CodecFlags
-from pipeline.logit_set.rows import id_type
+from pipeline.logit_set.row_kinds import id_type
 
 if TYPE_CHECKING:
     import torch

@@ -29,8 +29,8 @@ from pipeline.logit_set.codecs.common import (
     wrong_width,
 )
 from pipeline.logit_set.config import CodecFlags
-from pipeline.logit_set.parts import MAX_VOCABULARY
-from pipeline.logit_set.rows import id_type
+from pipeline.logit_set.record_parts import MAX_VOCABULARY
+from pipeline.logit_set.row_kinds import id_type
 
 if TYPE_CHECKING:
     import torch

@@ -1,9 +1,9 @@
-"""What a teacher says about rows: a file per signal, and the table of them."""
+"""What a teacher says about rows: a file per signal, and the record's field for each."""
 
 from pathlib import Path
 from typing import Self
 
-from pipeline.logit_set.parts import Part
+from pipeline.logit_set.record_parts import Part
 from pipeline.logit_set.signals.logits import Logits
 from pipeline.logit_set.signals.mlm import Mlm
 from pipeline.logit_set.signals.signal import Signal

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from pipeline.arrays import Floats
 from pipeline.logit_set.markdown import code
-from pipeline.logit_set.parts import RowsName
+from pipeline.logit_set.record_parts import RowsName
 from pipeline.logit_set.signals.signal import Signal
 from pipeline.tasks.target import Target
 

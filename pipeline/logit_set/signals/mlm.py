@@ -8,7 +8,7 @@ import pyarrow as pa
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, sha256
 from pipeline.logit_set.codecs import AnyCodec, Decoder
-from pipeline.logit_set.parts import RowsName, Sha256
+from pipeline.logit_set.record_parts import RowsName, Sha256
 from pipeline.logit_set.signals.signal import Signal
 
 DECODER_FILE = "decoder.safetensors"

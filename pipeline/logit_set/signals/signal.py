@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from pipeline.logit_set.parts import Part, RowsName
+from pipeline.logit_set.record_parts import Part, RowsName
 
 
 class Signal(Part):

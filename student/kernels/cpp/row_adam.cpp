@@ -1,4 +1,4 @@
-// Adam on the rows that a batch uses; what the moves are is explained in student/optimizer.py.
+// Adam on the rows that a batch uses; what the moves are is explained in student/kernels/missed_moves.py.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

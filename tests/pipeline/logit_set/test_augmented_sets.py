@@ -17,9 +17,9 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.examples import write_examples
-from pipeline.logit_set.parts import AugmentationRecord
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.record_parts import AugmentationRecord
 from pipeline.logit_set.shard_file import footer_of
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import verify_shards

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.errors import IntegrityError
 from pipeline.logit_set.examples import text_hash, write_examples
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.rows import example_columns
+from pipeline.logit_set.row_kinds import example_columns
 from pipeline.logit_set.shard_file import footer_of, read_footer
 from pipeline.sql.gate import open_files, select
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.parts import Setting
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import (
     FILE_NAME,
@@ -19,6 +18,7 @@ from pipeline.logit_set.record import (
     write_set_record,
 )
 from pipeline.logit_set.record import changed as changed_record
+from pipeline.logit_set.record_parts import Setting
 
 MASKING = {"kind": "uniform", "probability": 0.15, "num_copies": 1, "seed": 1, "mask_id": 1}
 settings = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers() | st.booleans(), max_size=6)

@@ -10,9 +10,9 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.logit_set.examples import write_examples
-from pipeline.logit_set.parts import Shard
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.shard_file import footer_of
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import verify_shards

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.parts import Sample, Setting
+from pipeline.logit_set.record_parts import Sample, Setting
 from pipeline.logit_set.shard_file import read_footer
 from teacher.augment import folder as folder_module
 from teacher.augment.distinct import keep_distinct

@@ -18,9 +18,9 @@ from pipeline.cli import app
 from pipeline.demo.data import write_demo_data
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, MissingDependencyError, TeacherError
 from pipeline.files import sha256
-from pipeline.logit_set.parts import AugmentationRecord
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import SetRecord, read_set_record
+from pipeline.logit_set.record_parts import AugmentationRecord
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.logit_set.parts import RowsName
+from pipeline.logit_set.record_parts import RowsName
 
 TEXT_HASH_BYTES = 16
 TEXT_COLUMNS = ("sentence1", "sentence2", "ids1", "ids2")
@@ -67,8 +67,8 @@ class RowsKind:
     may_lack_text: bool = False
 
 
-ROWS: dict[RowsName, RowsKind] = {
+ROW_KINDS: dict[RowsName, RowsKind] = {
     "examples": RowsKind(example_columns, {"task"}, {"augmentation"}, may_lack_text=True),
     "tokens": RowsKind(token_columns, {"corpus", "masking"}),
 }
-OPTIONAL_PARTS: Set[str] = {part for kind in ROWS.values() for part in (*kind.needs, *kind.may_have)}
+OPTIONAL_PARTS: Set[str] = {part for kind in ROW_KINDS.values() for part in (*kind.needs, *kind.may_have)}
