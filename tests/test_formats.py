@@ -40,7 +40,7 @@ def schema_text() -> str:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_set_is_still_sound_and_its_record_comes_back_as_it_was(name: str) -> None:
+def test_a_set_is_sound_and_its_record_comes_back(name: str) -> None:
     record = read_set_record(FOLDER / name)
     assert (record.format_version, record.state) == (FORMAT_VERSION, "verified")
     assert to_json(record) == (FOLDER / name / FILE_NAME).read_text()
@@ -66,7 +66,7 @@ def test_rows_are_still_what_they_were() -> None:
     assert versions == [fingerprint(earlier.settings), None]
 
 
-def test_a_set_without_text_still_has_hashes_only_and_a_joined_one_its_gap() -> None:
+def test_sets_without_text_and_joined_ones_are_still_sound() -> None:
     blind, joined = (read_set_record(FOLDER / name) for name in ("text-free", "joined"))
     assert (blind.has_text, joined.has_text) == (False, True)
     assert "The texts are not in this set" in card_text(blind)

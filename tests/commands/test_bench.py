@@ -67,7 +67,7 @@ def test_wrong_flags_are_told_at_once(tmp_path: Path) -> None:
     assert "x.pdf: give the name of a file that ends in .svg or .png" in result.stderr
 
 
-def test_a_student_that_is_none_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+def test_what_is_no_student_is_told_first(tmp_path: Path) -> None:
     result = run("--student", tmp_path / "none")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"error: {tmp_path / 'none'}: not a student: it has no config.json\n"

@@ -39,7 +39,7 @@ def test_json_csv_and_parquet_hold_the_same_rows(shelf: Path, tmp_path: Path) ->
     assert pq.read_table(tmp_path / "counts.parquet").to_pylist() == EXPECTED
 
 
-def test_csv_quotes_what_needs_it_and_json_writes_hashes_in_hexadecimal(shelf: Path) -> None:
+def test_csv_is_quoted_and_json_hashes_are_hexadecimal(shelf: Path) -> None:
     text = "select 'a,\"b\"' as text, text_hash from opinion order by split, source_row limit 1"
     assert next(csv.DictReader(io.StringIO(invoke("sql", text, "--store", shelf, "--csv").stdout)))["text"] == 'a,"b"'
     (row,) = json.loads(invoke("sql", text, "--store", shelf, "--json").stdout)

@@ -31,7 +31,7 @@ def test_one_part_gives_the_published_outputs_of_splitmix64(seed: int) -> None:
 
 
 @given(parts, parts)
-def test_a_second_part_is_absorbed_like_a_seed_on_top_of_the_first(first: int, second: int) -> None:
+def test_a_second_part_is_absorbed_like_a_seed(first: int, second: int) -> None:
     assert hashed(first, second).tolist() == hashed(as_int64(int(hashed(first)[0]) + second)).tolist()
 
 

@@ -104,7 +104,7 @@ def test_control_characters_reach_no_terminal_and_no_card(own_set: LogitSet, key
     assert "\\x1b]0;owned" in results[0].stdout
 
 
-def test_the_command_of_an_unfinished_set_cannot_write_to_the_terminal(own_set: LogitSet) -> None:
+def test_an_unfinished_sets_command_is_shown_as_text(own_set: LogitSet) -> None:
     edit(own_set.root, state="staged", command=ESCAPES)
     result = invoke("verify", own_set.root)
     assert result.exit_code == 2

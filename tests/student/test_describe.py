@@ -100,7 +100,7 @@ def test_a_trained_run(opinion_run: Path, opinion_set: LogitSet) -> None:
     assert description["architecture"]["task"] == "opinion"
 
 
-def test_a_recipe_and_a_run_of_the_same_architecture_are_described_alike(tmp_path: Path) -> None:
+def test_a_recipe_and_its_run_are_described_alike(tmp_path: Path) -> None:
     recipe, run = tmp_path / "own.yaml", tmp_path / "run"
     recipe.write_text("{task: rte, matrix_size: 3, vector_size: 4, hidden_size: 6, pairing: compare, alpha: 0.1}")
     target = Target(kind="classes", names=("same", "other"))

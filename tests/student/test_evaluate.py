@@ -112,9 +112,7 @@ def test_a_set_with_other_labels_is_refused(roles_run: Path, store: Path) -> Non
         evaluate(config(roles_run, store / "opinion"))
 
 
-def test_a_set_of_pairs_is_refused_by_a_student_of_single_sentences(
-    work: Path, teachers: Path, opinion_run: Path, tmp_path: Path
-) -> None:
+def test_a_student_of_sentences_refuses_pairs(work: Path, teachers: Path, opinion_run: Path, tmp_path: Path) -> None:
     text = (work / "roles.yaml").read_text().replace("[different, same]", "[bad, good]")
     (tmp_path / "pairs.yaml").write_text(text)
     places = {"manifest": tmp_path / "pairs.yaml", "model_name_or_path": str(teachers / "opinion")}
@@ -129,9 +127,7 @@ def test_a_set_without_dev_splits_is_refused(work: Path, teachers: Path, opinion
         evaluate(config(opinion_run, tmp_path / "opinion"))
 
 
-def test_refusing_an_unverified_set_names_no_flag_that_evaluate_lacks(
-    store: Path, opinion_run: Path, tmp_path: Path
-) -> None:
+def test_refusing_an_unverified_set_names_no_missing_flag(store: Path, opinion_run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(store / "opinion", tmp_path / "opinion")
     record = json.loads((copy / FILE_NAME).read_text())
     (copy / FILE_NAME).write_text(json.dumps(record | {"state": "complete"}))

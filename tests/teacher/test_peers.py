@@ -25,7 +25,7 @@ def test_parameters_are_as_many_as_published(name: str, published: int) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["bert", "distilbert"])
-def test_batches_of_like_length_give_what_each_sentence_gives_alone(config: PreTrainedConfig) -> None:
+def test_sorted_batches_give_what_each_sentence_gives(config: PreTrainedConfig) -> None:
     torch.manual_seed(0)
     model = new_peer(config, "fp32", torch.device("cpu"))
     ids = Ragged.of([[5] * 40, [7, 8, 9], [1], [88, 179, 3, 4]])  # 179 is wrapped to 89

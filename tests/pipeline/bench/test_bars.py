@@ -9,7 +9,7 @@ def test_bars_of_powers_of_ten_are_equally_spaced() -> None:
     assert log_bars([100, 1, 10], width=6) == ["██████", "██", "████"]
 
 
-def test_the_scale_begins_at_a_power_of_ten_and_bars_have_eighths() -> None:
+def test_the_scale_begins_at_a_power_of_ten() -> None:
     assert log_bars([10**0.5, 10**1.25, 100], width=4) == ["█", "██▌", "████"]
 
 
@@ -20,7 +20,7 @@ def test_a_single_value_and_equal_ones_are_seen() -> None:
 
 
 @given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=9))
-def test_no_bar_is_empty_or_too_long_and_larger_values_have_longer_bars(values: list[float]) -> None:
+def test_bars_grow_with_values_and_none_is_empty(values: list[float]) -> None:
     bars = [bar for _, bar in sorted(zip(values, log_bars(values, width=20), strict=True))]
     assert all(1 <= len(bar) <= 20 for bar in bars)
     lengths = [len(bar) - (bar[-1] != "█") for bar in bars]

@@ -59,6 +59,6 @@ def test_a_tokenizer_without_words_still_gives_texts() -> None:
     assert set("".join(sentences.texts)) <= set("a. ")
 
 
-def test_the_made_up_tokenizer_is_as_large_as_berts_and_frames_like_it() -> None:
+def test_the_made_up_tokenizer_is_like_berts() -> None:
     assert TOKENIZER.get_vocab_size() == VOCABULARY
     assert TOKENIZER.encode("BABA", "bebe").tokens == ["[CLS]", "baba", "[SEP]", "bebe", "[SEP]"]

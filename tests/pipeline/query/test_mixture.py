@@ -129,7 +129,7 @@ def test_variants_that_the_other_set_has_not_are_left_out(augmented_set: LogitSe
     assert mixed.read("train", ("origin",)).column("origin").to_pylist() == ["original"] * 96
 
 
-def test_splits_that_not_every_set_has_are_left_out_with_a_warning(
+def test_splits_not_in_every_set_are_left_out(
     opinion_set: LogitSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     no_dev = rewritten(opinion_set, tmp_path / "no-dev", lambda split, rows: rows if split == "train" else None)
@@ -169,9 +169,7 @@ def test_with_another_tokenizer_the_texts_are_the_proof(opinion_set: LogitSet, t
     assert not set(hashes[0]) & set(hashes[1])
 
 
-def test_with_another_tokenizer_and_another_text_or_none_nothing_is_proved(
-    opinion_set: LogitSet, roles_set: LogitSet, tmp_path: Path
-) -> None:
+def test_another_tokenizer_and_text_prove_nothing(opinion_set: LogitSet, roles_set: LogitSet, tmp_path: Path) -> None:
     def second_sentence(_: str, rows: list[Row]) -> list[Row]:
         return [row | {"sentence2": "it's [red]" if row["source_row"] == 3 else row["sentence2"]} for row in rows]
 

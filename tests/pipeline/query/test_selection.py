@@ -72,9 +72,7 @@ def test_without_logits_of_its_own_a_query_takes_the_mixture(opinion_set: LogitS
         chosen(both, "select source_row, variant from opinion")
 
 
-def test_with_logits_of_its_own_a_query_may_choose_any_row_of_the_first_set(
-    opinion_set: LogitSet, flat: LogitSet
-) -> None:
+def test_a_query_with_logits_may_choose_any_row(opinion_set: LogitSet, flat: LogitSet) -> None:
     both = open_sets([opinion_set.root, flat.root])
     query = (
         "select source_row, variant, case when f.logits is null then o.logits else mix([o.logits, f.logits], [1, 1]) "

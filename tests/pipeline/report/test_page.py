@@ -43,7 +43,7 @@ def test_a_label_in_letters_that_matplotlib_lacks_makes_no_noise(recwarn: pytest
     assert not recwarn.list
 
 
-def test_the_same_figures_give_the_same_bytes_whatever_the_users_style() -> None:
+def test_same_figures_same_bytes_in_any_style() -> None:
     drawn = charts.curves([1, 2, 3], {"loss": [3.0, 2.0, 1.0]}, "epoch", 3)
     with matplotlib.rc_context({"font.size": 20, "axes.linewidth": 9, "svg.fonttype": "path"}):
         assert charts.curves([1, 2, 3], {"loss": [3.0, 2.0, 1.0]}, "epoch", 3) == drawn
@@ -69,7 +69,7 @@ def test_what_a_matrix_writes() -> None:
     assert [text for text in texts if text in written] == written
 
 
-def test_a_matrix_of_many_classes_leaves_out_what_nobody_could_read() -> None:
+def test_a_large_confusion_matrix_stays_readable() -> None:
     names = [f"class {number}" for number in range(charts.MOST_NAMED_CLASSES + 1)]
     texts = Parsed(charts.matrix(names, COUNTS, "gold", "teacher")).drawn
     assert {"gold", "teacher"} <= set(texts)

@@ -108,7 +108,7 @@ def test_the_old_set_stays_until_a_file_of_it_must_go(
     assert objects(place) == contents(own_set.root)
 
 
-def test_a_pull_whose_transport_fails_leaves_nothing_usable_and_goes_on(
+def test_a_failed_pull_leaves_nothing_usable_and_goes_on(
     opinion_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
@@ -185,7 +185,7 @@ def test_an_unreadable_set_is_replaced_only_on_demand(opinion_set: LogitSet, tmp
     assert (tmp_path / "store" / "opinion" / "notes.txt").read_text() == "mine"
 
 
-def test_what_an_interrupted_pull_of_another_set_left_does_not_stay(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_leftovers_of_another_sets_pull_do_not_stay(opinion_set: LogitSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     stray = tmp_path / "store" / FOLDER / "opinion" / "examples" / "train-00000-of-00009.parquet"
     stray.parent.mkdir(parents=True)
@@ -209,9 +209,7 @@ def test_what_never_held_a_set_is_left_alone(opinion_set: LogitSet, place: str, 
     assert objects(place) == {"README.md": b"mine", "examples/mine.py": b"mine, too"}
 
 
-def test_a_push_killed_at_its_very_end_still_removes_what_is_obsolete(
-    opinion_set: LogitSet, place: str, tmp_path: Path
-) -> None:
+def test_a_push_killed_at_its_end_removes_what_is_obsolete(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:
     send(opinion_set.root, place)
     stale = "examples/train-00000-of-00001.parquet"
     replace(place, stale, b"of the set before")

@@ -118,7 +118,7 @@ def test_max_documents_counts_from_the_start(maximum: int, expected: int, folder
     assert read(documents) == TEXTS[:expected]
 
 
-def test_sha256_is_of_the_content_and_its_order_not_of_the_folder(tmp_path: Path, folder: Path) -> None:
+def test_sha256_is_of_content_and_order_not_the_folder(tmp_path: Path, folder: Path) -> None:
     def digest(root: Path, maximum: int | None = None) -> str:
         return load_documents(MINE, root, maximum).sha256
 

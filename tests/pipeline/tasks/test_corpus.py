@@ -60,7 +60,7 @@ def test_data_does_not_change_a_shipped_corpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["on", "null"])
-def test_text_of_ones_own_may_have_a_name_that_yaml_has_a_use_for(name: str, tmp_path: Path) -> None:
+def test_own_text_may_have_a_name_special_in_yaml(name: str, tmp_path: Path) -> None:
     assert load_corpus(name, data=tmp_path).name == name
 
 

@@ -148,7 +148,7 @@ def test_a_monotone_student_has_perfect_ranks_alone() -> None:
 
 
 @pytest.mark.parametrize("gold", [[0, 1, 1, 0] * 5, [0] * 20])
-def test_always_the_negative_class_has_neither_f1_nor_correlation(gold: list[int]) -> None:
+def test_the_negative_class_alone_has_no_f1(gold: list[int]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         intervals = of_classes(CLASSES, BINARY, np.zeros(20, dtype=np.int64), np.array(gold))

@@ -177,7 +177,7 @@ def test_what_is_no_text_is_refused_as_before(bad: Any) -> None:
     assert str(now.value) == str(before.value)
 
 
-def test_a_token_that_is_found_everywhere_breaks_the_library_as_before() -> None:
+def test_a_token_found_everywhere_breaks_the_library() -> None:
     tokenizer = with_added(AddedToken("\u0301", normalized=True))  # without accents it is the empty text
     reader = TextReader.of(tokenizer)
     assert actual(reader, ["ab the"], None, 9) == expected(tokenizer, ["ab the"], None, 9)

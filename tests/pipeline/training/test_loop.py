@@ -19,7 +19,7 @@ WEIGHTS = "weights.safetensors"
 
 
 @pytest.mark.slow
-def test_killed_before_any_write_and_repeated_leaves_the_same_bytes(tmp_path: Path) -> None:
+def test_killed_at_any_write_and_repeated_gives_the_same_bytes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.helpers.toy_run", str(tmp_path)]
     done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -79,7 +79,7 @@ def test_without_a_best_the_last_weights_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("step", [0, 13])
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_best(tmp_path: Path, bad: float, step: int) -> None:
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_best(tmp_path: Path, bad: float, step: int) -> None:
     class Diverging(ToyLearner):
         def train_step(self, at: int) -> tuple[torch.Tensor, int]:
             loss, num_rows = super().train_step(at)

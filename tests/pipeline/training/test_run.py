@@ -47,7 +47,7 @@ def test_life_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_other_settings_are_refused_by_name_and_nothing_is_touched(tmp_path: Path, finished: bool) -> None:
+def test_other_settings_are_refused_by_name(tmp_path: Path, finished: bool) -> None:
     run = Run(tmp_path, {"seed": 1, "where": None, "name": "é"}, "")
     run.start()
     if finished:

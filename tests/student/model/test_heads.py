@@ -80,7 +80,7 @@ def test_cnn_fits_every_side(side: int, channels: int) -> None:
     assert head(torch.randn(2, channels * side**2)).shape == (2, CLASSES)
 
 
-def test_the_channels_of_the_cnn_are_the_parts_of_the_representation_in_their_order() -> None:
+def test_cnn_channels_are_the_representations_parts_in_order() -> None:
     model = squares()
     ids = padded([[1, 2]])
     vectors, forward, backward = (table.weight.view(-1, 4, 4) for table in model.encoder.tables())
@@ -89,7 +89,7 @@ def test_the_channels_of_the_cnn_are_the_parts_of_the_representation_in_their_or
     torch.testing.assert_close(channels, torch.stack(expected), rtol=0, atol=1e-6)
 
 
-def test_the_channels_of_pairs_are_those_of_both_and_of_their_differences() -> None:
+def test_channels_of_pairs_are_both_and_their_differences() -> None:
     u, w = torch.randn(2, 3 * 16)
     channels = layers(squares(is_pair=True))[0](torch.cat([u, w, (u - w).abs()])[None])[0]
     expected = [part.view(3, 4, 4) for part in (u, w, (u - w).abs())]
@@ -209,7 +209,7 @@ def test_order_matters_to_the_bilstm_even_over_sums() -> None:
     assert not np.allclose(one.detach(), other.detach(), atol=1e-3)
 
 
-def test_the_bilstm_of_a_pair_reads_as_far_as_the_longer_sentence() -> None:
+def test_a_pairs_bilstm_reads_the_longer_sentence() -> None:
     seen = []
     model = student(head="bilstm", is_pair=True)
     model.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1].tolist()))

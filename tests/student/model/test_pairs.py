@@ -113,7 +113,7 @@ def test_there_are_no_special_ids_without_a_post_processor() -> None:
 
 
 @pytest.mark.parametrize("setting", ["padding", "truncation"])
-def test_earlier_settings_of_the_tokenizer_do_not_matter_to_special_ids(setting: str) -> None:
+def test_special_ids_ignore_earlier_settings(setting: str) -> None:
     tokenizer = letters()
     if setting == "padding":
         tokenizer.enable_padding(length=9)
@@ -184,7 +184,7 @@ def test_an_input_does_not_depend_on_its_batch_or_padding(
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("pairing", ["diffcat", "compare", "joint"])
-def test_both_sentences_of_a_pair_count_and_so_does_which_is_first(head: str, pairing: str) -> None:
+def test_both_sentences_and_their_order_count(head: str, pairing: str) -> None:
     same = logits(model_of(head, pairing), [([3, 4], [5])] * 3)
     others = logits(model_of(head, pairing), [([4, 3], [5]), ([3, 4], [6]), ([5], [3, 4])])
     assert ((same - others).abs().amax(dim=1) > 1e-4).all()
@@ -194,7 +194,7 @@ def test_both_sentences_of_a_pair_count_and_so_does_which_is_first(head: str, pa
     ("pairing", "head"),
     [("joint", "mlp"), ("joint", "bilstm"), ("compare", "linear"), ("compare", "bilstm"), ("diffcat", "cnn")],
 )
-def test_a_trained_student_says_of_texts_what_it_says_of_stored_ids(
+def test_texts_and_stored_ids_give_the_same(
     store: Path, roles_set: LogitSet, tmp_path: Path, pairing: str, head: str
 ) -> None:
     sizes = {"matrix_size": 4, "vector_size": 16, "hidden_size": None if head in ("linear", "cnn") else 8}

@@ -64,14 +64,14 @@ def test_prefix_products_have_gradients(length: int) -> None:
     assert torch.autograd.gradcheck(prefix_products, (m_BLDD.requires_grad_(),))
 
 
-def test_a_position_holds_the_prefix_to_it_and_the_suffix_from_it() -> None:
+def test_a_position_holds_its_prefix_and_suffix() -> None:
     features_LF = per_token(by_hand(vector_size=1, bidirectional=True), torch.tensor([[1, 2, 3]]))[0]
     sums, suffix_sums = [1.0, 21.0, 321.0], [321.0, 320.0, 300.0]
     expected = zip(sums, FORWARD, suffix_sums, BACKWARD, strict=True)
     assert features_LF.tolist() == [[v, *forward, w, *backward] for v, forward, w, backward in expected]
 
 
-def test_after_the_sentence_the_prefix_stays_and_the_suffix_is_neutral() -> None:
+def test_after_the_end_prefixes_stay_and_suffixes_are_neutral() -> None:
     longer, nothing = [1, 2, 3, 1, 2], [0, 1, 0, 0, 1]
     ids_BL = torch.tensor([longer, [1, 2, 3, PAD, PAD], [PAD] * 5])
     _, features_LF, empty_LF = per_token(by_hand(vector_size=1, bidirectional=True), ids_BL)
@@ -111,7 +111,7 @@ def test_sizes_are_those_that_the_encoder_states(matrix_size: int, vector_size: 
 
 
 @given(sentence=SENTENCE, data=st.data())
-def test_a_token_changes_the_prefixes_from_it_and_the_suffixes_to_it(sentence: list[int], data: st.DataObject) -> None:
+def test_a_token_changes_prefixes_after_and_suffixes_before(sentence: list[int], data: st.DataObject) -> None:
     model, place = encoder(), data.draw(st.integers(0, len(sentence) - 1))
     other = data.draw(st.integers(1, VOCABULARY - 1).filter(lambda token: token != sentence[place]))
     changed = [*sentence[:place], other, *sentence[place + 1 :]]

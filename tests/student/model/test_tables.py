@@ -28,7 +28,7 @@ def filled(weight_VF: torch.Tensor, dtype: SmallDtype, neutral_F: torch.Tensor =
 
 
 @pytest.mark.parametrize("pad_id", [0, 4])
-def test_a_trained_table_is_neutral_at_the_padding_and_noisy_elsewhere(pad_id: int) -> None:
+def test_a_new_table_is_neutral_at_the_padding_alone(pad_id: int) -> None:
     torch.manual_seed(0)
     noise_VF = trained_table(NEUTRAL, 400, pad_id, 0.1).weight.detach() - NEUTRAL
     assert torch.equal(noise_VF[pad_id], torch.zeros(D * D))
@@ -62,7 +62,7 @@ def test_neutral_rows_stay_exactly_neutral(dtype: SmallDtype) -> None:
     assert torch.equal(filled(weight_VF, dtype)(torch.tensor([2])), NEUTRAL.unsqueeze(0))
 
 
-def test_the_deviation_is_stored_more_exactly_than_the_matrix_would_be() -> None:
+def test_deviations_are_stored_more_exactly_than_matrices() -> None:
     torch.manual_seed(0)
     weight_VF = NEUTRAL + 0.01 * torch.randn(V, D * D)
     ours = (filled(weight_VF, "float16")(torch.arange(V)) - weight_VF).abs().max()

@@ -117,7 +117,7 @@ def test_the_pass_gives_the_loss_and_gradients_of_the_formula(
             torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_a_student_that_is_sure_of_what_is_kept_has_a_finite_loss_and_gradient() -> None:
+def test_loss_is_finite_when_all_mass_is_on_kept_tokens() -> None:
     """It leaves nothing to the rest, which the teacher gives a tenth."""
     teacher = Kept(torch.tensor([0]), torch.tensor([0]), torch.tensor([0.9]), torch.tensor([0.1]))
     loss_P, gradient_PV = cross_entropy(torch.tensor([[200.0, 0.0, 0.0]]), [(1, teacher)])
@@ -166,9 +166,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_positions_times_vocabulary_never_exist_and_a_step_makes_nothing_big(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_never_holds_positions_times_vocabulary(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     num_positions, chunk, rows, size = 200, 16, 4, 500
     for name, value in {"CHUNK": chunk, "STEP": 8, "ROWS": rows, "WORDS": 100}.items():
         monkeypatch.setattr(head_module, name, value)

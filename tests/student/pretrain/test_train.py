@@ -55,9 +55,7 @@ def config(token_store: Path, output_dir: Path, **changes: Any) -> PretrainConfi
     token=st.integers(1, 11),
     padding=st.integers(0, 3),
 )
-def test_a_position_sees_its_prefix_and_its_suffix_and_nothing_else(
-    sentence: list[int], place: int, token: int, padding: int
-) -> None:
+def test_a_position_sees_its_prefix_and_suffix_alone(sentence: list[int], place: int, token: int, padding: int) -> None:
     """Changing one token changes the prefixes that end there or later and the suffixes that begin there or before."""
     torch.manual_seed(0)
     student, place = MlmStudent(CONFIG).double(), place % len(sentence)
@@ -118,7 +116,7 @@ def test_a_student_learns_from_every_codec(token_store: Path, tmp_path: Path, co
     assert student.config.num_outputs == open_tokens(token_store / codec).record.codec.vocabulary_size
 
 
-def test_tokens_of_no_training_row_are_neutral_when_pretraining_ends(token_store: Path, tmp_path: Path) -> None:
+def test_tokens_of_no_training_row_end_neutral(token_store: Path, tmp_path: Path) -> None:
     settings = {"per_device_train_batch_size": 2, "max_steps": 1}
     record = pretrain(config(token_store, tmp_path, **settings), "x")
     ids = Stream(open_tokens(token_store / "sampled"), "train", 2, record["settings"]["seed"]).batch(0, 0, 0).ids_BL
@@ -245,7 +243,7 @@ def test_the_command(token_store: Path, tmp_path: Path) -> None:
     assert record["settings"]["codec"]["num_samples"] == 20
 
 
-def test_a_pretrained_student_is_evaluated_on_any_set_of_its_tokenizer(token_store: Path, tmp_path: Path) -> None:
+def test_pretrained_evaluates_on_any_set_of_its_tokenizer(token_store: Path, tmp_path: Path) -> None:
     record = pretrain(config(token_store, tmp_path), "x")
     flags = ["evaluate", str(tmp_path), "--store", str(token_store), "--json"]
     own = json.loads(CliRunner().invoke(app, flags).stdout)["validation"]

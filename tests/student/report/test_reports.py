@@ -72,9 +72,7 @@ def test_a_runs_scores_are_those_of_its_record(opinion_page: Page, opinion_run: 
     assert [row["validation accuracy"] for row in curves["Training", "Dev scores"]] == expected
 
 
-def test_a_runs_page_needs_nothing_else_and_is_the_same_each_time(
-    opinion_page: Page, opinion_run: Path, store: Path
-) -> None:
+def test_a_runs_page_is_whole_and_reproducible(opinion_page: Page, opinion_run: Path, store: Path) -> None:
     html = render(opinion_page)
     assert needs_nothing_else(html)
     assert render(run_page(config_for(opinion_run, store), opinion_run)) == html

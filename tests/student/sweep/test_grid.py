@@ -52,7 +52,7 @@ def test_without_a_grid_only_the_seeds_differ(opinion_set: LogitSet, tmp_path: P
         ("num_train_epochs=07", "num_train_epochs=7,seed=42"),
     ],
 )
-def test_a_folder_is_named_after_the_values_as_they_are_understood(
+def test_a_folder_is_named_after_its_parsed_values(
     opinion_set: LogitSet, tmp_path: Path, grid: str, folder: str
 ) -> None:
     (trial,) = trials_of(opinion_set, tmp_path, grid)
@@ -141,7 +141,7 @@ def test_a_wrong_grid_of_a_recipe_is_told_too(opinion_set: LogitSet, tmp_path: P
         trials_of(opinion_set, tmp_path, recipe=str(recipe))
 
 
-def test_a_wrong_grid_ends_the_command_before_anything_is_written(store: Path, tmp_path: Path) -> None:
+def test_a_wrong_grid_is_told_first(store: Path, tmp_path: Path) -> None:
     arguments = ["--logits", str(store / "opinion"), "--output-dir", str(tmp_path / "sweep"), "--grid", "alpha=1,2"]
     result = CliRunner().invoke(app, ["sweep", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
@@ -154,7 +154,7 @@ def test_flags_of_a_trial_make_it_again(opinion_set: LogitSet, tmp_path: Path) -
         assert with_recipe(parsed(as_flags(trial.config))) == trial.config
 
 
-def test_a_typed_flag_beats_a_recipes_grid_and_contradicts_ones_own(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_flag_beats_a_recipes_grid_not_ones_own(opinion_set: LogitSet, tmp_path: Path) -> None:
     facts = task_facts(opinion_set)
     recipe = tmp_path / "own.yaml"
     recipe.write_text("grid: {alpha: [0, 1]}")

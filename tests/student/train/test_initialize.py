@@ -117,7 +117,7 @@ def test_the_record_names_the_source_by_its_content(store: Path, opinion_run: Pa
     assert json.loads((opinion_run / "run.json").read_text())["settings"]["init_from_sha256"] is None
 
 
-def test_a_run_goes_on_from_the_same_source_wherever_it_lies_and_from_no_other(
+def test_a_run_resumes_from_the_same_source_wherever_it_lies(
     store: Path, opinion_run: Path, roles_run: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

@@ -22,9 +22,7 @@ def test_alpha_weighs_gold_against_teacher(alpha: float, expected: float) -> Non
 
 
 @pytest.mark.parametrize(("alpha", "expected"), [(0.0, 4 * LN43 / 2), (1.0, math.log(10 / 9))])
-def test_temperature_softens_the_teachers_term_alone_and_its_square_multiplies_it(
-    alpha: float, expected: float
-) -> None:
+def test_temperature_softens_the_teachers_term_alone(alpha: float, expected: float) -> None:
     twice = torch.tensor([[0.0, 2 * LN3]])  # softened by T = 2: [1/4, 3/4]; as it is: [1/10, 9/10]
     assert distillation_loss(twice, TEACHER, GOLD, alpha, 2.0).item() == pytest.approx(expected)
 
@@ -44,7 +42,7 @@ def test_a_row_without_gold_takes_the_teachers_term_alone(alpha: float) -> None:
     assert distillation_loss(both[0], both[1], both[2], alpha, 1.0).item() == pytest.approx(mean)
 
 
-def test_the_divergence_is_summed_over_classes_and_averaged_over_rows() -> None:
+def test_kl_is_summed_over_classes_and_averaged_over_rows() -> None:
     student = torch.zeros(2, 4)
     teacher = torch.tensor([[60.0, 0, 0, 0], [0.0, 0, 0, 0]])  # certain: KL = ln 4; uniform: KL = 0
     loss = distillation_loss(student, teacher, torch.tensor([0, 0]), 0.0, 1.0)
@@ -77,7 +75,7 @@ def test_scores_are_squared_errors(alpha: float, expected: float) -> None:
     assert loss.item() == pytest.approx(expected)
 
 
-def test_scores_without_gold_take_the_teachers_term_and_give_finite_gradients() -> None:
+def test_scores_without_gold_take_the_teachers_term_alone() -> None:
     student = torch.tensor([[2.0], [2.0]], requires_grad=True)
     loss = score_loss(student, torch.tensor([[3.0], [3.0]]), torch.tensor([float("nan"), 5.0]), 1.0)
     (gradient,) = torch.autograd.grad(loss, student)
@@ -105,7 +103,7 @@ def test_a_row_without_gold_takes_the_squared_error_alone(alpha: float) -> None:
     assert loss.item() == pytest.approx((alpha * LN43 + (1 - alpha) * 2 + 8) / 2)
 
 
-def test_squared_error_sees_the_level_of_the_logits_and_the_divergence_does_not() -> None:
+def test_mse_sees_the_level_of_logits_and_kl_does_not() -> None:
     shifted = TEACHER + 3
     kl, mse = ([distillation_loss(STUDENT, t, GOLD, 0.0, 1.0, k).item() for t in (TEACHER, shifted)] for k in KINDS)
     assert kl[0] == pytest.approx(kl[1])
@@ -117,9 +115,7 @@ LOGITS = st.lists(st.tuples(st.floats(-8, 8), st.floats(-8, 8), st.floats(-8, 8)
 
 @settings(deadline=None)
 @given(rows=LOGITS, temperature=st.floats(0.5, 20))
-def test_the_divergences_gradient_is_that_of_soft_cross_entropy_at_any_temperature(
-    rows: list[tuple[float, float, float]], temperature: float
-) -> None:
+def test_kl_gradient_is_that_of_soft_cross_entropy(rows: list[tuple[float, float, float]], temperature: float) -> None:
     student = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
     teacher = torch.tensor(rows[::-1], dtype=torch.float64)
     soft = functional.softmax(teacher / temperature, dim=1)
@@ -133,15 +129,13 @@ def test_the_divergences_gradient_is_that_of_soft_cross_entropy_at_any_temperatu
 
 @settings(deadline=None)
 @given(rows=LOGITS, temperature=st.floats(0.5, 20))
-def test_the_divergence_is_never_negative_and_nothing_from_itself(
-    rows: list[tuple[float, float, float]], temperature: float
-) -> None:
+def test_kl_is_never_negative_and_zero_from_itself(rows: list[tuple[float, float, float]], temperature: float) -> None:
     student, teacher = torch.tensor(rows, dtype=torch.float64), torch.tensor(rows[::-1], dtype=torch.float64)
     assert soft_divergence(student, teacher, temperature).min() >= -1e-9
     assert soft_divergence(student, student, temperature).abs().max() < 1e-9
 
 
-def test_at_high_temperature_the_divergence_is_the_squared_error_of_centred_logits() -> None:
+def test_kl_at_high_temperature_is_mse_of_centred_logits() -> None:
     # Hinton et al. 2015: T² KL -> sum (s - t)² / (2 C) for logits with mean 0; without T² it would vanish.
     student, teacher = torch.tensor([[1.0, -1.0]]).double(), torch.tensor([[-2.0, 2.0]]).double()
     assert soft_divergence(student, teacher, 1000.0).item() == pytest.approx((9 + 9) / 4, rel=1e-4)

@@ -156,7 +156,7 @@ def test_every_row_decays_at_every_step_by_hand(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_gradients_of_a_rows_tokens_add_up_and_those_of_padding_do_not_count(dtype: torch.dtype) -> None:
+def test_gradients_of_a_rows_tokens_add_up_without_padding(dtype: torch.dtype) -> None:
     one, other = (nn.Embedding(4, 2, dtype=dtype) for _ in range(2))
     other.load_state_dict(one.state_dict())
     first, second = (RowAdam([table.weight], [], lr=0.1, padding_idx=PAD) for table in (one, other))
@@ -181,7 +181,7 @@ def test_an_id_beyond_the_table_is_refused(dtype: torch.dtype) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), often=st.integers(1, 30), dtype=st.sampled_from([p.values[0] for p in DTYPES]))
-def test_it_does_not_matter_how_often_rows_are_brought_up_to_date(seed: int, often: int, dtype: torch.dtype) -> None:
+def test_bringing_rows_up_to_date_twice_changes_nothing(seed: int, often: int, dtype: torch.dtype) -> None:
     rows, dense = nn.Embedding(V, F, dtype=dtype), nn.Embedding(V, F, dtype=torch.float64)
     nn.init.ones_(rows.weight)
     nn.init.ones_(dense.weight)

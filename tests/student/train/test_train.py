@@ -216,7 +216,7 @@ def test_an_empty_selection_leaves_no_run(store: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_the_task_flag_finds_the_set_of_that_name_and_the_run_gets_it_too(
+def test_the_task_flag_names_set_and_run(
     store: Path, opinion_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

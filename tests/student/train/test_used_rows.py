@@ -142,9 +142,7 @@ def test_rows_that_training_has_not_moved_become_neutral() -> None:
         torch.testing.assert_close(moved[[3, 5]], table.weight[[3, 5]], rtol=0, atol=2e-6)
 
 
-def test_a_run_knows_the_tokens_of_its_training_rows_and_no_others(
-    store: Path, opinion_set: LogitSet, tmp_path: Path
-) -> None:
+def test_a_run_knows_the_tokens_of_its_training_rows(store: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
     record = train_run(tiny_config(store / "opinion", tmp_path, where="source_row < 3"), "")
     used = active_ids([load_examples(opinion_set, "train", "source_row < 3")], opinion_set.record.tokenizer.pad_id)
     student = Student.load(tmp_path)

@@ -83,7 +83,7 @@ def test_what_is_drawn_again_counts_as_unchanged() -> None:
         assert part.kinds == ({"pos"} if differences else set())
 
 
-def test_mask_comes_first_then_part_of_speech_with_one_random_number() -> None:
+def test_mask_comes_before_part_of_speech() -> None:
     n, text = 8000, "dog the"
     both = many(MaskPosEditor(0.2, 0.3, 0, 1, tag, NOUNS_AND_VERBS), text, n)
     masks = many(MaskPosEditor(0.2, 0, 0, 1), text, n)
@@ -143,7 +143,7 @@ def test_what_is_kept_stays_as_it_was_written() -> None:
     assert all(re.fullmatch(pattern, variant) for variant in found)
 
 
-def test_a_mask_does_not_grow_together_with_the_rest_of_a_contraction() -> None:
+def test_a_mask_stays_apart_from_a_contractions_rest() -> None:
     texts = {part.text for part in many(MaskPosEditor(0.4, 0, 0, 1), "Don't go, it's", 500) if part}
     assert {"[MASK] n't go, it's", "Do [MASK] go, it's", "Don't go, [MASK]'s", "Don't go, it [MASK]"} <= texts
     assert {"Don't [MASK], it's", "Don't go [MASK] it's"} <= texts
@@ -238,7 +238,7 @@ def test_curly_quotes_are_tagged_as_straight_ones(tagger: Tagger) -> None:
     assert tagger(curly) == tagger(straight)
 
 
-def test_without_textblob_the_message_names_the_extra_and_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_textblob_extra_and_flag_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("textblob", "textblob.en", "textblob.en.taggers"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'distill-offline\[pos\]'; .*--pos-probability 0"):

@@ -34,7 +34,7 @@ def test_an_unknown_method_is_refused() -> None:
         AugmentConfig.from_flags(method="tinybrt")
 
 
-def test_a_task_with_a_number_of_variants_for_an_unknown_method_is_refused(opinion: Task) -> None:
+def test_variants_of_an_unknown_method_are_refused(opinion: Task) -> None:
     wrong = opinion.model_copy(update={"num_variants": {"mask-pos": 3, "tinybrt": 3}})
     with pytest.raises(ConfigError, match="num_variants: unknown method 'tinybrt': did you mean 'tinybert'"):
         AugmentConfig(method="mask-pos").variants_of(wrong)

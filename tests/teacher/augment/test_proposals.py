@@ -89,7 +89,7 @@ def test_a_tokenizer_without_word_pieces_is_refused() -> None:
         whole_words(ramp_lm(tokenizer=Tokenizer(BPE())))
 
 
-def test_the_masked_sentence_is_followed_by_the_sentence_as_it_was() -> None:
+def test_the_masked_sentence_precedes_the_original() -> None:
     _, asked = ask_ramp("The dog , and the CAT")
     sentence = [ID[word] for word in ("the", "dog", ",", "and", "the", "cat")]
     first = [CLS, sentence[0], MASK, *sentence[2:], SEP, *sentence, SEP]  # only "dog" and "CAT" may be replaced
@@ -98,7 +98,7 @@ def test_the_masked_sentence_is_followed_by_the_sentence_as_it_was() -> None:
     assert asked == [(first, types), (second, types)]
 
 
-def test_the_best_k_without_pieces_of_words_the_word_itself_among_them() -> None:
+def test_the_best_k_hold_no_pieces_but_the_word_itself() -> None:
     # by falling score: dog and [SEP] of the second part; two outputs without a token; not, fox, and, ##s, ","
     for k, expected in [(1, ["dog"]), (4, ["dog"]), (5, ["dog", "not"]), (7, ["and", "dog", "fox", "not"])]:
         assert ask_ramp("dog", k=k)[0] == [[Site((0, 3), expected)]]
@@ -138,7 +138,7 @@ def test_words_of_several_pieces_are_for_the_word_vectors() -> None:
     assert [site.span for site in ask_ramp("Unhappy dog and dogs")[0][0]] == [(8, 11)]  # without vectors kept
 
 
-def test_of_a_long_sentence_the_model_sees_what_is_around_each_word() -> None:
+def test_long_sentences_are_seen_around_each_word() -> None:
     words = ["dog", "cat", "bird", "fox", "and", "dog", "cat"]
     (sites,), asked = ask_ramp(" ".join(words), longest=10)  # 10 = 3 special tokens + 2 windows of 3, and one to spare
     assert [site.span for site in sites] == [(0, 3), (4, 7), (8, 12), (13, 16), (21, 24), (25, 28)]

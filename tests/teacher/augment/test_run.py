@@ -119,7 +119,7 @@ def test_parts_and_batches_have_no_say_in_the_rows(
     assert len(list((tmp_path / "candidates").rglob("*.parquet"))) > 5 or name == "roles-mask-pos"
 
 
-def test_words_are_others_of_the_vocabulary_and_the_rest_is_the_original(work: Path, made: Path) -> None:
+def test_replaced_words_are_of_the_vocabulary(work: Path, made: Path) -> None:
     lines = (work / "data" / "opinion" / "train.jsonl").read_text().splitlines()
     originals = [json.loads(line)["sentence1"] for line in lines]
     rows = rows_of(made / "augmented" / "opinion-tinybert")
@@ -197,7 +197,7 @@ def test_only_the_missing_candidates_are_found_again(
     assert {path for path, time in after.items() if before.get(path) != time} == {parts[2]}
 
 
-def test_candidates_are_found_once_for_all_settings_that_leave_them_alone(work: Path, copied: Path) -> None:
+def test_candidates_are_computed_once_for_many_settings(work: Path, copied: Path) -> None:
     before = files(copied / "candidates")
     other = write(work, copied, "opinion", name="other", seed=7, replace_probability=0.9, num_variants=3)
     assert files(copied / "candidates") == before
@@ -357,9 +357,7 @@ def test_a_task_without_rows_to_train_on_is_refused(work: Path, tmp_path: Path) 
         write(work, tmp_path / "store", method="mask-pos", pos_probability=0, data=tmp_path / "data")
 
 
-def test_missing_word_vectors_are_noticed_before_anything_is_written(
-    work: Path, masked_lm: Path, tmp_path: Path
-) -> None:
+def test_missing_word_vectors_are_noticed_first(work: Path, masked_lm: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"--word-vectors \S+none\.txt: cannot be read"):
         write(work, tmp_path / "store", word_vectors=tmp_path / "none.txt")
     assert not (tmp_path / "store").exists()
@@ -458,7 +456,7 @@ def test_a_dump_takes_the_variants_that_are_there(work: Path, teachers: Path, co
     assert before.items() <= files(copied).items()
 
 
-def test_variants_of_a_name_are_taken_as_they_are_unless_a_flag_disagrees(
+def test_named_variants_are_taken_unless_a_flag_disagrees(
     work: Path, teachers: Path, masked_lm: Path, tmp_path: Path
 ) -> None:
     made = write(work, tmp_path, "roles", name="mine", num_variants=1, seed=5, replace_probability=0.8)

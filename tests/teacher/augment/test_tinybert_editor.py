@@ -94,13 +94,13 @@ def test_sentences_without_any_site_stay_as_they_are(tmp_path: Path) -> None:
     assert edit(method, ["it is", ""], [0, 1], [1, 2]) == [[part] * 2 for part in kept_as_is]
 
 
-def test_words_are_replaced_in_their_case_and_nothing_else_changes(tmp_path: Path) -> None:
+def test_words_are_replaced_in_their_case(tmp_path: Path) -> None:
     method = single(tmp_path, TEXT, {"Old": ["young"], "dog": ["cat"], "barks": ["runs"], "OLD": ["new"]}, 1.0)
     expected = Edited(' The  Young cat\t"runs" , it \u2019s NEW . ', frozenset({"tinybert"}), 4, 9)
     assert edit(method, [TEXT], [0], [1, 2]) == [[expected, expected]]
 
 
-def test_the_word_itself_is_a_candidate_and_then_nothing_has_changed(tmp_path: Path) -> None:
+def test_choosing_the_word_itself_changes_nothing(tmp_path: Path) -> None:
     method = single(tmp_path, TEXT, {"Old": ["old"], "OLD": ["Old"]}, 1.0)
     assert edit(method, [TEXT], [0], [1]) == [[Edited(TEXT, frozenset(), 0, 9)]]
     method = single(tmp_path, "a dog", {"dog": ["cat", "dog"]}, 1.0)
@@ -110,7 +110,7 @@ def test_the_word_itself_is_a_candidate_and_then_nothing_has_changed(tmp_path: P
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.4, 0.9])
-def test_each_word_is_replaced_as_often_as_it_should_independently(tmp_path: Path, probability: float) -> None:
+def test_words_are_replaced_independently(tmp_path: Path, probability: float) -> None:
     method = single(tmp_path, "red dog", {"red": ["blue"], "dog": ["cat"]}, probability)
     n = 8000
     counts = Counter(part.text for part in edit(method, ["red dog"], [0], range(n))[0])
@@ -120,7 +120,7 @@ def test_each_word_is_replaced_as_often_as_it_should_independently(tmp_path: Pat
         assert abs(counts[text] - n * share) < 5 * np.sqrt(n * share * (1 - share)), text
 
 
-def test_with_the_word_among_fifteen_a_little_less_than_the_probability_changes(tmp_path: Path) -> None:
+def test_the_word_itself_among_candidates_lowers_the_rate(tmp_path: Path) -> None:
     candidates = ["dog", *(f"word{n}" for n in range(14))]
     n = 20_000
     parts = edit(single(tmp_path, "dog", {"dog": candidates}, 0.4), ["dog"], [0], range(n))[0]

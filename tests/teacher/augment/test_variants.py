@@ -71,7 +71,7 @@ def test_singles_by_row_and_number_with_their_counts() -> None:
     ]
 
 
-def test_variants_of_a_second_sentence_stand_beside_the_original_first_one() -> None:
+def test_a_changed_second_sentence_keeps_the_first() -> None:
     texts = [text for pair in PAIRS for text in pair]
     method = tinybert(texts, [[0, 1], [2, 3], [4, 5]])
     rows = made(PAIR_ROWS, method, METHODS["tinybert"].sides(True, 1, "each"))

@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_vectors_are_read_with_length_one_and_those_without_a_direction_left_out(file: Path) -> None:
+def test_vectors_have_length_one_and_zeros_are_left_out(file: Path) -> None:
     found = read_vectors(file)
     assert found.words == [*PLACES]
     assert found.vectors_WD.dtype == np.float32
@@ -35,7 +35,7 @@ def test_vectors_are_read_with_length_one_and_those_without_a_direction_left_out
     np.testing.assert_allclose(angles, [90, 0, 12, 75, 50, 160], atol=1e-3)
 
 
-def test_nearest_words_by_cosine_nearest_first_without_the_word_itself(file: Path) -> None:
+def test_nearest_words_by_cosine_without_the_word_itself(file: Path) -> None:
     found = read_vectors(file).neighbours(["east", "north", "the", "so so", "east"], 3)
     assert found == {
         "east": ["so so", "the", "The"],  # 12, 50 and 75 degrees away

@@ -32,7 +32,7 @@ from teacher.augment.words import STOP_WORDS, in_case_of, replaceable, spliced
         ("", ""),
     ],
 )
-def test_plain_words_may_be_replaced_and_parts_of_contractions_never(text: str, expected: str) -> None:
+def test_parts_of_contractions_are_never_replaced(text: str, expected: str) -> None:
     spans = [span for _, span in BertPreTokenizer().pre_tokenize_str(text)]
     assert [text[slice(*span)] for span in sorted(replaceable(text, spans))] == expected.split()
 

@@ -138,7 +138,7 @@ def test_choice_depends_on_document_piece_seed_and_copy() -> None:
         assert len({tuple(positions) for _, positions, _ in family}) == 50
 
 
-def test_replacements_depend_on_document_piece_seed_copy_and_place() -> None:
+def test_replacements_depend_on_their_place_and_seed() -> None:
     row = list(range(5, 15))
     for family in families(row, replace(PLAN, probability=0.99), 1000):
         assert all(positions == list(range(10)) for _, positions, _ in family)  # no choice here
@@ -147,7 +147,7 @@ def test_replacements_depend_on_document_piece_seed_copy_and_place() -> None:
             assert set(seen) == {MASK_ID, *row}
 
 
-def test_replacements_are_80_percent_mask_10_percent_random_10_percent_kept() -> None:
+def test_replacements_are_80_10_10() -> None:
     masked = mask(repeated([5] * 20, 8000), PLAN)
     read = masked.ids.flat[np.repeat(masked.ids.offsets[:-1], 3) + masked.positions.flat]
     assert len(read) == 24_000  # 15 % of 20 tokens each

@@ -69,7 +69,7 @@ def test_long_sentences_are_cut_into_pieces(tokenizer: Tokenizer) -> None:
     ]
 
 
-def test_short_sequences_are_left_out_and_the_others_keep_their_numbers(tokenizer: Tokenizer) -> None:
+def test_short_sequences_are_left_out_numbers_stay(tokenizer: Tokenizer) -> None:
     batches = [[(0, "Apple bread candle door engine. Bread. Door apple."), (1, "Candle.")]]
     assert cut(tokenizer, batches, min_tokens=3, max_tokens=4) == [
         (0, 0, "apple bread candle door"),

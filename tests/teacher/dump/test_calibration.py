@@ -37,7 +37,7 @@ def test_further_layers_take_what_the_second_does(layers: int, expected: float, 
     assert seconds == pytest.approx(expected)
 
 
-def test_slow_first_runs_do_not_count_and_layers_take_no_less_than_nothing(clock: Clock) -> None:
+def test_slow_first_runs_do_not_count(clock: Clock) -> None:
     calls = []
 
     def make(made: Any) -> Any:

@@ -257,7 +257,7 @@ def test_a_damaged_shard_is_written_again(
     assert_every_row_once(root)
 
 
-def test_a_byte_changed_in_a_finished_shard_is_noticed_and_mended(work: Path, copied: Path) -> None:
+def test_a_changed_byte_of_a_shard_is_noticed_and_mended(work: Path, copied: Path) -> None:
     root, whole = copied / "opinion", read_set_record(copied / "opinion")
     path = root / whole.shards[0].path
     data = bytearray(path.read_bytes())
@@ -283,7 +283,7 @@ def word_settings(tmp_path: Path, teacher: Path, **changes: Any) -> dict[str, An
     }
 
 
-def test_a_permuted_teacher_is_stopped_before_anything_is_written(
+def test_a_permuted_teacher_is_stopped_first(
     words: Task, word_teacher: MakeTeacher, work: Path, tmp_path: Path
 ) -> None:
     settings = word_settings(tmp_path, word_teacher((2, 0, 1)))

@@ -126,9 +126,7 @@ def test_appended_rows_are_all_that_is_asked(versions: Path, work: Path, asked: 
     assert_as_dumped_anew(second, work, versions)
 
 
-def test_inserted_and_changed_rows_are_asked_and_the_rest_is_known(
-    versions: Path, work: Path, asked: list[list[int]]
-) -> None:
+def test_only_new_and_changed_rows_are_asked(versions: Path, work: Path, asked: list[list[int]]) -> None:
     edit(versions, lambda lines: [*lines[:30], NEW[0], *lines[30:50], NEW[1], *lines[51:]])
     second = extend(work, versions)
     assert len(asked) == 2
@@ -245,7 +243,7 @@ def extended_record(versions: Path, work: Path) -> tuple[Path, dict[str, Any]]:
     return root / FILE_NAME, json.loads((root / FILE_NAME).read_text())
 
 
-def test_a_shard_of_an_unknown_version_or_of_other_settings_is_refused(versions: Path, work: Path) -> None:
+def test_a_shard_of_another_version_or_settings_is_refused(versions: Path, work: Path) -> None:
     path, values = extended_record(versions, work)
     path.write_text(json.dumps(values | {"versions_before": []}))
     with pytest.raises(IntegrityError, match="a shard is of a version that is not among those before"):
@@ -259,7 +257,7 @@ def test_a_shard_of_an_unknown_version_or_of_other_settings_is_refused(versions:
         read_set_record(path.parent)
 
 
-def test_a_shard_that_claims_another_version_than_its_own_is_found(versions: Path, work: Path) -> None:
+def test_a_shard_claiming_another_version_is_found(versions: Path, work: Path) -> None:
     path, values = extended_record(versions, work)
     values["shards"][0]["version"] = None
     path.write_text(json.dumps(values))

@@ -27,7 +27,7 @@ def test_the_error_of_a_job_comes_to_who_waits(error: BaseException) -> None:
     assert caught.value is error
 
 
-def test_the_next_item_is_made_while_this_one_is_worked_on_and_no_more() -> None:
+def test_one_item_is_made_ahead_and_no_more() -> None:
     made = [threading.Event() for _ in range(4)]
 
     def items() -> Iterator[int]:

@@ -50,7 +50,7 @@ def test_an_encoder_without_a_head_becomes_a_masked_lm(work: Path, corpus_file: 
     assert evaluate_mlm(lm, masked[0]) == pytest.approx(last)
 
 
-def test_asking_about_some_positions_is_the_plain_models_answer_there(work: Path, masked_lm: Path) -> None:
+def test_some_positions_are_as_the_plain_model_has_them(work: Path, masked_lm: Path) -> None:
     lm = load_masked_lm(str(masked_lm), None, 32)
     text = open_text(config(work, work), 32)
     [sequences] = text.sequences(lm.tokens, "validation", 0, 60)

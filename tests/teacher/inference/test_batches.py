@@ -58,7 +58,7 @@ ids_lists = st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=12), max_
 
 
 @given(rows=ids_lists, max_tokens=st.integers(1, 200))
-def test_rows_in_input_order_whatever_the_batches_and_the_padding(rows: list[list[int]], max_tokens: int) -> None:
+def test_rows_are_in_input_order_in_any_batches(rows: list[list[int]], max_tokens: int) -> None:
     logits_NC = teacher_logits(ramp_teacher(Ramp()), tokens(*rows), max_tokens)
     assert logits_NC.dtype == np.float32
     np.testing.assert_array_equal(logits_NC, by_hand(rows))
@@ -84,7 +84,7 @@ def test_a_row_too_large_for_the_memory_is_an_error() -> None:
         teacher_logits(ramp_teacher(Ramp(most_rows=0)), tokens([1], [1, 2, 3]), 100)
 
 
-def test_other_errors_of_the_model_are_not_taken_for_lack_of_memory() -> None:
+def test_other_errors_are_not_taken_for_lack_of_memory() -> None:
     with pytest.raises(RuntimeError, match="out of bounds"):
         teacher_logits(ramp_teacher(Ramp()), tokens([], [1]), 100)
 

@@ -182,7 +182,7 @@ def test_a_torn_file_is_named(task: Task, word_teacher: MakeTeacher, file: str, 
         load(task, path.parent)
 
 
-def test_weights_of_another_shape_than_the_config_says_are_refused(task: Task, word_teacher: MakeTeacher) -> None:
+def test_weights_of_another_shape_are_refused(task: Task, word_teacher: MakeTeacher) -> None:
     folder = word_teacher((0, 1))
     config = json.loads((folder / "config.json").read_text())
     config["id2label"] = dict(enumerate(LABELS))

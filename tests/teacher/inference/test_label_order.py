@@ -90,7 +90,7 @@ def test_a_random_teacher_on_few_rows_is_seldom_blamed(num_classes: int) -> None
 
 
 @given(rows=st.integers(2, 60))
-def test_blamed_exactly_from_the_row_on_where_chance_is_ruled_out(rows: int) -> None:
+def test_a_permutation_is_blamed_once_chance_is_ruled_out(rows: int) -> None:
     # every row is wrong and would be right the other way round: chance explains it with probability 2^-rows
     gold = np.arange(rows) % 2
     swapped = np.eye(2, dtype=np.float32)[1 - gold]

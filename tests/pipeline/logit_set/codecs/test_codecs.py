@@ -164,7 +164,7 @@ def test_dense_and_hidden_know_every_temperature(temperature: float) -> None:
         )
 
 
-def test_topk_keeps_the_likeliest_their_logits_and_the_mass_of_the_tail() -> None:
+def test_topk_keeps_the_likeliest_and_the_tails_mass() -> None:
     said, _ = random_predictions(300)
     codec = random_codec("topk", 300)
     columns, mass_P = codec.encode(said)

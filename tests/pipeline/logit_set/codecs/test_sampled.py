@@ -82,13 +82,13 @@ def test_known_draws(weights: dict[int, int], size: int, num_samples: int, rando
 
 
 @pytest.mark.parametrize("p", [[0.25, 0.75 - 2.0**-20], [1, 1.5 * 2.0**-24]])
-def test_sums_that_rounding_makes_too_small_or_too_large_draw_no_impossible_token(p: list[float]) -> None:
+def test_rounded_sums_draw_no_impossible_token(p: list[float]) -> None:
     # the sum of the second in float32 is 1 + 2^-23: the last point lies beyond both of its tokens
     p_V = torch.tensor([*p, *[0] * 298])
     assert draw_once(p_V, 1 - 2**-30, 1).tolist() == [1]
 
 
-def test_a_random_number_as_near_to_1_as_can_be_draws_no_impossible_token() -> None:
+def test_a_draw_next_to_1_is_no_impossible_token() -> None:
     # (19 + random) / 20 is rounded to 1
     assert draw_once(probabilities(300, {5: 1}), 1 - 2**-53, 20).tolist() == [5] * 20
 
