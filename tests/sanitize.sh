@@ -4,7 +4,7 @@ set -eu
 python=${1:-python3}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cp -r setup.py pyproject.toml README.md pipeline student teacher data_manifests tests "$work"
+cp -r setup.py pyproject.toml README.md LICENSE pipeline student teacher data_manifests tests "$work"
 cd "$work"
 rm -f student/kernels/*.so pipeline/text/wordpiece/*.so
 export CFLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"

@@ -221,15 +221,13 @@ def staged(
     Args:
         settings: everything that decides its content.
         command: the command line.
-        libraries: packages whose versions are recorded.
+        libraries: packages whose versions are recorded, if there is no ``base``, whose are kept.
         base: a set that it is made from, which gives all parts that are not named, and its shards unmeasured.
         parts: fields of `SetRecord`.
     """
-    base_parts: dict[str, Any] = {}
+    base_parts: dict[str, Any] = {"versions": {name: version(name) for name in libraries}}
     if base is not None:
         base_parts = dict(base) | {"shards": tuple(shard.unmeasured() for shard in base.shards), "scores": {}}
-    else:
-        base_parts = {"versions": {name: version(name) for name in libraries}}
     common = {
         "state": "staged",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -82,7 +82,7 @@ def _check_same(root: Path, existing: SetRecord, planned: SetRecord) -> None:
             "Give the new set another --name, or remove the folder if the old one is not needed"
             + (f". The teacher is the same: `teacher-dump --extend {root.name}` asks what is new" if only_rows else "")
         )
-    if [s.path for s in existing.shards] != [s.path for s in planned.shards]:
+    if [(s.path, s.version) for s in existing.shards] != [(s.path, s.version) for s in planned.shards]:
         raise FingerprintMismatchError(
             f"{root} was started with other shards ({len(existing.shards)} files, now {len(planned.shards)}): "
             "repeat the command with the --rows-per-shard (and the --extend, if any) it was started with"

@@ -174,13 +174,14 @@ def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, com
         notes=(*source.warnings, f"logits joined from a set without text, made by: {record.command}"),
         has_text=True,
         augmentation=None,
+        versions_before=(),
     )
 
 
 def _shards(record: SetRecord, split: str, num_rows: int) -> list[Shard]:
     """The ranges of the set's own shards if they fit, else about as many."""
     if num_rows == record.splits[split].rows:
-        return [shard.unmeasured() for shard in record.shards_of(split)]
+        return [shard.unmeasured().model_copy(update={"version": None}) for shard in record.shards_of(split)]
     return plan_shards(split, num_rows, max(1, -(-num_rows // len(record.shards_of(split)))))
 
 

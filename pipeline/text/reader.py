@@ -129,6 +129,11 @@ class TextReader:
             count_N[n] = len(ids)
         return _Sentences(ids_T, starts_S, count_N, dict(zip(unknown, answers, strict=True)))
 
+    def tokenizer_json(self) -> str:
+        """The tokenizer as text, without truncation and padding, whatever it has read before."""
+        self._cut_nothing()
+        return self.tokenizer.to_str()
+
     def _cut_nothing(self) -> None:
         """Removes the tokenizer's truncation and padding, if it has any: changing it is not safe for other threads."""
         if self.tokenizer.truncation or self.tokenizer.padding:

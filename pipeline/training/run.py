@@ -1,5 +1,6 @@
 """A training run's folder: the record that other settings are refused by, and the checkpoint it goes on from."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class Run:
         context: what else the record should say, such as where things lie; it may differ from try to try.
         record_name: file name of the record.
         rank: number of this process; the first alone writes, and it must `start` before the others.
+        wait: waits until every process has come as far.
     """
 
     def __init__(
@@ -56,8 +58,9 @@ class Run:
         context: dict[str, Any] | None = None,
         record_name: str = RUN_RECORD,
         rank: int = 0,
+        wait: Callable[[], object] = lambda: None,
     ) -> None:
-        self.folder, self.rank = folder, rank
+        self.folder, self.rank, self._wait = folder, rank, wait
         self.checkpoint = folder / CHECKPOINT
         self._record, self._command = folder / record_name, command
         self._settings, self._context = settings, context or {}
@@ -105,6 +108,7 @@ class Run:
             IntegrityError: if it is damaged or of another model.
         """
         saved = load_checkpoint(self.checkpoint, model, optimizer)
+        self._wait()  # the first may be at its end already, and removes the checkpoint there
         try:
             return Progress(**saved or {})
         except TypeError as error:

@@ -52,7 +52,7 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
     folder = config.output_dir or Path("runs") / token_set.root.name
     settings = _settings(config, token_set) | {"steps": total_steps, "processes": state.num_processes}
     places = {"logit_set": str(token_set.root.resolve())}
-    run = Run(folder, settings, command, places, rank=state.process_index)
+    run = Run(folder, settings, command, places, rank=state.process_index, wait=state.wait_for_everyone)
     with state.main_process_first():
         finished = run.start()
     if finished is not None:

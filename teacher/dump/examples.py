@@ -92,7 +92,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
 
     scores = partial(_teacher_scores, root, metrics=task.metrics, is_stated=is_stated)
     job = Job(config.shard_index, config.num_shards)
-    return write_set(root, planned, teacher.tokenizer.to_str(), write, scores, job, state, started)
+    return write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, job, state, started)
 
 
 def read_rows(config: DumpTask) -> tuple[Task, Source]:

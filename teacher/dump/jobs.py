@@ -33,7 +33,7 @@ def write_set(
     scores: Callable[[SetRecord], Scores],
     job: Job,
     state: PartialState,
-    started: Callable[[SetRecord], None] = lambda record: None,
+    started: Callable[[SetRecord], None],
 ) -> SetRecord | None:
     """Writes this process's share of a set, and finishes the set if that was the last of it.
 

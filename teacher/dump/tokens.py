@@ -74,14 +74,13 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
 
     def write(record: SetRecord, shards: list[Shard]) -> None:
         with inference():
-            own_shards = [shard for shard in record.shards if shard in shards]
-            _write_shards(root, record, text, lm, plan, own_shards, max_tokens)
+            _write_shards(root, record, text, lm, plan, shards, max_tokens)
 
     def scores(record: SetRecord) -> Scores:
         return TokenSet(root, record).scores()
 
     job = Job(config.shard_index, config.num_shards)
-    return write_set(root, planned, lm.tokens.tokenizer.to_str(), write, scores, job, state, started)
+    return write_set(root, planned, lm.reader.tokenizer_json(), write, scores, job, state, started)
 
 
 def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:

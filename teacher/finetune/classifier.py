@@ -17,6 +17,7 @@ from torch.nn import functional
 from pipeline.arrays import Floats, Ints
 from pipeline.device import has_fast_bf16
 from pipeline.errors import DataError
+from pipeline.files import make_folder
 from pipeline.sources import ROWS_AT_ONCE, Source, load_source, rows_sha256, sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import NO_LABEL, gold_arrays, gold_classes, make_target
@@ -152,11 +153,19 @@ def finetune(config: FinetuneTask, command: str) -> RunRecord:
         raise DataError(f"task {task.name!r}: no train split in {source.description}, nothing to fine-tune on")
     assert config.objective != "mlm", "check() has refused it"
     target = make_target(task, config.objective)
+    make_folder(config.output_dir)
     accelerator = Accelerator()
     seed_step(config.seed, 0)
     teacher = new_classifier(task, target, config.model_name_or_path, config.model_revision, config.max_seq_length)
     settings = _settings(config, task, source, teacher) | {"processes": accelerator.num_processes}
-    run = Run(config.output_dir, settings, command, record_name=FINETUNE_RECORD, rank=accelerator.process_index)
+    run = Run(
+        config.output_dir,
+        settings,
+        command,
+        record_name=FINETUNE_RECORD,
+        rank=accelerator.process_index,
+        wait=accelerator.wait_for_everyone,
+    )
     with accelerator.main_process_first():
         finished = run.start()
     if finished is not None:

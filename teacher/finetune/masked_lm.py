@@ -8,6 +8,7 @@ from accelerate import Accelerator
 from torch.nn import functional
 
 from pipeline.device import has_fast_bf16
+from pipeline.files import make_folder
 from pipeline.training import loop
 from pipeline.training.run import Run
 from pipeline.training.run_record import Metrics, RunRecord
@@ -82,11 +83,19 @@ def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
     """
     config.check()
     text = open_text(config, config.max_seq_length)
+    make_folder(config.output_dir)
     accelerator = Accelerator()
     seed_step(config.seed, 0)
     lm = load_masked_lm(config.model_name_or_path, config.model_revision, config.max_seq_length, new_head=True)
     settings = _settings(config, text, lm) | {"processes": accelerator.num_processes}
-    run = Run(config.output_dir, settings, command, record_name=FINETUNE_RECORD, rank=accelerator.process_index)
+    run = Run(
+        config.output_dir,
+        settings,
+        command,
+        record_name=FINETUNE_RECORD,
+        rank=accelerator.process_index,
+        wait=accelerator.wait_for_everyone,
+    )
     with accelerator.main_process_first():
         finished = run.start()
     if finished is not None:

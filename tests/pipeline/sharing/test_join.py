@@ -15,7 +15,8 @@ from pipeline import console
 from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import read_set_record
+from pipeline.logit_set.record import changed, read_set_record, write_set_record
+from pipeline.logit_set.record_parts import Version
 from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import open_catalog
 from pipeline.sharing.config import JoinConfig
@@ -77,6 +78,17 @@ def test_with_all_its_rows_it_is_the_set_that_it_was(
     assert found.matched == {"validation": VALIDATION_ROWS, "train": TRAIN_ROWS}
     for left in (found.extra, found.missing, found.other_gold):
         assert left == {"validation": [], "train": []}
+
+
+def test_versions_that_a_stranger_claims_are_left_behind(
+    blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(blind, tmp_path / "claims")
+    record = read_set_record(tmp_path / "claims")
+    before = Version(format_version=1, settings=record.settings | {"source.train": "0" * 64})
+    write_set_record(tmp_path / "claims", changed(record, versions_before=(before,)))
+    found = joined(tmp_path / "claims", work, work / "data", tmp_path)
+    assert (found.record.versions_before, found.record.fingerprint) == ((), opinion_set.record.fingerprint)
 
 
 def test_variants_without_their_texts_are_left_behind(

@@ -23,8 +23,8 @@ from tests.pipeline.sharing.test_push_pull import changed
 HANGS = """
 import sys, time
 import s3fs
-from pipeline.sharing import files
-files.TRANSFERS_AT_ONCE = 1
+from pipeline.sharing import set_files
+set_files.TRANSFERS_AT_ONCE = 1
 name, seen = sys.argv.pop(1), []
 usual = getattr(s3fs.S3FileSystem, name)
 def hanging(self, *arguments, **options):
