@@ -19,7 +19,6 @@ from pipeline.files import (
     write_text_once,
 )
 from pipeline.logit_set.card import CARD_FILE, card_text
-from pipeline.logit_set.codecs import Decoder
 from pipeline.logit_set.examples import write_examples
 from pipeline.logit_set.record import (
     FILE_NAME,
@@ -33,10 +32,8 @@ from pipeline.logit_set.record import (
 )
 from pipeline.logit_set.record_parts import RowsName, Shard
 from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
-from pipeline.logit_set.signals.mlm import DECODER_FILE
 from pipeline.logit_set.tokens import Statistics, write_tokens
 from pipeline.logit_set.verify import check_bytes, verify_shards
-from pipeline.training.checkpoint import write_tensors
 
 
 def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: RowsName = "examples") -> list[Shard]:
@@ -121,12 +118,6 @@ def write_tokens_shard(
     """
     footer = footer_of(record, shard)
     write_atomically(root / shard.path, lambda path: write_tokens(path, record.codec, groups, footer, statistics))
-
-
-def write_decoder(root: Path, decoder: Decoder) -> None:
-    """Writes a teacher's last layer, for the codec that needs it."""
-    tensors = {"weight": decoder.weight_VH.cpu().contiguous(), "bias": decoder.bias_V.cpu().contiguous()}
-    write_tensors(root / DECODER_FILE, tensors)
 
 
 def complete_set(root: Path, record: SetRecord) -> SetRecord:

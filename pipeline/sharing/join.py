@@ -18,6 +18,7 @@ from pipeline.logit_set.examples import shard_table, text_hashes
 from pipeline.logit_set.reader import LogitSet, find_set, load_set_tokenizer, usable_record
 from pipeline.logit_set.record import SetRecord, staged
 from pipeline.logit_set.record_parts import Shard, SplitRecord
+from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
@@ -125,7 +126,7 @@ def _keys(source: Source, record: SetRecord) -> pa.Table:
     """Key, text hash and gold of every row of one's own."""
     parts = []
     for split, rows in source.splits.items():
-        hashes = pa.array(text_hashes(rows, record.tokenizer.sha256), pa.binary(16))
+        hashes = pa.array(text_hashes(rows, record.tokenizer.sha256), pa.binary(TEXT_HASH_BYTES))
         names = pa.repeat(pa.scalar(split), rows.num_rows)
         gold = {name: rows.column(name) for name in ("source_row", "label", "score")}
         parts.append(pa.table({"split": names, "text_hash": hashes, **gold}))

@@ -13,13 +13,14 @@ import pyarrow as pa
 from pipeline.arrays import Floats, Ints
 from pipeline.logit_set.examples import text_hashes
 from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.sources import Source, sentences
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.rows import source_rows
 from teacher.inference.batches import teacher_logits
 from teacher.inference.classifier import Teacher
 
-HASH = "S16"
+HASH = f"S{TEXT_HASH_BYTES}"
 TextHashes = npt.NDArray[np.bytes_]
 
 

@@ -16,11 +16,12 @@ from pipeline import console
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.codecs import Codec, Predictions, codec_for
+from pipeline.logit_set.codecs.decoder import write_decoder
 from pipeline.logit_set.record import Scores, SetRecord
 from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
-from pipeline.logit_set.writer import write_decoder, write_tokens_shard
+from pipeline.logit_set.writer import write_tokens_shard
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models
 from pipeline.arrays import Ragged
 from pipeline.files import sha256
 from pipeline.logit_set.codecs import AnyCodec, Decoder, Predictions
+from pipeline.logit_set.codecs.decoder import write_decoder
 from pipeline.logit_set.codecs.dense import DenseCodec
 from pipeline.logit_set.codecs.hidden import HiddenCodec
 from pipeline.logit_set.codecs.sampled import SampledCodec
@@ -37,7 +38,7 @@ from pipeline.logit_set.tokens import (
     read_statistics,
     tokens_table,
 )
-from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_decoder, write_tokens_shard
+from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_tokens_shard
 from pipeline.text.tokenizer import tokenizer_sha256, vocabulary_size
 
 Row = tuple[int, int, int, list[int], list[int], list[int]]  # document, piece, copy, ids, positions, targets

@@ -14,8 +14,10 @@ import json, sys
 from importlib.machinery import PathFinder
 
 ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
-# the settings, which the command line turns into flags
-ALLOWED = {"teacher", "teacher.config", "teacher.augment", "teacher.augment.config"}
+# the settings, which the command line turns into flags, and the methods that they choose from
+METHODS = ("config", "flags", "mask_pos", "method", "methods", "tinybert", "words")
+ALLOWED = {"teacher", "teacher.config", "teacher.augment", "teacher.inference", "teacher.inference.config"}
+ALLOWED |= {f"teacher.augment.{name}" for name in METHODS}
 
 
 def absent(name):

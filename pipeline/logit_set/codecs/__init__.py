@@ -5,7 +5,8 @@ from typing import Annotated
 from pydantic import Field
 
 from pipeline.logit_set.codecs.codec import Codec
-from pipeline.logit_set.codecs.common import Decoder, Dense, Distribution, Kept, Predictions, read_decoder
+from pipeline.logit_set.codecs.common import Dense, Distribution, Kept, Predictions
+from pipeline.logit_set.codecs.decoder import Decoder, read_decoder
 from pipeline.logit_set.codecs.dense import DenseCodec
 from pipeline.logit_set.codecs.hidden import HiddenCodec
 from pipeline.logit_set.codecs.sampled import SampledCodec

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import pyarrow as pa
 from pydantic import Field
 
-from pipeline.logit_set.codecs.common import Columns, Decoder, Distribution, Predictions
+from pipeline.logit_set.codecs.common import Columns, Distribution, Predictions
+from pipeline.logit_set.codecs.decoder import Decoder
 from pipeline.logit_set.config import CodecFlags
 from pipeline.logit_set.record_parts import MAX_VOCABULARY, Part
 

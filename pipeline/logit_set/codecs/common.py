@@ -8,14 +8,11 @@ from __future__ import annotations  # whoever only asks about sets does without 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from pipeline.errors import IntegrityError
 
 if TYPE_CHECKING:
     import torch
@@ -41,20 +38,6 @@ class Predictions:
     def log_z_P(self) -> torch.Tensor:
         """Log of the sum of exp(logit), float32; every pass over all logits counts."""
         return self.logits_PV.logsumexp(dim=1)
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """The last layer of a masked LM: logits_PV = hidden_PH @ weight_VH.T + bias_V, float32."""
-
-    weight_VH: torch.Tensor
-    bias_V: torch.Tensor
-
-    def __call__(self, hidden_PH: torch.Tensor) -> torch.Tensor:
-        """Returns logits_PV."""
-        from torch.nn.functional import linear
-
-        return linear(hidden_PH, self.weight_VH, self.bias_V)
 
 
 @dataclass(frozen=True)
@@ -152,27 +135,3 @@ def unknown_id(vocabulary_size: int, candidates: pa.Array) -> str | None:
     """Says so if an id is not one of the vocabulary's."""
     top = pc.max(candidates.flatten()).as_py()
     return f"candidate {top} is beyond the vocabulary" if top >= vocabulary_size else None
-
-
-def read_decoder(path: Path, vocabulary_size: int, hidden_size: int) -> Decoder:
-    """Reads a ``decoder.safetensors``.
-
-    Raises:
-        IntegrityError: if it is missing or damaged, or of another size.
-    """
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        tensors = load_file(path)
-        decoder = Decoder(tensors["weight"], tensors["bias"])
-    except (OSError, SafetensorError, KeyError) as error:
-        raise IntegrityError(f"{path}: not a decoder: {error}") from error
-    kinds = {decoder.weight_VH.dtype, decoder.bias_V.dtype}
-    shapes = (tuple(decoder.weight_VH.shape), tuple(decoder.bias_V.shape))
-    if shapes != ((vocabulary_size, hidden_size), (vocabulary_size,)) or kinds != {torch.float32}:
-        raise IntegrityError(f"{path}: not a decoder from {hidden_size} numbers to {vocabulary_size} tokens: {shapes}")
-    if not (decoder.weight_VH.isfinite().all() and decoder.bias_V.isfinite().all()):
-        raise IntegrityError(f"{path}: a number of the decoder is NaN or Inf")
-    return decoder

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pipeline.logit_set.codecs.codec import Codec
 from pipeline.logit_set.codecs.common import (
     Columns,
-    Decoder,
     Dense,
     Predictions,
     from_half_bits,
@@ -22,6 +21,7 @@ from pipeline.logit_set.codecs.common import (
     rectangle,
     wrong_width,
 )
+from pipeline.logit_set.codecs.decoder import Decoder
 from pipeline.logit_set.config import CodecFlags
 
 if TYPE_CHECKING:

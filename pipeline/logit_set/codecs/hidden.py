@@ -17,17 +17,16 @@ from pipeline.errors import ConfigError
 from pipeline.logit_set.codecs.codec import Codec
 from pipeline.logit_set.codecs.common import (
     Columns,
-    Decoder,
     Dense,
     Predictions,
     from_half_bits,
     half_bits,
     lists,
     not_finite,
-    read_decoder,
     rectangle,
     wrong_width,
 )
+from pipeline.logit_set.codecs.decoder import Decoder, read_decoder
 from pipeline.logit_set.config import CodecFlags
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from pipeline.logit_set.codecs.codec import Codec
-from pipeline.logit_set.codecs.common import Columns, Decoder, Kept, Predictions, lists, unknown_id
+from pipeline.logit_set.codecs.common import Columns, Kept, Predictions, lists, unknown_id
+from pipeline.logit_set.codecs.decoder import Decoder
 from pipeline.logit_set.config import CodecFlags
 from pipeline.logit_set.row_kinds import id_type
 

@@ -17,7 +17,6 @@ from pipeline.errors import ConfigError
 from pipeline.logit_set.codecs.codec import Codec
 from pipeline.logit_set.codecs.common import (
     Columns,
-    Decoder,
     Kept,
     Predictions,
     from_half_bits,
@@ -28,6 +27,7 @@ from pipeline.logit_set.codecs.common import (
     unknown_id,
     wrong_width,
 )
+from pipeline.logit_set.codecs.decoder import Decoder
 from pipeline.logit_set.config import CodecFlags
 from pipeline.logit_set.record_parts import MAX_VOCABULARY
 from pipeline.logit_set.row_kinds import id_type

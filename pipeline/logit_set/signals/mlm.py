@@ -8,10 +8,10 @@ import pyarrow as pa
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, sha256
 from pipeline.logit_set.codecs import AnyCodec, Decoder
+from pipeline.logit_set.codecs.decoder import DECODER_FILE
 from pipeline.logit_set.record_parts import RowsName, Sha256
 from pipeline.logit_set.signals.signal import Signal
 
-DECODER_FILE = "decoder.safetensors"
 HEADER_BYTES = 2**20
 
 

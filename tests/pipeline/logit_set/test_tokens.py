@@ -17,16 +17,16 @@ import yaml
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.card import card_text
+from pipeline.logit_set.codecs.decoder import DECODER_FILE, write_decoder
 from pipeline.logit_set.config import CodecName
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import FILE_NAME, fingerprint, read_set_record, write_set_record
 from pipeline.logit_set.row_kinds import id_type
 from pipeline.logit_set.shard_file import footer_of, read_footer
-from pipeline.logit_set.signals.mlm import DECODER_FILE
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import read_groups, split_table, tokens_schema, write_tokens
 from pipeline.logit_set.verify import verify_shards
-from pipeline.logit_set.writer import complete_set, start_set, write_decoder
+from pipeline.logit_set.writer import complete_set, start_set
 from tests.helpers.token_sets import (
     BLUE,
     CODECS_BY_NAME,
