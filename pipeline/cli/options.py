@@ -94,11 +94,11 @@ def _typed(context: typer.Context, name: str) -> bool:
 
 
 def _parameters(kinds: dict[str, type[Config]]) -> list[inspect.Parameter]:
-    """The flags of all kinds: those that choose one, those of one kind alone, those of all."""
+    """The flags of all kinds: those that choose one, those of all, those of one kind alone."""
     by_name = {name: _parameter(kind, name) for kind in reversed(kinds.values()) for name in flag_order(kind)}
     names = dict.fromkeys(name for kind in kinds.values() for name in flag_order(kind))
     shared = {name for name in names if all(name in kind.model_fields for kind in kinds.values())}
-    return [by_name[name] for name in sorted(names, key=lambda name: (name not in kinds, name in shared))]
+    return [by_name[name] for name in sorted(names, key=lambda name: (name not in kinds, name not in shared))]
 
 
 def _parameter(config: type[Config], name: str) -> inspect.Parameter:

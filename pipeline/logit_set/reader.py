@@ -133,7 +133,7 @@ class LogitSet(OpenSet):
             return to_arrow(select(connection, sql))
 
 
-def open_set(path: Path, allow_unverified: bool = False, needs_text: bool = True) -> LogitSet:
+def open_set(path: Path | str, allow_unverified: bool = False, needs_text: bool = True) -> LogitSet:
     """Opens a set of examples for use.
 
     Raises:
@@ -141,10 +141,11 @@ def open_set(path: Path, allow_unverified: bool = False, needs_text: bool = True
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
     advice = "it is for `distill pretrain-student`; for this a set of a task is needed"
-    record = usable_record(path, allow_unverified, "examples", advice)
+    root = Path(path)
+    record = usable_record(root, allow_unverified, "examples", advice)
     if needs_text and not record.has_text:
-        raise ConfigError(f"{path}: holds logits without texts; put yours beside them first, with `distill join`")
-    return LogitSet(path, record)
+        raise ConfigError(f"{root}: holds logits without texts; put yours beside them first, with `distill join`")
+    return LogitSet(root, record)
 
 
 def usable_record(

@@ -25,6 +25,12 @@ def test_rows_come_in_the_order_of_their_keys(opinion_set: LogitSet) -> None:
     assert set(rows.column("split").to_pylist()) == {"validation"}
 
 
+def test_a_set_is_opened_by_its_name_as_text(opinion_set: LogitSet) -> None:
+    assert open_set(str(opinion_set.root)) == opinion_set
+    with pytest.raises(IntegrityError, match="not a logit set"):
+        open_set("nowhere")
+
+
 def test_condition_with_macros(opinion_set: LogitSet) -> None:
     rows = opinion_set.read("train", ("label", "logits"))
     logits = logits_of(rows, 2)
