@@ -16,14 +16,14 @@ from pipeline.errors import DistillError, MissingDependencyError
 
 A = TypeVar("A", bound=Config)
 B = TypeVar("B", bound=Config)
-Run = Callable[..., None]
+Command = Callable[..., None]
 
 
 @overload
-def takes(config: type[A], /) -> Callable[[Callable[[A], None]], Run]: ...
+def takes(config: type[A], /) -> Callable[[Callable[[A], None]], Command]: ...
 @overload
-def takes(one: type[A], other: type[B], /, *, by: tuple[str, str]) -> Callable[[Callable[[A | B], None]], Run]: ...
-def takes(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Callable[[Any], None]], Run]:
+def takes(one: type[A], other: type[B], /, *, by: tuple[str, str]) -> Callable[[Callable[[A | B], None]], Command]: ...
+def takes(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Callable[[Any], None]], Command]:
     """Gives a command one option per field of a configuration and calls it with the configuration.
 
     Of several kinds it offers the flags of all, and calls the command with the kind that the flags are for.
@@ -35,7 +35,7 @@ def takes(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Callab
     """
     by_flag = dict(zip(by, kinds, strict=True))
 
-    def decorate(command: Callable[[Any], None]) -> Run:
+    def decorate(command: Callable[[Any], None]) -> Command:
         @functools.wraps(command)
         def run(context: typer.Context, **values: Any) -> None:
             command(build_kind(by_flag, {name: value for name, value in values.items() if _typed(context, name)}))
