@@ -24,14 +24,13 @@ from pipeline.tasks.target import NO_LABEL, gold_arrays, gold_classes, make_targ
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import Tokenized
 from pipeline.training import loop
-from pipeline.training.run import Run
 from pipeline.training.run_record import Metrics, RunRecord, best_of
 from pipeline.training.steps import EpochBatches, seed_step
 from teacher.config import FinetuneTask
-from teacher.finetune.common import adamw, save_teacher
+from teacher.finetune.common import adamw, save_teacher, start_run
 from teacher.inference.batches import collate, default_tokens_per_batch, teacher_logits
 from teacher.inference.classifier import Teacher, new_classifier
-from teacher.inference.loaded import FINETUNE_RECORD, weights_sha256
+from teacher.inference.loaded import weights_sha256
 
 
 @dataclass(frozen=True)
@@ -158,16 +157,7 @@ def finetune(config: FinetuneTask, command: str) -> RunRecord:
     seed_step(config.seed, 0)
     teacher = new_classifier(task, target, config.model_name_or_path, config.model_revision, config.max_seq_length)
     settings = _settings(config, task, source, teacher) | {"processes": accelerator.num_processes}
-    run = Run(
-        config.output_dir,
-        settings,
-        command,
-        record_name=FINETUNE_RECORD,
-        rank=accelerator.process_index,
-        wait=accelerator.wait_for_everyone,
-    )
-    with accelerator.main_process_first():
-        finished = run.start()
+    run, finished = start_run(config.output_dir, settings, command, accelerator)
     if finished is not None:
         return finished
     splits = {name: _split(teacher, rows, config.max_seq_length) for name, rows in source.splits.items()}

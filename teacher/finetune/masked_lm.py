@@ -10,16 +10,15 @@ from torch.nn import functional
 from pipeline.device import has_fast_bf16
 from pipeline.files import make_folder
 from pipeline.training import loop
-from pipeline.training.run import Run
 from pipeline.training.run_record import Metrics, RunRecord
 from pipeline.training.steps import seed_step
 from teacher.config import FinetuneCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.text import VALIDATION, Text, masking_plan, open_text
-from teacher.finetune.common import adamw, save_teacher
+from teacher.finetune.common import adamw, save_teacher, start_run
 from teacher.finetune.text_stream import TextStream
 from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
-from teacher.inference.loaded import FINETUNE_RECORD, weights_sha256
+from teacher.inference.loaded import weights_sha256
 from teacher.inference.masked_lm import MaskedLm, load_masked_lm, predict_masked
 
 VALIDATION_DOCUMENTS = 1000
@@ -88,16 +87,7 @@ def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
     seed_step(config.seed, 0)
     lm = load_masked_lm(config.model_name_or_path, config.model_revision, config.max_seq_length, new_head=True)
     settings = _settings(config, text, lm) | {"processes": accelerator.num_processes}
-    run = Run(
-        config.output_dir,
-        settings,
-        command,
-        record_name=FINETUNE_RECORD,
-        rank=accelerator.process_index,
-        wait=accelerator.wait_for_everyone,
-    )
-    with accelerator.main_process_first():
-        finished = run.start()
+    run, finished = start_run(config.output_dir, settings, command, accelerator)
     if finished is not None:
         return finished
     schedule = loop.Schedule(

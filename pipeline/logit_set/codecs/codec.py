@@ -96,7 +96,7 @@ class Codec(Part):
 
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
         """What the teacher said, from the columns of a codec that keeps everything; ``random_P`` is to draw with."""
-        raise NotImplementedError(f"codec {self} has not kept everything")
+        raise AssertionError(f"codec {self} has not kept everything; whoever asks looks at `keeps_everything` first")
 
     @property
     def decoder_bytes(self) -> int:
