@@ -18,7 +18,7 @@ Work = Callable[[int], Callable[[], object]]
 
 
 @dataclass(frozen=True)
-class Processor:
+class ComputePlace:
     """A device and a number of threads, with which sentences are read.
 
     Attributes:
@@ -60,16 +60,16 @@ class Speed:
     sentences_per_second: float
 
     @property
-    def place(self) -> Processor:
+    def place(self) -> ComputePlace:
         """The device and threads it was measured with."""
-        return Processor(self.device, self.threads)
+        return ComputePlace(self.device, self.threads)
 
 
-def places() -> list[Processor]:
+def places() -> list[ComputePlace]:
     """One core, all that torch would use (``OMP_NUM_THREADS`` decides), and the GPU if there is one."""
     threads = torch.get_num_threads()
-    on_cpu = [Processor("cpu", count) for count in sorted({1, threads})]
-    return [*on_cpu, Processor("cuda", threads)] if torch.cuda.is_available() else on_cpu
+    on_cpu = [ComputePlace("cpu", count) for count in sorted({1, threads})]
+    return [*on_cpu, ComputePlace("cuda", threads)] if torch.cuda.is_available() else on_cpu
 
 
 def measure(
@@ -101,7 +101,7 @@ def num_calls(readers: Sequence[Reader]) -> int:
 
 
 def speeds(
-    readers: Sequence[Reader], sentences: Sentences, place: Processor, seconds: float, advance: Callable[[], None]
+    readers: Sequence[Reader], sentences: Sentences, place: ComputePlace, seconds: float, advance: Callable[[], None]
 ) -> list[Speed]:
     """How fast every reader is by every measure, at one place.
 

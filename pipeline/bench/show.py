@@ -10,7 +10,7 @@ import torch
 from pipeline import console
 from pipeline.bench.bars import log_bars
 from pipeline.bench.machine import processor
-from pipeline.bench.run import Processor, Speed
+from pipeline.bench.run import ComputePlace, Speed
 from pipeline.bench.sentences import MEASURES
 
 NARROWEST_BAR, OTHER_COLUMNS = 12, 70  # characters
@@ -34,7 +34,7 @@ def as_json(speeds: Sequence[Speed], settings: dict[str, Any]) -> dict[str, Any]
     return {"machine": machine, **settings, "speeds": [asdict(speed) for speed in speeds]}
 
 
-def _print_table(title: str, places: Sequence[Processor], models: Sequence[Sequence[Speed]]) -> None:
+def _print_table(title: str, places: Sequence[ComputePlace], models: Sequence[Sequence[Speed]]) -> None:
     last = [speeds[-1].sentences_per_second for speeds in models]
     bars = log_bars(last, max(NARROWEST_BAR, console.stdout.width - OTHER_COLUMNS))
     rows = [
