@@ -10,8 +10,12 @@ from pipeline.config import Config, JsonFlags, SeedFlags, StoreFlags, Unverified
 EmbeddingKind = Literal["hybrid", "cmow", "cbow"]
 PairingKind = Literal["diffcat", "joint", "compare"]
 HeadKind = Literal["mlp", "linear", "cnn", "bilstm"]
+PoolingKind = Literal["sum", "sum+max"]
 SoftLoss = Literal["kl", "mse"]
+InitKind = Literal["teacher", "noise"]
 TableDtype = Literal["float32", "float16", "int8"]
+VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
+VectorMap = Literal["linear", "none"]
 
 
 class EmbeddingFlags(Config):
@@ -21,11 +25,15 @@ class EmbeddingFlags(Config):
     bidirectional: bool = Field(True, description="Multiply a second set of matrices from the end to the start.")
     matrix_size: int | None = Field(None, ge=1, le=64, description="Side of a matrix. (default: 20 hybrid, 28 cmow)")
     vector_size: int | None = Field(None, ge=1, description="Size of a vector. (default: 400 hybrid, 784 cbow)")
+    pooling: PoolingKind | None = Field(
+        None,
+        description="Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)",
+    )
     initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the tables' initial noise.")
 
 
 class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
-    """Flags of ``distill train-student``. The defaults are the paper's recipe for its best student."""
+    """Flags of ``distill train-student``. The defaults are the paper's best student, and what was seen to better it."""
 
     helps: ClassVar = {"seed": "Seed of the weights, the order of rows and dropout."}
     task: str | None = Field(None, description="Train from the logit set of this name in the store.")
@@ -42,11 +50,14 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFl
     )
     recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
     init_from: Path | None = Field(None, description="Start from the embeddings of this run.")
+    init: InitKind | None = Field(
+        None, description="Vectors start from the set's token vectors, or from noise. (default: teacher if it has them)"
+    )
     pairing: PairingKind = Field(
-        "diffcat", description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], or as one sequence."
+        "compare", description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], or as one sequence."
     )
     head: HeadKind = Field("mlp", description="Classifier on top of the representation.")
-    hidden_size: int | None = Field(None, ge=1, description="Width of the head. (default: 1000 mlp, its input bilstm)")
+    hidden_size: int | None = Field(None, ge=1, description="Width of the head. (default: 400 mlp, its input bilstm)")
     hidden_dropout: float = Field(0.2, ge=0, lt=1, description="Dropout on the sentence representation.")
     token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens left out of each training step.")
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
@@ -69,10 +80,14 @@ class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Jso
     """Flags of ``distill pretrain-student``. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
 
     helps: ClassVar = {"seed": "Seed of the weights and the order of rows."}
-    logits: str = Field(description="Train from this set of a corpus: a path, or a name in the store.")
+    logits: str = Field(description="Train from this set of tokens or of sentences: a path, or a name in the store.")
     output_dir: Path | None = Field(None, description="Folder of the run. (default: runs/NAME-OF-SET)")
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the masked tokens; 1 - alpha is the teacher's.")
     temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
+    vector_loss: VectorLoss = Field(
+        "cosine-mse", description="Distance of vectors: 1 - cosine, squared error, or that of similarities (gram)."
+    )
+    vector_map: VectorMap = Field("linear", description="What makes the teacher's vector of the representation.")
     num_train_epochs: int = Field(1, ge=1, description="Passes over the training rows.")
     max_steps: int | None = Field(None, ge=1, description="Stop after so many steps. (default: all of the passes)")
     learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW; decays linearly to 0.")

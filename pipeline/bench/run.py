@@ -115,7 +115,7 @@ def speeds(
         advance: called after every timed call.
     """
     measured = []
-    with _threads(place.threads), torch.inference_mode():
+    with using_threads(place.threads), torch.inference_mode():
         for measure in MEASURES:
             work = {k: made for k, r in enumerate(readers) if (made := _work(r, measure, sentences)) is not None}
             turn = seconds / len(MEASURES) / len(work) / TURNS
@@ -149,7 +149,7 @@ def _repeated(make: Work, rows: int, calls: int) -> Callable[[], None]:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def using_threads(count: int) -> Iterator[None]:
     """Lets torch, whose OpenMP compiled kernels share, and `tokenizers` use so many threads, or one."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)

@@ -52,6 +52,7 @@ class KernelBatch(ctypes.Structure):
         ("backward_stride", ctypes.c_int64),
         ("height", ctypes.c_int64),
         ("vector_size", ctypes.c_int64),
+        ("max_size", ctypes.c_int64),
         ("side", ctypes.c_int64),
         ("number", ctypes.c_int64),
         ("ids", ctypes.c_void_p),
@@ -62,7 +63,7 @@ class KernelBatch(ctypes.Structure):
     )
 
     @classmethod
-    def of(cls, tables: Tables, ids_T: Tensor, starts_S: Tensor) -> "KernelBatch":
+    def of(cls, tables: Tables, ids_T: Tensor, starts_S: Tensor, with_max: bool = False) -> "KernelBatch":
         """Takes the addresses of tensors of the right kind; `check_values` looks at what is in them.
 
         Raises:
@@ -75,11 +76,13 @@ class KernelBatch(ctypes.Structure):
             raise ValueError("starts are one more than the sequences, at least [0]")
         height, dtype = _height_and_type(tables)
         vectors_VE, *matrices = tables
+        vector_size = 0 if vectors_VE is None else vectors_VE.shape[1]
         return cls(
             *map(pointer, tables),
             *(0 if table is None else table.stride(0) for table in tables),
             height,
-            0 if vectors_VE is None else vectors_VE.shape[1],
+            vector_size,
+            vector_size if with_max else 0,
             _side([table.shape[1] for table in matrices if table is not None]),
             NUMBERS[dtype],
             pointer(ids_T),
@@ -91,7 +94,7 @@ class KernelBatch(ctypes.Structure):
 
     def features(self) -> int:
         """Returns F, the numbers of a sequence's features."""
-        return int(self.vector_size + self._products() * self.side**2)
+        return int(self.vector_size + self.max_size + self._products() * self.side**2)
 
     def token_features(self) -> int:
         """Returns P, the numbers of a token's features."""

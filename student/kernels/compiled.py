@@ -15,7 +15,7 @@ from student.kernels.arguments import SIGNATURES, Gradients, KernelBatch, check_
 from student.kernels.reference import RowGradients, Tables
 
 DTYPES = {torch.float32, torch.float16, torch.bfloat16}  # of tables
-INTERFACE_VERSION = 5  # of check.cpp: raise both when the arguments of a kernel change
+INTERFACE_VERSION = 6  # of check.cpp: raise both when the arguments of a kernel change
 LEVELS = {"AVX512": ("avx512", "avx2", "portable"), "AVX2": ("avx2", "portable")}
 LAST_CACHE = 32 << 20  # bytes; gradients larger than this are written past the caches
 
@@ -77,7 +77,9 @@ def use_huge_pages(table: Tensor) -> None:
         loaded.use_huge_pages(pointer(table), table.numel() * table.element_size())
 
 
-def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = None) -> Tensor:
+def reduce(
+    tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = None, with_max: bool = False
+) -> Tensor:
     """`reference.reduce`, at the speed of the machine.
 
     Args:
@@ -85,12 +87,13 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None =
         ids_T: int64.
         starts_S: int64.
         out: float32, at least N rows of F, to be written and returned.
+        with_max: as for `reference.reduce`.
 
     Raises:
         IndexError: an id is no row of the tables.
         ValueError: starts do not rise from 0 to T, or a tensor is not as it should be.
     """
-    batch = KernelBatch.of(tables, ids_T, starts_S)
+    batch = KernelBatch.of(tables, ids_T, starts_S, with_max)
     check_values(_kernels(), batch, ids_T, starts_S)
     features_NF = rows(out, batch.sequences, batch.features())
     _kernels().reduce(ctypes.byref(batch), pointer(features_NF))
@@ -107,7 +110,12 @@ def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = N
 
 
 def reduce_backward(
-    tables: Tables, ids_T: Tensor, starts_S: Tensor, grad_NF: Tensor, out: RowGradients | None = None
+    tables: Tables,
+    ids_T: Tensor,
+    starts_S: Tensor,
+    grad_NF: Tensor,
+    out: RowGradients | None = None,
+    with_max: bool = False,
 ) -> RowGradients:
     """The gradient of every token's rows, from that of the features.
 
@@ -117,11 +125,12 @@ def reduce_backward(
         starts_S: int64.
         grad_NF: float32.
         out: float32, at least T rows each, to be written and returned.
+        with_max: as for `reference.reduce`.
 
     Returns:
         grad_vectors_TE, grad_forward_TM, grad_backward_TM; None where there is no table.
     """
-    batch = KernelBatch.of(tables, ids_T, starts_S)
+    batch = KernelBatch.of(tables, ids_T, starts_S, with_max)
     check_values(_kernels(), batch, ids_T, starts_S)
     grad_NF = rows(grad_NF, batch.sequences, batch.features())
     gradients, pointers = _gradients(tables, batch, out)

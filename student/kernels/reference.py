@@ -7,6 +7,7 @@ token, B batch, X any.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,21 +22,25 @@ Tables = tuple[Tensor | None, Tensor | None, Tensor | None]
 RowGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
-def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
-    """The representation of each sequence, [v_1 + … + v_L ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1].
+def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, with_max: bool = False) -> Tensor:
+    """The representation of each sequence, [v_1 + … + v_L ; max v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1].
 
     Args:
         tables: the vectors v, the matrices X and Y.
         ids_T: int64, all sequences end to end.
-        starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]`` and may be empty: sum 0, product I.
+        starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]`` and may be empty: sum and maximum 0,
+            product I.
+        with_max: whether the maxima of the vectors' numbers stand beside their sums.
 
     Returns:
-        features_NF, F = E + M + M, less the parts without a table.
+        features_NF, F = E (+ E) + M + M, less the parts without a table.
     """
     vectors_VE, forward_VM, backward_VM = tables
     parts = []
     if vectors_VE is not None:
         parts.append(_vectors(vectors_VE, ids_T, starts_S).sum(1))
+        if with_max:
+            parts.append(maxima(vectors_VE, ids_T, starts_S))
     if forward_VM is not None:
         parts.append(ordered_product(_matrices(forward_VM, ids_T, starts_S)).flatten(1))
     if backward_VM is not None:
@@ -43,8 +48,32 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
     return torch.cat(parts, dim=1)
 
 
+def maxima(vectors_VE: Tensor, ids_T: Tensor, starts_S: Tensor) -> Tensor:
+    """Returns maxima_NE of the vectors of each sequence, see `largest`."""
+    v_NLE = _vectors(vectors_VE, ids_T, starts_S)
+    is_token_NL = torch.arange(v_NLE.shape[1], device=starts_S.device) < starts_S.diff().unsqueeze(1)
+    return largest(v_NLE, is_token_NL)
+
+
+def largest(v_NLE: Tensor, is_token_NL: Tensor) -> Tensor:
+    """The largest of the tokens' numbers, 0 where there is no token.
+
+    Its gradient is that of the first token that holds it.
+
+    Returns:
+        maxima_NE, in the dtype of the input.
+    """
+    largest_NE = v_NLE.masked_fill(~is_token_NL.unsqueeze(2), -torch.inf).max(dim=1).values
+    return largest_NE.where(is_token_NL.any(dim=1, keepdim=True), torch.zeros_like(largest_NE))
+
+
 def reduce_backward(
-    tables: Tables, ids_T: Tensor, starts_S: Tensor, grad_NF: Tensor, out: RowGradients | None = None
+    tables: Tables,
+    ids_T: Tensor,
+    starts_S: Tensor,
+    grad_NF: Tensor,
+    out: RowGradients | None = None,
+    with_max: bool = False,
 ) -> RowGradients:
     """Gradients of `reduce` with respect to the rows of each token.
 
@@ -54,8 +83,9 @@ def reduce_backward(
         starts_S: where they start.
         grad_NF: gradients of the features.
         out: at least T rows each, to be written and returned.
+        with_max: as for `reduce`.
     """
-    return _gradients(reduce, tables, ids_T, starts_S, grad_NF, out)
+    return _gradients(partial(reduce, with_max=with_max), tables, ids_T, starts_S, grad_NF, out)
 
 
 def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:

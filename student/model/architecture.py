@@ -11,7 +11,16 @@ from pipeline.config import flag_name, parse_model
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Metric
-from student.config import EmbeddingFlags, EmbeddingKind, HeadKind, PairingKind, TableDtype, TrainConfig
+from student.config import (
+    EmbeddingFlags,
+    EmbeddingKind,
+    HeadKind,
+    PairingKind,
+    PoolingKind,
+    TableDtype,
+    TrainConfig,
+    VectorMap,
+)
 from student.model.embeddings import EncoderShape
 from student.model.encoders import ENCODERS, SIZES
 from student.model.heads import HEADS, HeadShape
@@ -31,9 +40,11 @@ class EncoderConfig(BaseModel):
         embedding: which of `ENCODERS`.
         matrix_size: side of the matrices; 0 for none (CBOW).
         vector_size: size of the vectors; 0 for none (CMOW).
+        pooling: whether the vectors' maxima stand beside their sum.
         table_dtype: how the embedding tables are stored.
-        used_rows: how many tokens have a row that training has changed, the padding among them; all others are
-            neutral, and tables that are not of float32 have no row for them. None if that was not counted.
+        used_rows: how many tokens have a row that is not neutral, the padding among them: those that were trained, or
+            started from the teacher's vectors. Tables that are not of float32 have no row for the others. None if that
+            was not counted.
         tokenizer_sha256: the tokenizer its ids belong to.
     """
 
@@ -47,6 +58,7 @@ class EncoderConfig(BaseModel):
     matrix_size: int = Field(ge=0, le=64)
     vector_size: int = Field(ge=0)
     bidirectional: bool
+    pooling: PoolingKind = "sum"
     initializer_range: float = Field(0.01, ge=0)
     table_dtype: TableDtype = "float32"
     used_rows: int | None = Field(None, ge=1)
@@ -56,6 +68,8 @@ class EncoderConfig(BaseModel):
         for name in SIZES:
             if (getattr(self, name) > 0) != (name in ENCODERS[self.embedding].sizes):
                 raise ValueError(f"{name} is {getattr(self, name)}, which does not fit embedding {self.embedding!r}")
+        if self.pooling != "sum" and not self.vector_size:
+            raise ValueError(f"pooling is {self.pooling!r}, and embedding {self.embedding!r} has no vectors")
         if self.used_rows is not None and self.used_rows > self.num_tokens:
             raise ValueError(f"used_rows is {self.used_rows}, more than the {self.num_tokens} tokens")
         return self
@@ -77,6 +91,7 @@ class EncoderConfig(BaseModel):
             initializer_range=self.initializer_range,
             table_dtype=self.table_dtype,
             used_rows=self.used_rows,
+            pooling=self.pooling,
         )
 
 
@@ -99,13 +114,15 @@ class StudentConfig(EncoderConfig):
     pairing: PairingKind = "diffcat"
     special_ids: SpecialIds | None = None
     head: HeadKind = "mlp"
-    hidden_size: int | None = Field(HEADS["mlp"].default_width, ge=1)
+    hidden_size: int | None = Field(1000, ge=1)
     token_dropout: float = Field(0.0, ge=0, lt=1)
     hidden_dropout: float = Field(ge=0, lt=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems = HEADS[self.head].problems(self.head_shape)
+        if HEADS[self.head].reads_tokens and self.pooling != "sum":
+            problems.append(f"the {self.head} head reads what is known of each token, pooled by no {self.pooling!r}")
         if self.is_joint and self.special_ids is None:
             problems.append(f"pairing {self.pairing!r} needs special_ids")
         if problems:
@@ -147,6 +164,25 @@ class MlmConfig(EncoderConfig):
     num_outputs: int
 
 
+class VectorConfig(EncoderConfig):
+    """Architecture of a student that is pretrained on vectors of sentences.
+
+    Attributes:
+        subject: the task or the corpus that the sentences are of.
+        width: H, numbers of a vector.
+        vector_map: what makes one of the representation.
+    """
+
+    kind: Literal["vectors"] = "vectors"
+    format_version: Literal[1] = 1
+    subject: str
+    width: int = Field(ge=1)
+    vector_map: VectorMap
+
+
+PRETRAINED: dict[str, type[MlmConfig | VectorConfig]] = {"mlm": MlmConfig, "vectors": VectorConfig}
+
+
 def summary(config: StudentConfig) -> dict[str, str]:
     """Returns a student's architecture in words, by part."""
     width = f", {config.hidden_size} wide" if config.hidden_size else ""
@@ -161,17 +197,18 @@ def summary(config: StudentConfig) -> dict[str, str]:
 
 
 def used_summary(config: EncoderConfig) -> str:
-    """Returns in words how many tokens were trained."""
+    """Returns in words how many tokens say something: trained, or started from the teacher's vectors."""
     if config.used_rows is None:
         return "tokens not counted"
-    return f"{config.used_rows:,} of {config.num_tokens:,} tokens trained, the others neutral"
+    return f"{config.used_rows:,} of {config.num_tokens:,} tokens known, the others neutral"
 
 
 def embedding_summary(config: EncoderConfig) -> str:
     """Returns in words what an encoder makes of the tokens' embeddings."""
     parts = []
     if config.vector_size:
-        parts.append(f"sums of vectors of {config.vector_size}")
+        pooled = "sums and maxima" if config.pooling == "sum+max" else "sums"
+        parts.append(f"{pooled} of vectors of {config.vector_size}")
     if config.matrix_size:
         ways = "both ways" if config.bidirectional else "left to right"
         parts.append(f"products of {config.matrix_size} x {config.matrix_size} matrices, {ways}")
@@ -185,7 +222,8 @@ def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
         ConfigError: naming every flag that does not fit the others or the task.
     """
     raise_all(ConfigError, "wrong flags", _problems(flags, facts))
-    encoder, head = ENCODERS[flags.embedding].parameters(flags), HEADS[flags.head]
+    head = HEADS[flags.head]
+    encoder = ENCODERS[flags.embedding].parameters(flags, head.reads_tokens)
     if head.reads_squares and encoder["matrix_size"] and encoder["vector_size"] and flags.vector_size is None:
         encoder["vector_size"] = encoder["matrix_size"] ** 2
     values = facts | {
@@ -202,14 +240,24 @@ def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
     return parse_model(StudentConfig, values, "wrong flags")
 
 
-def size_problems(flags: EmbeddingFlags) -> list[str]:
-    """Which sizes were given that the embedding has not."""
+def embedding_problems(flags: EmbeddingFlags, token_reader: str | None = None) -> list[str]:
+    """Which flags were given that do not fit the embedding, or what reads it.
+
+    Args:
+        flags: the flags.
+        token_reader: what reads the representation of every token; None if that of the sequence is read.
+    """
     missing = [name for name in SIZES if name not in ENCODERS[flags.embedding].sizes]
-    return [
+    problems = [
         f"{flag_name(name)}: --embedding {flags.embedding} has none"
         for name in missing
         if getattr(flags, name) is not None
     ]
+    if flags.pooling == "sum+max" and "vector_size" in missing:
+        problems.append(f"--pooling sum+max: --embedding {flags.embedding} has no vectors")
+    if flags.pooling == "sum+max" and token_reader is not None:
+        problems.append(f"--pooling sum+max: {token_reader} reads what is known of each token, without maxima")
+    return problems
 
 
 def _is_joint(flags: TrainConfig, facts: Facts) -> bool:
@@ -217,7 +265,11 @@ def _is_joint(flags: TrainConfig, facts: Facts) -> bool:
 
 
 def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
-    problems = size_problems(flags)
+    problems = embedding_problems(flags, f"--head {flags.head}" if HEADS[flags.head].reads_tokens else None)
+    if flags.init is not None and flags.init_from is not None:
+        problems.append("--init: with --init-from the embeddings start from a run; give one of them")
+    if flags.init == "teacher" and "vector_size" not in ENCODERS[flags.embedding].sizes:
+        problems.append(f"--init teacher: is for vectors, and --embedding {flags.embedding} has none")
     if flags.hidden_size is not None and not HEADS[flags.head].has_width:
         problems.append(f"--hidden-size: --head {flags.head} has none")
     if _is_joint(flags, facts) and facts["special_ids"] is None:
@@ -239,7 +291,7 @@ def read_config(path: Path) -> StudentConfig:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        if values.get("kind") == "mlm":
+        if values.get("kind") in PRETRAINED:
             raise IntegrityError(f"{path.parent}: a pretrained student, without a task; train one --init-from it")
         version = values.get("format_version")
         if version != FORMAT_VERSION:
@@ -259,8 +311,9 @@ def read_encoder_config(path: Path) -> EncoderConfig:
     """
     if not is_pretrained(path.parent):
         return read_config(path)
+    values = json.loads(path.read_text(encoding="utf-8"))
     try:
-        return parse_model(MlmConfig, json.loads(path.read_text(encoding="utf-8")), str(path))
+        return parse_model(PRETRAINED[values["kind"]], values, str(path))
     except ConfigError as error:
         raise IntegrityError(str(error)) from error
 
@@ -271,4 +324,4 @@ def is_pretrained(folder: Path) -> bool:
         values = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(values, dict) and values.get("kind") == "mlm"
+    return isinstance(values, dict) and values.get("kind") in PRETRAINED

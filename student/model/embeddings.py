@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from student.config import TableDtype
-from student.kernels.reference import GROUP, Tables, exported_product
+from student.config import PoolingKind, TableDtype
+from student.kernels.reference import GROUP, Tables, exported_product, largest
 from student.model.products import NO_PADDING, GradientTaker, reduce, scan
 from student.model.tables import RowIndex, SmallTable, TokenTable, trained_table
 
@@ -29,6 +29,7 @@ class EncoderShape:
         initializer_range: standard deviation of the initial noise.
         table_dtype: how the tables are stored; only float32 can be trained.
         used_rows: rows of tables that are stored smaller. (default: one for each token)
+        pooling: whether the maxima of the vectors stand beside their sum.
     """
 
     vocabulary_size: int
@@ -39,18 +40,24 @@ class EncoderShape:
     initializer_range: float = 0.01
     table_dtype: TableDtype = "float32"
     used_rows: int | None = None
+    pooling: PoolingKind = "sum"
 
 
-class VectorSum(nn.Module):
-    """CBOW: the sum of the tokens' vectors, v_1 + … + v_L. The padding vector is 0 and stays so."""
+class PooledVectors(nn.Module):
+    """CBOW: the sum of the tokens' vectors, v_1 + … + v_L, and if wanted the largest of each of their numbers.
 
-    def __init__(self, table: TokenTable) -> None:
+    The padding vector is 0 and stays so. A maximum passes over the padding, and is 0 if there is nothing else.
+    """
+
+    def __init__(self, table: TokenTable, with_max: bool) -> None:
         super().__init__()
-        self.table = table
+        self.table, self.with_max = table, with_max
 
-    def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """Returns sums_BE, float32, of padded ids."""
-        return self.table(ids_BL).sum(dim=1)  # type: ignore[no-any-return]
+    def forward(self, rows_BL: torch.Tensor, is_token_BL: torch.Tensor) -> torch.Tensor:
+        """Returns [sums ; maxima] of the table's rows, float32 [B, E] or [B, 2 E]."""
+        v_BLE = self.table(rows_BL)
+        sums_BE = v_BLE.sum(dim=1)
+        return torch.cat([sums_BE, largest(v_BLE, is_token_BL)], dim=1) if self.with_max else sums_BE
 
 
 class MatrixProduct(nn.Module):
@@ -72,7 +79,7 @@ class MatrixProduct(nn.Module):
 
 
 class Encoder(nn.Module):
-    """[sum of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1], with the parts that the sizes ask for.
+    """[sum of v_t ; max of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1], with the parts that the shape asks for.
 
     A sentence's representation does not depend on how far it is padded, nor on its batch. The backward product has its
     own matrices Y; a backward sum would equal the forward one.
@@ -93,12 +100,15 @@ class Encoder(nn.Module):
         self.pad_id, self.vector_size, self.matrix_size = shape.pad_id, shape.vector_size, shape.matrix_size
         two_ways = bool(shape.matrix_size) and shape.bidirectional
         is_small = shape.table_dtype != "float32"
-        self.vectors = VectorSum(table(torch.zeros(shape.vector_size))) if shape.vector_size else None
+        self.with_max = shape.pooling == "sum+max"
+        vectors = table(torch.zeros(shape.vector_size)) if shape.vector_size else None
+        self.vectors = PooledVectors(vectors, self.with_max) if vectors is not None else None
         self.forward_matrices = product() if shape.matrix_size else None
         self.backward_matrices = product() if two_ways else None
         self.rows = RowIndex(shape.vocabulary_size, num_rows, shape.pad_id) if is_small else None
-        self.size = shape.vector_size + shape.matrix_size**2 * (1 + two_ways)
-        self.token_size = self.size + (shape.vector_size if two_ways else 0)
+        products_size = shape.matrix_size**2 * (1 + two_ways)
+        self.size = shape.vector_size * (1 + self.with_max) + products_size
+        self.token_size = shape.vector_size * (1 + two_ways) + products_size
 
     def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
         """Returns features_BF, float32, F = `size`, for padded ids."""
@@ -116,13 +126,14 @@ class Encoder(nn.Module):
             features_NF, float32, F = `size`.
         """
         tables, rows_T, padding = self._tables(ids_T)
-        return reduce(tables, rows_T, starts_S, padding, rows)
+        return reduce(tables, rows_T, starts_S, padding, rows, self.with_max)
 
     def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """What has been read up to each token, and for both directions what is read from the end back to it.
 
         Position t holds [v_1 + … + v_t ; X_1 … X_t] and, if bidirectional, [v_t + … + v_L ; Y_L … Y_t]. The published
-        code leaves the backward half in processing order, so that it belongs to position t only in the middle.
+        code leaves the backward half in processing order, so that it belongs to position t only in the middle. There
+        are no maxima.
 
         Returns:
             features_TP, float32, P = `token_size`, for arguments as of `reduce`.
@@ -167,11 +178,11 @@ class Encoder(nn.Module):
 
     def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
         """Returns features_BF as `forward` does, in a graph of torch's own operators for any L up to ``longest``."""
-        parts = []
+        parts, is_token_BL = [], ids_BL != self.pad_id
         if self.rows is not None:
             ids_BL = self.rows(ids_BL)
         if self.vectors is not None:
-            parts.append(self.vectors(ids_BL))
+            parts.append(self.vectors(ids_BL, is_token_BL))
         if self.forward_matrices is not None:
             parts.append(self.forward_matrices(ids_BL, longest))
         if self.backward_matrices is not None:
@@ -207,7 +218,7 @@ class Encoder(nn.Module):
         for table in self.tables():
             table.weight[is_neutral_V.to(table.weight.device)] = table.weight[self.pad_id].clone()
 
-    def parts(self) -> list[VectorSum | MatrixProduct]:
+    def parts(self) -> list[PooledVectors | MatrixProduct]:
         """What the representation is put together from, in its order."""
         return [part for part in (self.vectors, self.forward_matrices, self.backward_matrices) if part is not None]
 

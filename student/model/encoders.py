@@ -6,8 +6,9 @@ module offers what `student.model.embeddings.Encoder` does.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from student.config import EmbeddingFlags, EmbeddingKind
+from student.config import EmbeddingFlags, EmbeddingKind, PoolingKind
 from student.model.embeddings import Encoder, EncoderShape
 
 SIZES = ("matrix_size", "vector_size")  # the flags of encoders, of which each has some
@@ -21,22 +22,30 @@ class EncoderKind:
         words: its name in cards.
         sizes: the flags that it reads, of `SIZES`, with the values of the paper.
         has_directions: whether it reads ``bidirectional``.
+        pooling: of its vectors, if none is asked for.
         make: makes the module of a shape.
     """
 
     words: str
     sizes: dict[str, int]
     has_directions: bool
+    pooling: PoolingKind = "sum"
     make: Callable[[EncoderShape], Encoder] = Encoder
 
-    def parameters(self, flags: EmbeddingFlags) -> dict[str, int | bool]:
-        """The fields of `EncoderConfig` that the flags ask for; a size that this kind has not is 0."""
+    def parameters(self, flags: EmbeddingFlags, reads_tokens: bool) -> dict[str, Any]:
+        """The fields of `EncoderConfig` that the flags ask for; a size that this kind has not is 0.
+
+        Args:
+            flags: the flags.
+            reads_tokens: whether the representation of every token is read, in which there are no maxima.
+        """
         sizes = {name: getattr(flags, name) or self.sizes.get(name, 0) for name in SIZES}
-        return sizes | {"bidirectional": flags.bidirectional and self.has_directions}
+        ways = {"bidirectional": flags.bidirectional and self.has_directions}
+        return sizes | ways | {"pooling": "sum" if reads_tokens else flags.pooling or self.pooling}
 
 
 ENCODERS: dict[EmbeddingKind, EncoderKind] = {
-    "hybrid": EncoderKind("Hybrid", {"matrix_size": 20, "vector_size": 400}, has_directions=True),
+    "hybrid": EncoderKind("Hybrid", {"matrix_size": 20, "vector_size": 400}, has_directions=True, pooling="sum+max"),
     "cmow": EncoderKind("CMOW", {"matrix_size": 28}, has_directions=True),
-    "cbow": EncoderKind("CBOW", {"vector_size": 784}, has_directions=False),
+    "cbow": EncoderKind("CBOW", {"vector_size": 784}, has_directions=False, pooling="sum+max"),
 }

@@ -188,7 +188,7 @@ def _bilstm_multiply_adds(head: BiLstmHead, num_features: int) -> tuple[int, int
 
 
 HEADS: dict[HeadKind, Head] = {
-    "mlp": Head("MLP", _make_mlp, has_width=True, default_width=1000, problems=_mlp_problems),
+    "mlp": Head("MLP", _make_mlp, has_width=True, default_width=400, problems=_mlp_problems),
     "linear": Head("linear probe", _make_linear),
     "cnn": Head(
         "2D-CNN",

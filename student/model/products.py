@@ -1,4 +1,4 @@
-"""Sums and ordered products of ragged sequences, from the tables of embeddings to features, with their gradients.
+"""Sums, maxima and ordered products of ragged sequences, from the tables of embeddings to features, and gradients.
 
 Both functions are the torch operator ``torch.ops.distill.products``: autograd and `torch.compile` see it. The work is
 done by a backend of `student.kernels`: compiled code on a CPU, Triton on a GPU, plain torch where those are not.
@@ -31,21 +31,28 @@ class GradientTaker(Protocol):
 
 
 def reduce(
-    tables: Tables, ids_T: Tensor, starts_S: Tensor, padding_idx: int = NO_PADDING, rows: GradientTaker | None = None
+    tables: Tables,
+    ids_T: Tensor,
+    starts_S: Tensor,
+    padding_idx: int = NO_PADDING,
+    rows: GradientTaker | None = None,
+    with_max: bool = False,
 ) -> Tensor:
-    """The representation of each sequence, [v_1 + … + v_L ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1].
+    """The representation of each sequence, [v_1 + … + v_L ; max v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1].
 
     Args:
         tables: the vectors v, the matrices X and Y, see `student.kernels.reference.Tables`.
         ids_T: int64, all sequences end to end.
-        starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]`` and may be empty: sum 0, product I.
+        starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]`` and may be empty: sum and maximum 0,
+            product I.
         padding_idx: a row of the tables that gets no gradient.
         rows: takes the gradients instead of the tables.
+        with_max: whether the maxima of the vectors' numbers stand beside their sums.
 
     Returns:
-        features_NF, float32, F = E + M + M, less the parts without a table.
+        features_NF, float32, F = E (+ E) + M + M, less the parts without a table.
     """
-    return _products(tables, False, ids_T, starts_S, padding_idx, rows)
+    return _products(tables, False, with_max, ids_T, starts_S, padding_idx, rows)
 
 
 def scan(
@@ -65,7 +72,7 @@ def scan(
     Returns:
         features_TP, float32, in the order of ``ids_T``.
     """
-    return _products(tables, True, ids_T, starts_S, padding_idx, rows)
+    return _products(tables, True, False, ids_T, starts_S, padding_idx, rows)
 
 
 def backend(tables: Tables, ids_T: Tensor) -> ModuleType:
@@ -81,6 +88,7 @@ def backend(tables: Tables, ids_T: Tensor) -> ModuleType:
 def _products(
     tables: Tables,
     per_token: bool,
+    with_max: bool,
     ids_T: Tensor,
     starts_S: Tensor,
     padding_idx: int,
@@ -89,37 +97,45 @@ def _products(
     given = [table for table in tables if table is not None]
     if rows is None and backend(tables, ids_T) is reference:  # torch sees through it
         rows_TX = [functional.embedding(ids_T, table, padding_idx if padding_idx >= 0 else None) for table in given]
-        return _forward(_named(rows_TX, tables[0] is not None), per_token, torch.arange(len(ids_T)).to(ids_T), starts_S)
+        places_T = torch.arange(len(ids_T)).to(ids_T)
+        return _forward(_named(rows_TX, tables[0] is not None), per_token, with_max, places_T, starts_S)
     if rows is not None:
-        return _RowProducts.apply(rows, tables, per_token, ids_T, starts_S, *given)  # type: ignore[no-any-return, no-untyped-call]
+        return _RowProducts.apply(rows, tables, per_token, with_max, ids_T, starts_S, *given)  # type: ignore[no-any-return, no-untyped-call]
     has_vectors = tables[0] is not None
-    return torch.ops.distill.products(given, has_vectors, per_token, ids_T, starts_S, padding_idx)  # type: ignore[no-any-return]
+    return torch.ops.distill.products(given, has_vectors, per_token, with_max, ids_T, starts_S, padding_idx)  # type: ignore[no-any-return]
 
 
 # Not `torch.library.custom_op`: that imports torch's compiler when the operator is first called, for seconds.
 _LIBRARY = torch.library.Library("distill", "DEF")  # type: ignore[no-untyped-call]
-_WHERE = "Tensor[] tables, bool has_vectors, bool per_token, Tensor ids, Tensor starts, int padding_idx"
+_WHERE = "Tensor[] tables, bool has_vectors, bool per_token, bool with_max, Tensor ids, Tensor starts, int padding_idx"
 _LIBRARY.define(f"products({_WHERE}) -> Tensor")  # type: ignore[no-untyped-call]
 _LIBRARY.define(f"products_backward({_WHERE}, Tensor features, Tensor grad) -> Tensor[]")  # type: ignore[no-untyped-call]
 
 
 def _op(
-    tables: list[Tensor], has_vectors: bool, per_token: bool, ids: Tensor, starts: Tensor, padding_idx: int
+    tables: list[Tensor],
+    has_vectors: bool,
+    per_token: bool,
+    with_max: bool,
+    ids: Tensor,
+    starts: Tensor,
+    padding_idx: int,
 ) -> Tensor:
-    return _forward(_named(tables, has_vectors), per_token, ids, starts)
+    return _forward(_named(tables, has_vectors), per_token, with_max, ids, starts)
 
 
 def _backward_op(
     tables: list[Tensor],
     has_vectors: bool,
     per_token: bool,
+    with_max: bool,
     ids: Tensor,
     starts: Tensor,
     padding_idx: int,
     features: Tensor,
     grad: Tensor,
 ) -> list[Tensor]:
-    gradients_TX = _backward(_named(tables, has_vectors), per_token, ids, starts, features, grad)
+    gradients_TX = _backward(_named(tables, has_vectors), per_token, with_max, ids, starts, features, grad)
     rows = [row for row in gradients_TX if row is not None]
     gradients = [torch.zeros_like(table).index_add_(0, ids, row) for table, row in zip(tables, rows, strict=True)]
     if padding_idx != NO_PADDING:
@@ -129,9 +145,17 @@ def _backward_op(
 
 
 def _like_op(
-    tables: list[Tensor], has_vectors: bool, per_token: bool, ids: Tensor, starts: Tensor, padding_idx: int
+    tables: list[Tensor],
+    has_vectors: bool,
+    per_token: bool,
+    with_max: bool,
+    ids: Tensor,
+    starts: Tensor,
+    padding_idx: int,
 ) -> Tensor:
     size = sum(table.shape[1] for table in tables)
+    if has_vectors and with_max:
+        size += tables[0].shape[1]
     if per_token and has_vectors and len(tables) == len(("vectors", "forward", "backward")):
         size += tables[0].shape[1]
     return tables[0].new_empty(ids.shape[0] if per_token else starts.shape[0] - 1, size, dtype=torch.float32)
@@ -142,14 +166,14 @@ def _like_backward_op(tables: list[Tensor], *_: object) -> list[Tensor]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    tables, ctx.has_vectors, ctx.per_token, ids_T, starts_S, ctx.padding_idx = inputs
+    tables, ctx.has_vectors, ctx.per_token, ctx.with_max, ids_T, starts_S, ctx.padding_idx = inputs
     ctx.save_for_backward(*tables, ids_T, starts_S, output)
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     *tables, ids_T, starts_S, features = ctx.saved_tensors
-    where = (list(tables), ctx.has_vectors, ctx.per_token, ids_T, starts_S, ctx.padding_idx)
-    return torch.ops.distill.products_backward(*where, features, grad), None, None, None, None, None
+    where = (list(tables), ctx.has_vectors, ctx.per_token, ctx.with_max, ids_T, starts_S, ctx.padding_idx)
+    return torch.ops.distill.products_backward(*where, features, grad), *(None,) * (len(where) - 1)
 
 
 for _name, _function, _like in (
@@ -166,19 +190,26 @@ class _RowProducts(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, rows: GradientTaker, tables: Tables, per_token: bool, ids_T: Tensor, starts_S: Tensor, *_: Tensor
+        ctx: Any,
+        rows: GradientTaker,
+        tables: Tables,
+        per_token: bool,
+        with_max: bool,
+        ids_T: Tensor,
+        starts_S: Tensor,
+        *_: Tensor,
     ) -> Tensor:
-        features = _forward(tables, per_token, ids_T, starts_S)
-        ctx.rest = rows, tables, per_token, ids_T, starts_S
+        features = _forward(tables, per_token, with_max, ids_T, starts_S)
+        ctx.rest = rows, tables, per_token, with_max, ids_T, starts_S
         ctx.save_for_backward(features)
         return features
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
-        rows, tables, per_token, ids_T, starts_S = ctx.rest
+        rows, tables, per_token, with_max, ids_T, starts_S = ctx.rest
         (features,) = ctx.saved_tensors
         out = _named(rows.buffers(), tables[0] is not None)
-        _backward(tables, per_token, ids_T, starts_S, features, grad, out)
+        _backward(tables, per_token, with_max, ids_T, starts_S, features, grad, out)
         return (None,) * len(ctx.needs_input_grad)
 
 
@@ -188,14 +219,17 @@ def _named(tables: Sequence[Tensor], has_vectors: bool) -> Tables:
     return vectors, forward, backward
 
 
-def _forward(tables: Tables, per_token: bool, ids_T: Tensor, starts_S: Tensor) -> Tensor:
+def _forward(tables: Tables, per_token: bool, with_max: bool, ids_T: Tensor, starts_S: Tensor) -> Tensor:
     kernels = backend(tables, ids_T)
-    return (kernels.scan if per_token else kernels.reduce)(tables, ids_T, starts_S)  # type: ignore[no-any-return]
+    if per_token:
+        return kernels.scan(tables, ids_T, starts_S)  # type: ignore[no-any-return]
+    return kernels.reduce(tables, ids_T, starts_S, with_max=with_max)  # type: ignore[no-any-return]
 
 
 def _backward(
     tables: Tables,
     per_token: bool,
+    with_max: bool,
     ids_T: Tensor,
     starts_S: Tensor,
     features: Tensor,
@@ -206,4 +240,4 @@ def _backward(
     options = {} if out is None else {"out": out}
     if per_token:
         return kernels.scan_backward(tables, ids_T, starts_S, features, grad, **options)  # type: ignore[no-any-return]
-    return kernels.reduce_backward(tables, ids_T, starts_S, grad, **options)  # type: ignore[no-any-return]
+    return kernels.reduce_backward(tables, ids_T, starts_S, grad, with_max=with_max, **options)  # type: ignore[no-any-return]

@@ -89,20 +89,20 @@ def test_small_tables_of_some_tokens_are_counted_as_such() -> None:
     head = some["parameters"]["head"]
     assert some["parameters"]["total"] == 4 * (4 + 9 + 9) + head
     assert some["bytes"] == 4 * (4 + 9 + 9) + 3 * 4 * 4 + 4 * 4 + 4 * head
-    assert some["architecture"]["tokens"] == "4 of 10 tokens trained, the others neutral"
+    assert some["architecture"]["tokens"] == "4 of 10 tokens known, the others neutral"
 
 
 def test_a_trained_run(opinion_run: Path, opinion_set: LogitSet) -> None:
     rows = opinion_set.record.tokenizer.vocabulary_size
     description = describe(str(opinion_run))
-    head = (23 * 8 + 8) + 2 * 8 + (8 * 2 + 2)
+    head = (28 * 8 + 8) + 2 * 8 + (8 * 2 + 2)  # maxima of 5 among the features
     assert description["parameters"]["total"] == rows * (5 + 9 + 9) + head
     assert description["architecture"]["task"] == "opinion"
 
 
 def test_a_recipe_and_its_run_are_described_alike(tmp_path: Path) -> None:
     recipe, run = tmp_path / "own.yaml", tmp_path / "run"
-    recipe.write_text("{task: rte, matrix_size: 3, vector_size: 4, hidden_size: 6, pairing: compare, alpha: 0.1}")
+    recipe.write_text("{task: rte, matrix_size: 3, vector_size: 4, hidden_size: 6, pooling: sum, alpha: 0.1}")
     target = Target(kind="classes", names=("same", "other"))
     sizes = {"vocabulary_size": 30522, "is_pair": True, "pairing": "compare"}
     run.mkdir()

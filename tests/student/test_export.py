@@ -48,6 +48,8 @@ def says(path: Path, *ids: torch.Tensor) -> torch.Tensor:
         ({"is_pair": True, "max_seq_length": 20}, "int8"),
         ({"is_pair": True, "pairing": "compare", **SQUARE}, "float16"),
         ({"is_pair": False, "matrix_size": 0, "max_seq_length": 7}, None),
+        ({**SQUARE, "pooling": "sum+max"}, None),
+        ({"pooling": "sum+max"}, "int8"),
         ({**JOINT, "head": "linear", "vector_size": 0, "bidirectional": False, "pad_id": 9}, "float16"),
     ],
     ids=str,
@@ -139,7 +141,7 @@ def test_rows_of_untrained_tokens_are_left_out(store: Path, tmp_path: Path) -> N
     untrained = sorted(set(range(whole.config.vocabulary_size)) - set(whole.encoder.used_ids().tolist()))
     nothing, unknown = (small(torch.tensor([ids])) for ids in ([small.config.pad_id], untrained[:3]))
     assert torch.equal(unknown, nothing)
-    assert f"{rows} of {whole.config.num_tokens} tokens trained" in (tmp_path / "small" / "README.md").read_text()
+    assert f"{rows} of {whole.config.num_tokens} tokens known" in (tmp_path / "small" / "README.md").read_text()
 
 
 @pytest.mark.slow
@@ -255,7 +257,9 @@ def test_numbers_beyond_float16_are_refused() -> None:
 
 def as_bilstm(run: Path, folder: Path) -> Path:
     shutil.copytree(run, folder)
-    Student(Student.load(run).config.model_copy(update={"head": "bilstm", "hidden_size": 4})).save(folder)
+    Student(Student.load(run).config.model_copy(update={"head": "bilstm", "hidden_size": 4, "pooling": "sum"})).save(
+        folder
+    )
     return folder
 
 

@@ -10,7 +10,9 @@ struct Batch {
   const void *vectors, *forward, *backward;  // tables; null where there is none
   int64_t vectors_stride, forward_stride, backward_stride;
   int64_t height;                            // rows of a table
-  int64_t vector_size, side;                 // 0 where there is no such table
+  int64_t vector_size;                       // 0 where there is no such table
+  int64_t max_size;                          // the vector's size where maxima are wanted, or 0
+  int64_t side;                              // 0 where there is no such table
   int64_t number;                            // 0 float, 1 Half, 2 Brain
   const int64_t *ids, *starts;
   int64_t tokens, sequences, threads;
@@ -28,7 +30,7 @@ struct Batch {
     return {backward, matrix_size(), backward_stride};
   }
   int64_t matrix_size() const { return side * side; }
-  int64_t features() const { return vector_size + (!!forward + !!backward) * matrix_size(); }
+  int64_t features() const { return vector_size + max_size + (!!forward + !!backward) * matrix_size(); }
   int64_t token_features() const { return features() + (backward ? vector_size : 0); }
 };
 

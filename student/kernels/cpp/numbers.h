@@ -84,6 +84,21 @@ INLINE void add_row(float* sum, const Number* row, int64_t width, const Number* 
   });
 }
 
+// sum += row and max = max(max, row). Fetches another row meanwhile.
+template <class Number>
+INLINE void add_row_and_max(float* sum, float* max, const Number* row, int64_t width, const Number* ahead) {
+  in_sixteens(row, width, [=](const Floats& floats, int64_t i, int64_t count) __attribute__((always_inline)) {
+    __builtin_prefetch(ahead + i);
+    Floats total = {}, largest = {};
+    std::memcpy(&total, sum + i, sizeof(float) * count);
+    std::memcpy(&largest, max + i, sizeof(float) * count);
+    total += floats;
+    largest = floats > largest ? floats : largest;
+    std::memcpy(sum + i, &total, sizeof(float) * count);
+    std::memcpy(max + i, &largest, sizeof(float) * count);
+  });
+}
+
 // A table, of which there may be none. Its rows are `stride` numbers apart.
 template <class Number>
 struct Table {

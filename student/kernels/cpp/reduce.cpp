@@ -1,4 +1,6 @@
-// The representation of each sequence: the sum of its vectors and both products, in one pass over its rows.
+// The representation of each sequence: sum and maxima of its vectors and both products, in one pass over its rows.
+#include <limits>
+
 #include "chain.h"
 #include "export.h"
 #include "order.h"
@@ -15,16 +17,21 @@ void reduce_part(const Batch& batch, Size size, Part part, float* features) {
   for (int64_t n = part.first; n < part.last; n++) {
     const int64_t start = batch.starts[n], stop = batch.starts[n + 1];
     float* out = features + n * batch.features();
+    float* max = out + batch.vector_size;
     std::fill_n(out, batch.vector_size, 0.0f);
+    std::fill_n(max, batch.max_size, start == stop ? 0.0f : -std::numeric_limits<float>::infinity());
     there.clear();
     back.clear();
     for (int64_t t = start; t < stop; t++) {
       const int64_t id = batch.ids[t], next = ahead_forward.next();
       if (forward) there.append(forward.row(id), forward.row(next));
       if (backward) back.append(backward.row(batch.ids[stop - 1 - (t - start)]), backward.row(ahead_backward.next()));
-      if (vectors) add_row(out, vectors.row(id), vectors.width, vectors.row(next));
+      if (batch.max_size)
+        add_row_and_max(out, max, vectors.row(id), vectors.width, vectors.row(next));
+      else if (vectors)
+        add_row(out, vectors.row(id), vectors.width, vectors.row(next));
     }
-    out += batch.vector_size;
+    out += batch.vector_size + batch.max_size;
     if (forward) {
       there.write(out);
       out += forward.width;

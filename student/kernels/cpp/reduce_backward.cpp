@@ -32,14 +32,46 @@ void chain_backward(Size size, const Batch& batch, Walk walk, Table<float> matri
   back.finish(out + walk.token(0) * matrices.width, streamed);
 }
 
+// The largest numbers of rows `from` to `to`, of which there is one at least.
+void find_max(const Batch& batch, int64_t from, int64_t to, float* max) {
+  const auto vectors = batch.vector_table<float>();
+  std::copy_n(vectors.row(batch.ids[from]), vectors.width, max);
+  for (int64_t t = from + 1; t < to; t++) {
+    const float* row = vectors.row(batch.ids[t]);
+    for (int64_t k = 0; k < vectors.width; k++) max[k] = row[k] > max[k] ? row[k] : max[k];
+  }
+}
+
+// The gradient of a maximum goes to the first token that holds it, that of the sum to all.
+void vectors_backward(const Batch& batch, int64_t start, int64_t stop, const float* gradient, float* out, bool streamed,
+                      Scratch& scratch) {
+  const int64_t E = batch.vector_size;
+  if (!batch.max_size || start == stop) {
+    for (int64_t t = start; t < stop; t++) put(out + t * E, gradient, E, streamed);
+    return;
+  }
+  float *__restrict max = scratch.of(3 * E), *__restrict left = max + E, *__restrict whole = left + E;
+  find_max(batch, start, stop, max);
+  std::copy_n(gradient + E, E, left);
+  for (int64_t t = start; t < stop; t++) {
+    const float* row = batch.vector_table<float>().row(batch.ids[t]);
+    for (int64_t k = 0; k < E; k++) {
+      const bool holds = row[k] == max[k];
+      whole[k] = gradient[k] + (holds ? left[k] : 0.0f);
+      left[k] = holds ? 0.0f : left[k];
+    }
+    put(out + t * E, whole, E, streamed);
+  }
+}
+
 template <class Size>
 void reduce_backward_part(const Batch& batch, Size size, Part part, const float* features, const Gradients& out) {
   static thread_local Scratch scratch;
   for (int64_t n = part.first; n < part.last; n++) {
-    const int64_t start = batch.starts[n], stop = batch.starts[n + 1], E = batch.vector_size;
+    const int64_t start = batch.starts[n], stop = batch.starts[n + 1];
     const float* gradient = features + n * batch.features();
-    for (int64_t t = start; out.vectors && t < stop; t++) put(out.vectors + t * E, gradient, E, out.streamed);
-    gradient += E;
+    if (out.vectors) vectors_backward(batch, start, stop, gradient, out.vectors, out.streamed, scratch);
+    gradient += batch.vector_size + batch.max_size;
     if (out.forward) {
       chain_backward(size, batch, {start, 1, stop - start}, batch.forward_table<float>(), gradient, out.forward, out.streamed, scratch);
       gradient += batch.matrix_size();

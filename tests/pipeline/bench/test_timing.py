@@ -67,3 +67,10 @@ def test_the_first_call_only_warms_up(clock: Clock) -> None:
         return clock.work(str(rows), first.pop() if first else 1)
 
     assert fitting_rows(make, 4, 10) == (4, 10)
+
+
+def test_another_clock_may_tell_the_seconds(clock: Clock) -> None:
+    work = {"a": clock.work("a", 9, 1, 1)}
+    assert interleaved(work, rounds=2, clock=lambda: 10 * clock.now) == {"a": 10}
+    make = {rows: clock.work("b", *[rows] * 9) for rows in (1, 2, 4, 8)}.__getitem__
+    assert fitting_rows(make, 8, 25, clock=lambda: 10 * clock.now) == (2, 1)

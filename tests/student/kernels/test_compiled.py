@@ -46,12 +46,17 @@ def made(
     parts: tuple[bool, ...] = PARTS[0],
     seed: int = 0,
     is_side_by_side: bool = False,
+    is_coarse: bool = False,
 ) -> tuple[Tables, Tensor, Tensor]:
-    """Tables whose products neither vanish nor explode, with ids and starts of sequences of these lengths."""
+    """Tables whose products neither vanish nor explode, with ids and starts of sequences of these lengths.
+
+    ``is_coarse``: the vectors' numbers are few and none is positive, so that many tokens hold the same largest one.
+    """
     generator = torch.Generator().manual_seed(seed)
     noise = 0.3 / side**0.5 * torch.randn(2, VOCABULARY, side * side, generator=generator)
     forward, backward = (torch.eye(side).flatten() + noise).unbind()
     vectors = torch.randn(VOCABULARY, vector_size, generator=generator)
+    vectors = -vectors.abs().round() if is_coarse else vectors
     tables = [table if part else None for table, part in zip((vectors, forward, backward), parts, strict=True)]
     if is_side_by_side:
         put_side_by_side([table for table in tables if table is not None])
@@ -78,29 +83,33 @@ cases = st.builds(
     parts=st.sampled_from(PARTS),
     seed=st.integers(0, 9),
     is_side_by_side=st.booleans(),
+    is_coarse=st.booleans(),
 )
 
 
-@given(case=cases)
+@given(case=cases, with_max=st.booleans())
 @settings(max_examples=40)
-def test_features_equal_the_reference(level: str, case: tuple[Tables, Tensor, Tensor]) -> None:
+def test_features_equal_the_reference(level: str, case: tuple[Tables, Tensor, Tensor], with_max: bool) -> None:
     tables, ids_T, starts_S = case
     rows, places_T = exact_rows(tables, ids_T), torch.arange(len(ids_T))
-    assert_near(compiled.reduce(tables, ids_T, starts_S), reference.reduce(rows, places_T, starts_S))
+    features_NF = compiled.reduce(tables, ids_T, starts_S, with_max=with_max)
+    assert_near(features_NF, reference.reduce(rows, places_T, starts_S, with_max))
     assert_near(compiled.scan(tables, ids_T, starts_S), reference.scan(rows, places_T, starts_S))
 
 
-@given(case=cases, seed=st.integers(0, 9))
+@given(case=cases, seed=st.integers(0, 9), with_max=st.booleans())
 @settings(max_examples=40)
-def test_gradients_equal_those_of_autograd(level: str, case: tuple[Tables, Tensor, Tensor], seed: int) -> None:
+def test_gradients_equal_those_of_autograd(
+    level: str, case: tuple[Tables, Tensor, Tensor], seed: int, with_max: bool
+) -> None:
     tables, ids_T, starts_S = case
     generator = torch.Generator().manual_seed(seed)
     rows, places_T = exact_rows(tables, ids_T), torch.arange(len(ids_T))
     leaves = [row.requires_grad_() for row in rows if row is not None]
 
-    features_NF = reference.reduce(rows, places_T, starts_S)
+    features_NF = reference.reduce(rows, places_T, starts_S, with_max)
     grad_NF = torch.randn(features_NF.shape, generator=generator)
-    ours = compiled.reduce_backward(tables, ids_T, starts_S, grad_NF)
+    ours = compiled.reduce_backward(tables, ids_T, starts_S, grad_NF, with_max=with_max)
     assert [grad is None for grad in ours] == [table is None for table in tables]
     exact = torch.autograd.grad(features_NF, leaves, grad_NF.double())
     for our, its in zip((grad for grad in ours if grad is not None), exact, strict=True):
@@ -125,7 +134,9 @@ def test_small_tables_are_added_to_the_neutral_row(level: str, side: int, dtype:
     identity = torch.eye(side).flatten()
     small = (vectors.to(dtype), (forward - identity).to(dtype), (backward - identity).to(dtype))
     whole = (small[0].double(), small[1].double() + identity, small[2].double() + identity)
-    assert_near(compiled.reduce(small, ids_T, starts_S), reference.reduce(whole, ids_T, starts_S))
+    for with_max in (False, True):
+        features_NF = compiled.reduce(small, ids_T, starts_S, with_max=with_max)
+        assert_near(features_NF, reference.reduce(whole, ids_T, starts_S, with_max))
     assert_near(compiled.scan(small, ids_T, starts_S), reference.scan(whole, ids_T, starts_S))
 
 
@@ -136,6 +147,25 @@ def test_every_small_number_is_read_as_what_it_is(level: str, width: int, dtype:
     rows = len(table_VE)
     sums_NE = compiled.reduce((table_VE, None, None), torch.arange(rows), torch.arange(rows + 1))
     torch.testing.assert_close(sums_NE, table_VE.float(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 33])
+def test_maxima_and_their_gradient_by_hand(level: str, size: int) -> None:
+    vectors = torch.tensor([[-1.0], [-5.0], [-1.0], [-torch.inf]]).expand(-1, size).contiguous()
+    ids_T, starts_S = torch.tensor([1, 0, 2, 3]), torch.tensor([0, 3, 3, 4])
+    features_NF = compiled.reduce((vectors, None, None), ids_T, starts_S, with_max=True)
+    expected = torch.tensor([[-7.0, -1.0], [0.0, 0.0], [-torch.inf, -torch.inf]])
+    assert torch.equal(features_NF, expected.repeat_interleave(size, dim=1))
+    grad_NF = torch.tensor([[100.0, 10.0], [1.0, 1.0], [5.0, 7.0]]).repeat_interleave(size, dim=1)
+    gradient, *_ = compiled.reduce_backward((vectors, None, None), ids_T, starts_S, grad_NF, with_max=True)
+    assert gradient is not None
+    assert torch.equal(gradient, torch.tensor([[100.0], [110.0], [100.0], [12.0]]).expand(-1, size))
+
+
+def test_maxima_without_vectors_are_none(level: str) -> None:
+    tables, ids_T, starts_S = made([3, 0, 2], 20, 5, parts=(False, True, True))
+    features_NF = compiled.reduce(tables, ids_T, starts_S)
+    assert torch.equal(compiled.reduce(tables, ids_T, starts_S, with_max=True), features_NF)
 
 
 def test_nothing_read_is_a_sum_of_zero_and_the_identity(level: str) -> None:
@@ -152,15 +182,15 @@ def test_nothing_read_is_a_sum_of_zero_and_the_identity(level: str) -> None:
 @pytest.mark.parametrize("side", [7, 20, 28])
 def test_results_do_not_depend_on_threads_and_batch(level: str, side: int, threads: None) -> None:
     tables, ids_T, starts_S = made([30, 0, 1, 64, 9, 17, 40], side, 7)
-    grad_NF = torch.randn(7, 7 + 2 * side**2)
+    grad_NF = torch.randn(7, 14 + 2 * side**2)
     grad_TP = torch.randn(len(ids_T), 14 + 2 * side**2)
 
     def everything(ids_T: Tensor, starts_S: Tensor, grad_NF: Tensor, grad_TP: Tensor) -> list[Tensor]:
         features_TP = compiled.scan(tables, ids_T, starts_S)
         results = [
-            compiled.reduce(tables, ids_T, starts_S),
+            compiled.reduce(tables, ids_T, starts_S, with_max=True),
             features_TP,
-            *compiled.reduce_backward(tables, ids_T, starts_S, grad_NF),
+            *compiled.reduce_backward(tables, ids_T, starts_S, grad_NF, with_max=True),
             *compiled.scan_backward(tables, ids_T, starts_S, features_TP, grad_TP),
         ]
         return [result for result in results if result is not None]
@@ -178,15 +208,18 @@ def test_results_do_not_depend_on_threads_and_batch(level: str, side: int, threa
     assert all(torch.equal(torch.cat(parts), whole) for *parts, whole in zip(*alone, first, strict=True))
 
 
-def test_gradients_past_the_caches_are_the_same(level: str) -> None:
+@pytest.mark.parametrize("with_max", [False, True])
+def test_gradients_past_the_caches_are_the_same(level: str, with_max: bool) -> None:
     tables, ids_T, starts_S = made([70] * 100, 20, 400)
-    grad_NF = torch.randn(100, 1200)
-    for whole in compiled.reduce_backward(tables, ids_T, starts_S, grad_NF):
+    grad_NF = torch.randn(100, 1200 + 400 * with_max)
+    streamed = compiled.reduce_backward(tables, ids_T, starts_S, grad_NF, with_max=with_max)
+    for whole in streamed:
         assert whole is not None
         assert whole.nbytes > compiled.LAST_CACHE / 3
-    streamed = compiled.reduce_backward(tables, ids_T, starts_S, grad_NF)
     pieces = [
-        compiled.reduce_backward(tables, ids_T[70 * n : 70 * (n + 10)], starts_S[:11], grad_NF[n : n + 10])
+        compiled.reduce_backward(
+            tables, ids_T[70 * n : 70 * (n + 10)], starts_S[:11], grad_NF[n : n + 10], with_max=with_max
+        )
         for n in range(0, 100, 10)
     ]
     for *parts, together in zip(*pieces, streamed, strict=True):

@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from student.kernels import gpu
+from student.kernels import gpu, reference
 from student.kernels.reference import Tables
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -110,6 +110,18 @@ def test_features_of_sequences_and_their_gradient(size: int, side: int, subset: 
     grad_NF = torch.randn_like(features_NF)
     expected_NF.backward(grad_NF.double())  # type: ignore[no-untyped-call]
     assert_gradients(gpu.reduce_backward(tables, ids_T, starts_S, grad_NF), expected_NF, rows)
+
+
+def test_maxima_stand_beside_the_kernels_sums() -> None:
+    tables = random_tables(5, 3)
+    ids_T, starts_S = ragged(*LENGTHS)
+    rows, places_T = token_rows(tables, ids_T), torch.arange(len(ids_T), device=DEVICE)
+    expected_NF = reference.reduce((rows[0], rows[1], rows[2]), places_T, starts_S, with_max=True)
+    features_NF = gpu.reduce(tables, ids_T, starts_S, with_max=True)
+    torch.testing.assert_close(features_NF.double(), expected_NF, rtol=1e-5, atol=1e-5)
+    grad_NF = torch.randn_like(features_NF)
+    expected_NF.backward(grad_NF.double())  # type: ignore[no-untyped-call]
+    assert_gradients(gpu.reduce_backward(tables, ids_T, starts_S, grad_NF, with_max=True), expected_NF, rows)
 
 
 @pytest.mark.parametrize(("size", "side", "subset"), CASES)

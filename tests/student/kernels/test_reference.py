@@ -48,6 +48,22 @@ def test_each_sequence_is_sum_and_products_in_both_directions(parts: tuple[bool,
     torch.testing.assert_close(reference.reduce((vectors, forward, backward), ids_T, starts_S), torch.stack(rows))
 
 
+def test_maxima_stand_beside_the_sums_by_hand() -> None:
+    vectors, matrix = torch.tensor([[1.0, -3.0], [2.0, -1.0], [-4.0, -1.0]]), torch.tensor([[7.0], [1.0], [1.0]])
+    ids_T, starts_S = torch.tensor([0, 1, 2, 2, 2, 0]), torch.tensor([0, 3, 3, 4, 6])
+    features_NF = reference.reduce((vectors, matrix, None), ids_T, starts_S, with_max=True)
+    assert features_NF.tolist() == [[-1, -5, 2, -1, 7], [0, 0, 0, 0, 1], [-4, -1, -4, -1, 1], [-3, -4, 1, -1, 7]]
+
+
+def test_the_first_of_equals_gets_the_gradient_of_a_maximum() -> None:
+    vectors = torch.tensor([[1.0, -3.0], [2.0, -1.0], [-4.0, -1.0]])
+    ids_T, starts_S, grad_NF = torch.tensor([0, 1, 2, 1, 2]), torch.tensor([0, 4, 4, 5]), torch.zeros(3, 4)
+    grad_NF[:, 2:] = torch.tensor([[10.0, 20.0], [7.0, 7.0], [30.0, 40.0]])
+    gradient, *_ = reference.reduce_backward((vectors, None, None), ids_T, starts_S, grad_NF, with_max=True)
+    assert gradient is not None
+    assert gradient.tolist() == [[0, 0], [10, 20], [0, 0], [0, 0], [30, 40]]
+
+
 @pytest.mark.parametrize("parts", SUBSETS)
 def test_each_token_has_what_precedes_and_what_follows_it(parts: tuple[bool, bool, bool]) -> None:
     (vectors, forward, backward), ids_T, starts_S = _case(parts)

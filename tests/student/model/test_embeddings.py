@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from student.config import PoolingKind
 from student.model.embeddings import Encoder, EncoderShape
 
 PAD, VOCABULARY, BERT_VOCABULARY = 0, 12, 30522
@@ -12,9 +13,16 @@ A, B, C = [[1.0, 2.0], [0.0, 1.0]], [[1.0, 0.0], [3.0, 1.0]], [[0.0, 1.0], [1.0,
 ABC, CBA = [2.0, 7.0, 1.0, 3.0], [3.0, 7.0, 1.0, 2.0]  # A B C and C B A, multiplied by hand
 
 
-def encoder(matrix_size: int, vector_size: int, bidirectional: bool, initializer_range: float = 0.3) -> Encoder:
+def encoder(
+    matrix_size: int,
+    vector_size: int,
+    bidirectional: bool,
+    initializer_range: float = 0.3,
+    pooling: PoolingKind = "sum",
+) -> Encoder:
     torch.manual_seed(0)
-    return Encoder(EncoderShape(VOCABULARY, matrix_size, vector_size, bidirectional, PAD, initializer_range)).double()
+    shape = EncoderShape(VOCABULARY, matrix_size, vector_size, bidirectional, PAD, initializer_range, pooling=pooling)
+    return Encoder(shape).double()
 
 
 def padded(sentences: list[list[int]], extra: int = 0) -> torch.Tensor:
@@ -37,6 +45,28 @@ def test_concatenates_sum_and_forward_and_backward_product(extra: int) -> None:
     assert both(padded([[1, 2, 3]], extra)).tolist() == [[6, 60, *ABC, *CBA]]
 
 
+@pytest.mark.parametrize("extra", [0, 1, 5])
+def test_maxima_come_after_the_sum_and_pass_over_padding(extra: int) -> None:
+    both = encoder(2, 2, bidirectional=True, pooling="sum+max")
+    vectors, forward, backward = both.tables()
+    set_rows(vectors, [1.0, -10.0], [2.0, -20.0], [-3.0, -30.0])
+    set_rows(forward, A, B, C)
+    set_rows(backward, A, B, C)
+    ids_BL = padded([[1, 2, 3], []], extra)
+    expected = [[0, -60, 2, -10, *ABC, *CBA], [0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1]]
+    assert both(ids_BL).tolist() == both.exported(ids_BL, 16).tolist() == expected
+    assert both(torch.tensor([[PAD, 1, PAD, 2, 3]])).tolist() == expected[:1]
+
+
+def test_pooling_adds_no_parameters_and_widens_the_features() -> None:
+    hybrids = [encoder(3, 4, bidirectional=True, pooling=pooling) for pooling in ("sum", "sum+max")]
+    assert [hybrid.size for hybrid in hybrids] == [4 + 2 * 9, 2 * 4 + 2 * 9]
+    assert len({hybrid.token_size for hybrid in hybrids}) == 1
+    plain, other = (hybrid.state_dict() for hybrid in hybrids)
+    assert plain.keys() == other.keys()
+    assert all(torch.equal(plain[name], other[name]) for name in plain)
+
+
 def test_directions_have_their_own_matrices() -> None:
     both = encoder(2, 0, bidirectional=True)
     forward, backward = both.tables()
@@ -57,9 +87,16 @@ def test_sums_ignore_order_and_products_do_not() -> None:
     assert not torch.allclose(cmow_BF[0], cmow_BF[1], atol=1e-3)
 
 
-@given(sentences=SENTENCES, extra=st.integers(0, 9), seed=st.randoms(use_true_random=False))
-def test_a_sentence_does_not_depend_on_padding_or_batch(sentences: list[list[int]], extra: int, seed: object) -> None:
-    both = encoder(3, 4, bidirectional=True)
+@given(
+    sentences=SENTENCES,
+    extra=st.integers(0, 9),
+    seed=st.randoms(use_true_random=False),
+    pooling=st.sampled_from(["sum", "sum+max"]),
+)
+def test_a_sentence_does_not_depend_on_padding_or_batch(
+    sentences: list[list[int]], extra: int, seed: object, pooling: PoolingKind
+) -> None:
+    both = encoder(3, 4, bidirectional=True, pooling=pooling)
     alone = torch.cat([both(padded([sentence])) for sentence in sentences])
     order = list(range(len(sentences)))
     seed.shuffle(order)  # type: ignore[attr-defined]

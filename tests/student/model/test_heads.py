@@ -46,6 +46,17 @@ def test_every_head_takes_every_embedding(head: str, matrix_size: int, vector_si
     assert model(padded([[1, 2], [3], [], [4, 5, 6]])).shape == (4, CLASSES)
 
 
+@pytest.mark.parametrize("head", ["linear", "mlp", "cnn"])
+@pytest.mark.parametrize(("matrix_size", "vector_size"), [(4, 16), (0, 25)])
+def test_heads_take_maxima_beside_sums(head: str, matrix_size: int, vector_size: int) -> None:
+    plain, model = (
+        student(head=head, matrix_size=matrix_size, vector_size=vector_size, pooling=pooling)
+        for pooling in ("sum", "sum+max")
+    )
+    assert model.num_features == plain.num_features + vector_size
+    assert model(padded([[1, 2], [3], [], [4, 5, 6]])).shape == (4, CLASSES)
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_nothing_comes_after_the_last_layer(head: str) -> None:
     model, ids = student(head=head, matrix_size=4, vector_size=16), padded([[k, k + 1] for k in range(1, 9)])
@@ -160,7 +171,7 @@ def test_the_vectors_of_a_hybrid_follow_the_side_of_its_cnn() -> None:
 
 
 def test_default_widths_are_the_papers() -> None:
-    assert [designed(head=head).hidden_size for head in HEADS] == [None, 1000, None, None]
+    assert [designed(head=head).hidden_size for head in HEADS] == [None, 400, None, None]
     assert designed(head="bilstm", hidden_size=7).hidden_size == 7
     wide, narrow = (Student(student_config(head="bilstm", hidden_size=size)).head for size in (None, 7))
     assert isinstance(wide, BiLstmHead)

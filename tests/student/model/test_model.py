@@ -147,6 +147,8 @@ def test_weights_of_another_student_are_refused(folder: Path, tmp_path_factory: 
         ({"format_version": 2}, "format version 2; this release reads version 1"),
         ({"embedding": "cbow"}, "matrix_size is 3, which does not fit embedding 'cbow'"),
         ({"vector_size": 0}, "vector_size is 0, which does not fit embedding 'hybrid'"),
+        ({"embedding": "cmow", "vector_size": 0, "pooling": "sum+max"}, "pooling is 'sum.max', and embedding 'cmow'"),
+        ({"head": "bilstm", "pooling": "sum+max"}, "the bilstm head reads what is known of each token"),
         ({"pad_id": -1}, r"pad_id.*-1"),
         ({"hidden_dropout": 2.0}, "hidden_dropout.*2"),
         ({"matrix_sise": 3}, "unknown key 'matrix_sise': did you mean 'matrix_size'"),

@@ -1,5 +1,8 @@
 """The operator that autograd and `torch.compile` see, and the way around it that hands over gradients by token."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +16,11 @@ from student.model import products
 V, E, SIDE, PAD = 9, 5, 4, 0
 PARTS = st.sampled_from([(1, 1, 1), (0, 1, 1), (1, 1, 0), (1, 0, 0), (0, 1, 0)])
 SENTENCES = st.lists(st.lists(st.integers(0, V - 1), max_size=6), min_size=1, max_size=4)
-FUNCTIONS = {"reduce": (products.reduce, reference.reduce), "scan": (products.scan, reference.scan)}
+FUNCTIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "reduce": (products.reduce, reference.reduce),
+    "reduce with maxima": (partial(products.reduce, with_max=True), partial(reference.reduce, with_max=True)),
+    "scan": (products.scan, reference.scan),
+}
 
 
 class Taker:
@@ -58,7 +65,7 @@ def test_values_and_gradients_are_those_of_the_reference(
     function, plain = FUNCTIONS[name]
     tables, ids_T, starts_S = make(parts, sentences, dtype)
     exact = tuple(None if table is None else table.detach().double().requires_grad_() for table in tables)
-    features, expected = function(tables, ids_T, starts_S, PAD), plain(exact, ids_T, starts_S)  # type: ignore[arg-type]
+    features, expected = function(tables, ids_T, starts_S, PAD), plain(exact, ids_T, starts_S)
     torch.testing.assert_close(features.double(), expected, rtol=1e-4, atol=1e-5)
     weight = torch.linspace(-1, 1, features.numel(), dtype=torch.float64).view(features.shape)
     gradients = torch.autograd.grad(features, whole(tables), weight.to(dtype))
@@ -75,11 +82,11 @@ def test_values_and_gradients_are_those_of_the_reference(
 
 
 @pytest.mark.skipif(compiled.library() is None, reason="nothing is built")
-@pytest.mark.parametrize("per_token", [False, True])
+@pytest.mark.parametrize(("per_token", "with_max"), [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize("parts", [(1, 1, 1), (0, 1, 1), (1, 1, 0)])
-def test_the_operator_keeps_to_torchs_rules(parts: tuple[int, int, int], per_token: bool) -> None:
+def test_the_operator_keeps_to_torchs_rules(parts: tuple[int, int, int], per_token: bool, with_max: bool) -> None:
     tables, ids_T, starts_S = make(parts, [[1, 2, 3], [], [4, 1]], torch.float32)
-    arguments = (whole(tables), bool(parts[0]), per_token, ids_T, starts_S, PAD)
+    arguments = (whole(tables), bool(parts[0]), per_token, with_max, ids_T, starts_S, PAD)
     found = torch.library.opcheck(torch.ops.distill.products.default, arguments)
     assert set(found.values()) == {"SUCCESS"}
 
@@ -90,7 +97,8 @@ def test_torch_compile_sees_the_operator_as_one() -> None:
     tables, ids_T, starts_S = make((1, 1, 1), [[1, 2, 3], [], [4, 1]], torch.float32)
 
     def loss(*matrices: Tensor) -> Tensor:
-        return products.reduce((matrices[0], matrices[1], matrices[2]), ids_T, starts_S, PAD).square().sum()
+        tables = (matrices[0], matrices[1], matrices[2])
+        return products.reduce(tables, ids_T, starts_S, PAD, with_max=True).square().sum()
 
     plain = torch.autograd.grad(loss(*whole(tables)), whole(tables))
     through = torch.compile(loss, backend="aot_eager", fullgraph=True)
