@@ -32,6 +32,7 @@ from pipeline.tasks.task import Objective, Task, load_task
 from student.train.train import train
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.examples import dump
+from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm
 from teacher.finetune.common import save_teacher
 from teacher.inference.classifier import new_classifier
@@ -102,6 +103,7 @@ def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpTa
         "store": store,
         "max_seq_length": 32,
         "rows_per_shard": 25,
+        "token_vectors": False,
     }
     return DumpTask.from_flags(**settings | changes)
 
@@ -124,6 +126,26 @@ def opinion_set(store: Path) -> LogitSet:
 def roles_set(store: Path) -> LogitSet:
     """The set of the pair task; read only."""
     return open_set(store / "roles")
+
+
+@pytest.fixture(scope="session")
+def vectors_store(work: Path, teachers: Path) -> Path:
+    """The sets ``opinion`` and ``roles`` with token vectors; read only."""
+    for name in ("opinion", "roles"):
+        dump(dump_config(work, name, work / "vectors-store", token_vectors=True), "distill teacher-dump")
+    return work / "vectors-store"
+
+
+@pytest.fixture(scope="session")
+def opinion_vectors(vectors_store: Path) -> LogitSet:
+    """The set of the single-sentence task with token vectors; read only."""
+    return open_set(vectors_store / "opinion")
+
+
+@pytest.fixture(scope="session")
+def roles_vectors(vectors_store: Path) -> LogitSet:
+    """The set of the pair task with token vectors; read only."""
+    return open_set(vectors_store / "roles")
 
 
 @pytest.fixture(scope="session")
@@ -202,6 +224,31 @@ def token_store(work: Path, corpus_file: Path, masked_lm: Path) -> Path:
     for codec in ("hidden", "sampled", "topk", "dense"):
         dump_mlm(corpus_config(work, work / "tokens", name=codec, codec=codec, top_k=10), "distill teacher-dump")
     return work / "tokens"
+
+
+@pytest.fixture(scope="session")
+def vector_store(work: Path, corpus_file: Path) -> Path:
+    """A store with verified sets of sentences of the corpus: ``float16``, ``int8`` and ``pca``; read only."""
+    for codec in ("float16", "int8", "pca"):
+        dims = {"pca_dims": 12} if codec == "pca" else {}
+        dump_vectors(vectors_config(work, work / "vectors", name=codec, vector_codec=codec, **dims), "teacher-dump")
+    return work / "vectors"
+
+
+def vectors_config(work: Path, store: Path, **changes: object) -> DumpCorpus:
+    """Settings that dump the vectors of the tiny corpus, of the tiny BERT without a head, in a few shards."""
+    settings: dict[str, object] = {
+        "corpus": "tiny",
+        "signal": "vectors",
+        "data": work / "corpus.txt",
+        "model_name_or_path": str(work / "bert"),
+        "store": store,
+        "max_seq_length": 32,
+        "min_seq_length": 4,
+        "validation_every": 5,
+        "rows_per_shard": 25,
+    }
+    return DumpCorpus.from_flags(**settings | changes)
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,14 @@
 """The set's README.md: a dataset card that people read and `datasets.load_dataset` understands."""
 
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 
 import yaml
 
 from pipeline.logit_set.markdown import cell, code, plain
 from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.record_parts import AugmentationRecord, CorpusRecord, MaskingRecord
+from pipeline.logit_set.record_parts import AugmentationRecord, CorpusRecord, MaskingRecord, UnlabelledRecord
 
 CARD_FILE = "README.md"
 TEXT_COLUMNS = """| `sentence1`, `sentence2` | the text; `sentence2` is null for single sentences |
@@ -43,8 +44,10 @@ def card_text(record: SetRecord) -> str:
         "subject": plain(record.subject),
         "text_columns": TEXT_COLUMNS if record.has_text else TEXT_FREE_COLUMNS,
         "signals": plain(" and ".join(map(str, record.signals.stored))),
-        "signal_columns": "\n".join(signal.card_lines() for signal in record.signals.stored),
+        "signal_columns": "\n".join(signal.card_lines() for signal in record.signals.stored if signal.is_of_rows),
+        "sections": "".join(signal.card_section() for signal in record.signals.stored),
         "augmentation": _augmentation(record.augmentation) if record.augmentation else "",
+        "unlabelled": _unlabelled(record.unlabelled) if record.unlabelled else "",
     }
     if record.corpus and record.masking:
         values |= _corpus_values(record.corpus, record.masking)
@@ -64,10 +67,6 @@ def _corpus_values(corpus: CorpusRecord, masking: MaskingRecord) -> dict[str, st
 
 def _augmentation(record: AugmentationRecord) -> str:
     """What was added to the training rows, and some of it."""
-    counts = "\n".join(
-        f"| {name} | {value:,} |" if isinstance(value, int) else f"| {name} | {value} |"
-        for name, value in record.lines().items()
-    )
     settings = ", ".join(plain(f"{name} {value}") for name, value in record.settings.items())
     rows = [
         f"| {row.source_row}:{row.variant} | {cell((row.origin,))} | {cell(row.original)} | {cell(row.text)} |"
@@ -80,9 +79,7 @@ def _augmentation(record: AugmentationRecord) -> str:
 Their gold is null: changed words may have changed it. The key of the row that a variant was made from is its own with
 variant 0.
 
-| | |
-|---|---|
-{counts}
+{_counts(record.lines())}
 
 Settings: {settings}
 
@@ -90,9 +87,29 @@ Settings: {settings}
 """
 
 
+def _unlabelled(record: UnlabelledRecord) -> str:
+    """Which rows were added without gold, and which were left out."""
+    return f"""
+## Unlabelled rows
+
+The rows of `train` from source row {record.first_row:,} on are text without gold, beside the task's own: their `origin`
+is `unlabelled`.
+
+{_counts(record.lines())}
+
+Settings: {", ".join(plain(f"{name} {value}") for name, value in record.settings.items())}
+"""
+
+
+def _counts(lines: Mapping[str, int | float | str]) -> str:
+    shown = {name: f"{value:,}" if isinstance(value, int) else cell((str(value),)) for name, value in lines.items()}
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in shown.items())])
+
+
 def _front_matter(record: SetRecord) -> dict[str, object]:
     data_files = [{"split": split, "path": f"{record.rows}/{split}-*.parquet"} for split in record.splits]
     size = next((text for limit, text in SIZE_CATEGORIES.items() if record.num_rows < limit), "n>1M")
+    rows = {"config_name": record.rows, "default": True, "data_files": data_files}
     return {
         "pretty_name": f"{record.name}: logits of {record.teacher.name}",
         "license": "other",
@@ -101,7 +118,7 @@ def _front_matter(record: SetRecord) -> dict[str, object]:
         "annotations_creators": ["machine-generated"],
         "size_categories": [size],
         "tags": ["distillation", "teacher-logits", "distill"],
-        "configs": [{"config_name": record.rows, "default": True, "data_files": data_files}],
+        "configs": [rows, *(config for signal in record.signals.stored for config in signal.configs())],
     }
 
 

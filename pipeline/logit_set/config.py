@@ -8,6 +8,8 @@ from pipeline.config import Config, JsonFlags, SetFlags, UnverifiedFlags
 from pipeline.logit_set.record_parts import SET_NAME
 
 CodecName = Literal["dense", "hidden", "topk", "sampled"]
+VectorCodecName = Literal["float16", "int8", "pca"]
+Pooling = Literal["mean", "cls"]
 
 
 class CodecFlags(Config):
@@ -17,6 +19,14 @@ class CodecFlags(Config):
     num_samples: int = Field(50, ge=1, le=255, description="Draws a position (--codec sampled).")
     temperature: float = Field(1.0, gt=0, description="Temperature of the draws (--codec sampled).")
     top_k: int = Field(50, ge=1, description="Candidates a position (--codec topk).")
+
+
+class VectorFlags(Config):
+    """Which vectors of sentences, and how they are stored, for the commands that write sets of sentences."""
+
+    pooling: Pooling = Field("mean", description="A sentence's vector: mean of its tokens' states, or the first one.")
+    vector_codec: VectorCodecName = Field("int8", description="How vectors are stored (--signal vectors).")
+    pca_dims: int = Field(128, ge=1, description="Numbers a vector (--vector-codec pca).")
 
 
 class RecodeConfig(CodecFlags, SetFlags, UnverifiedFlags, JsonFlags):

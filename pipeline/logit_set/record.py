@@ -1,7 +1,7 @@
 """``distill.json``: everything a set says about itself.
 
-A set is rows and what a teacher says about them: examples of a task with logits, or masked sequences of a corpus with
-distributions over the vocabulary.
+A set is rows and what a teacher says about them: examples of a task with logits, masked sequences of a corpus with
+distributions over the vocabulary, or sentences with a vector each.
 """
 
 import hashlib
@@ -34,12 +34,13 @@ from pipeline.logit_set.record_parts import (
     TeacherRecord,
     Time,
     TokenizerRecord,
+    UnlabelledRecord,
     Version,
 )
 from pipeline.logit_set.row_kinds import OPTIONAL_PARTS, ROW_KINDS
 from pipeline.logit_set.signals import Signals
 from pipeline.tasks.target import Target
-from pipeline.tasks.task import Metric
+from pipeline.tasks.task import TRAIN, Metric
 from pipeline.untrusted import parse_json
 
 FILE_NAME = "distill.json"
@@ -58,8 +59,8 @@ class SetRecord(Part):
     Attributes:
         rows: the kind of rows that the teacher was asked about.
         signals: what it said about them, and how that is stored.
-        task: what a reader needs to know of the task, for examples.
-        corpus: the same of the corpus, for tokens.
+        task: what a reader needs to know of the task, for examples, and for sentences of one.
+        corpus: the same of the corpus, for tokens, and for sentences of one.
         masking: how the corpus was masked.
         source: where the rows were read.
         settings: everything that decides the rows and what the teacher says; their hash is the fingerprint.
@@ -67,6 +68,7 @@ class SetRecord(Part):
         notes: what is unusual, such as a partial split.
         versions: of the libraries it was written with.
         augmentation: the variants of training rows, if there are any.
+        unlabelled: the rows without gold that were added to those of the task, if there are any.
         has_text: whether the rows hold what the teacher read, or only a hash of it.
         versions_before: the earlier versions that wrote some of its shards: of other rows, but of the same settings.
     """
@@ -94,6 +96,7 @@ class SetRecord(Part):
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
     augmentation: AugmentationRecord | None = None
+    unlabelled: UnlabelledRecord | None = None
     has_text: bool = True
     versions_before: tuple[Version, ...] = ()
 
@@ -108,21 +111,40 @@ class SetRecord(Part):
         return self
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
-        """Refuses signals and optional parts that this kind of rows has not."""
-        kind = ROW_KINDS[self.rows]
-        if not self.signals.stored:
-            raise ValueError("signals: none, but a set stores what its teacher said")
+    def _signals_fit(self) -> Self:
+        """Refuses signals that this kind of rows has not."""
+        if not any(signal.is_of_rows for signal in self.signals.stored):
+            raise ValueError("signals: none of rows, but a set stores what its teacher said about them")
         for signal in self.signals.stored:
             if signal.rows != self.rows:
                 raise ValueError(f"signals: {signal.title} are about {signal.rows}, but this set is of {self.rows}")
+        tokens = self.signals.token_vectors
+        if tokens and tokens.file.rows != self.tokenizer.vocabulary_size:
+            size = self.tokenizer.vocabulary_size
+            raise ValueError(f"token_vectors: of {tokens.file.rows:,} tokens, but the tokenizer has {size:,}")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        """Refuses optional parts that this kind of rows has not."""
+        kind = ROW_KINDS[self.rows]
+        if kind.needs_one and sum(getattr(self, part) is not None for part in kind.needs_one) != 1:
+            raise ValueError(f"{' and '.join(sorted(kind.needs_one))}: a set of {self.rows} has one of them")
         for part in sorted(OPTIONAL_PARTS):
             if getattr(self, part) is None and part in kind.needs:
                 raise ValueError(f"missing key {part!r}, which a set of {self.rows} has")
-            if getattr(self, part) is not None and part not in kind.needs | kind.may_have:
+            if getattr(self, part) is not None and part not in kind.needs | kind.needs_one | kind.may_have:
                 raise ValueError(f"{part}: a set of {self.rows} has none")
         if not (self.has_text or kind.may_lack_text):
             raise ValueError(f"has_text: {self.rows} cannot do without their text")
+        return self
+
+    @model_validator(mode="after")
+    def _unlabelled_rows_are_last(self) -> Self:
+        if self.unlabelled is not None:
+            train = self.splits.get(TRAIN)
+            if train is None or self.unlabelled.first_row + self.unlabelled.rows != train.rows:
+                raise ValueError(f"unlabelled: not the last rows of the split {TRAIN!r}")
         return self
 
     @model_validator(mode="after")
@@ -165,7 +187,9 @@ class SetRecord(Part):
     def what_it_holds(self) -> str:
         """The signals and the rows, in a few words."""
         titles = " and ".join(signal.title for signal in self.signals.stored)
-        return titles + (" with variants" if self.augmentation else "")
+        added = {"variants": self.augmentation, "unlabelled rows": self.unlabelled}
+        names = " and ".join(name for name, part in added.items() if part)
+        return titles + (f" with {names}" if names else "")
 
     @property
     def subject(self) -> str:
@@ -222,12 +246,14 @@ def staged(
         settings: everything that decides its content.
         command: the command line.
         libraries: packages whose versions are recorded, if there is no ``base``, whose are kept.
-        base: a set that it is made from, which gives all parts that are not named, and its shards unmeasured.
+        base: a set that it is made from, which gives all parts that are not named: its shards unmeasured, and of its
+            signals those of rows.
         parts: fields of `SetRecord`.
     """
     base_parts: dict[str, Any] = {"versions": {name: version(name) for name in libraries}}
     if base is not None:
-        base_parts = dict(base) | {"shards": tuple(shard.unmeasured() for shard in base.shards), "scores": {}}
+        shards = tuple(shard.unmeasured() for shard in base.shards)
+        base_parts = dict(base) | {"shards": shards, "scores": {}, "signals": base.signals.of_rows()}
     common = {
         "state": "staged",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -9,11 +9,12 @@ from pipeline.tasks.task import SPLIT_PATTERN, MethodName, Metric
 
 MAX_COUNT = 2**40  # rows, bytes, parameters
 MAX_VOCABULARY = 2**22
+UNLABELLED = "unlabelled"  # origin of such rows
 SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
 TIME_PATTERN = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$"
 Setting = str | int | float | bool
-RowsName = Literal["examples", "tokens"]
+RowsName = Literal["examples", "tokens", "sentences"]
 
 
 def _real_time(text: str) -> str:
@@ -58,7 +59,7 @@ class Shard(Part):
         split: the rows' split.
         index: number of the file in the split, from 0.
         count: how many files the split has.
-        start: the first source row; of tokens the first document that a sequence may begin in.
+        start: the first source row; of a corpus the first document that a sequence may begin in.
         stop: one past the last.
         rows: rows of the file; this, ``bytes`` and ``sha256`` are known once the set is complete.
         bytes: size of the file.
@@ -91,6 +92,14 @@ class Shard(Part):
     def path(self) -> str:
         """Path inside the set, by the hub's naming of split files."""
         return f"{self.folder}/{self.split}-{self.index:05d}-of-{self.count:05d}.parquet"
+
+
+class FileRecord(Part):
+    """A Parquet file of a set that is no shard."""
+
+    rows: Count
+    bytes: Count
+    sha256: Sha256
 
 
 class Version(Part):
@@ -166,13 +175,64 @@ class Sample(Part):
     text: tuple[str, ...]
 
 
+class UnlabelledRecord(Part):
+    """The rows without gold that were added to the split ``train``, after the task's own, and what was left out.
+
+    Attributes:
+        source: where their text was read.
+        settings: all that decides them, besides the task's rows.
+        first_row: source row of the first of them.
+        found: rows, or pairs, that the text gave.
+        empty: left out, as a sentence has no word.
+        near_dev: left out, as near copies of rows of other splits than ``train``.
+        repeated: left out, as a row of ``train`` or an earlier one reads the same.
+        rows: those that were added; what is missing to ``found`` was not drawn.
+        cut: of these, how many are longer than the teacher reads.
+    """
+
+    source: str
+    settings: dict[str, Setting]
+    first_row: Count
+    found: Count
+    empty: Count
+    near_dev: Count
+    repeated: Count
+    rows: Count
+    cut: Count = 0
+
+    @model_validator(mode="after")
+    def _add_up(self) -> Self:
+        if self.undrawn < 0 or self.cut > self.rows:
+            raise ValueError("its numbers of rows do not add up")
+        return self
+
+    @property
+    def undrawn(self) -> int:
+        """Rows that were left out since fewer were wanted."""
+        return self.found - self.empty - self.near_dev - self.repeated - self.rows
+
+    def lines(self) -> dict[str, int | str]:
+        """What was found, left out and added, by what the card and the terminal call it."""
+        return {
+            "source": self.source,
+            "pairs from": str(self.settings.get("pairs", "none")),
+            "rows found": self.found,
+            "left out, a sentence has no word": self.empty,
+            "left out, near copies of dev rows": self.near_dev,
+            "left out, as another row reads the same": self.repeated,
+            "left out, not drawn": self.undrawn,
+            "rows added": self.rows,
+            "of these cut, as the teacher reads no more": self.cut,
+        }
+
+
 class AugmentationRecord(Part):
     """How the rows of the split ``train`` were augmented, and what came of it.
 
     Attributes:
         method: its name.
         settings: all that decides the rows.
-        source_rows: rows of the split.
+        source_rows: the task's own rows of the split.
         tried: variants asked for, in all.
         generated: those that the method did not give up.
         unchanged: dropped, as an original reads the same.
@@ -199,7 +259,7 @@ class AugmentationRecord(Part):
 
     @property
     def multiplier(self) -> float:
-        """How many times as many rows the split has with them."""
+        """How many times as many rows there are with them."""
         return 1 + self.rows / self.source_rows
 
     @property

@@ -50,6 +50,16 @@ def token_columns(vocabulary_size: int, has_text: bool = True) -> list[pa.Field]
     ]
 
 
+def sentence_columns(vocabulary_size: int, has_text: bool = True) -> list[pa.Field]:
+    """The columns of sentences as their ids, which are never without them."""
+    return [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64(), nullable=False),
+        pa.field("piece", pa.int32(), nullable=False),
+        pa.field("ids", pa.list_(id_type(vocabulary_size)), nullable=False),
+    ]
+
+
 @dataclass(frozen=True)
 class RowsKind:
     """What a set says and stores of a kind of rows.
@@ -57,18 +67,23 @@ class RowsKind:
     Attributes:
         columns: makes their columns of the size of the vocabulary, and of whether there is text.
         needs: the optional parts of a record that such rows have.
+        needs_one: of which they have one.
         may_have: those that they may have besides.
         may_lack_text: whether a set of them may do without its text.
     """
 
     columns: Callable[[int, bool], list[pa.Field]]
-    needs: Set[str]
+    needs: Set[str] = frozenset()
+    needs_one: Set[str] = frozenset()
     may_have: Set[str] = frozenset()
     may_lack_text: bool = False
 
 
 ROW_KINDS: dict[RowsName, RowsKind] = {
-    "examples": RowsKind(example_columns, {"task"}, {"augmentation"}, may_lack_text=True),
+    "examples": RowsKind(example_columns, {"task"}, may_have={"augmentation", "unlabelled"}, may_lack_text=True),
     "tokens": RowsKind(token_columns, {"corpus", "masking"}),
+    "sentences": RowsKind(sentence_columns, needs_one={"task", "corpus"}),
 }
-OPTIONAL_PARTS: Set[str] = {part for kind in ROW_KINDS.values() for part in (*kind.needs, *kind.may_have)}
+OPTIONAL_PARTS: Set[str] = {
+    part for kind in ROW_KINDS.values() for part in (*kind.needs, *kind.needs_one, *kind.may_have)
+}

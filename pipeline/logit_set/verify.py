@@ -1,6 +1,7 @@
 """Checks a set's files against its record: size and hash, footer, columns, then rows."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +13,9 @@ from pipeline.files import is_plain, sha256
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.record_parts import RowsName, Shard
 from pipeline.logit_set.shard_file import bomb_problem, footer_of, read_footer, read_metadata, split_problem
+from pipeline.logit_set.token_vectors import check_token_vectors
 from pipeline.logit_set.verify_examples import ExamplesCheck
+from pipeline.logit_set.verify_sentences import SentencesCheck
 from pipeline.logit_set.verify_tokens import TokensCheck
 
 MOST_COLUMNS = 100
@@ -28,7 +31,11 @@ class RowsCheck(Protocol):
         """What is wrong with the splits as wholes, once every shard is sound."""
 
 
-CHECKS: dict[RowsName, Callable[[SetRecord], RowsCheck]] = {"examples": ExamplesCheck, "tokens": TokensCheck}
+CHECKS: dict[RowsName, Callable[[SetRecord], RowsCheck]] = {
+    "examples": ExamplesCheck,
+    "tokens": TokensCheck,
+    "sentences": SentencesCheck,
+}
 
 
 def verify_shards(root: Path, record: SetRecord) -> None:
@@ -47,9 +54,10 @@ def verify_shards(root: Path, record: SetRecord) -> None:
         if not ranges or ranges != _chain(ranges, described.rows):
             problems.append(f"split {split!r}: its shards do not cover the rows 0 to {described.rows:,} once")
     problems += _strangers(root, record)
-    for signal in record.signals.stored:
+    checks = [partial(signal.check_files, root) for signal in record.signals.stored]
+    for check in (*checks, partial(check_token_vectors, root, record)):
         try:
-            signal.check_files(root)
+            check()
         except IntegrityError as error:
             problems.append(str(error))
     raise_all(IntegrityError, f"{root}: not a sound logit set", problems or rows.split_problems())

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 
 from pipeline.logit_set.examples import text_hash
 from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.record_parts import Shard
+from pipeline.logit_set.record_parts import UNLABELLED, Shard
 from pipeline.logit_set.shard_file import which_are
 from pipeline.sources.source import HASHED_COLUMNS, hash_rows
+from pipeline.tasks.task import TRAIN
 
 ROWS_AT_ONCE = 4096
 MAX_TEXT_BYTES = 2**28  # of the rows read at once
@@ -106,14 +107,25 @@ def _key_problem(record: SetRecord, shard: Shard, rows: pa.Table, last: Key) -> 
     if not ascends_R.all():
         row = int(np.flatnonzero(~ascends_R)[0])
         return f"its keys do not ascend at source row {source_R[row]}, so that one may be there twice"
-    is_variant_R = variant_R != 0
-    if is_variant_R.any() and (shard.split != "train" or record.augmentation is None):
+    return _origin_problem(record, shard, rows)
+
+
+def _origin_problem(record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
+    source_R, variant_R = rows.column("source_row").to_numpy(), rows.column("variant").to_numpy()
+    is_variant_R, is_unlabelled_R = variant_R != 0, np.zeros(rows.num_rows, dtype=bool)
+    if record.unlabelled is not None and shard.split == TRAIN:
+        is_unlabelled_R = source_R >= record.unlabelled.first_row
+    if is_variant_R.any() and (shard.split != TRAIN or record.augmentation is None):
         return "holds variants, but distill.json tells of none there"
     gold_R = pc.or_(*(pc.is_valid(rows.column(name)) for name in ("label", "score"))).to_numpy()
     if (variant_R < 0).any() or (gold_R & is_variant_R).any():
         return "a variant has gold, or a number below 0"
-    if (which_are(rows.column("origin"), "original") == is_variant_R).any():
-        return "the origin of a row is wrong: it is 'original' for variant 0, and for no other"
+    if (is_unlabelled_R & (gold_R | is_variant_R)).any():
+        return "an unlabelled row has gold, or variants"
+    if (which_are(rows.column("origin"), "original") == (is_variant_R | is_unlabelled_R)).any():
+        return "the origin of a row is wrong: it is 'original' for variant 0 of the task's own rows, and for no other"
+    if (which_are(rows.column("origin"), UNLABELLED) != is_unlabelled_R).any():
+        return f"the origin of a row is wrong: it is {UNLABELLED!r} for the unlabelled rows, and for no other"
     return None
 
 

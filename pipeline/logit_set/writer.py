@@ -31,6 +31,7 @@ from pipeline.logit_set.record import (
     write_set_record,
 )
 from pipeline.logit_set.record_parts import RowsName, Shard
+from pipeline.logit_set.sentences import write_sentences
 from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
 from pipeline.logit_set.tokens import Statistics, write_tokens
 from pipeline.logit_set.verify import check_bytes, verify_shards
@@ -92,10 +93,14 @@ def unfinished_shards(root: Path, record: SetRecord) -> list[Shard]:
 
 
 def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> None:
-    """Takes a finished set of which shards were lost or damaged back to ``staged``, their checksums forgotten."""
+    """Takes a finished set of which shards were lost or damaged back to ``staged``, their checksums forgotten.
+
+    What it has of the vocabulary is recorded again at the end, as in a new set.
+    """
     lost = {shard.path for shard in unfinished}
     shards = tuple(s.unmeasured() if s.path in lost else s for s in record.shards)
-    write_set_record(root, record.model_copy(update={"state": "staged", "shards": shards}))
+    parts = {"state": "staged", "shards": shards, "signals": record.signals.of_rows()}
+    write_set_record(root, record.model_copy(update=parts))
 
 
 def write_shard(root: Path, record: SetRecord, shard: Shard, table: pa.Table) -> None:
@@ -118,6 +123,18 @@ def write_tokens_shard(
     """
     footer = footer_of(record, shard)
     write_atomically(root / shard.path, lambda path: write_tokens(path, record.codec, groups, footer, statistics))
+
+
+def write_sentences_shard(
+    root: Path, record: SetRecord, shard: Shard, groups: Iterable[pa.Table], statistics: Statistics
+) -> None:
+    """Writes one shard of sentences whole or not at all, a row group per table; see `write_sentences`.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    footer = footer_of(record, shard)
+    write_atomically(root / shard.path, lambda path: write_sentences(path, record, groups, footer, statistics))
 
 
 def complete_set(root: Path, record: SetRecord) -> SetRecord:

@@ -1,8 +1,8 @@
 """The DuckDB index over a store: a local cache that can be rebuilt from the sets at any time, and is never shared.
 
 Tables ``sets``, ``shards``, ``teachers`` and ``vocabulary``, the macros, one view per finished set, for a set of tokens
-another in words, and ``examples`` over all sets of examples. One process builds it in a temporary file; those who write
-sets never touch it.
+another in words, one per file of token vectors, and ``examples`` over all sets of examples. One process builds it in a
+temporary file; those who write sets never touch it.
 """
 
 import hashlib
@@ -23,9 +23,10 @@ from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import SET_NAME
 from pipeline.logit_set.shard_file import read_metadata
+from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE
 from pipeline.query.views import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql, token_view_sql
-from pipeline.sql.gate import add_macros, macros, open_database
-from pipeline.sql.names import variants_view_name, view_name, words_view_name
+from pipeline.sql.gate import add_macros, macros, open_database, parquet
+from pipeline.sql.names import token_vectors_view_name, variants_view_name, view_name, words_view_name
 
 CATALOG_FILE = "catalog.duckdb"
 
@@ -53,6 +54,11 @@ select v.* exclude (label, score), struct_pack(
 ) as parent
 from "{rows}" v join "{rows}" o using (split, source_row)
 where v.variant > 0 and o.variant = 0
+"""
+
+VOCABULARY_VIEW = """
+create view "{name}" as
+select id, token, count, list_transform(vector, lambda bits: half(bits)::float) as vector from {file}
 """
 
 
@@ -99,6 +105,8 @@ def _read_sets(store: Path) -> list[tuple[Path, SetRecord]]:
             names.append(words_view_name(root.name))
         if record.augmentation:
             names.append(variants_view_name(root.name))
+        if record.signals.token_vectors:
+            names.append(token_vectors_view_name(root.name))
         for name in names:
             if name in TABLE_NAMES:
                 raise DataError(f"{root}: its view would be the table {name!r} of the catalog; rename the folder")
@@ -123,14 +131,17 @@ def _check_columns(root: Path, record: SetRecord) -> None:
     expected = record.arrow_schema()
     if record.signals.mlm:
         load_set_tokenizer(root, record.tokenizer)
-    for shard in record.shards:
+    schemas = {shard.path: expected for shard in record.shards}
+    if record.signals.token_vectors:
+        schemas[VOCABULARY_FILE] = record.signals.token_vectors.arrow_schema()
+    for path, columns in schemas.items():
         try:
-            schema = read_metadata(root / shard.path).schema.to_arrow_schema().remove_metadata()
+            schema = read_metadata(root / path).schema.to_arrow_schema().remove_metadata()
         except pa.ArrowException as error:
-            raise IntegrityError(f"{root / shard.path}: not a shard of a logit set: {error}") from error
-        if not schema.equals(expected):
+            raise IntegrityError(f"{root / path}: not a file of a logit set: {error}") from error
+        if not schema.equals(columns):
             signals = " and ".join(map(str, record.signals.stored))
-            raise IntegrityError(f"{root / shard.path}: its columns are not those of {signals}")
+            raise IntegrityError(f"{root / path}: its columns are not those of {signals}")
 
 
 def _write(path: Path, sets: list[tuple[Path, SetRecord]], digest: str) -> None:
@@ -157,6 +168,9 @@ def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRec
         _add_words(connection, root, record)
     if record.augmentation:
         connection.execute(VARIANTS.format(name=variants_view_name(root.name), rows=view_name(root.name)))
+    if record.signals.token_vectors:
+        file = parquet([root / VOCABULARY_FILE])
+        connection.execute(VOCABULARY_VIEW.format(name=token_vectors_view_name(root.name), file=file))
 
 
 def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
@@ -175,7 +189,8 @@ def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRec
 def _set_row(root: Path, m: SetRecord) -> list[Any]:
     scores = json.dumps(m.scores)
     task, corpus = m.task and m.task.name, m.corpus and m.corpus.name
-    codec = str(m.codec) if m.signals.mlm else None
+    codecs = [str(signal.codec) for signal in (m.signals.mlm, m.signals.vectors) if signal is not None]
+    codec = next(iter(codecs), None)
     labels = list(m.target.names) if m.signals.logits else None
     return [
         *(root.name, view_name(root.name), task, corpus, codec, m.state, m.teacher.name, labels, m.num_rows),
@@ -201,7 +216,8 @@ def _teacher_rows(sets: list[tuple[Path, SetRecord]]) -> list[list[Any]]:
 def _digest(store: Path) -> str:
     records = [(ascii(path.resolve()), path.lstat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
     state = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in records]
-    return hashlib.sha256(json.dumps([TABLES, VARIANTS, SPLIT_ROWS, SET_ROWS, macros(), state]).encode()).hexdigest()
+    statements = [TABLES, VARIANTS, VOCABULARY_VIEW, SPLIT_ROWS, SET_ROWS, macros()]
+    return hashlib.sha256(json.dumps([*statements, state]).encode()).hexdigest()
 
 
 def _is_fresh(store: Path) -> bool:

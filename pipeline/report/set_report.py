@@ -24,6 +24,9 @@ def set_page(root: Path, allow_unverified: bool = False) -> Page:
     """
     record = usable_record(root, allow_unverified)
     about = (Section("What it is", facts=_facts(record)), _scores(record))
+    if record.signals.vectors is not None:
+        lead = f"What {record.teacher.name} makes of the sentences of {record.subject}: {record.num_rows:,} vectors."
+        return Page("set of sentences", record.name, lead, about)
     if record.signals.logits is None:
         lead = f"What {record.teacher.name} says about masked words: {record.num_rows:,} masked sequences."
         return Page("logit set of a corpus", record.name, lead, about)

@@ -15,6 +15,7 @@ from pipeline.errors import ConfigError
 from pipeline.logit_set.record import FILE_NAME, MAX_RECORD_BYTES, SetRecord, parse_set_record, to_json
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, transport_errors, unreachable
+from pipeline.sharing.set_files import paths_of
 
 if TYPE_CHECKING:
     from pipeline.sharing.set_files import SetFile
@@ -69,7 +70,7 @@ def push(config: PushConfig, record: SetRecord, files: "dict[str, SetFile]") -> 
         remote = _files_there(api, repo, branch)
         old = _set_there(config, record, remote)
         changed = [name for name, file in files.items() if remote.get(name) != file.sha256]
-        obsolete = {shard.path for shard in old.shards} & remote.keys() - files.keys() if old else set()
+        obsolete = paths_of(old) & remote.keys() - files.keys() if old else set()
         operations = [CommitOperationAdd(name, str(files[name].path)) for name in changed]
         operations.append(CommitOperationAdd(FILE_NAME, to_json(record).encode()))
         api.create_commit(

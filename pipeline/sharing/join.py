@@ -1,8 +1,8 @@
 """``distill join``: one's own texts beside the logits of a set without text, matched by the hash of the text.
 
-Every row of one's data whose text the set knows gets its logits; gold is one's own. What did not match is told row by
-row. Where every row of the data has logits, the result is the set that the teacher would have given for these data,
-fingerprint and all.
+Every row of one's data whose text the set knows gets its logits; gold is one's own. What did not match, such as
+variants and unlabelled rows, is told row by row. Where every row of the data has logits, the result is the set that the
+teacher would have given for these data, fingerprint and all.
 """
 
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from pipeline.logit_set.record import SetRecord, staged
 from pipeline.logit_set.record_parts import Shard, SplitRecord
 from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.logit_set.signals.logits import logits_of
+from pipeline.logit_set.token_vectors import take_over_token_vectors
 from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
 from pipeline.sharing.config import JoinConfig
@@ -37,14 +38,15 @@ MATCHED = """
     with same as (
         select m.split, m.source_row, s.logits,
             s.label is distinct from m.label or s.score is distinct from m.score as other_gold
-        from mine m join theirs s using (split, source_row, text_hash) where s.variant = 0
+        from mine m join theirs s using (split, source_row, text_hash) where s.origin = 'original'
     ), first as (
-        select text_hash, arg_min({'logits': logits, 'label': label, 'score': score, 'variant': variant},
+        select text_hash, arg_min({'logits': logits, 'label': label, 'score': score, 'origin': origin},
             format('{}:{:020d}:{:010d}', split, source_row, variant)) as row
         from theirs semi join mine using (text_hash) group by text_hash
     ), elsewhere as (
         select m.split, m.source_row, row.logits,
-            row.variant = 0 and (row.label is distinct from m.label or row.score is distinct from m.score) as other_gold
+            row.origin = 'original'
+                and (row.label is distinct from m.label or row.score is distinct from m.score) as other_gold
         from mine m anti join same using (split, source_row) join first using (text_hash)
     )
     from same union all from elsewhere order by split, source_row
@@ -108,6 +110,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     if joined.state != "verified":
         complete = complete_set(new_root, joined)
         joined = finish_set(new_root, complete, _scores(LogitSet(new_root, complete)))
+    joined = take_over_token_vectors(root, record, new_root, joined)
     return Joined(new_root, joined, *_report(source, matched), _by_split(missing, record), _other_gold(source, matched))
 
 
@@ -175,6 +178,7 @@ def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, com
         notes=(*source.warnings, f"logits joined from a set without text, made by: {record.command}"),
         has_text=True,
         augmentation=None,
+        unlabelled=None,
         versions_before=(),
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
-from pipeline.files import link_or_copy, make_folder, require_space
+from pipeline.files import is_plain, link_or_copy, make_folder, require_space, sha256
 from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import FILE_NAME, MAX_RECORD_BYTES, SetRecord, parse_set_record, read_set_record
 from pipeline.logit_set.record_parts import Shard
@@ -26,7 +26,7 @@ from pipeline.sharing import hub
 from pipeline.sharing.config import PullConfig
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
-from pipeline.sharing.set_files import all_at_once, other_files
+from pipeline.sharing.set_files import all_at_once, hashes_of_signals, other_files
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
 RESERVED = {CATALOG_FILE, "augmented", "candidates"}  # what else lies in a store
@@ -70,13 +70,16 @@ def pull(config: PullConfig) -> Pulled:
 
 def _is_whole(root: Path, record: SetRecord) -> bool:
     has_others = all((root / name).is_file() for name in other_files(record))
-    return has_others and not any(check_bytes(root, shard) for shard in record.shards)
+    others = hashes_of_signals(record).items()
+    has_signals = has_others and all(sha256(root / name) == digest for name, digest in others)
+    return has_signals and not any(check_bytes(root, shard) for shard in record.shards)
 
 
 def _pull(config: PullConfig, place: Place, record: SetRecord, root: Path) -> Pulled:
     require_space(config.store, record.num_bytes + sum(other_files(record).values()))
     staging = config.store / FOLDER / root.name
-    make_folder(staging / record.shards[0].folder)
+    for folder in {(staging / name).parent for name in (record.shards[0].path, *other_files(record))}:
+        make_folder(folder)
     fetched = _fetch_all(place, record, staging, root)
     load_set_tokenizer(staging, record.tokenizer)
     verified = finish_set(staging, record, record.scores)
@@ -136,6 +139,10 @@ def _fetch_all(place: Place, record: SetRecord, staging: Path, root: Path) -> li
             raise IntegrityError(f"{place.url}/{shard.path}: its SHA-256 is not the one in distill.json")
 
     transfers: list[Callable[[], object]] = [partial(fetch, shard) for shard in missing]
+    for name, digest in hashes_of_signals(record).items():
+        if is_plain(root / name) and sha256(root / name) == digest:
+            link_or_copy(root / name, staging / name)
+            del others[name]
     transfers += [partial(place.fetch, name, staging / name, most_bytes) for name, most_bytes in others.items()]
     all_at_once(f"from {place.url}", transfers)
     return [*(shard.path for shard in missing), *others]

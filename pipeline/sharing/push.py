@@ -7,10 +7,11 @@ on where it was, and a new version sends only what is new.
 import hashlib
 import json
 import threading
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import PurePosixPath
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -31,7 +32,7 @@ from pipeline.logit_set.row_kinds import ROW_KINDS
 from pipeline.sharing import hub
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, open_place
-from pipeline.sharing.set_files import SetFile, all_at_once, files_of
+from pipeline.sharing.set_files import SetFile, all_at_once, files_of, hashes_of_signals, paths_of
 from pipeline.sharing.text_free import without_text
 
 JOURNAL = "distill.push.json"
@@ -95,7 +96,7 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
     missing = [name for name in files if name not in known]
     if not missing and journal is None and content == to_json(record).encode():
         return []
-    before = {shard.path for shard in old.shards} if old else set()
+    before = paths_of(old) if old else set()
     obsolete = (before | set(journal.obsolete if journal else ())) - files.keys()
     lock = threading.Lock()
 
@@ -113,7 +114,7 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
         place.remove(FILE_NAME)  # rather no set for a while than one that is half old, half new
     all_at_once(f"to {place.url}", [partial(send, name) for name in missing])
     place.write(FILE_NAME, to_json(record).encode())
-    for name in sorted(obsolete & place.sizes(record.shards[0].folder).keys()):
+    for name in sorted(obsolete & _sizes(place, obsolete).keys()):
         place.remove(name)
     place.remove(JOURNAL)
     return missing
@@ -159,10 +160,19 @@ def _other_set(place: Place, content: bytes, record: SetRecord, replace: bool) -
 def _known(place: Place, old: SetRecord | None, journal: Journal | None, files: dict[str, SetFile]) -> FileHashes:
     """The files that are at the destination as they should be, by what the record or the journal there says."""
     hashes: FileHashes = {shard.path: shard.sha256 or "" for shard in old.shards} if old else {}
+    hashes |= hashes_of_signals(old) if old else {}
     hashes |= journal.arrived if journal else {}
-    sizes = place.sizes("") | place.sizes(Path(list(files)[-1]).parent.name)
+    sizes = _sizes(place, files)
     same = {name for name, file in files.items() if sizes.get(name) == file.num_bytes}
     for name in same - hashes.keys():
         content = place.read(name, files[name].num_bytes) if files[name].num_bytes < SMALL_BYTES else None
         hashes[name] = hashlib.sha256(content or b"").hexdigest()
     return {name: files[name].sha256 for name in same if hashes[name] == files[name].sha256}
+
+
+def _sizes(place: Place, names: Iterable[str]) -> dict[str, int]:
+    """The bytes of the files at the destination in the folders that some paths name."""
+    folders = {str(PurePosixPath(name).parent) for name in names}
+    return {
+        name: size for folder in sorted(folders) for name, size in place.sizes("" if folder == "." else folder).items()
+    }

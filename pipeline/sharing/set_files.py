@@ -33,6 +33,16 @@ def other_files(record: SetRecord) -> dict[str, int]:
     return files
 
 
+def paths_of(record: SetRecord) -> set[str]:
+    """The paths of a set's shards and of what its signals have besides them."""
+    return {shard.path for shard in record.shards} | hashes_of_signals(record).keys()
+
+
+def hashes_of_signals(record: SetRecord) -> dict[str, str]:
+    """The SHA-256 of the files that signals have beside the shards, as far as the record tells."""
+    return {name: digest for signal in record.signals.stored for name, digest in signal.hashes().items()}
+
+
 def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
     """Every file of a set but its ``distill.json``, by its path inside the set.
 

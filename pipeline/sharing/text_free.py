@@ -1,6 +1,7 @@
 """Sets without text: logits under the hash of their text, for receivers who have the text themselves.
 
 Token ids are left out with the text, as the tokenizer turns them back into it, and so is the sample of augmented rows.
+Token vectors stay, as the vocabulary is no secret, but not how often the rows use each token.
 A hash confirms a guess: who can guess a text can see that it is in the set.
 """
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import ConfigError
 from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, staged
 from pipeline.logit_set.row_kinds import ROW_KINDS
+from pipeline.logit_set.token_vectors import take_over_token_vectors
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_shard
 from pipeline.text.tokenizer import read_tokenizer_json
 
@@ -39,7 +41,8 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
             names = blind.arrow_schema().names
             table = pq.read_table(root / old.path, columns=names, partitioning=None).replace_schema_metadata(None)
             write_shard(copy, blind, new, table)
-        yield copy, finish_set(copy, complete_set(copy, blind), record.scores)
+        finished = finish_set(copy, complete_set(copy, blind), record.scores)
+        yield copy, take_over_token_vectors(root, record, copy, finished)
 
 
 def _staged(record: SetRecord) -> SetRecord:

@@ -55,7 +55,8 @@ def _column(table: pa.Table, place: str, accepted: Sequence[str], problems: list
     return table.column(name).combine_chunks()
 
 
-def _text(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], warnings: list[str]) -> pa.Array:
+def text_column(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str]) -> pa.Array:
+    """A column of a table as text, of strings; what is wrong with it is added to the problems."""
     column = _column(table, place, accepted, problems)
     if column is None:
         return pa.nulls(table.num_rows, pa.string())
@@ -69,13 +70,18 @@ def _text(table: pa.Table, place: str, accepted: Sequence[str], problems: list[s
         return pa.nulls(table.num_rows, pa.string())
     column = column.cast(pa.string())
     if column.null_count:
-        problems.append(f"{place}: {accepted[0]!r} is null in {_rows(pc.is_null(column))}")
+        problems.append(f"{place}: {accepted[0]!r} is null in {row_numbers(pc.is_null(column))}")
+    return column
+
+
+def _text(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], warnings: list[str]) -> pa.Array:
+    column = text_column(table, place, accepted, problems)
     empty = pc.equal(pc.utf8_trim_whitespace(column), "").fill_null(False)
     if pc.any(empty).as_py():
-        warnings.append(f"{place}: {accepted[0]!r} is empty in {_rows(empty)}")
+        warnings.append(f"{place}: {accepted[0]!r} is empty in {row_numbers(empty)}")
     broken = pc.match_substring(column, "\ufffd").fill_null(False)
     if pc.any(broken).as_py():
-        warnings.append(f"{place}: {accepted[0]!r} holds U+FFFD, a sign of a wrong encoding, in {_rows(broken)}")
+        warnings.append(f"{place}: {accepted[0]!r} holds U+FFFD, a sign of a wrong encoding, in {row_numbers(broken)}")
     return column
 
 
@@ -87,13 +93,13 @@ def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
     if pa.types.is_floating(raw.type):
         nan = pc.is_nan(raw).fill_null(False)
         if pc.any(nan).as_py():
-            problems.append(f"{place}: label is NaN in {_rows(nan)}")
+            problems.append(f"{place}: label is NaN in {row_numbers(nan)}")
             return pa.nulls(len(raw), pa.int32())
     distinct = raw.unique().to_pylist()
     wrong = [value for value in distinct if value not in numbers or isinstance(value, bool)]
     numbered_labels = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
     for value in wrong[:MAX_EXAMPLES]:
-        rows = _rows(pc.equal(raw, pa.scalar(value, raw.type)).fill_null(False))
+        rows = row_numbers(pc.equal(raw, pa.scalar(value, raw.type)).fill_null(False))
         reason = f"is neither a name nor a number of the task's labels ({numbered_labels})"
         problems.append(f"{place}: label {_as_written(value)} in {rows} {reason}")
     if wrong:
@@ -130,7 +136,7 @@ def _scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
     wrong = pc.invert(pc.and_(pc.greater_equal(scores, low), pc.less_equal(scores, high))).fill_null(False)
     if pc.any(wrong).as_py():
         values = pc.filter(scores, wrong).to_pylist()[:MAX_EXAMPLES]
-        problems.append(f"{place}: score {values} outside [{low:g}, {high:g}] in {_rows(wrong)}")
+        problems.append(f"{place}: score {values} outside [{low:g}, {high:g}] in {row_numbers(wrong)}")
     return scores
 
 
@@ -142,7 +148,8 @@ def _check_count(task: Task, split: str, place: str, rows: int, problems: list[s
         warnings.append(f"{place}: {rows:,} rows where the whole split {split!r} has {expected:,}")
 
 
-def _rows(mask: pa.Array) -> str:
+def row_numbers(mask: pa.Array) -> str:
+    """Which rows of a boolean column are true, in words; of many the first."""
     numbers = pc.indices_nonzero(mask).to_pylist()
     shown = ", ".join(str(n) for n in numbers[:MAX_EXAMPLES])
     more = f", … ({len(numbers):,} rows)" if len(numbers) > MAX_EXAMPLES else ""

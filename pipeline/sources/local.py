@@ -84,6 +84,21 @@ def read(path: Path, headerless_tsv_columns: tuple[str, ...] = ()) -> pa.Table:
         raise DataError(f"{path}: not a readable {path.suffix[1:]} file: {str(error).splitlines()[0]}") from error
 
 
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, without their ends.
+
+    Raises:
+        DataError: if it cannot be read, or is not UTF-8 (with the line).
+    """
+    try:
+        lines = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: {_bad_line(path)}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    return lines[:-1] if lines[-1] == "" else lines
+
+
 def _read_delimited(path: Path, parse: pc.ParseOptions, headerless_columns: tuple[str, ...]) -> pa.Table:
     with path.open(encoding="utf-8-sig") as stream:
         first = stream.readline()

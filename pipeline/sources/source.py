@@ -11,7 +11,7 @@ from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sources import hub, local
 from pipeline.sources.checks import check_split
-from pipeline.tasks.task import Task
+from pipeline.tasks.task import TRAIN, Task
 
 ROWS_AT_ONCE = 8192
 HASHED_COLUMNS = ["sentence1", "sentence2", "label", "score"]
@@ -26,11 +26,18 @@ class Source:
         splits: a table per split with the columns source_row (int64), sentence1, sentence2 (string), label (int32)
             and score (float32); label and score are null where there is no gold.
         warnings: what is unusual about them, one sentence each.
+        unlabelled: how many rows at the end of ``train`` are not the task's, but were added without gold.
     """
 
     description: str
     splits: dict[str, pa.Table]
     warnings: list[str] = field(default_factory=list)
+    unlabelled: int = 0
+
+    def own(self, split: str) -> pa.Table:
+        """The task's own rows of a split."""
+        rows = self.splits[split]
+        return rows.slice(0, rows.num_rows - self.unlabelled) if split == TRAIN else rows
 
 
 def load_source(task: Task, data: Path | None = None, splits: tuple[str, ...] = ()) -> Source:

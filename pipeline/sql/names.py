@@ -14,3 +14,8 @@ def words_view_name(set_name: str) -> str:
 def variants_view_name(set_name: str) -> str:
     """The SQL name of the view of a set's augmented rows, each beside the row it was made from."""
     return f"{view_name(set_name)}_variants"
+
+
+def token_vectors_view_name(set_name: str) -> str:
+    """The SQL name of the view of a set's token vectors."""
+    return f"{view_name(set_name)}_token_vectors"

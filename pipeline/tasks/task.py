@@ -14,6 +14,7 @@ ClassMetric = Literal["accuracy", "f1", "matthews_correlation"]
 ScoreMetric = Literal["pearson", "spearmanr"]
 Metric = Literal[ClassMetric, ScoreMetric]  # `pipeline.tasks.metrics` works them out
 SPLIT_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
+TRAIN = "train"  # the split that students learn from, and that rows are added to
 MAX_BINS = 10_000
 Objective = Literal["classification", "regression"]
 MethodName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]  # of augmentation; the teacher knows which
@@ -127,7 +128,7 @@ class Task(Manifest):
     @property
     def dev_splits(self) -> tuple[str, ...]:
         """Every split but ``train``; the first one decides which weights are best."""
-        return tuple(name for name in self.splits if name != "train")
+        return tuple(name for name in self.splits if name != TRAIN)
 
 
 def task_names() -> list[str]:

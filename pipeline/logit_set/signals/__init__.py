@@ -1,4 +1,4 @@
-"""What a teacher says about rows: a file per signal, and the record's field for each."""
+"""What a teacher says about rows and vocabulary: a file per signal, and the record's field for each."""
 
 from pathlib import Path
 from typing import Self
@@ -7,6 +7,8 @@ from pipeline.logit_set.record_parts import Part
 from pipeline.logit_set.signals.logits import Logits
 from pipeline.logit_set.signals.mlm import Mlm
 from pipeline.logit_set.signals.signal import Signal
+from pipeline.logit_set.signals.token_vectors import TokenVectors
+from pipeline.logit_set.signals.vectors import Vectors
 
 
 class Signals(Part):
@@ -14,15 +16,21 @@ class Signals(Part):
 
     logits: Logits | None = None
     mlm: Mlm | None = None
+    token_vectors: TokenVectors | None = None
+    vectors: Vectors | None = None
 
     @property
     def stored(self) -> tuple[Signal, ...]:
         """Those that the set has."""
         return tuple(signal for name in type(self).model_fields if (signal := getattr(self, name)) is not None)
 
+    def of_rows(self) -> Self:
+        """Those about rows."""
+        return type(self)(**{name: signal for name, signal in self if signal is not None and signal.is_of_rows})
+
     def measured(self, root: Path) -> Self:
         """Those of a set in ``root`` once it is complete."""
         return type(self)(**{name: signal.measured(root) for name, signal in self if signal is not None})
 
 
-__all__ = ["Logits", "Mlm", "Signal", "Signals"]
+__all__ = ["Logits", "Mlm", "Signal", "Signals", "TokenVectors", "Vectors"]

@@ -53,6 +53,10 @@ class Mlm(Signal):
         """The decoder, if the codec needs one."""
         return {DECODER_FILE: self.codec.decoder_bytes + HEADER_BYTES} if self.codec.needs_decoder else {}
 
+    def hashes(self) -> dict[str, str]:
+        """See `Signal`."""
+        return {DECODER_FILE: self.decoder_sha256} if self.decoder_sha256 else {}
+
     def check_files(self, root: Path) -> None:
         """See `Signal`."""
         self.read_decoder(root)

@@ -10,40 +10,54 @@ from pipeline.logit_set.record_parts import Part, RowsName
 
 
 class Signal(Part):
-    """Something a teacher says about rows, and how it is stored, as a set's record says it.
+    """Something a teacher says about rows, or about its vocabulary, and how it is stored, as a set's record says it.
 
     Attributes:
-        rows: the kind of rows that it is about.
+        rows: the kind of rows that it is about, or that a set with it has.
         title: what a set with it holds.
         task_category: what the hub calls a model that says it.
+        is_of_rows: whether it is about rows; what is about the vocabulary comes last, and a set may get it later.
     """
 
     rows: ClassVar[RowsName]
     title: ClassVar[str]
     task_category: ClassVar[str]
+    is_of_rows: ClassVar[bool] = True
 
     @abstractmethod
     def __str__(self) -> str:
         """Its settings in a few words."""
 
-    @abstractmethod
     def columns(self) -> list[pa.Field]:
-        """Its columns, after those of the rows."""
+        """Its columns in the files of the rows, after those of the rows."""
+        return []
 
-    @abstractmethod
     def card_lines(self) -> str:
-        """Its columns, as rows of the card's table."""
+        """These columns, as rows of the card's table."""
+        return ""
+
+    def card_section(self) -> str:
+        """What the card says of it besides."""
+        return ""
+
+    def configs(self) -> list[dict[str, Any]]:
+        """What `datasets.load_dataset` can read of it besides the rows, as the card's front matter says it."""
+        return []
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What a page about the set tells of it, by name."""
 
-    @abstractmethod
     def problem(self, rows: pa.Table) -> str | None:
         """What is wrong with what is said about some rows; None if nothing is."""
+        return None
 
     def files(self) -> dict[str, int]:
         """Its files beside the shards, with the most bytes that each may have."""
+        return {}
+
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of those of its files that the record tells."""
         return {}
 
     def check_files(self, root: Path) -> None:

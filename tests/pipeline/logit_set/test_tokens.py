@@ -336,7 +336,9 @@ def test_draws_at_another_temperature_are_for_that_alone(tmp_path: Path) -> None
 
 
 def test_a_set_of_the_other_kind_is_refused_with_advice(sampled: TokenSet, opinion_set: LogitSet) -> None:
-    with pytest.raises(ConfigError, match=r"opinion: holds logits of a task; it is for `distill train-student`"):
+    with pytest.raises(
+        ConfigError, match=r"opinion: holds logits of a task; for this a set of `distill teacher-dump --signal mlm`"
+    ):
         open_tokens(opinion_set.root)
     with pytest.raises(
         ConfigError,

@@ -1,0 +1,71 @@
+"""Reading a set of sentences: checked, a row group at a time. Shapes: R rows, H width of a vector."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+
+from pipeline.arrays import Floats
+from pipeline.logit_set.group_reader import GroupedSet
+from pipeline.logit_set.reader import usable_record
+from pipeline.logit_set.record import Scores
+from pipeline.logit_set.signals import Vectors
+from pipeline.logit_set.tokens import read_statistics
+from pipeline.logit_set.vector_basis import Basis
+from pipeline.logit_set.verify_sentences import group_problem
+
+
+@dataclass(frozen=True)
+class SentenceSet(GroupedSet):
+    """An opened set of sentences with their vectors."""
+
+    group_problem: ClassVar = group_problem
+
+    @property
+    def vectors(self) -> Vectors:
+        """How the vectors are stored."""
+        signal = self.record.signals.vectors
+        assert signal is not None, "a set of sentences has vectors"
+        return signal
+
+    @cached_property
+    def basis(self) -> Basis | None:
+        """The basis, where the codec needs one.
+
+        Raises:
+            IntegrityError: if the file is missing or was changed.
+        """
+        return self.vectors.read_basis(self.root)
+
+    def decode(self, rows: pa.Table) -> Floats:
+        """The vectors of some rows, [R, H] of float32."""
+        return self.vectors.codec.decode(rows, self.basis)
+
+    def scores(self) -> Scores:
+        """Per split, from the footers: sentences, tokens, what share of the vectors' squares is lost, and bytes."""
+        scores: Scores = {}
+        for split in self.record.splits:
+            paths = [self.root / shard.path for shard in self.shards(split)]
+            sums = [read_statistics(path) for path in paths]
+            total = {name: sum(part[name] for part in sums) for name in sums[0]}
+            if total["sentences"]:
+                scores[split] = {
+                    "sentences": total["sentences"],
+                    "tokens": total["tokens"],
+                    "squared_error": total["errors"] / max(total["squares"], 1e-12),
+                    "bytes_per_sentence": sum(path.stat().st_size for path in paths) / total["sentences"],
+                }
+        return scores
+
+
+def open_sentences(path: Path, allow_unverified: bool = False) -> SentenceSet:
+    """Opens a set of sentences for use.
+
+    Raises:
+        ConfigError: if it is of another kind.
+        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
+    """
+    advice = "for this a set of `distill teacher-dump --signal vectors` is needed"
+    return SentenceSet(path, usable_record(path, allow_unverified, "sentences", advice))
