@@ -15,17 +15,18 @@ from pipeline.config import (
     refuse_flags,
 )
 from pipeline.errors import ConfigError
-from pipeline.logit_set.config import CodecFlags
-from pipeline.logit_set.record_parts import SET_NAME
-from pipeline.tasks.task import Objective
-from teacher.augment.config import TRAIN, AugmentConfig
+from pipeline.logit_set.config import CodecFlags, VectorFlags
+from pipeline.logit_set.record_parts import SET_NAME, UNLABELLED
+from pipeline.tasks.task import TRAIN, Objective
+from teacher.augment.config import AugmentConfig
 from teacher.augment.flags import AugmentFlags
 from teacher.augment.methods import KnownMethod, check_flags, flags_of_others
 from teacher.inference.config import ForwardFlags, ModelFlags
+from teacher.unlabelled.flags import UnlabelledFlags
 
 Packing = Literal["sentences", "blocks"]
 MaskingKind = Literal["uniform", "frequency"]
-SignalName = Literal["logits", "mlm"]
+SignalName = Literal["logits", "mlm", "vectors"]
 OBJECTIVE = "--objective mlm and --corpus go together: masked language modelling is for a corpus"
 SIGNAL = "--signal mlm and --corpus go together; --signal logits is for a task"
 
@@ -75,6 +76,9 @@ class FinetuneTask(FinetuneFlags):
 
     task: str | None = Field(None, description="Task to train for; see `distill tasks`.")
     num_train_epochs: int = Field(3, ge=1, description="Passes over the training split.")
+    held_out: float | None = Field(
+        None, gt=0, lt=1, description="Share of the training rows held out to choose the best epoch. (default: by dev)"
+    )
 
     def check(self) -> None:
         """Raises ConfigError for the objective of a corpus."""
@@ -93,7 +97,7 @@ class FinetuneCorpus(CorpusFlags, FinetuneFlags):
             raise ConfigError(OBJECTIVE)
 
 
-class DumpFlags(OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, JsonFlags):
+class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, JsonFlags):
     """Flags of ``distill teacher-dump``, of a task or a corpus."""
 
     helps: ClassVar = {
@@ -101,10 +105,16 @@ class DumpFlags(OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, J
         "data": "Folder or file with its rows or its text. (default: DISTILL_DATA, then the hub)",
         "model_name_or_path": "Teacher: a hub id or a folder. (default: the task's or the corpus's)",
         "precision": "Arithmetic of the forward pass; logits are stored in fp32.",
-        "seed": "Seed of masking, draws and variants.",
+        "seed": "Seed of masking, draws, variants and unlabelled rows.",
     }
-    signal: SignalName | None = Field(None, description="What to write: logits for a task, mlm for a corpus.")
-    name: str | None = Field(None, pattern=SET_NAME, description="Name of the set. (default: the task's)")
+    signal: SignalName | None = Field(
+        None, description="What to write: logits for a task, mlm for a corpus, vectors of sentences for either."
+    )
+    name: str | None = Field(
+        None,
+        pattern=SET_NAME,
+        description="Name of the set. (default: the task's or the corpus's, with -vectors for them)",
+    )
     max_tokens_per_batch: int | None = Field(
         None, ge=1, description="Padded tokens per forward pass. (default: 2048 on CPU, 32768 on GPU)"
     )
@@ -117,9 +127,20 @@ class DumpFlags(OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, J
         """Raises ConfigError for flags that do not go together."""
         if self.shard_index >= self.num_shards:
             raise ConfigError(f"--shard-index: {self.shard_index} is not below --num-shards {self.num_shards}")
+        if self.signal != "vectors":
+            refuse_flags(self, VectorFlags.model_fields, "is for --signal vectors")
+        elif self.vector_codec != "pca":
+            refuse_flags(self, {"pca_dims"}, "is for --vector-codec pca")
 
 
-class DumpTask(AugmentFlags, DumpFlags):
+OF_LOGITS = {
+    *("teacher_labels", "extend", "token_vectors", "augment", "variants", "seed"),
+    *AugmentFlags.model_fields,
+    *UnlabelledFlags.model_fields,
+}
+
+
+class DumpTask(UnlabelledFlags, AugmentFlags, DumpFlags):
     """Flags of ``distill teacher-dump --task``."""
 
     task: str | None = Field(None, description="Task to dump; see `distill tasks`.")
@@ -129,6 +150,9 @@ class DumpTask(AugmentFlags, DumpFlags):
     splits: str | None = Field(None, description="Splits to dump, with commas. (default: all of the task's)")
     extend: str | None = Field(
         None, description="A set of the same teacher: take its files and answers over, ask only what is new."
+    )
+    token_vectors: bool = Field(
+        True, description="Store what the teacher says of each vocabulary entry, too; a student can start from it."
     )
     augment: KnownMethod | None = Field(
         None, description="Add variants of the training rows: those of `distill augment`, made if they are missing."
@@ -152,8 +176,16 @@ class DumpTask(AugmentFlags, DumpFlags):
         super().check()
         if self.signal == "mlm":
             raise ConfigError(SIGNAL)
-        if self.augment is None:
-            refuse_flags(self, {"seed"}, "is for a corpus, not for a task")
+        if self.signal == "vectors":
+            refuse_flags(self, OF_LOGITS, "is for --signal logits")
+            return
+        if self.augment is None and self.unlabelled is None:
+            refuse_flags(self, {"seed"}, "is for a corpus, or for rows that are added to a task's")
+        if self.unlabelled is None:
+            reason = "is for unlabelled rows; give --unlabelled PATH, too"
+            refuse_flags(self, UnlabelledFlags.model_fields.keys(), reason)
+        elif self.split_names:
+            raise ConfigError(f"--splits: --unlabelled adds to {TRAIN!r} what is no copy of other splits; it needs all")
         check_flags(self, self.augment)
         if self.augment is None:
             refuse_flags(self, {"variants"}, "is for augmentation; give --augment METHOD, too")
@@ -172,8 +204,11 @@ class DumpTask(AugmentFlags, DumpFlags):
         return AugmentConfig(**values | {"method": self.augment, "name": self.variants})
 
     def set_name(self, task: str) -> str:
-        """The name of the set: as given, or that of its variants or its task."""
-        return self.name or self.variants or (f"{task}-{self.augment}" if self.augment else task)
+        """The name of the set: as given, or that of its variants or its task, and of what is added."""
+        if self.signal == "vectors":
+            return self.name or f"{task}-vectors"
+        base = self.variants or (f"{task}-{self.augment}" if self.augment else task)
+        return self.name or (f"{base}-{UNLABELLED}" if self.unlabelled else base)
 
 
 class DumpCorpus(MaskedCorpusFlags, CodecFlags, DumpFlags):
@@ -184,10 +219,16 @@ class DumpCorpus(MaskedCorpusFlags, CodecFlags, DumpFlags):
         super().check()
         if self.signal == "logits":
             raise ConfigError(SIGNAL)
+        if self.signal != "vectors":
+            return
+        of_masks = {"masking", "mlm_probability", "num_copies", "seed", *CodecFlags.model_fields}
+        refuse_flags(self, of_masks, "is for --signal mlm")
+        if self.packing != "sentences":
+            raise ConfigError("--packing blocks: a vector is one of a sentence; use --packing sentences")
 
     def set_name(self, corpus: str) -> str:
         """The name of the set: as given, or that of its corpus."""
-        return self.name or corpus
+        return self.name or (f"{corpus}-vectors" if self.signal == "vectors" else corpus)
 
 
 class BudgetConfig(MaskedCorpusFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, JsonFlags):

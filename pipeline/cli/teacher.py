@@ -7,7 +7,7 @@ import typer
 
 from pipeline import console
 from pipeline.cli.options import command_line, needs_teacher_libraries, takes
-from pipeline.cli.tokens import print_tokens
+from pipeline.cli.tokens import print_sums
 from pipeline.logit_set.record_parts import AugmentationRecord
 from teacher.augment.config import AugmentConfig
 from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
@@ -61,10 +61,12 @@ def augment(config: AugmentConfig) -> None:
 
 @takes(DumpTask, DumpCorpus, by=KIND)
 def teacher_dump(config: DumpTask | DumpCorpus) -> None:
-    """Write what a teacher says about a task, or a masked language model about a corpus, as a logit set."""
+    """Write what a teacher says about a task or a corpus, as a logit set."""
     config.check()
     needs_teacher_libraries()
-    if isinstance(config, DumpCorpus):
+    if config.signal == "vectors":
+        _dump_vectors(config)
+    elif isinstance(config, DumpCorpus):
         _dump_corpus(config)
     else:
         _dump_task(config)
@@ -93,6 +95,8 @@ def _dump_task(config: DumpTask) -> None:
         rows.append([split, record.rows_of(split), len(record.shards_of(split)), scores])
     if record.augmentation:
         _print_augmentation(record.augmentation)
+    if record.unlabelled:
+        console.print_pairs("unlabelled rows", record.unlabelled.lines())
     root = config.store / record.name
     title = f"{root}: {record.state}, {console.size(record.num_bytes)}"
     console.print_table(["split", "rows", "files", "teacher against gold"], rows, title=title)
@@ -108,7 +112,20 @@ def _dump_corpus(config: DumpCorpus) -> None:
 
     record = dump_mlm(config, command_line())
     if record is not None:
-        print_tokens(record, config.json_output)
+        print_sums(record, config.json_output)
+
+
+def _dump_vectors(config: DumpTask | DumpCorpus) -> None:
+    if config.plan:
+        from teacher.dump.plan_sentences import estimate_vectors
+
+        _print_plan(estimate_vectors(config), config.json_output)
+        return
+    from teacher.dump.sentences import dump_vectors
+
+    record = dump_vectors(config, command_line())
+    if record is not None:
+        print_sums(record, config.json_output)
 
 
 def _print_augmentation(record: AugmentationRecord) -> None:

@@ -14,7 +14,7 @@ def recode(config: RecodeConfig) -> None:
     """Write a set of tokens in another codec, without the teacher."""
     from pipeline.logit_set.recode import recode as recode_set
 
-    print_tokens(recode_set(config, command_line()), config.json_output)
+    print_sums(recode_set(config, command_line()), config.json_output)
 
 
 @takes(BudgetConfig)
@@ -65,12 +65,13 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
     return set_budget(control, config.positions, positions)
 
 
-def print_tokens(record: Any, json_output: bool) -> None:
-    """Prints what a set of tokens has come to."""
+def print_sums(record: Any, json_output: bool) -> None:
+    """Prints what a set of tokens or of sentences has come to."""
     if json_output:
         console.print_json(record.model_dump(mode="json"))
         return
     metrics = list(next(iter(record.scores.values()), {}))
     rows = [[split, *(scores.get(name) for name in metrics)] for split, scores in record.scores.items()]
-    title = f"{record.name}: {record.state}, {record.codec}, {console.size(record.num_bytes)}"
+    signals = " and ".join(map(str, record.signals.stored))
+    title = f"{record.name}: {record.state}, {signals}, {console.size(record.num_bytes)}"
     console.print_table(["split", *(name.replace("_", " ") for name in metrics)], rows, title=title)

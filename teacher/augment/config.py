@@ -11,8 +11,6 @@ from pipeline.tasks.task import Task
 from teacher.augment.flags import MethodFlags
 from teacher.augment.methods import METHODS, KnownMethod, check_flags, flags_of_others
 
-TRAIN = "train"  # the split whose rows are augmented
-
 
 class AugmentConfig(MethodFlags, OwnDataFlags, JsonFlags):
     """Flags of ``distill augment``."""

@@ -13,8 +13,8 @@ from pipeline import console
 from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.record_parts import AugmentationRecord, Setting
 from pipeline.sources import Source, load_source, rows_sha256
-from pipeline.tasks.task import Task, load_task
-from teacher.augment.config import TRAIN, AugmentConfig
+from pipeline.tasks.task import TRAIN, Task, load_task
+from teacher.augment.config import AugmentConfig
 from teacher.augment.distinct import keep_distinct
 from teacher.augment.flags import AugmentFlags
 from teacher.augment.folder import Folder, Variants, check_settings, open_variants, start_folder, write_part
@@ -55,7 +55,7 @@ def training_rows(source: Source) -> pa.Table:
     """
     if TRAIN not in source.splits:
         raise DataError(f"{source.description}: has no rows of the split {TRAIN!r}, and only these are augmented")
-    return source.splits[TRAIN]
+    return source.own(TRAIN)
 
 
 def variants_for(

@@ -1,4 +1,4 @@
-"""A corpus as a masked LM reads it: which documents belong to a split, cut and masked as the flags say."""
+"""A corpus as a teacher reads it: which documents belong to a split, cut and masked as the flags say."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from pipeline.text.tokenizer import vocabulary_size
 from teacher.config import CorpusFlags
 from teacher.corpus.masking import MaskingPlan, frequency_weights, uniform_weights
 from teacher.corpus.sequences import Document, Sequences, read_sequences
+from teacher.inference.loaded import LoadedTokenizer
 from teacher.inference.masked_lm import MlmTokenizer
 
 TRAIN, VALIDATION = "train", "validation"
@@ -30,7 +31,7 @@ class Text:
     config: CorpusFlags
     max_seq_length: int
 
-    def sequences(self, tokens: MlmTokenizer, split: str, start: int, stop: int) -> Iterator[Sequences]:
+    def sequences(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sequences]:
         """The sequences of a split that begin in the documents ``start`` to ``stop`` (exclusive), in batches."""
         config, special = self.config, tokens.num_special
         return read_sequences(

@@ -20,7 +20,7 @@ from pipeline.files import make_folder, require_space
 from pipeline.logit_set.examples import shard_table, text_hashes
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import Scores, SetRecord
-from pipeline.logit_set.record_parts import Shard
+from pipeline.logit_set.record_parts import Shard, UnlabelledRecord
 from pipeline.logit_set.writer import write_shard
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.metrics import score_logits
@@ -37,10 +37,12 @@ from teacher.dump.extend import answers, extended, open_old, take_over
 from teacher.dump.jobs import Job, write_set
 from teacher.dump.prefetch import prefetched, write_behind
 from teacher.dump.rows import Rows
+from teacher.dump.token_vectors import add_token_vectors
 from teacher.inference.batches import default_tokens_per_batch, teacher_logits
 from teacher.inference.classifier import Teacher, load_teacher
 from teacher.inference.label_order import check_label_order
 from teacher.inference.precision import inference_mode, keep_head_in_float32
+from teacher.unlabelled.rows import add_unlabelled, count_cut
 
 PROBE_ROWS = 256
 
@@ -55,7 +57,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     Returns:
         The record; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
     """
-    task, source = read_rows(config)
+    task, source, unlabelled = read_rows(config)
     name, revision = config.teacher_for(task)
     root, wanted = config.store / config.set_name(task.name), config.augmentation()
     make_folder(config.store)
@@ -75,7 +77,9 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
         _check_special_tokens(wanted, teacher)
         is_job = config.num_shards > 1
         variants = variants_for(wanted, task, training_rows(source), state, command, is_job)
-    planned = staged_record(config, task, source, teacher, variants, command)
+    if unlabelled is not None:
+        unlabelled = count_cut(unlabelled, source, teacher.reader, config.max_seq_length)
+    planned = staged_record(config, task, source, teacher, variants, unlabelled, command)
     if old is not None:
         planned = extended(planned, old, source, config.rows_per_shard)
 
@@ -92,17 +96,24 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
 
     scores = partial(_teacher_scores, root, metrics=task.metrics, is_stated=is_stated)
     job = Job(config.shard_index, config.num_shards)
-    return write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, job, state, started)
+    record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, job, state, started)
+    if record is None or record.state != "verified" or not config.token_vectors:
+        return record
+    with inference():
+        return add_token_vectors(root, record, teacher, old, max_tokens, "token_vectors" in config.model_fields_set)
 
 
-def read_rows(config: DumpTask) -> tuple[Task, Source]:
-    """The task and its checked rows."""
+def read_rows(config: DumpTask) -> tuple[Task, Source, UnlabelledRecord | None]:
+    """The task, its checked rows with those that are added without gold, and what is to be said of these."""
     config.check()
     task = load_task(config.task, config.manifest)
     source = load_source(task, config.data, config.split_names)
     if config.augment:
         training_rows(source)
-    return task, source
+    if config.unlabelled is None:
+        return task, source, None
+    place, pairs = config.unlabelled, config.unlabelled_pairs
+    return task, *add_unlabelled(task, source, place, config.max_unlabelled, config.seed, pairs)
 
 
 def most_variants(wanted: AugmentConfig | None, task: Task) -> int:
@@ -126,7 +137,7 @@ def _check_special_tokens(wanted: AugmentConfig, teacher: Teacher) -> None:
 def _probe(task: Task, source: Source, teacher: Teacher, max_seq_length: int, max_tokens: int, is_stated: bool) -> None:
     """Questions the teacher about rows with gold, evenly spread over the first dev split, before the real work."""
     split = next((name for name in task.dev_splits if name in source.splits), next(iter(source.splits)))
-    rows = source.splits[split]
+    rows = source.own(split)
     places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBE_ROWS, rows.num_rows)).astype(np.int64))
     sample = rows.take(pa.array(places))
     inputs = teacher.reader.tokenize(*sentences(sample), max_seq_length)

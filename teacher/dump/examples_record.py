@@ -2,15 +2,23 @@
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.logit_set.record import SetRecord, staged
-from pipeline.logit_set.record_parts import AugmentationRecord, Setting, Shard, SplitRecord, TaskRecord
+from pipeline.logit_set.record_parts import (
+    AugmentationRecord,
+    RowsName,
+    Setting,
+    Shard,
+    SplitRecord,
+    TaskRecord,
+    UnlabelledRecord,
+)
 from pipeline.logit_set.signals import Logits, Signals
 from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source, rows_sha256
-from pipeline.tasks.task import Task
-from teacher.augment.config import TRAIN
+from pipeline.tasks.task import TRAIN, Task
 from teacher.augment.folder import Variants
 from teacher.config import DumpTask
 from teacher.dump.records import LIBRARIES, teacher_record, tokenizer_record
@@ -36,38 +44,67 @@ class Amount:
 
 
 def amount(source: Source, num_variants: int = 0) -> Amount:
-    """Counts rows and characters, with at most so many variants of each row of ``train``."""
-    times = {split: 1 + num_variants if split == TRAIN else 1 for split in source.splits}
-    rows = {split: table.num_rows * times[split] for split, table in source.splits.items()}
-    texts = [
-        (split, table.column(name)) for split, table in source.splits.items() for name in ("sentence1", "sentence2")
-    ]
-    return Amount(rows, sum((pc.sum(pc.utf8_length(text)).as_py() or 0) * times[split] for split, text in texts))
+    """Counts rows and characters, with at most so many variants of each of the task's own rows of ``train``."""
+    rows = {split: table.num_rows for split, table in source.splits.items()}
+    characters = sum(map(_characters, source.splits.values()))
+    if num_variants:
+        own = source.own(TRAIN)
+        rows[TRAIN] += num_variants * own.num_rows
+        characters += num_variants * _characters(own)
+    return Amount(rows, characters)
 
 
-def all_shards(source: Source, rows_per_shard: int, multiplier: float = 1) -> tuple[Shard, ...]:
+def _characters(rows: pa.Table) -> int:
+    return sum(pc.sum(pc.utf8_length(rows.column(name))).as_py() or 0 for name in ("sentence1", "sentence2"))
+
+
+def all_shards(
+    source: Source, rows_per_shard: int, num_variants: int = 0, folder: RowsName = "examples"
+) -> tuple[Shard, ...]:
     """The shards of every split, smallest split first, so that what is wrong with a teacher shows early.
 
     Args:
         source: the rows.
         rows_per_shard: about how many rows a file is to hold.
-        multiplier: how many times as many ``train`` has with its variants.
+        num_variants: how many variants of rows of ``train`` there are beside these, in all.
+        folder: of the files.
     """
     splits = sorted(source.splits.items(), key=lambda item: item[1].num_rows)
-    sizes = {split: max(1, int(rows_per_shard / (multiplier if split == TRAIN else 1))) for split, _ in splits}
-    return tuple(shard for split, rows in splits for shard in plan_shards(split, rows.num_rows, sizes[split]))
+    sizes = {split: rows_per_shard for split, _ in splits}
+    if num_variants:
+        multiplier = 1 + num_variants / source.splits[TRAIN].num_rows
+        sizes[TRAIN] = max(1, int(rows_per_shard / multiplier))
+    return tuple(shard for split, rows in splits for shard in plan_shards(split, rows.num_rows, sizes[split], folder))
+
+
+def task_record(task: Task) -> TaskRecord:
+    """Describes a task."""
+    return TaskRecord(
+        name=task.name, version=task.version, is_pair=task.is_pair, metrics=task.metrics, licence=task.licence
+    )
+
+
+def split_records(task: Task, source: Source) -> dict[str, SplitRecord]:
+    """Describes the source rows of each split."""
+    return {
+        split: SplitRecord(rows=rows.num_rows, expected_rows=task.splits[split], rows_sha256=rows_sha256(rows))
+        for split, rows in source.splits.items()
+    }
 
 
 def staged_record(
-    config: DumpTask, task: Task, source: Source, teacher: Teacher, variants: Variants | None, command: str
+    config: DumpTask,
+    task: Task,
+    source: Source,
+    teacher: Teacher,
+    variants: Variants | None,
+    unlabelled: UnlabelledRecord | None,
+    command: str,
 ) -> SetRecord:
     """Describes the set that these settings will give; its fingerprint covers all that decides rows and logits."""
     tokenizer = tokenizer_record(teacher.tokenizer)
     speaker = teacher_record(teacher, teacher.labels)
-    splits = {
-        split: SplitRecord(rows=rows.num_rows, expected_rows=task.splits[split], rows_sha256=rows_sha256(rows))
-        for split, rows in source.splits.items()
-    }
+    splits = split_records(task, source)
     settings: dict[str, Setting] = {
         "signal": "logits",
         "task": f"{task.name} version {task.version}",
@@ -79,6 +116,7 @@ def staged_record(
         "precision": config.precision,
         **head_settings(config.precision),
         **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
+        **({f"source.unlabelled.{name}": value for name, value in unlabelled.settings.items()} if unlabelled else {}),
         **(_augment_settings(variants.record) if variants else {}),
     }
     return staged(
@@ -88,18 +126,17 @@ def staged_record(
         name=config.set_name(task.name),
         rows="examples",
         signals=Signals(logits=Logits(target=teacher.target)),
-        task=TaskRecord(
-            name=task.name, version=task.version, is_pair=task.is_pair, metrics=task.metrics, licence=task.licence
-        ),
+        task=task_record(task),
         teacher=speaker,
         tokenizer=tokenizer,
         max_seq_length=config.max_seq_length,
         precision=config.precision,
         source=source.description,
         splits=splits,
-        shards=all_shards(source, config.rows_per_shard, variants.record.multiplier if variants else 1),
+        shards=all_shards(source, config.rows_per_shard, variants.record.rows if variants else 0),
         notes=tuple(source.warnings),
         augmentation=variants.record if variants else None,
+        unlabelled=unlabelled,
     )
 
 

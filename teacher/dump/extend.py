@@ -25,6 +25,7 @@ from pipeline.sources import Source
 from pipeline.sql.gate import open_files, select, to_arrow
 from teacher.config import DumpTask
 from teacher.dump.answers import Known, TextHashes
+from teacher.dump.rows import origins, source_rows
 
 # of a text with several answers the first: which one it is must not depend on the process
 ANSWERS = """
@@ -70,7 +71,7 @@ def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: 
         raise FingerprintMismatchError(f"{old.root} cannot be extended, it was made with other settings:\n{changes}")
     shards: list[Shard] = []
     for split in dict.fromkeys(shard.split for shard in planned.shards):
-        shared = _shared_shards(old, split, source.splits[split], planned.tokenizer.sha256)
+        shared = _shared_shards(old, split, source, planned.tokenizer.sha256)
         shards += [*shared, *_new_shards(shared, split, source.splits[split].num_rows, rows_per_shard)]
     if not any(shard.version for shard in shards):
         return planned
@@ -104,22 +105,23 @@ def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
     return Known.of(table.column("text_hash").to_pylist(), logits_of(table, old.record.target.num_logits))
 
 
-def _shared_shards(old: LogitSet, split: str, rows: pa.Table, tokenizer_sha256: str) -> list[Shard]:
+def _shared_shards(old: LogitSet, split: str, source: Source, tokenizer_sha256: str) -> list[Shard]:
     """The first files of a split, as far as they hold what the new rows hold at the same places."""
     shared = []
     for shard in old.record.shards_of(split) if split in old.record.splits else []:
-        if shard.stop > rows.num_rows or not _is_same(old, shard, rows, tokenizer_sha256):
+        if shard.stop > source.splits[split].num_rows or not _is_same(old, shard, source, tokenizer_sha256):
             break
         version = shard.version or old.record.fingerprint
         shared.append(shard.unmeasured().model_copy(update={"version": version}))
     return shared
 
 
-def _is_same(old: LogitSet, shard: Shard, rows: pa.Table, tokenizer_sha256: str) -> bool:
-    stored = old.read_shard(shard, ["source_row", "text_hash", "label", "score"])
-    new = rows.slice(shard.start, shard.stop - shard.start)
+def _is_same(old: LogitSet, shard: Shard, source: Source, tokenizer_sha256: str) -> bool:
+    stored = old.read_shard(shard, ["source_row", "origin", "text_hash", "label", "score"])
+    new = source_rows(source, shard)
     return (
         np.array_equal(stored.column("source_row"), new.column("source_row"))
+        and stored.column("origin").to_pylist() == origins(source, shard).to_pylist()
         and stored.column("text_hash").to_pylist() == text_hashes(new, tokenizer_sha256)
         and stored.column("label").equals(new.column("label"))
         and stored.column("score").equals(new.column("score"))

@@ -11,6 +11,7 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.errors import DistillError
 from pipeline.sources import Source
+from pipeline.tasks.task import TRAIN
 from teacher.config import DumpTask
 from teacher.dump.calibration import classifier_seconds
 from teacher.dump.examples import most_variants, read_rows
@@ -20,6 +21,8 @@ from teacher.inference.loaded import load_config
 
 CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary
 SAMPLED_ROWS = 8192
+TOKENS_ALONE = 3  # a vocabulary entry between [CLS] and [SEP]
+BYTES_PER_VECTOR_NUMBER = 1.4  # as of the codec `hidden`
 ACTIVATION_COPIES = 16
 LIBRARIES_BYTES = 850e6
 
@@ -41,14 +44,18 @@ class Plan:
 
 def estimate(config: DumpTask) -> Plan:
     """Estimates a dump from the rows' lengths and the teacher's config, whose shape is timed on this machine."""
-    task, source = read_rows(config)
+    task, source, _ = read_rows(config)
     variants = most_variants(config.augmentation(), task)
     asked = amount(source, variants)
     num_rows = sum(asked.rows.values())
     specials = 3 if task.is_pair else 2
     tokens = int(min(asked.characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
+    disk_bytes = asked.expected_bytes
     try:
         shape = load_config(*config.teacher_for(task))
+        if config.token_vectors:
+            tokens += shape.vocab_size * TOKENS_ALONE
+            disk_bytes += int(shape.vocab_size * shape.hidden_size * BYTES_PER_VECTOR_NUMBER)
         lengths = _sampled_lengths(source, specials, config.max_seq_length)
         device = PartialState().device
         max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
@@ -59,9 +66,9 @@ def estimate(config: DumpTask) -> Plan:
         seconds, memory = None, None
     return Plan(
         rows=asked.rows,
-        shards=len(all_shards(source, config.rows_per_shard, 1 + variants)),
+        shards=len(all_shards(source, config.rows_per_shard, variants * source.own(TRAIN).num_rows if variants else 0)),
         tokens=tokens,
-        disk_bytes=asked.expected_bytes,
+        disk_bytes=disk_bytes,
         seconds=seconds,
         memory_bytes=memory,
     )

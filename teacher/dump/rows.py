@@ -1,12 +1,13 @@
-"""What the teacher is asked about: a task's rows, and the variants of those in ``train``."""
+"""What the teacher is asked about: a task's rows, variants of those in ``train``, and unlabelled rows after them."""
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
-from pipeline.logit_set.record_parts import Shard
+from pipeline.logit_set.record_parts import UNLABELLED, Shard
 from pipeline.sources import Source
-from teacher.augment.config import TRAIN
+from pipeline.tasks.task import TRAIN
 from teacher.augment.folder import Variants
 
 COLUMNS = ["source_row", "variant", "origin", "sentence1", "sentence2", "label", "score"]
@@ -15,6 +16,18 @@ COLUMNS = ["source_row", "variant", "origin", "sentence1", "sentence2", "label",
 def source_rows(source: Source, shard: Shard) -> pa.Table:
     """The source rows that a shard is about."""
     return source.splits[shard.split].slice(shard.start, shard.stop - shard.start)
+
+
+def num_own(source: Source, shard: Shard) -> int:
+    """How many of the source rows of a shard are the task's own; the others come after them, and are unlabelled."""
+    own: int = source.own(shard.split).num_rows
+    return max(0, min(shard.stop, own) - shard.start)
+
+
+def origins(source: Source, shard: Shard) -> pa.Array:
+    """The origin of each source row of a shard."""
+    own = num_own(source, shard)
+    return pa.array(np.repeat(["original", UNLABELLED], [own, shard.stop - shard.start - own]), pa.string())
 
 
 @dataclass(frozen=True)
@@ -28,7 +41,7 @@ class Rows:
         """The rows of a shard by source row and variant; variants have no gold, which is wrong for them too often."""
         rows = source_rows(self.source, shard)
         rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
-        rows = rows.append_column("origin", pa.repeat("original", rows.num_rows)).select(COLUMNS)
+        rows = rows.append_column("origin", origins(self.source, shard)).select(COLUMNS)
         if self.variants is None or shard.split != TRAIN:
             return rows
         variants = self.variants.read(shard.start, shard.stop)
@@ -42,4 +55,4 @@ class Rows:
         num_rows = shard.stop - shard.start
         if self.variants is None or shard.split != TRAIN:
             return num_rows
-        return round(num_rows * self.variants.record.multiplier)
+        return num_rows + round(num_own(self.source, shard) * (self.variants.record.multiplier - 1))

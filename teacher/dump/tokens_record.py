@@ -8,7 +8,14 @@ import numpy as np
 
 from pipeline.logit_set.codecs import AnyCodec, Codec
 from pipeline.logit_set.record import SetRecord, staged
-from pipeline.logit_set.record_parts import CorpusRecord, MaskingRecord, Setting, Shard, SplitRecord
+from pipeline.logit_set.record_parts import (
+    CorpusRecord,
+    MaskingRecord,
+    RowsName,
+    Setting,
+    Shard,
+    SplitRecord,
+)
 from pipeline.logit_set.signals import Mlm, Signals
 from pipeline.logit_set.writer import plan_shards
 from teacher.config import DumpCorpus
@@ -18,28 +25,38 @@ from teacher.dump.records import LIBRARIES, teacher_record, tokenizer_record
 from teacher.inference.masked_lm import MaskedLm, MlmTokenizer
 
 
-def all_shards(text: Text, rows_per_shard: int) -> tuple[Shard, ...]:
+def all_shards(text: Text, rows_per_shard: int, folder: RowsName = "tokens") -> tuple[Shard, ...]:
     """Ranges of documents for both splits, validation first, so that what is wrong with a teacher shows early."""
     shards = []
     for split in SPLITS:
         documents = rows_per_shard * (text.config.validation_every if split == VALIDATION else 1)
-        shards += plan_shards(split, text.documents.num_documents, documents, "tokens")
+        shards += plan_shards(split, text.documents.num_documents, documents, folder)
     return tuple(shards)
+
+
+def corpus_record(text: Text) -> CorpusRecord:
+    """Describes a corpus, and how it is cut."""
+    return CorpusRecord(
+        name=text.corpus.name,
+        version=text.corpus.version,
+        language=text.corpus.language,
+        licence=text.corpus.licence,
+        packing=text.config.packing,
+        min_seq_length=text.config.min_seq_length,
+        validation_every=text.config.validation_every,
+    )
+
+
+def how_cut() -> str:
+    """What decides where a sentence ends."""
+    return f"sentencex {version('sentencex')}"
 
 
 def staged_record(
     config: DumpCorpus, text: Text, lm: MaskedLm, plan: MaskingPlan, codec: AnyCodec, command: str
 ) -> SetRecord:
     """Describes the set that these settings will give; its fingerprint covers all that decides its content."""
-    corpus = CorpusRecord(
-        name=text.corpus.name,
-        version=text.corpus.version,
-        language=text.corpus.language,
-        licence=text.corpus.licence,
-        packing=config.packing,
-        min_seq_length=config.min_seq_length,
-        validation_every=config.validation_every,
-    )
+    corpus = corpus_record(text)
     masking = MaskingRecord(
         kind=config.masking,
         probability=config.mlm_probability,
@@ -58,7 +75,7 @@ def staged_record(
         "documents": documents.sha256,
         **{f"corpus.{name}": value for name, value in corpus.model_dump(exclude={"licence"}).items()},
         "max_seq_length": config.max_seq_length,
-        "cut": f"sentencex {version('sentencex')}" if config.packing == "sentences" else f"{config.rows_per_shard}",
+        "cut": how_cut() if config.packing == "sentences" else f"{config.rows_per_shard}",
         **{f"masking.{name}": value for name, value in masking.model_dump().items()},
         "masking.weights": hashlib.sha256(plan.weight_V.tobytes()).hexdigest(),
         "codec": str(codec),

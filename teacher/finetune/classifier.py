@@ -32,6 +32,8 @@ from teacher.inference.batches import collate, default_tokens_per_batch, teacher
 from teacher.inference.classifier import Teacher, new_classifier
 from teacher.inference.loaded import weights_sha256
 
+HELD_OUT = "held-out"  # which no manifest can call a split of its own
+
 
 @dataclass(frozen=True)
 class Split:
@@ -160,10 +162,30 @@ def finetune(config: FinetuneTask, command: str) -> RunRecord:
     run, finished = start_run(config.output_dir, settings, command, accelerator)
     if finished is not None:
         return finished
-    splits = {name: _split(teacher, rows, config.max_seq_length) for name, rows in source.splits.items()}
+    rows = source.splits if config.held_out is None else hold_out(source.splits, config.held_out)
+    splits = {name: _split(teacher, part, config.max_seq_length) for name, part in rows.items()}
     learner = ClassifierLearner(config, task, teacher, splits, accelerator)
     history = loop.train(run, learner, learner.schedule())
     return run.finish({"history": history, "best": best_of(history)})
+
+
+def hold_out(splits: dict[str, pa.Table], share: float) -> dict[str, pa.Table]:
+    """The splits with some training rows, always the same, as the first of the dev splits, which decides what is best.
+
+    Args:
+        splits: rows by split, with ``train``.
+        share: of the training rows, which becomes the split ``held-out``.
+
+    Raises:
+        DataError: if no row would be held out, or none left.
+    """
+    train = splits["train"]
+    order = np.random.default_rng(0).permutation(train.num_rows)
+    count = round(share * train.num_rows)
+    if not 0 < count < train.num_rows:
+        raise DataError(f"--held-out {share:g}: that is {count} of {train.num_rows} training rows; choose another")
+    parts = {"train": train.take(np.sort(order[count:])), HELD_OUT: train.take(np.sort(order[:count]))}
+    return parts | {name: rows for name, rows in splits.items() if name != "train"}
 
 
 def _settings(config: FinetuneTask, task: Task, source: Source, teacher: Teacher) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
@@ -18,7 +19,7 @@ from pipeline.text.tokenizer import tokenize
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.config import FinetuneTask
-from teacher.finetune.classifier import finetune
+from teacher.finetune.classifier import finetune, hold_out
 from teacher.inference.batches import teacher_logits
 from teacher.inference.classifier import load_teacher
 from teacher.inference.precision import inference_mode
@@ -80,6 +81,27 @@ def test_the_best_epoch_is_kept(learn_words: Run, word_task: MakeTask, tmp_path:
     assert values[-1] == 0 < max(values)  # what it learns is wrong on the dev split, so that the last epoch is worse
     assert record["result"]["best"]["metrics"]["validation"]["accuracy"] == max(values)
     assert accuracy(task, tmp_path) == pytest.approx(max(values))
+
+
+def test_held_out_rows_choose_the_epoch_dev_does_not(learn_words: Run, word_task: MakeTask, tmp_path: Path) -> None:
+    word_task(("ash", "birch"))
+    write_rows(tmp_path / "data" / "validation.jsonl", [{"text": WORDS[k % 2], "label": 1 - k % 2} for k in range(60)])
+    settings = {"model_name_or_path": tiny_bert(tmp_path), "learning_rate": 3e-3, "num_train_epochs": 4}
+    best = learn_words(**settings, held_out=0.25)["result"]["best"]
+    assert list(best["metrics"]) == ["held-out", "validation"]
+    assert best["metrics"]["held-out"] == {"accuracy": 1.0}
+    assert best["metrics"]["validation"] == {"accuracy": 0.0}  # which by itself would have kept another epoch
+
+
+def test_held_out_rows_are_no_training_rows() -> None:
+    splits = {"validation": pa.table({"source_row": [7]}), "train": pa.table({"source_row": range(40)})}
+    parts = {name: rows["source_row"].to_pylist() for name, rows in hold_out(splits, 0.1).items()}
+    assert list(parts) == ["train", "held-out", "validation"]
+    assert (len(parts["held-out"]), parts["validation"]) == (4, [7])
+    assert sorted(parts["train"] + parts["held-out"]) == list(range(40))
+    assert parts["held-out"] == hold_out(splits, 0.1)["held-out"]["source_row"].to_pylist()
+    with pytest.raises(DataError, match=r"--held-out 0.01: that is 0 of 40 training rows"):
+        hold_out(splits, 0.01)
 
 
 @pytest.mark.slow

@@ -1,0 +1,35 @@
+"""``teacher-dump --signal vectors --plan``: rows, shards, bytes, time and memory, before any model is loaded."""
+
+from accelerate import PartialState
+
+from pipeline.logit_set.vector_codecs import vector_codec_for
+from teacher.config import DumpCorpus, DumpTask
+from teacher.dump.calibration import classifier_seconds
+from teacher.dump.plan_examples import Plan, memory_bytes
+from teacher.dump.sentence_rows import open_rows
+from teacher.dump.sentences import SAMPLED_ROWS
+from teacher.dump.sentences_record import estimated_bytes
+from teacher.inference.batches import default_tokens_per_batch
+from teacher.inference.loaded import load_config, load_tokenizer
+
+
+def estimate_vectors(config: DumpTask | DumpCorpus) -> Plan:
+    """Estimates a dump from a sample of sentences and the teacher's config, whose shape is timed on this machine."""
+    rows = open_rows(config)
+    name, revision = config.teacher_for(rows.subject)
+    shape = load_config(name, revision)
+    tokens = load_tokenizer(name, revision, shape, config.max_seq_length)
+    codec = vector_codec_for(config, shape.hidden_size)
+    sample = rows.sample(tokens, SAMPLED_ROWS)
+    lengths = [length + tokens.num_special for length in sample.ids.lengths.tolist()]
+    device = PartialState().device
+    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
+    seconds = classifier_seconds(shape, lengths, max_tokens, device, config.precision) if lengths else 0.0
+    return Plan(
+        rows={"sentences": round(len(lengths) * sample.multiplier)},
+        shards=len(rows.shards(config.rows_per_shard)),
+        tokens=round(sum(lengths) * sample.multiplier),
+        disk_bytes=estimated_bytes(sample, codec),
+        seconds=seconds * sample.multiplier,
+        memory_bytes=memory_bytes(shape, max_tokens),
+    )

@@ -1,0 +1,172 @@
+"""The sentences that a teacher is asked about: those of a corpus's documents, or of a task's rows, each by itself."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from pipeline.arrays import Ragged, stacked
+from pipeline.logit_set.record_parts import Setting, Shard, SplitRecord
+from pipeline.logit_set.sentences import Sentences
+from pipeline.sources import Source, load_source, sentences
+from pipeline.tasks.corpus import Corpus
+from pipeline.tasks.task import Task, load_task
+from teacher.config import DumpCorpus, DumpTask
+from teacher.corpus.text import SPLITS, TRAIN, Text, open_text
+from teacher.dump import examples_record, tokens_record
+from teacher.inference.loaded import LoadedTokenizer
+
+SAMPLED_DOCUMENTS = 8  # that lie together
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some sentences, and how many times as many there are in all."""
+
+    ids: Ragged
+    multiplier: float
+
+
+class SentenceRows(Protocol):
+    """Where sentences come from."""
+
+    @property
+    def subject(self) -> Task | Corpus:
+        """The task or the corpus."""
+
+    def parts(self) -> dict[str, Any]:
+        """The fields of a record about them."""
+
+    def settings(self) -> dict[str, Setting]:
+        """All that decides them, but the tokenizer and the longest input."""
+
+    def shards(self, rows_per_shard: int) -> tuple[Shard, ...]:
+        """The files that they are to be written to."""
+
+    def read(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sentences]:
+        """The sentences of a split's source rows ``start`` to ``stop`` (exclusive), in batches."""
+
+    def sample(self, tokens: LoadedTokenizer, num_rows: int) -> Sample:
+        """Sentences of about so many source rows, spread evenly over those that students are trained on."""
+
+
+@dataclass(frozen=True)
+class CorpusSentences:
+    """The sentences of a corpus's documents."""
+
+    text: Text
+
+    @property
+    def subject(self) -> Corpus:
+        """See `SentenceRows`."""
+        return self.text.corpus
+
+    def parts(self) -> dict[str, Any]:
+        """See `SentenceRows`."""
+        documents = self.text.documents
+        described = SplitRecord(rows=documents.num_documents, rows_sha256=documents.sha256)
+        return {
+            "corpus": tokens_record.corpus_record(self.text),
+            "source": documents.description,
+            "splits": dict.fromkeys(SPLITS, described),
+        }
+
+    def settings(self) -> dict[str, Setting]:
+        """See `SentenceRows`."""
+        corpus = tokens_record.corpus_record(self.text).model_dump(exclude={"licence"})
+        return {
+            "documents": self.text.documents.sha256,
+            **{f"corpus.{name}": value for name, value in corpus.items()},
+            "cut": tokens_record.how_cut(),
+        }
+
+    def shards(self, rows_per_shard: int) -> tuple[Shard, ...]:
+        """See `SentenceRows`."""
+        return tokens_record.all_shards(self.text, rows_per_shard, "sentences")
+
+    def read(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sentences]:
+        """See `SentenceRows`."""
+        for cut in self.text.sequences(tokens, split, start, stop):
+            yield Sentences(cut.source_row_N, cut.piece_N, cut.ids)
+
+    def sample(self, tokens: LoadedTokenizer, num_rows: int) -> Sample:
+        """See `SentenceRows`."""
+        total, every = self.text.documents.num_documents, self.text.config.validation_every
+        num_blocks = -(-min(total, num_rows) // SAMPLED_DOCUMENTS)
+        starts = np.unique(np.linspace(0, max(0, total - SAMPLED_DOCUMENTS), num_blocks).astype(int)).tolist()
+        stops = [min(start + SAMPLED_DOCUMENTS, total) for start in starts]
+        ids = [
+            part.ids
+            for start, stop in zip(starts, stops, strict=True)
+            for part in self.read(tokens, TRAIN, start, stop)
+        ]
+        looked_at = sum(stops) - sum(starts)
+        return Sample(stacked([Ragged.of([]), *ids]), total / looked_at * every / (every - 1))
+
+
+@dataclass(frozen=True)
+class TaskSentences:
+    """The sentences of a task's rows, of a pair both."""
+
+    task: Task
+    source: Source
+    max_seq_length: int
+
+    @property
+    def subject(self) -> Task:
+        """See `SentenceRows`."""
+        return self.task
+
+    def parts(self) -> dict[str, Any]:
+        """See `SentenceRows`."""
+        return {
+            "task": examples_record.task_record(self.task),
+            "source": self.source.description,
+            "splits": examples_record.split_records(self.task, self.source),
+            "notes": tuple(self.source.warnings),
+        }
+
+    def settings(self) -> dict[str, Setting]:
+        """See `SentenceRows`."""
+        splits = examples_record.split_records(self.task, self.source)
+        return {
+            "task": f"{self.task.name} version {self.task.version}",
+            **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
+        }
+
+    def shards(self, rows_per_shard: int) -> tuple[Shard, ...]:
+        """See `SentenceRows`."""
+        return examples_record.all_shards(self.source, rows_per_shard, folder="sentences")
+
+    def read(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sentences]:
+        """See `SentenceRows`."""
+        rows = self.source.splits[split].slice(start, stop - start)
+        texts = [part for part in sentences(rows) if part is not None]
+        read = stacked([tokens.reader.read(part, None, self.max_seq_length)[0] for part in texts])
+        row_N = np.repeat(np.arange(rows.num_rows), len(texts))
+        piece_N = np.tile(np.arange(len(texts)), rows.num_rows)
+        source_row_N = rows.column("source_row").to_numpy()[row_N]
+        yield Sentences(source_row_N, piece_N, read.take(row_N + piece_N * rows.num_rows))
+
+    def sample(self, tokens: LoadedTokenizer, num_rows: int) -> Sample:
+        """See `SentenceRows`."""
+        sizes = {split: rows.num_rows for split, rows in self.source.splits.items()}
+        split = TRAIN if TRAIN in sizes else max(sizes, key=sizes.__getitem__)
+        places = np.unique(np.linspace(0, sizes[split] - 1, min(sizes[split], num_rows)).astype(int)).tolist()
+        ids = [part.ids for place in places for part in self.read(tokens, split, place, place + 1)]
+        return Sample(stacked(ids), sum(sizes.values()) / len(places))
+
+
+def open_rows(config: DumpTask | DumpCorpus) -> SentenceRows:
+    """The sentences that the flags name.
+
+    Raises:
+        ConfigError: if there is no such task or corpus.
+        DataError: if its rows or its text cannot be found or read.
+    """
+    config.check()
+    if isinstance(config, DumpCorpus):
+        return CorpusSentences(open_text(config, config.max_seq_length))
+    task = load_task(config.task, config.manifest)
+    return TaskSentences(task, load_source(task, config.data, config.split_names), config.max_seq_length)

@@ -1,0 +1,147 @@
+"""Stage one on sentences: an encoder's vector of each, written as a set of sentences.
+
+Shapes: N sentences, H hidden size.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from accelerate import PartialState
+
+from pipeline import console
+from pipeline.errors import DataError
+from pipeline.files import make_folder, require_space, write_atomically
+from pipeline.logit_set.record import Scores, SetRecord
+from pipeline.logit_set.record_parts import Shard
+from pipeline.logit_set.sentence_reader import SentenceSet
+from pipeline.logit_set.sentences import (
+    SENTENCES_PER_GROUP,
+    Statistics,
+    add_statistics,
+    no_vector_statistics,
+    sentences_table,
+)
+from pipeline.logit_set.vector_basis import BASIS_FILE, Basis, fit_basis, read_basis
+from pipeline.logit_set.vector_codecs import AnyVectorCodec, vector_codec_for
+from pipeline.logit_set.writer import write_sentences_shard
+from teacher.config import DumpCorpus, DumpTask
+from teacher.dump.jobs import Job, write_set
+from teacher.dump.prefetch import prefetched
+from teacher.dump.sentence_rows import Sample, SentenceRows, open_rows
+from teacher.dump.sentences_record import estimated_bytes, staged_record
+from teacher.inference.batches import default_tokens_per_batch
+from teacher.inference.encoder import SentenceEncoder, load_encoder, sentence_vectors
+from teacher.inference.precision import inference_mode
+
+SAMPLED_ROWS = 512  # source rows, for the size of the whole
+BASIS_ROWS = 4096  # at most so many sentences, for the basis
+
+
+def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | None:
+    """Writes the set of sentences that ``config`` describes, or goes on with it.
+
+    Args:
+        config: the command's settings, with ``signal`` vectors.
+        command: the command line, for the record.
+
+    Returns:
+        The record; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
+
+    Raises:
+        ConfigError: for flags that do not fit.
+        DataError: if there is no sentence.
+        TeacherError: if the teacher is no encoder, or says NaN.
+    """
+    rows = open_rows(config)
+    root = config.store / config.set_name(rows.subject.name)
+    make_folder(config.store)
+    state = PartialState()
+    name, revision = config.teacher_for(rows.subject)
+    encoder = load_encoder(name, revision, config.max_seq_length, config.pooling)
+    encoder.model.to(state.device)
+    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
+    codec = vector_codec_for(config, encoder.width)
+    sample = rows.sample(encoder.tokens, BASIS_ROWS if codec.basis_bytes else SAMPLED_ROWS)
+    if not len(sample.ids):
+        raise DataError(f"{rows.parts()['source']}: no sentence was found; is --min-seq-length too large?")
+    stored = sum(file.stat().st_size for file in root.glob("sentences/*.parquet"))
+    require_space(config.store, estimated_bytes(sample, codec) - stored)
+    inference = partial(inference_mode, state.device, config.precision)
+    with inference():
+        basis = _basis(root, codec, encoder, sample, max_tokens)
+    planned = staged_record(config, rows, encoder, codec, basis, command)
+
+    def started(_: SetRecord) -> None:
+        if basis is not None and state.is_main_process and not (root / BASIS_FILE).exists():
+            write_atomically(root / BASIS_FILE, lambda path: path.write_bytes(basis.to_bytes()))
+
+    def write(record: SetRecord, shards: list[Shard]) -> None:
+        with inference():
+            _write_shards(root, record, rows, encoder, basis, shards, max_tokens)
+
+    def scores(record: SetRecord) -> Scores:
+        return SentenceSet(root, record).scores()
+
+    job = Job(config.shard_index, config.num_shards)
+    return write_set(root, planned, encoder.reader.tokenizer_json(), write, scores, job, state, started)
+
+
+def _basis(
+    root: Path, codec: AnyVectorCodec, encoder: SentenceEncoder, sample: Sample, max_tokens: int
+) -> Basis | None:
+    """The basis that a codec needs: the one that the set has already, or one fitted to a sample."""
+    if not codec.basis_bytes:
+        return None
+    if (root / BASIS_FILE).exists():
+        return read_basis(root / BASIS_FILE, codec.num_stored, codec.width)
+    chosen = np.unique(np.linspace(0, len(sample.ids) - 1, min(len(sample.ids), BASIS_ROWS)).astype(int))
+    with console.progress(len(chosen), "basis") as steps:
+        return fit_basis(
+            sentence_vectors(encoder, sample.ids.take(chosen), max_tokens, steps.advance), codec.num_stored
+        )
+
+
+def _write_shards(
+    root: Path,
+    record: SetRecord,
+    rows: SentenceRows,
+    encoder: SentenceEncoder,
+    basis: Basis | None,
+    shards: list[Shard],
+    max_tokens: int,
+) -> None:
+    with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
+        for shard in shards:
+            steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
+            statistics = no_vector_statistics()
+            groups = _groups(record, shard, rows, encoder, basis, max_tokens, statistics, steps)
+            write_sentences_shard(root, record, shard, groups, statistics)
+
+
+def _groups(
+    record: SetRecord,
+    shard: Shard,
+    rows: SentenceRows,
+    encoder: SentenceEncoder,
+    basis: Basis | None,
+    max_tokens: int,
+    statistics: Statistics,
+    steps: console.Steps,
+) -> Iterator[pa.Table]:
+    """The row groups of a shard, as the teacher goes through its sentences; the next are read meanwhile."""
+    assert record.signals.vectors is not None, "the record was planned with them"
+    codec, seen = record.signals.vectors.codec, shard.start
+    for batch in prefetched(rows.read(encoder.tokens, shard.split, shard.start, shard.stop)):
+        for start in range(0, len(batch), SENTENCES_PER_GROUP):
+            part = batch.take(np.arange(start, min(start + SENTENCES_PER_GROUP, len(batch))))
+            said_NH = sentence_vectors(encoder, part.ids, max_tokens)
+            table = sentences_table(record, shard.split, part, codec.encode(said_NH, basis))
+            add_statistics(statistics, part, said_NH, codec.decode(table, basis))
+            yield table
+            now = int(part.source_row_R[-1]) + 1
+            steps.advance(now - seen)
+            seen = now
+    steps.advance(shard.stop - seen)

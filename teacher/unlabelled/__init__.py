@@ -1,0 +1,1 @@
+"""Text without gold, as rows that a task's teacher labels."""

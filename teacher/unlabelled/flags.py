@@ -1,0 +1,24 @@
+"""Flags of unlabelled rows; free of torch, so that ``--help`` is quick."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.config import Config
+
+PairsFrom = Literal["columns", "neighbours", "similar"]
+
+
+class UnlabelledFlags(Config):
+    """Which text without gold is added to a task's training rows."""
+
+    unlabelled: str | None = Field(
+        None, description="Add rows without gold: a file or folder of text, or a corpus by its name."
+    )
+    max_unlabelled: int | None = Field(
+        None, ge=1, description="Add so many of them, drawn by --seed. (default: all; a corpus by name needs it)"
+    )
+    unlabelled_pairs: PairsFrom | None = Field(
+        None,
+        description="Pairs are two columns, neighbouring sentences, or similar ones. (default: by the text)",
+    )

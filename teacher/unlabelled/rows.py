@@ -1,0 +1,180 @@
+"""``teacher-dump --unlabelled``: a source with rows of text without gold after the task's own rows of ``train``.
+
+Which rows these are is a function of the text, the task's rows and the settings. Shapes: N rows.
+"""
+
+import itertools
+from importlib.metadata import version
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline import console
+from pipeline.errors import ConfigError, DataError
+from pipeline.logit_set.record_parts import Setting, UnlabelledRecord
+from pipeline.seeded import hashed
+from pipeline.sources import Source, sentences
+from pipeline.sources.checks import row_numbers
+from pipeline.tasks.task import TRAIN, Task
+from pipeline.text.reader import TextReader
+from teacher.unlabelled.flags import PairsFrom
+from teacher.unlabelled.near_copies import near_copies
+from teacher.unlabelled.pairs import neighbours, similar
+from teacher.unlabelled.texts import Texts, cut, find_texts
+from teacher.unlabelled.words import letters, spelt_alike
+
+RULES = 1  # to be raised when the same settings give other rows
+SENTENCES_OF_A_TEXT = 2  # on average, from which on texts have neighbouring sentences
+Mask = npt.NDArray[np.bool_]
+Places = tuple[tuple[str, int], ...]  # files, and the number of the first row of each
+
+
+def add_unlabelled(
+    task: Task, source: Source, place: str, max_rows: int | None, seed: int, pairs: PairsFrom | None
+) -> tuple[Source, UnlabelledRecord]:
+    """Adds rows without gold to ``train``, numbered on after the task's own.
+
+    Args:
+        task: the task.
+        source: its rows, of all splits.
+        place: a file or folder of text, or a corpus by its name.
+        max_rows: add so many rows, drawn; None for all.
+        seed: of what is drawn.
+        pairs: what pairs are made of; None for what the text suits.
+
+    Raises:
+        ConfigError: if there is no such place, or ``pairs`` is given for single sentences.
+        DataError: if there is no ``train``, or the text cannot be read or gives no row.
+    """
+    if TRAIN not in source.splits:
+        raise DataError(f"{source.description}: has no rows of the split {TRAIN!r}, to which --unlabelled adds")
+    if pairs is not None and not task.is_pair:
+        raise ConfigError(f"--unlabelled-pairs: a row of {task.name!r} is a single sentence")
+    wants_pairs = None if pairs is None else pairs == "columns"
+    texts = find_texts(place, task, max_rows, seed, wants_pairs)
+    rows, made_from = _rows(task, texts, pairs, seed)
+    first_row = source.splits[TRAIN].num_rows
+    if not rows.num_rows:
+        raise DataError(f"--unlabelled {place}: holds no text, or none to make pairs of")
+    is_as_found = made_from in ("none", "columns")  # sentences that were cut have no row numbers
+    kept_N, counts = _choose(source, rows, max_rows, seed, texts.places if is_as_found else ())
+    if not kept_N.any():
+        raise DataError(f"--unlabelled {place}: gives no row to add, of {rows.num_rows:,} found: {counts}")
+    kept = rows.filter(pa.array(kept_N))
+    settings: dict[str, Setting] = {"rules": RULES, "content": texts.sha256, "seed": seed, "pairs": made_from}
+    if max_rows is not None:
+        settings["max"] = max_rows
+    if texts.documents or made_from in ("neighbours", "similar"):
+        settings["cut"] = f"sentencex {version('sentencex')}"
+    record = UnlabelledRecord(
+        source=texts.description,
+        settings=settings,
+        first_row=first_row,
+        found=len(kept_N),
+        rows=kept.num_rows,
+        **counts,
+    )
+    return _appended(source, kept), record
+
+
+def count_cut(record: UnlabelledRecord, source: Source, reader: TextReader, max_seq_length: int) -> UnlabelledRecord:
+    """The record with the number of its rows that are longer than the teacher reads."""
+    first, second = sentences(source.splits[TRAIN].slice(record.first_row))
+    parts = reader.read(first, second, None)
+    room = max_seq_length - reader.tokenizer.num_special_tokens_to_add(second is not None)
+    cut = int((np.sum([part.lengths for part in parts], axis=0) > room).sum())
+    return record.model_copy(update={"cut": cut})
+
+
+def _rows(task: Task, texts: Texts, pairs: PairsFrom | None, seed: int) -> tuple[pa.Table, str]:
+    """Columns sentence1 and sentence2 of all rows that the text gives, and what pairs were made of."""
+    if not task.is_pair:
+        first = texts.columns[0] if texts.columns else pa.array(itertools.chain(*texts.documents), pa.string())
+        return _table(first, pa.nulls(len(first), pa.string())), "none"
+    if len(texts.columns) == 2:
+        return _table(*texts.columns), "columns"
+    documents = texts.documents or [cut(text) for text in texts.columns[0].to_pylist()]
+    num_sentences = sum(map(len, documents))
+    if pairs is None:
+        pairs = "neighbours" if num_sentences >= SENTENCES_OF_A_TEXT * len(documents) else "similar"
+    made = neighbours(documents) if pairs == "neighbours" else similar([*itertools.chain(*documents)], seed)
+    return _table(*(pa.array(column, pa.string()) for column in made)), pairs
+
+
+def _table(first: pa.Array, second: pa.Array) -> pa.Table:
+    return pa.table({"sentence1": first, "sentence2": second})
+
+
+def _choose(
+    source: Source, rows: pa.Table, max_rows: int | None, seed: int, places: Places
+) -> tuple[Mask, dict[str, int]]:
+    """Which rows are added [N], and how many of the others were left out for what."""
+    alike = _alike(rows)
+    empty_N = np.logical_or.reduce([pc.equal(column, "").to_numpy(zero_copy_only=False) for column in alike])
+    _tell_empty(empty_N, places)
+    near_N = ~empty_N & _near_dev(source, alike)
+    left_N = ~empty_N & ~near_N
+    kept_N = left_N & _is_first(_alike(source.splits[TRAIN]), alike, left_N)
+    counts = {"empty": empty_N.sum(), "near_dev": near_N.sum(), "repeated": (left_N & ~kept_N).sum()}
+    kept = np.flatnonzero(kept_N)
+    if max_rows is not None and len(kept) > max_rows:
+        kept_N[kept[np.argsort(hashed(seed, kept), kind="stable")[max_rows:]]] = False
+    return kept_N, {name: int(count) for name, count in counts.items()}
+
+
+def _near_dev(source: Source, alike: list[pa.Array]) -> Mask:
+    """Which rows are near copies of rows of other splits than ``train`` [N]."""
+    dev = [table for split, table in source.splits.items() if split != TRAIN]
+    if not dev:
+        console.warn(f"there are no rows of other splits than {TRAIN}, of which near copies would be left out")
+        return np.zeros(len(alike[0]), dtype=bool)
+    return near_copies(_joined(alike), _joined(_alike(pa.concat_tables(dev))))
+
+
+def _is_first(own: list[pa.Array], alike: list[pa.Array], left_N: Mask) -> Mask:
+    """Which of the rows that are left read like no own row of the task and none before that is left [N]."""
+    keys = pa.concat_arrays([_keys(own), _keys(alike).filter(pa.array(left_N))])
+    first = np.unique(keys.dictionary_encode().indices.to_numpy(), return_index=True)[1]
+    is_first_N = np.zeros(len(left_N), dtype=bool)
+    num_own = len(own[0])
+    is_first_N[np.flatnonzero(left_N)[first[first >= num_own] - num_own]] = True
+    return is_first_N
+
+
+def _alike(rows: pa.Table) -> list[pa.Array]:
+    """The sentences of rows spelt alike: the first ones, and of pairs the second ones."""
+    columns = (rows.column(name).combine_chunks() for name in ("sentence1", "sentence2"))
+    return [spelt_alike(column) for column in columns if column.null_count < len(column)]
+
+
+def _joined(alike: list[pa.Array]) -> pa.Array:
+    """The texts of rows, of pairs one sentence after the other."""
+    return pc.binary_join_element_wise(*alike, " ")
+
+
+def _keys(alike: list[pa.Array]) -> pa.Array:
+    """What rows that read the same have in common."""
+    return _joined([letters(sentences) for sentences in alike])
+
+
+def _tell_empty(empty_N: Mask, places: Places) -> None:
+    """Names the rows of files that are left out since there is no word in them."""
+    starts = [start for _, start in places]
+    for (place, start), stop in zip(places, [*starts[1:], len(empty_N)][: len(places)], strict=True):
+        if empty_N[start:stop].any():
+            console.warn(f"{place}: no word in {row_numbers(pa.array(empty_N[start:stop]))}; left out")
+
+
+def _appended(source: Source, rows: pa.Table) -> Source:
+    own = source.splits[TRAIN]
+    columns = {
+        "source_row": pa.array(np.arange(own.num_rows, own.num_rows + rows.num_rows)),
+        "sentence1": rows.column("sentence1"),
+        "sentence2": rows.column("sentence2"),
+        "label": pa.nulls(rows.num_rows, own.schema.field("label").type),
+        "score": pa.nulls(rows.num_rows, own.schema.field("score").type),
+    }
+    both = pa.concat_tables([own, pa.table(columns).select(own.column_names).cast(own.schema)]).combine_chunks()
+    return Source(source.description, source.splits | {TRAIN: both}, source.warnings, rows.num_rows)

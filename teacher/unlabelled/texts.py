@@ -1,0 +1,137 @@
+"""Where unlabelled text is: files with columns, files with lines, or a corpus by its name."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from sentencex import segment
+
+from pipeline import console
+from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
+from pipeline.files import sha256
+from pipeline.seeded import hashed
+from pipeline.sources import load_documents, local
+from pipeline.sources.checks import text_column
+from pipeline.tasks.corpus import corpus_names, load_corpus
+from pipeline.tasks.task import Task
+
+TEXT = "text"  # the column of texts that are not the task's inputs, or not by its names
+EXTENSIONS = (*local.EXTENSIONS, ".txt")
+DOCUMENTS_PER_BLOCK = 64
+SPARE = 1.25  # so many times the rows that are wanted, as some will be left out
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Columns of text, as they were found.
+
+    Attributes:
+        description: where they came from, for the record.
+        sha256: hash of the files' content, or of the corpus's.
+        columns: of files one column of texts, or the first and the second sentences of pairs; of a corpus none.
+        places: each file and the number of its first row, for messages.
+        documents: of a corpus the sentences of each document.
+    """
+
+    description: str
+    sha256: str
+    columns: tuple[pa.Array, ...] = ()
+    places: tuple[tuple[str, int], ...] = ()
+    documents: tuple[list[str], ...] = ()
+
+
+def cut(text: str, language: str = "en") -> list[str]:
+    """The sentences of a text."""
+    return [sentence.strip() for sentence in segment(language, text) if sentence.strip()]
+
+
+def find_texts(place: str, task: Task, max_rows: int | None, seed: int, wants_pairs: bool | None) -> Texts:
+    """The text in a file or a folder, or of a corpus that is known by name.
+
+    Args:
+        place: what ``--unlabelled`` says.
+        task: whose columns the text may have.
+        max_rows: rows that are wanted, for a corpus.
+        seed: of the choice of a corpus's documents.
+        wants_pairs: whether the columns must be two, must be one, or either.
+
+    Raises:
+        ConfigError: if there is no such place, or of a corpus not a number of rows is wanted.
+        DataError: if a file cannot be read, lacks a column, or a row of it is not text.
+    """
+    path = Path(place)
+    if path.exists():
+        return _of_files(path, task, wants_pairs)
+    if place not in corpus_names():
+        known = did_you_mean(place, corpus_names())
+        raise ConfigError(f"--unlabelled {place}: no such file or folder, and no corpus: {known}")
+    if max_rows is None:
+        raise ConfigError(f"--unlabelled {place}: say how many rows of this corpus with --max-unlabelled")
+    if wants_pairs:
+        raise ConfigError("--unlabelled-pairs columns: is for files with two columns, not for a corpus")
+    return _of_corpus(place, max_rows, seed)
+
+
+def _of_files(path: Path, task: Task, wants_pairs: bool | None) -> Texts:
+    paths = sorted(p for p in path.iterdir() if p.suffix in EXTENSIONS and p.is_file()) if path.is_dir() else [path]
+    if not paths:
+        raise DataError(f"--unlabelled {path}: holds no {', '.join(EXTENSIONS)} file")
+    tables = [_read(p) for p in paths]
+    names = _names(task, [table.column_names for table in tables], wants_pairs)
+    problems: list[str] = []
+    columns = tuple(
+        pa.concat_arrays([text_column(t, str(p), accepted, problems) for p, t in zip(paths, tables, strict=True)])
+        for accepted in names
+    )
+    raise_all(DataError, "--unlabelled", problems)
+    starts = np.cumsum([0, *(table.num_rows for table in tables[:-1])]).tolist()
+    digest = hashlib.sha256("".join(sha256(p) for p in paths).encode()).hexdigest()
+    return Texts(str(path), digest, columns, tuple(zip(map(str, paths), starts, strict=True)))
+
+
+def _read(path: Path) -> pa.Table:
+    if path.suffix == ".txt":
+        return pa.table({TEXT: pa.array(local.read_lines(path), pa.string())})
+    if path.suffix not in EXTENSIONS:
+        raise DataError(f"--unlabelled {path}: unknown kind of file {path.suffix!r}; known: {', '.join(EXTENSIONS)}")
+    return local.read(path)
+
+
+def _names(task: Task, found: Sequence[list[str]], wants_pairs: bool | None) -> list[tuple[str, ...]]:
+    """The names that each column may have: of pairs, a single column of texts is only looked for as ``text``."""
+    first = _distinct(*task.columns.sentence1, "sentence1")
+    if task.columns.sentence2 is None:
+        return [_distinct(*first, TEXT)]
+    pair = [first, _distinct(*task.columns.sentence2, "sentence2")]
+    has_text = all(TEXT in names for names in found)
+    is_pair = all(any(name in names for name in accepted) for accepted in pair for names in found)
+    return [(TEXT,)] if wants_pairs is False or (wants_pairs is None and has_text and not is_pair) else pair
+
+
+def _distinct(*names: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _of_corpus(name: str, max_rows: int, seed: int) -> Texts:
+    """Documents of a corpus, block by block in an order that is drawn, until they have sentences enough."""
+    corpus = load_corpus(name)
+    documents = load_documents(corpus)
+    wanted = int(SPARE * max_rows) + 1
+    chosen: dict[int, list[list[str]]] = {}
+    blocks = np.argsort(hashed(seed, np.arange(-(-documents.num_documents // DOCUMENTS_PER_BLOCK))), kind="stable")
+    with console.progress(wanted, "sentences") as steps:
+        for block in blocks.tolist():
+            start = block * DOCUMENTS_PER_BLOCK
+            stop = min(start + DOCUMENTS_PER_BLOCK, documents.num_documents)
+            read = (text for _, texts in documents.read(start, stop) for text in texts)
+            chosen[start] = [cut(text, corpus.language) for text in read]
+            found = sum(map(len, chosen[start]))
+            steps.advance(found)
+            wanted -= found
+            if wanted <= 0:
+                break
+    in_order = tuple(sentences for start in sorted(chosen) for sentences in chosen[start])
+    return Texts(documents.description, documents.sha256, documents=in_order)

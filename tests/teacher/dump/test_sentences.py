@@ -1,0 +1,229 @@
+"""What an encoder makes of sentences, as a set: right, complete, resumable."""
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from pipeline.arrays import Floats
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, TeacherError
+from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.sentence_reader import open_sentences
+from pipeline.logit_set.vector_basis import BASIS_FILE
+from pipeline.logit_set.verify import verify_shards
+from teacher.config import DumpTask
+from teacher.dump.plan_sentences import estimate_vectors
+from teacher.dump.sentences import dump_vectors
+from tests.conftest import dump_config, vectors_config
+from tests.helpers.commands import distill, invoke, kill_when
+from tests.helpers.sentence_sets import rewrite, rows_of, with_value
+
+SPLITS = ("train", "validation")
+
+
+def write(work: Path, store: Path, **changes: Any) -> SetRecord:
+    record = dump_vectors(vectors_config(work, store, **changes), "distill teacher-dump")
+    assert record is not None
+    return record
+
+
+def write_task(work: Path, task: str, store: Path, **changes: Any) -> SetRecord:
+    settings = {"signal": "vectors", "model_name_or_path": str(work / "bert"), "vector_codec": "float16"}
+    values = dump_config(work, task, store, **settings | changes).model_dump(exclude_unset=True)
+    values.pop("token_vectors")  # of logits alone
+    record = dump_vectors(DumpTask(**values), "distill teacher-dump")
+    assert record is not None
+    return record
+
+
+def asked(model: Path, ids: list[list[int]], pooling: str = "mean") -> Floats:
+    """What transformers says, one sentence at a time."""
+    tokenizer, encoder = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).eval()
+    vectors = []
+    for row in ids:
+        read = torch.tensor([[tokenizer.cls_token_id, *row, tokenizer.sep_token_id]])
+        with torch.no_grad():
+            states_LH = encoder(read).last_hidden_state[0]
+        vectors.append(states_LH[0] if pooling == "cls" else states_LH.mean(dim=0))
+    return torch.stack(vectors).numpy()
+
+
+def assert_same(one: Path, other: Path) -> None:
+    for split in SPLITS:
+        assert rows_of(one, split).equals(rows_of(other, split))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_vectors_are_those_of_transformers_alone(work: Path, vector_store: Path, split: str) -> None:
+    """Batches are padded and mixed; a sentence asked by itself has no padding at all."""
+    sentence_set = open_sentences(vector_store / "float16")
+    rows = rows_of(sentence_set.root, split)
+    expected_NH = asked(work / "bert", rows.column("ids").to_pylist())
+    assert np.unique([len(ids) for ids in rows.column("ids").to_pylist()]).size > 1
+    np.testing.assert_allclose(sentence_set.decode(rows), expected_NH, atol=2e-3)
+
+
+def test_cls_pooling_takes_the_first_state(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    record = write(work, tmp_path, vector_codec="float16", pooling="cls")
+    rows = rows_of(tmp_path / record.name, "validation")
+    expected_NH = asked(work / "bert", rows.column("ids").to_pylist(), "cls")
+    np.testing.assert_allclose(open_sentences(tmp_path / record.name).decode(rows), expected_NH, atol=2e-3)
+
+
+def test_sentences_are_those_of_the_documents(work: Path, vector_store: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(work / "bert")
+    documents = (work / "corpus.txt").read_text().splitlines()
+    seen = []
+    for split in SPLITS:
+        for row in rows_of(vector_store / "int8", split).to_pylist():
+            assert (row["source_row"] % 5 == 0) == (split == "validation")
+            seen.append((row["source_row"], row["piece"], tokenizer.decode(row["ids"])))
+    for document, text in enumerate(documents):
+        pieces = [words for source_row, _, words in sorted(seen) if source_row == document]
+        assert " ".join(pieces) == tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def test_both_sentences_of_a_pair_have_a_vector(work: Path, tmp_path: Path) -> None:
+    record = write_task(work, "roles", tmp_path)
+    assert (record.name, record.subject, record.is_pair) == ("roles-vectors", "roles", True)
+    tokenizer = AutoTokenizer.from_pretrained(work / "bert")
+    for split in SPLITS:
+        lines = (work / "data" / "roles" / f"{split}.jsonl").read_text().splitlines()
+        rows = rows_of(tmp_path / record.name, split)
+        texts = [json.loads(line)[f"sentence{piece + 1}"] for line in lines for piece in (0, 1)]
+        expected = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        assert rows.column("ids").to_pylist() == expected
+        assert rows.column("source_row").to_pylist() == [k // 2 for k in range(len(texts))]
+        assert rows.column("piece").to_pylist() == [k % 2 for k in range(len(texts))]
+    sentence_set = open_sentences(tmp_path / record.name)
+    rows = rows_of(sentence_set.root, "validation").slice(0, 6)
+    np.testing.assert_allclose(
+        sentence_set.decode(rows), asked(work / "bert", rows.column("ids").to_pylist()), atol=2e-3
+    )
+    cut = rewrite(sentence_set, lambda table: table.slice(0, table.num_rows - 1))
+    with pytest.raises(IntegrityError, match=r"sentences, but the source rows 0 to \d+ have \d+"):
+        verify_shards(sentence_set.root, cut)
+    third = rewrite(sentence_set, with_value("piece", -1, 2))
+    with pytest.raises(IntegrityError, match="a row of the task has a sentence beyond number 1"):
+        verify_shards(sentence_set.root, third)
+
+
+def test_a_head_makes_no_difference(work: Path, teachers: Path, tmp_path: Path) -> None:
+    """A classifier's encoder says what the encoder says by itself, its pooler or its lack of one left aside."""
+    bare = write_task(work, "opinion", tmp_path, name="bare")
+    model = AutoModel.from_pretrained(teachers / "opinion")
+    model.save_pretrained(tmp_path / "encoder")
+    shutil.copy(work / "bert" / "tokenizer.json", tmp_path / "encoder")
+    shutil.copy(work / "bert" / "tokenizer_config.json", tmp_path / "encoder")
+    places = {"headed": teachers / "opinion", "alone": tmp_path / "encoder"}
+    sets = {
+        name: write_task(work, "opinion", tmp_path, name=name, model_name_or_path=str(p)) for name, p in places.items()
+    }
+    assert sets["headed"].teacher.weights_sha256 == sets["alone"].teacher.weights_sha256
+    assert_same(tmp_path / "headed", tmp_path / "alone")
+    assert bare.signals == sets["alone"].signals
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_an_encoder_that_says_nan_is_stopped(work: Path, corpus_file: Path, tmp_path: Path, number: float) -> None:
+    folder = Path(shutil.copytree(work / "bert", tmp_path / "bert"))
+    model = AutoModel.from_pretrained(folder)
+    with torch.no_grad():
+        model.encoder.layer[0].output.LayerNorm.bias[3] = number
+    model.save_pretrained(folder)
+    with pytest.raises(TeacherError, match="gives NaN or Inf"):
+        write(work, tmp_path / "store", model_name_or_path=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"packing": "blocks"}, "--packing blocks: a vector is one of a sentence"),
+        ({"codec": "topk", "num_copies": 2}, r"--codec: is for --signal mlm(.|\n)*--num-copies: is for --signal mlm"),
+        ({"pca_dims": 3}, "--pca-dims: is for --vector-codec pca"),
+        ({"vector_codec": "pca", "pca_dims": 33}, "--pca-dims: 33, but the teacher's vectors have 32 numbers"),
+        ({"signal": "mlm", "pooling": "cls"}, "--pooling: is for --signal vectors"),
+        ({"model_name_or_path": None}, "--model-name-or-path: corpus 'tiny' has no default teacher"),
+    ],
+)
+def test_wrong_flags(work: Path, corpus_file: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        write(work, tmp_path, **changes)
+
+
+def test_flags_of_logits_are_refused(work: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--augment: is for --signal logits(.|\n)*--teacher-labels: is for"):
+        write_task(work, "opinion", tmp_path, augment="mask-pos", teacher_labels="a,b")
+
+
+def test_text_without_a_sentence_is_refused(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no sentence was found; is --min-seq-length too large"):
+        write(work, tmp_path, min_seq_length=32)
+
+
+def test_another_setting_is_another_set(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    first = write(work, tmp_path)
+    assert write(work, tmp_path) == first
+    with pytest.raises(FingerprintMismatchError, match="pooling: mean there, cls now"):
+        write(work, tmp_path, pooling="cls")
+
+
+def test_jobs_share_a_set_and_its_basis(work: Path, vector_store: Path, tmp_path: Path) -> None:
+    codec = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
+    assert write(work, tmp_path, **codec, shard_index=1, num_shards=2).state == "staged"
+    basis = (tmp_path / "pca" / BASIS_FILE).read_bytes()
+    assert write(work, tmp_path, **codec, shard_index=0, num_shards=2).state == "verified"
+    assert (tmp_path / "pca" / BASIS_FILE).read_bytes() == basis
+    assert_same(tmp_path / "pca", vector_store / "pca")
+
+
+def test_another_basis_is_never_mixed_in(work: Path, vector_store: Path, tmp_path: Path) -> None:
+    codec = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
+    write(work, tmp_path, **codec, shard_index=0, num_shards=2)
+    sentence_set = json.loads((tmp_path / "pca" / "distill.json").read_text())
+    other = bytearray((tmp_path / "pca" / BASIS_FILE).read_bytes())
+    other[-1] ^= 1
+    (tmp_path / "pca" / BASIS_FILE).write_bytes(other)
+    with pytest.raises(FingerprintMismatchError, match="basis"):
+        write(work, tmp_path, **codec)
+    assert json.loads((tmp_path / "pca" / "distill.json").read_text()) == sentence_set
+
+
+def test_the_plan_counts_what_the_dump_writes(work: Path, vector_store: Path, tmp_path: Path) -> None:
+    plan = estimate_vectors(vectors_config(work, tmp_path, vector_codec="float16"))
+    record = open_sentences(vector_store / "float16").record
+    assert plan.rows["sentences"] == pytest.approx(record.num_rows, rel=0.15)
+    assert plan.shards == len(record.shards)
+    assert (plan.disk_bytes > 0, bool(plan.seconds)) == (True, True)
+
+
+def test_the_command(work: Path, tmp_path: Path) -> None:
+    flags = ["--manifest", work / "opinion.yaml", "--data", work / "data", "--model-name-or-path", work / "bert"]
+    flags += ["--signal", "vectors", "--store", tmp_path, "--max-seq-length", 32, "--json"]
+    planned = invoke("teacher-dump", *flags, "--plan")
+    assert (planned.exit_code, list(json.loads(planned.stdout)["rows"])) == (0, ["sentences"])
+    written = invoke("teacher-dump", *flags)
+    assert written.exit_code == 0, written.stderr
+    record = json.loads(written.stdout)
+    assert record["signals"]["vectors"]["codec"] == {"name": "int8", "width": 32}
+    assert record["state"] == "verified"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [1, 3])
+def test_killed_and_repeated_is_as_if_never_killed(work: Path, vector_store: Path, tmp_path: Path, shards: int) -> None:
+    root = tmp_path / "pca"
+    changes = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
+    values = vectors_config(work, tmp_path, **changes).model_dump(exclude_unset=True)
+    named = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())
+    process = distill("teacher-dump", *itertools.chain(*named))
+    kill_when(process, lambda: len(list(root.glob("sentences/*.parquet"))) >= shards)
+    assert write(work, tmp_path, **changes).state == "verified"
+    assert_same(root, vector_store / "pca")
+    assert not list(root.rglob("*.distill-tmp"))
