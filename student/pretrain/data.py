@@ -1,23 +1,19 @@
-"""Rows of a set of tokens, streamed in random order: a pool of row groups at a time.
+"""Rows of a set of tokens in memory, and batches of them.
 
 Shapes: B rows of a batch, L tokens, P masked positions.
 """
 
-import itertools
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.arrays import Ragged
-from pipeline.logit_set.record_parts import Shard
-from pipeline.logit_set.token_reader import Group, TokenSet
+from pipeline.arrays import Ints, Ragged
+from pipeline.logit_set.group_reader import Group
+from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import MaskedRows, split_table
-from pipeline.training.steps import batch_of, num_rounds, shuffled_batches
-
-POOL_ROWS, POOL_GROUPS = 16384, 8
+from student.pretrain.stream import GroupStream
 
 
 @dataclass(frozen=True)
@@ -51,6 +47,11 @@ class Pool:
     rows: MaskedRows
     predictions: dict[str, pa.Array]
 
+    @property
+    def lengths(self) -> Ints:
+        """Tokens per row."""
+        return self.rows.ids.lengths
+
     def batch(self, rows: list[int], pad_id: int) -> MaskedBatch:
         """The batch of some of its rows, with all their masked positions."""
         positions = self.rows.positions
@@ -66,68 +67,21 @@ class Pool:
         )
 
 
-class Stream:
-    """The batches of all epochs by their number; what comes at a step is a pure function of the arguments.
-
-    Args:
-        token_set: the set.
-        split: one of its splits.
-        batch_size: rows per batch.
-        seed: of the order.
-        num_processes: how many processes share each step, a batch each.
-    """
+class Stream(GroupStream[Pool]):
+    """The masked batches of all epochs by their number, see `GroupStream`."""
 
     def __init__(self, token_set: TokenSet, split: str, batch_size: int, seed: int, num_processes: int = 1) -> None:
-        self._set, self._batch_size, self._seed, self._processes = token_set, batch_size, seed, num_processes
-        self._groups = token_set.groups(split)
-        self._checked: set[str] = set()
-        self._first = self._last = 0  # the steps that are in memory
-        self.num_rows = sum(rows for _, rows in self._groups)
+        super().__init__(token_set, split, batch_size, seed, num_processes)
+        self._token_set = token_set
+
+    def read_pool(self, groups: list[Group]) -> Pool:
+        """See `GroupStream`."""
+        return read_pool(self._token_set, groups)
 
     def batch(self, step: int, process: int, pad_id: int) -> MaskedBatch:
         """The batch of a process at a step, counted from the first epoch on."""
-        if not self._first <= step < self._last:
-            self._move_to(step)
-        rows = batch_of(self._batches, step - self._first, self._processes, process)
-        return self._pool.batch(rows, pad_id)
-
-    def _move_to(self, step: int) -> None:
-        """Reads the pool that a step is in."""
-        self._first = 0
-        for epoch in itertools.count():
-            for number, (groups, rows) in enumerate(self._pools(epoch)):
-                self._last = self._first + self._steps(rows)
-                if step < self._last:
-                    self._pool = self._read(groups)
-                    lengths = self._pool.rows.ids.lengths.tolist()
-                    key = epoch * 2**20 + number
-                    self._batches = shuffled_batches(lengths, self._batch_size, self._seed, key)
-                    return
-                self._first = self._last
-
-    def num_steps(self, epochs: int) -> int:
-        """Number of steps in so many epochs."""
-        return sum(self._steps(rows) for epoch in range(epochs) for _, rows in self._pools(epoch))
-
-    def _steps(self, num_rows: int) -> int:
-        return num_rounds(math.ceil(num_rows / self._batch_size), self._processes)
-
-    def _pools(self, epoch: int) -> list[tuple[list[Group], int]]:
-        """Row groups in random order, a few of them together, with their number of rows."""
-        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._groups))
-        pools: list[tuple[list[Group], int]] = []
-        for place in order:
-            group, rows = self._groups[place]
-            if not pools or pools[-1][1] + rows > POOL_ROWS or len(pools[-1][0]) == POOL_GROUPS:
-                pools.append(([], 0))
-            pools[-1] = ([*pools[-1][0], group], pools[-1][1] + rows)
-        return pools
-
-    def _read(self, groups: list[Group]) -> Pool:
-        new: dict[str, Shard] = {shard.path: shard for shard, _ in groups if shard.path not in self._checked}
-        self._set.check_shards(list(new.values()))
-        self._checked |= new.keys()
-        return read_pool(self._set, groups)
+        pool, rows = self.rows_at(step, process)
+        return pool.batch(rows, pad_id)
 
 
 def read_pool(token_set: TokenSet, groups: list[Group]) -> Pool:

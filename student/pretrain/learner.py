@@ -3,28 +3,31 @@
 Shapes: B rows, L tokens, P masked positions, F features.
 """
 
+import json
+from functools import partial
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import reduce
 
+from pipeline.config import refuse_flags
 from pipeline.device import has_fast_bf16, to_device
 from pipeline.logit_set.codecs import Decoder, Distribution
-from pipeline.logit_set.token_reader import TokenSet
+from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.training.loop import Learner
 from pipeline.training.run_record import Metrics
 from pipeline.training.steps import seed_step
 from student.config import PretrainConfig
 from student.model.architecture import MlmConfig
+from student.pretrain.card import card_text
 from student.pretrain.data import MaskedBatch, Stream
-from student.pretrain.evaluate import evaluate_mlm
+from student.pretrain.evaluate import scores_and_control
+from student.pretrain.frequencies import log_frequencies, start_without_context
 from student.pretrain.head import HeadPass, TeacherOf
-from student.pretrain.model import MlmStudent
-from student.train.optimizer import RowAdam
+from student.pretrain.lesson import Lesson, embedding_optimizer
+from student.pretrain.model import MlmStudent, design_mlm
 from student.train.used_rows import neutralise_unmoved, with_used_rows
-
-BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
 
 
 class MlmLearner(Learner):
@@ -51,11 +54,13 @@ class MlmLearner(Learner):
         state: PartialState,
     ) -> None:
         self.model = student
-        self.optimizer: RowAdam = _optimizer(config, student)
+        self.optimizer = embedding_optimizer(config, student.encoder, student.head, student.config.pad_id)
         self._config, self._set, self._stream = config, token_set, stream
         self._total_steps, self._steps_taken = total_steps, 0
         self._folder, self._state = folder, state
         self._decoder = token_set.decoder()
+        self._log_frequency_V = log_frequencies(token_set)
+        start_without_context(student.head, self._log_frequency_V)
         self._head = HeadPass(student.head, torch.bfloat16 if has_fast_bf16() else torch.float32)
 
     def train_step(self, step: int) -> tuple[torch.Tensor, int]:
@@ -86,8 +91,8 @@ class MlmLearner(Learner):
         return mean, len(batch.row_P)
 
     def evaluate(self) -> Metrics:
-        """Scores on the rows held out, see `evaluate_mlm`; every process works them all out."""
-        return {"validation": evaluate_mlm(self.model, self._set, "validation")}
+        """Scores on the rows held out, see `scores_and_control`; every process works them all out."""
+        return scores_and_control(self.model, self._set, self._log_frequency_V)
 
     def keep(self) -> None:
         """Writes the student."""
@@ -97,7 +102,7 @@ class MlmLearner(Learner):
     def catch_up(self) -> None:
         """Moves the rows that the last batches did not use to where dense Adam has them.
 
-        After the last step the rows that no batch has used are made neutral: where they are is noise.
+        After the last step the rows that no step has moved are made neutral: where they are is noise.
         """
         self.optimizer.catch_up()
         if self._steps_taken == self._total_steps:
@@ -121,9 +126,30 @@ def stored_teacher(token_set: TokenSet, decoder: Decoder | None, batch: MaskedBa
     return teacher_of
 
 
-def _optimizer(config: PretrainConfig, student: MlmStudent) -> RowAdam:
-    """AdamW. Embeddings do not decay: a matrix near the identity would decay to nothing, not to doing nothing."""
-    tables = (table.weight for table in student.encoder.tables())
-    rates = (config.learning_rate, config.weight_decay)
-    pad_id = student.config.pad_id
-    return RowAdam(tables, student.head.parameters(), *rates, padding_idx=pad_id, betas=BETAS, eps=EPS)
+def masked_lesson(config: PretrainConfig, root: Path, state: PartialState) -> Lesson:
+    """What a set of tokens teaches.
+
+    Raises:
+        ConfigError: naming every flag that does not fit, the temperature included if the set's codec has not kept it.
+    """
+    token_set = open_tokens(root, config.allow_unverified)
+    refuse_flags(config, {"vector_loss", "vector_map"}, "is for a set of sentences; this one is of tokens")
+    token_set.check_temperature(config.temperature)
+    student_config = design_mlm(config, token_set.record)
+    stream = Stream(token_set, "train", config.per_device_train_batch_size, config.seed, state.num_processes)
+
+    def learner(total_steps: int, folder: Path) -> MlmLearner:
+        student = new_student(config, student_config).to(state.device)
+        return MlmLearner(config, student, token_set, stream, total_steps, folder, state)
+
+    return Lesson(
+        stored=token_set,
+        stream=stream,
+        learner=learner,
+        settings={
+            "codec": json.loads(token_set.record.codec.model_dump_json()),
+            "precision": "bf16" if has_fast_bf16() else "fp32",
+        },
+        unused={"vector_loss", "vector_map"},
+        card=partial(card_text, record=token_set.record),
+    )

@@ -12,7 +12,7 @@ from torch import nn
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.logit_set.record import SetRecord
 from student.config import PretrainConfig
-from student.model.architecture import MlmConfig, read_encoder_config, size_problems
+from student.model.architecture import MlmConfig, embedding_problems, read_encoder_config
 from student.model.encoders import ENCODERS
 from student.model.products import GradientTaker
 from student.model.weights import CONFIG_FILE, load_weights, save_weights
@@ -69,8 +69,8 @@ def design_mlm(flags: PretrainConfig, record: SetRecord) -> MlmConfig:
     Raises:
         ConfigError: naming every flag that does not fit.
     """
-    raise_all(ConfigError, "wrong flags", size_problems(flags))
-    encoder: dict[str, Any] = ENCODERS[flags.embedding].parameters(flags)
+    raise_all(ConfigError, "wrong flags", embedding_problems(flags, "pretraining"))
+    encoder: dict[str, Any] = ENCODERS[flags.embedding].parameters(flags, reads_tokens=True)
     return MlmConfig(
         corpus=record.subject,
         num_outputs=record.codec.vocabulary_size,

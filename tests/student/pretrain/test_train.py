@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional
 from typer.testing import CliRunner
 
 from pipeline.cli import app
@@ -21,7 +22,9 @@ from student.model.architecture import MlmConfig, read_encoder_config
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.pretrain.data import Stream, read_pool
 from student.pretrain.evaluate import evaluate_mlm
-from student.pretrain.model import MlmStudent
+from student.pretrain.learner import new_student
+from student.pretrain.lesson import BETAS, EPS
+from student.pretrain.model import MlmStudent, design_mlm
 from student.pretrain.train import pretrain
 from student.train.train import train
 from tests.helpers.commands import distill, kill_when
@@ -71,7 +74,7 @@ def test_a_position_sees_its_prefix_and_suffix_alone(sentence: list[int], place:
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_an_epoch_has_every_row_once(token_store: Path, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("student.pretrain.data.POOL_ROWS", 40)
+    monkeypatch.setattr("student.pretrain.stream.POOL_ROWS", 40)
     stream = Stream(open_tokens(token_store / "sampled"), "train", 7, 3, processes)
     steps = stream.num_steps(1)
     seen = [
@@ -91,6 +94,13 @@ def test_an_epoch_has_every_row_once(token_store: Path, processes: int, monkeypa
             for step in range(steps, stream.num_steps(2))
             for row in stream.batch(step, 0, 0).ids_BL.numpy()
         ]
+
+
+def test_maxima_of_masked_positions_are_refused(token_store: Path, tmp_path: Path) -> None:
+    flags = PretrainConfig(logits="sampled", store=token_store, output_dir=tmp_path / "run", pooling="sum+max")
+    with pytest.raises(ConfigError, match=r"--pooling sum\+max: pretraining reads what is known of each token"):
+        pretrain(flags, "")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_batch_has_what_was_said_about_its_own_positions(token_store: Path) -> None:
@@ -116,15 +126,55 @@ def test_a_student_learns_from_every_codec(token_store: Path, tmp_path: Path, co
     assert student.config.num_outputs == open_tokens(token_store / codec).record.codec.vocabulary_size
 
 
+def test_the_first_losses_are_those_of_plain_torch(
+    token_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dense AdamW and autograd on logits of all positions, from a bias counted by hand."""
+    for module in ("learner", "held_out"):
+        monkeypatch.setattr(f"student.pretrain.{module}.has_fast_bf16", lambda: False)
+    rates = {"learning_rate": 2e-2, "warmup_ratio": 0.0, "max_grad_norm": 0.5}
+    settings = config(token_store, tmp_path, save_steps=1, max_steps=6, **rates)
+    history = pretrain(settings, "x")["result"]["history"]
+
+    token_set = open_tokens(token_store / "sampled")
+    rows = read_pool(token_set, [group for group, _ in token_set.groups("train")]).rows
+    student = new_student(settings, design_mlm(settings, token_set.record))
+    count_V = torch.bincount(torch.from_numpy(rows.targets.flat), minlength=student.config.num_outputs) + 1
+    with torch.no_grad():
+        student.head.weight.zero_()
+        student.head.bias.copy_((count_V / count_V.sum()).log())
+    optimizer = torch.optim.AdamW(student.parameters(), lr=2e-2, betas=BETAS, eps=EPS, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 6)
+    stream, losses = Stream(token_set, "train", 16, settings.seed), []
+    for step in range(6):
+        batch = stream.batch(step, 0, student.config.pad_id)
+        log_q_PV = student.head(student(batch.ids_BL, batch.row_P, batch.place_P)).log_softmax(dim=1)
+        teacher_PV = torch.zeros_like(log_q_PV)
+        for position, (tokens, counts) in enumerate(
+            zip(*(c.to_pylist() for c in batch.predictions.values()), strict=True)
+        ):
+            teacher_PV[position, tokens] = torch.tensor(counts, dtype=torch.float32) / 20
+        loss = (functional.nll_loss(log_q_PV, batch.target_P) - (teacher_PV * log_q_PV).sum(dim=1).mean()) / 2
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(student.parameters(), 0.5)
+        optimizer.step()
+        schedule.step()
+        losses.append(float(loss.detach()))
+    assert [entry["loss"] for entry in history] == pytest.approx(losses, rel=1e-4)
+    assert losses[-1] < losses[0]
+
+
 def test_tokens_of_no_training_row_end_neutral(token_store: Path, tmp_path: Path) -> None:
-    settings = {"per_device_train_batch_size": 2, "max_steps": 1}
+    """The first step moves the head alone, whose weights are 0 until then."""
+    settings = {"per_device_train_batch_size": 2, "max_steps": 2}
     record = pretrain(config(token_store, tmp_path, **settings), "x")
-    ids = Stream(open_tokens(token_store / "sampled"), "train", 2, record["settings"]["seed"]).batch(0, 0, 0).ids_BL
+    ids = Stream(open_tokens(token_store / "sampled"), "train", 2, record["settings"]["seed"]).batch(1, 0, 0).ids_BL
     student = MlmStudent.load(tmp_path)
     used = student.encoder.used_ids().tolist()
-    assert used == sorted({*ids.flatten().tolist()})
+    assert used == sorted({student.config.pad_id, *ids.flatten().tolist()})
     assert student.config.used_rows == len(used) < student.config.num_tokens
-    assert f"{len(used)} of {student.config.num_tokens} tokens trained" in (tmp_path / "README.md").read_text()
+    assert f"{len(used)} of {student.config.num_tokens} tokens known" in (tmp_path / "README.md").read_text()
     again = evaluate_mlm(student, open_tokens(token_store / "sampled"), "validation")
     assert record["result"]["history"][-1]["metrics"]["validation"] == pytest.approx(again)
 
@@ -246,8 +296,11 @@ def test_the_command(token_store: Path, tmp_path: Path) -> None:
 def test_pretrained_evaluates_on_any_set_of_its_tokenizer(token_store: Path, tmp_path: Path) -> None:
     record = pretrain(config(token_store, tmp_path), "x")
     flags = ["evaluate", str(tmp_path), "--store", str(token_store), "--json"]
-    own = json.loads(CliRunner().invoke(app, flags).stdout)["validation"]
-    assert own == pytest.approx(record["result"]["history"][-1]["metrics"]["validation"], rel=1e-5)
+    scores = json.loads(CliRunner().invoke(app, flags).stdout)
+    for name, values in record["result"]["history"][-1]["metrics"].items():
+        assert scores[name] == pytest.approx(values, rel=1e-5)
+    own = scores["validation"]
+    assert scores["control"]["context_gain"] == pytest.approx(scores["control"]["unigram_loss"] - own["gold_loss"])
     other = json.loads(CliRunner().invoke(app, [*flags, "--logits", "dense"]).stdout)["validation"]
     assert other["gold_loss"] == pytest.approx(own["gold_loss"], rel=1e-5)
     assert other["teacher_loss"] != own["teacher_loss"]

@@ -178,4 +178,9 @@ def test_a_pretraining_run_has_its_curves(token_store: Path, tmp_path: Path) -> 
     accuracy = [row["masked accuracy"] for row in figures["Training", "Masked accuracy"]]
     assert accuracy == [entry["metrics"]["validation"]["masked_accuracy"] for entry in history]
     assert len(accuracy) == 2
+    tables = {table.title: table for section in page.sections for table in section.tables}
+    last = history[-1]["metrics"]
+    told = [value for _, value in tables["Guessing without the context"].rows]
+    assert told[0] == last["validation"]["gold_loss"]
+    assert sorted(told[1:]) == sorted(last["control"].values())
     assert needs_nothing_else(render(page))

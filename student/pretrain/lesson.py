@@ -1,0 +1,46 @@
+"""What a kind of set teaches, as `pretrain` needs it."""
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from pipeline.logit_set.group_reader import GroupedSet
+from pipeline.training.loop import Learner
+from pipeline.training.run_record import RunRecord
+from student.config import PretrainConfig
+from student.model.embeddings import Encoder
+from student.pretrain.stream import GroupStream
+from student.train.optimizer import RowAdam
+
+BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A set, and what learns from it.
+
+    Attributes:
+        stored: the set.
+        stream: the batches of its train split.
+        learner: makes a student, for so many steps, that is written to a folder.
+        settings: of the set, which decide the weights.
+        unused: fields of `PretrainConfig` that this kind of set has no use for.
+        card: the README of a student, given it and the record of its run.
+    """
+
+    stored: GroupedSet
+    stream: GroupStream[Any]
+    learner: Callable[[int, Path], Learner]
+    settings: dict[str, Any]
+    unused: Set[str]
+    card: Callable[[Any, RunRecord], str]
+
+
+def embedding_optimizer(config: PretrainConfig, encoder: Encoder, head: nn.Module, pad_id: int) -> RowAdam:
+    """AdamW. Embeddings do not decay: a matrix near the identity would decay to nothing, not to doing nothing."""
+    tables = (table.weight for table in encoder.tables())
+    rates = (config.learning_rate, config.weight_decay)
+    return RowAdam(tables, head.parameters(), *rates, padding_idx=pad_id, betas=BETAS, eps=EPS)
