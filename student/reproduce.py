@@ -5,6 +5,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.logit_set.reader import find_set
+from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.query.mixture import open_sets
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import ReproduceConfig
@@ -17,7 +18,7 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
 
     Returns:
         What was recorded (``then``) and what there is (``now``): the fingerprint of each set, the number of chosen
-        rows, and the hashes of their keys and of their logits and weights.
+        rows, the hashes of their keys and of their logits and weights, and of the token vectors that it started from.
 
     Raises:
         ConfigError: if the run is one of pretraining.
@@ -36,5 +37,9 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
         f"fingerprint of {one.name}": {"then": recorded, "now": one.record.fingerprint}
         for one, recorded in zip(logit_set.sets, then, strict=True)
     }
-    now = {"rows": len(rows), "rows_sha256": rows.keys_sha256, "logits_sha256": rows.logits_sha256}
+    now: dict[str, Any] = {"rows": len(rows), "rows_sha256": rows.keys_sha256, "logits_sha256": rows.logits_sha256}
+    if settings.get("token_vectors_sha256"):
+        first = logit_set.sets[0]
+        vectors = read_token_vectors(first.root, first.record)
+        now |= {"token_vectors_sha256": vectors.sha256 if vectors else "none"}
     return compared | {name: {"then": settings[name], "now": value} for name, value in now.items()}

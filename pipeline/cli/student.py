@@ -36,7 +36,7 @@ def train_student(config: TrainConfig) -> None:
 
 @takes(PretrainConfig)
 def pretrain_student(config: PretrainConfig) -> None:
-    """Pretrain a student on a masked language model's stored predictions; see train-student --init-from."""
+    """Pretrain a student on stored predictions of masked words or on vectors of sentences, for train-student."""
     from student.pretrain.train import pretrain
 
     record = pretrain(config, command_line())
@@ -46,9 +46,9 @@ def pretrain_student(config: PretrainConfig) -> None:
         console.print_json(record)
         return
     history = record["result"]["history"]
-    metrics = list(history[-1]["metrics"]["validation"])
-    rows = [[entry["step"], entry["loss"], *entry["metrics"]["validation"].values()] for entry in history]
-    columns = ["step", "loss", *(f"validation {name.replace('_', ' ')}" for name in metrics)]
+    split, metrics = next(iter(history[-1]["metrics"].items()), ("", {}))
+    rows = [[entry["step"], entry["loss"], *entry["metrics"].get(split, {}).values()] for entry in history]
+    columns = ["step", "loss", *(f"{split} {name.replace('_', ' ')}" for name in metrics)]
     console.print_table(columns, rows, title=record["logit_set"])
 
 
@@ -90,7 +90,7 @@ def _print_scores(title: str, scores: dict[str, dict[str, float]], json_output: 
         console.print_json(scores)
         return
     rows = [[split, name, value] for split, values in scores.items() for name, value in values.items()]
-    console.print_table(["split", "metric", "student"], rows, title=title)
+    console.print_table(["", "metric", "student"], rows, title=title)
 
 
 def _print_evaluation(title: str, evaluation: dict[str, Any]) -> None:

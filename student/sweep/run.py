@@ -10,6 +10,7 @@ from pipeline import console
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, sha256
 from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.query.mixture import mix_of
 from pipeline.training.run_record import RUN_RECORD, SWEEP_RECORD, RunRecord, quality, read_run_record, write_run_record
 from student.config import SweepConfig
@@ -18,11 +19,12 @@ from student.recipe import with_recipe
 from student.sweep.grid import Trial, make_trials
 from student.sweep.study import Study, open_study
 from student.sweep.workers import train_all
+from student.train.initialize import starts_from_teacher
 from student.train.training_data import default_name, open_training_set, task_facts
 
 STORAGE = "optuna.db"
 PLACES = {"task", "logits", "store", "output_dir", "recipe", "init_from", "storage"}
-NOT_COMPARED = PLACES | {"grid", "seeds", "processes", "allow_unverified", "json_output"}
+NOT_COMPARED = PLACES | {"init", "grid", "seeds", "processes", "allow_unverified", "json_output"}
 
 
 def sweep(config: SweepConfig, command: str) -> RunRecord:
@@ -48,6 +50,8 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
     logit_set = open_training_set(config)
     folder = config.output_dir or Path("sweeps") / default_name(logit_set)
     trials = make_trials(config, folder, task_facts(logit_set), typed)
+    for trial in trials:
+        starts_from_teacher(trial.config, logit_set)  # a set without token vectors is told before anything is trained
     make_folder(folder)
     study = open_study(config.storage or f"sqlite:///{folder / STORAGE}", folder.name, trials)
     is_new = not (folder / SWEEP_RECORD).exists()
@@ -67,6 +71,7 @@ def _start_record(config: SweepConfig, folder: Path, logit_set: LogitSet, comman
     """All runs of a folder have the same settings but for the grid's, which may grow from try to try."""
     settings = config.model_dump(mode="json", exclude=NOT_COMPARED) | {
         "init_from_sha256": sha256(config.init_from / WEIGHTS_FILE) if config.init_from else None,
+        "token_vectors_sha256": _token_vectors_sha256(config, logit_set),
         "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
         "mix": mix_of(logit_set),
     }
@@ -76,6 +81,13 @@ def _start_record(config: SweepConfig, folder: Path, logit_set: LogitSet, comman
         message = f"{folder} holds a sweep with other settings:\n{changes}\nChoose another --output-dir"
         raise FingerprintMismatchError(message)
     write_run_record(path, {"state": "running", "command": command, "settings": settings})
+
+
+def _token_vectors_sha256(config: SweepConfig, logit_set: LogitSet) -> str | None:
+    """Hash of what vectors may start from; runs that a set got token vectors in between are not to be compared."""
+    first = logit_set.sets[0]
+    vectors = None if config.init == "noise" or config.init_from else read_token_vectors(first.root, first.record)
+    return vectors.sha256 if vectors else None
 
 
 def _train_missing(trials: Sequence[Trial], study: Study, processes: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Starting from the embeddings of another student: a pretrained one, or one of another task."""
+"""What a student starts from: the embeddings of another, its teacher's token vectors, or noise."""
 
 from pathlib import Path
 
@@ -7,12 +7,32 @@ from safetensors import SafetensorError, safe_open
 
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
+from pipeline.logit_set.reader import LogitSet
+from student.config import TrainConfig
 from student.model.architecture import StudentConfig, read_encoder_config
 from student.model.embeddings import Encoder
+from student.model.encoders import ENCODERS
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 
 SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "table_dtype")
 PREFIX = "encoder."
+
+
+def starts_from_teacher(config: TrainConfig, logit_set: LogitSet) -> bool:
+    """Whether a student's vectors start from the token vectors of its set, of several sets the first.
+
+    Raises:
+        ConfigError: if they shall, and there are none.
+    """
+    first = logit_set.sets[0]
+    has_vectors = first.record.signals.token_vectors is not None
+    if config.init == "teacher" and not has_vectors:
+        raise ConfigError(
+            f"--init teacher: {first.root} has no token vectors; repeat its command to add them "
+            f"({first.record.command}), or use --init noise"
+        )
+    can_start = config.init_from is None and "vector_size" in ENCODERS[config.embedding].sizes
+    return has_vectors and can_start and config.init != "noise"
 
 
 def source_sha256(run: Path | None, config: StudentConfig) -> str | None:

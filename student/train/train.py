@@ -4,8 +4,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pipeline import console
 from pipeline.files import write_text
+from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.query.mixture import mix_of
 from pipeline.training import loop
 from pipeline.training.run import Run
@@ -17,8 +20,9 @@ from student.evaluate import evaluate_split
 from student.model.architecture import StudentConfig, design
 from student.model.card import CARD_FILE, card_text
 from student.model.model import Student, default_device, num_bytes, num_parameters
-from student.train.initialize import copy_embeddings, source_sha256
+from student.train.initialize import copy_embeddings, source_sha256, starts_from_teacher
 from student.train.learner import StudentLearner
+from student.train.token_vectors import start_from_teacher
 from student.train.training_data import TrainingData, default_name, load_data, training_query
 from student.train.used_rows import active_ids, neutralise_untrained, renumber, restore, shrunk, with_used_rows
 
@@ -46,14 +50,16 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     """
     data = data or load_data(config)
     logit_set, student_config = data.logit_set, design(config, data.facts)
+    vectors = data.token_vectors if starts_from_teacher(config, logit_set) else None
     folder = config.output_dir or Path("runs") / default_name(logit_set)
     places = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
-    run = Run(folder, _settings(config, student_config, data), command, places)
+    run = Run(folder, _settings(config, student_config, data, vectors), command, places)
     finished = run.start()
     if finished is not None:
         return finished
     write_text(folder / TOKENIZER_FILE, logit_set.tokenizer_json())
-    student, history = _fit(config, student_config, data, run)
+    console.note(_start_line(config, logit_set, vectors))
+    student, history = _fit(config, student_config, data, vectors, run)
     result = {
         "history": history,
         "best": best_of(history),
@@ -72,17 +78,29 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     return run.finish(result)
 
 
-def _settings(config: TrainConfig, student_config: StudentConfig, data: TrainingData) -> dict[str, Any]:
+def _start_line(config: TrainConfig, logit_set: LogitSet, vectors: VocabularyVectors | None) -> str:
+    if config.init_from is not None:
+        return f"embeddings start from {config.init_from}"
+    return (
+        f"vectors start from the teacher's, of {logit_set.sets[0].root}" if vectors else "embeddings start from noise"
+    )
+
+
+def _settings(
+    config: TrainConfig, student_config: StudentConfig, data: TrainingData, vectors: VocabularyVectors | None
+) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
-    places = {"task", "logits", "store", "output_dir", "recipe", "init_from", "allow_unverified", "json_output"}
+    places = {"task", "logits", "store", "output_dir", "recipe", "init", "init_from", "allow_unverified", "json_output"}
     logit_set, rows = data.logit_set, data.splits["train"]
     assert data.query == training_query(config, logit_set), "the rows were read for another query"
     return config.model_dump(mode="json", exclude=places) | {
         "matrix_size": student_config.matrix_size,
         "vector_size": student_config.vector_size,
         "bidirectional": student_config.bidirectional,
+        "pooling": student_config.pooling,
         "hidden_size": student_config.hidden_size,
         "init_from_sha256": source_sha256(config.init_from, student_config),
+        "token_vectors_sha256": vectors.sha256 if vectors else None,
         "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
         "mix": mix_of(logit_set),
         "query": data.query,
@@ -93,7 +111,11 @@ def _settings(config: TrainConfig, student_config: StudentConfig, data: Training
 
 
 def _fit(
-    config: TrainConfig, student_config: StudentConfig, data: TrainingData, run: Run
+    config: TrainConfig,
+    student_config: StudentConfig,
+    data: TrainingData,
+    vectors: VocabularyVectors | None,
+    run: Run,
 ) -> tuple[Student, list[Entry]]:
     """Trains the rows of the tables that the data use; returns the best student and a record of each epoch."""
     splits = {split: as_read(examples, student_config) for split, examples in data.splits.items()}
@@ -103,6 +125,8 @@ def _fit(
         copy_embeddings(config.init_from, student.encoder)
     else:
         neutralise_untrained(student, splits["train"])
+    if vectors is not None:
+        start_from_teacher(student.encoder, vectors)
     active = active_ids(splits.values(), student_config.pad_id)
     small = shrunk(student, active).to(default_device())
     splits = {split: renumber(examples, active) for split, examples in splits.items()}

@@ -1,12 +1,14 @@
 """What a student is trained from: one logit set or several, opened, checked and read."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from tokenizers import Tokenizer
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.logit_set.reader import LogitSet, find_set
+from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.query.agreement import Comparison, compare_teachers, comparison_lines
 from pipeline.query.mixture import Mixture, open_sets
 from pipeline.text.tokenizer import special_ids
@@ -24,6 +26,16 @@ class TrainingData:
     splits: dict[str, Examples]
     facts: Facts
     teachers: dict[str, Comparison]
+
+    @cached_property
+    def token_vectors(self) -> VocabularyVectors | None:
+        """What the teacher says of each vocabulary entry, of several sets the first one's; None if that is not stored.
+
+        Raises:
+            IntegrityError: if the file was changed.
+        """
+        first = self.logit_set.sets[0]
+        return read_token_vectors(first.root, first.record)
 
 
 def load_data(config: TrainConfig) -> TrainingData:

@@ -4,7 +4,8 @@ A row that no text uses never receives a gradient, and Adam without weight decay
 small student with the used rows alone trains to the same weights as the whole one, several times faster on a small
 task; afterwards its rows go back to their places.
 
-What such a row began with is noise, which the tokens of a new text would multiply. It becomes neutral.
+What such a row began with is noise, which the tokens of a new text would multiply. It becomes neutral; a vector that
+then starts from the teacher's stays that, as it says what the token means.
 """
 
 from collections.abc import Iterable

@@ -14,8 +14,9 @@ from student.config import TrainConfig
 from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 TRAINING = (
-    "--task --logits --mix --store --output-dir --where --query --recipe --init-from --embedding --bidirectional "
-    "--no-bidirectional --matrix-size --vector-size --initializer-range --pairing --head --hidden-size "
+    "--task --logits --mix --store --output-dir --where --query --recipe --init --init-from --embedding "
+    "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --pairing --head "
+    "--hidden-size "
     "--hidden-dropout --token-dropout --alpha --soft-loss --temperature --num-train-epochs --early-stopping-patience "
     "--learning-rate --warmup-steps --per-device-train-batch-size --max-grad-norm --seed --allow-unverified --json"
 )
@@ -30,12 +31,13 @@ AUGMENT = (
 )
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
 FLAGS = {
-    "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --max-steps --learning-rate "
-    "--per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps --json",
+    "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --held-out --max-steps "
+    "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps --json",
     "augment": f"{AUGMENT} --task --method --manifest --data --store --name --precision --max-seq-length --seed --json",
     "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} --augment --extend --variants --task --signal --teacher-labels "
-    "--splits --store --name --precision --num-copies --max-tokens-per-batch --rows-per-shard --shard-index "
-    "--num-shards --plan --json",
+    "--token-vectors --no-token-vectors --pooling --vector-codec --pca-dims "
+    "--unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision --num-copies "
+    "--max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
     "check": "logits --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "
     "--allow-unverified --json",
     "push": "logits url --store --without-text --replace --public --json",
@@ -47,7 +49,8 @@ FLAGS = {
     "recode": f"logits {CODEC} --name --store --allow-unverified --json",
     "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json",
     "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
-    "--vector-size --initializer-range --alpha --temperature --num-train-epochs --max-steps --learning-rate "
+    "--vector-size --pooling --initializer-range --alpha --temperature --vector-loss --vector-map "
+    "--num-train-epochs --max-steps --learning-rate "
     "--warmup-ratio --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed "
     "--allow-unverified --json",
     "index": "--store --json",
@@ -59,6 +62,8 @@ FLAGS = {
     "describe": "run_or_recipe --json",
     "export": "run --onnx --output-dir --tables --logits --store --json",
     "predict": "run texts --file --json",
+    "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
+    "--output-dir --plan --json",
     "report": "set_or_run --output --store --allow-unverified --json",
     "bench": "--student --peer --seconds --output --json",
     "demo": "--output-dir --json",
@@ -178,7 +183,10 @@ def test_all_wrong_flags_are_told_at_once() -> None:
         (["finetune-teacher", *MODEL, "--objective", "mlm"], {"--objective mlm and --corpus go together"}),
         (["finetune-teacher", *MODEL, "--corpus", "tiny"], {"--objective mlm and --corpus go together"}),
         (["teacher-dump", "--task", "sst2", "--signal", "mlm"], {"--signal mlm and --corpus go together"}),
-        (["teacher-dump", "--task", "sst2", "--seed", "1"], {"--seed: is for a corpus, not for a task"}),
+        (
+            ["teacher-dump", "--task", "sst2", "--seed", "1"],
+            {"--seed: is for a corpus, or for rows that are added to a task's"},
+        ),
         (["teacher-dump", "--plan", "--extend", "x"], {"--plan: cannot tell what --extend saves"}),
     ],
 )

@@ -10,7 +10,8 @@ from pipeline.arrays import Ragged, ragged
 from pipeline.errors import DataError, QueryError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import NO_LABEL
-from student.data import gold_tensor, load_examples, sorted_batches
+from student.data import gold_tensor, load_examples, sequences, sorted_batches
+from tests.student.model.test_model import student_config
 
 PAD = 99
 ROWS = [[1, 2, 3], [], [4], [5, 6]]
@@ -36,6 +37,12 @@ def test_padded_fills_up_at_the_end() -> None:
 def test_empty_sentences_are_one_padding_wide() -> None:
     assert Ragged.of(ROWS).padded([1], PAD).tolist() == [[PAD]]
     assert Ragged.of([[], []]).padded([0, 1], PAD).tolist() == [[PAD], [PAD]]
+
+
+def test_padding_that_a_text_spells_is_no_token() -> None:
+    config = student_config(pad_id=0, is_pair=True)
+    ids1, ids2 = sequences(config, Ragged.of([[0, 1, 0, 2], [], [0]]), Ragged.of([[3], [0, 0], [4, 0]]))
+    assert (lists(ids1), lists(ids2)) == ([[1, 2], [], []], [[3], [], [4]])
 
 
 @given(rows=st.lists(st.lists(st.integers(0, 50), max_size=6), min_size=1, max_size=8), data=st.data())

@@ -17,7 +17,7 @@ ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
 # the settings, which the command line turns into flags, and the methods that they choose from
 METHODS = ("config", "flags", "mask_pos", "method", "methods", "tinybert", "words")
 ALLOWED = {"teacher", "teacher.config", "teacher.augment", "teacher.inference", "teacher.inference.config"}
-ALLOWED |= {f"teacher.augment.{name}" for name in METHODS}
+ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
 
 
 def absent(name):
@@ -59,11 +59,11 @@ def run(commands: list[list[str]], cwd: Path) -> tuple[subprocess.CompletedProce
 
 
 @pytest.mark.slow
-def test_student_commands_need_no_teacher(store: Path, tmp_path: Path) -> None:
-    shutil.copytree(store, tmp_path / "store")
+def test_student_commands_need_no_teacher(vectors_store: Path, tmp_path: Path) -> None:
+    shutil.copytree(vectors_store, tmp_path / "store")
     sizes = ["--matrix-size", "3", "--vector-size", "5", "--hidden-size", "8", "--num-train-epochs", "1"]
     commands = [
-        ["train-student", "--task", "roles", "--store", "store", "--output-dir", "run", *sizes],
+        ["train-student", "--task", "roles", "--store", "store", "--output-dir", "run", "--init", "teacher", *sizes],
         ["evaluate", "run", "--store", "store"],
         ["predict", "run", "anna paid ben .", "ben paid anna ."],
     ]
@@ -86,6 +86,20 @@ def test_pretraining_needs_no_teacher(token_store: Path, tmp_path: Path) -> None
     process, result = run(commands, tmp_path)
     assert result == {"codes": [0, 0, 0, 0], "present": [], "torch": True}, process.stderr
     assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_pretraining_on_vectors_needs_no_teacher(vector_store: Path, tmp_path: Path) -> None:
+    shutil.copytree(vector_store, tmp_path / "vectors")
+    sizes = ["--matrix-size", "3", "--vector-size", "5", "--per-device-train-batch-size", "9", "--max-steps", "2"]
+    commands = [
+        ["verify", "pca", "--store", "vectors"],
+        ["pretrain-student", "--logits", "pca", "--store", "vectors", "--output-dir", "run", *sizes],
+        ["evaluate", "run", "--store", "vectors"],
+        ["sql", "select max(scale) from int8", "--store", "vectors"],
+    ]
+    process, result = run(commands, tmp_path)
+    assert result == {"codes": [0, 0, 0, 0], "present": [], "torch": True}, process.stderr
 
 
 def test_teacher_commands_say_what_to_install(tmp_path: Path) -> None:

@@ -78,6 +78,13 @@ def test_every_difference_is_named(tmp_path: Path) -> None:
         assert difference in str(caught.value)
 
 
+def test_a_run_of_another_pooling_is_a_source(tmp_path: Path) -> None:
+    student(pooling="sum").save(tmp_path)
+    other = student(pooling="sum+max")
+    assert source_sha256(tmp_path, other.config) == hashlib.sha256((tmp_path / WEIGHTS_FILE).read_bytes()).hexdigest()
+    copy_embeddings(tmp_path, other.encoder)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [({"matrix_size": 2}, "matrix_size"), ({"vector_size": 0}, "vector_size"), ({"bidirectional": False}, "bidir")],

@@ -13,8 +13,9 @@ from pipeline.logit_set.record import FILE_NAME
 from student.config import TrainConfig
 from student.data import load_examples
 from student.evaluate import score_student
-from student.model.architecture import StudentConfig, design
+from student.model.architecture import StudentConfig, design, summary
 from student.model.model import Student
+from student.predict import Predictor
 from student.train.train import train
 from student.train.training_data import task_facts
 from teacher.dump.examples import dump
@@ -238,13 +239,13 @@ def architecture(logit_set: LogitSet, **flags: object) -> StudentConfig:
         ({"embedding": "cmow", "bidirectional": False, "matrix_size": 7}, (7, 0, False)),
     ],
 )
-def test_default_sizes_are_the_papers(
+def test_default_tables_have_the_papers_sizes_and_the_head_a_smaller_one(
     roles_set: LogitSet, flags: dict[str, object], expected: tuple[int, int, bool]
 ) -> None:
     config = architecture(roles_set, **flags)
     assert (config.matrix_size, config.vector_size, config.bidirectional) == expected
     assert config.is_pair
-    assert config.hidden_size == 1000
+    assert config.hidden_size == 400
     assert config.target.names == ("different", "same")
     assert config.tokenizer_sha256 == roles_set.record.tokenizer.sha256
 
@@ -253,6 +254,28 @@ def test_default_sizes_are_the_papers(
 def test_a_size_that_the_embedding_has_not_is_refused(opinion_set: LogitSet, embedding: str, flag: str) -> None:
     with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')}: --embedding {embedding} has none"):
         architecture(opinion_set, **{"embedding": embedding, flag: 5})
+
+
+@pytest.mark.parametrize(
+    ("flags", "match"),
+    [
+        ({"embedding": "cmow"}, r"--pooling sum\+max: --embedding cmow has no vectors"),
+        ({"head": "bilstm"}, r"--pooling sum\+max: --head bilstm reads what is known of each token"),
+    ],
+)
+def test_maxima_where_there_are_none_are_refused(opinion_set: LogitSet, flags: dict[str, object], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        architecture(opinion_set, pooling="sum+max", **flags)
+    assert architecture(opinion_set, **flags).pooling == "sum"
+
+
+def test_a_student_of_sums_and_maxima_is_trained(store: Path, tmp_path: Path) -> None:
+    record = train(tiny_config(store / "opinion", tmp_path), "")
+    assert record["settings"]["pooling"] == "sum+max"  # the default
+    kept = Student.load(tmp_path)
+    assert summary(kept.config)["embedding"].startswith("Hybrid: sums and maxima of vectors of 5 and")
+    assert kept.encoder.size == 5 + 5 + 2 * 9
+    assert np.isfinite(Predictor(tmp_path).logits(["the food was dull ."])).all()
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_a_run_knows_the_tokens_of_its_training_rows(store: Path, opinion_set: L
     student = Student.load(tmp_path)
     assert student.encoder.used_ids().tolist() == used.tolist()
     assert record["result"]["used_rows"] == student.config.used_rows == len(used)
-    assert f"{len(used)} of {student.config.num_tokens} tokens trained" in (tmp_path / "README.md").read_text()
+    assert f"{len(used)} of {student.config.num_tokens} tokens known" in (tmp_path / "README.md").read_text()
 
 
 def test_tokens_that_an_earlier_run_has_trained_stay_known(store: Path, opinion_run: Path, tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""Starting a student's vectors from what its teacher says of each vocabulary entry alone.
+
+The recipe of static embeddings (model2vec; Arora et al. 2017): principal components, and frequent tokens count less,
+since a sum of vectors would be theirs.
+
+Shapes: V vocabulary, W width of the teacher's vectors, E size of the student's, K = min(W, E).
+"""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pipeline.arrays import Floats, Ints
+from pipeline.logit_set.token_vectors import VocabularyVectors
+from student.model.embeddings import Encoder
+
+Doubles = npt.NDArray[np.float64]
+SIF_WEIGHT = 1e-3  # a of a / (a + p): tokens more frequent than that count less
+START_DEVIATION = 0.1  # standard deviation of the numbers that vectors start with; 0.02 and 0.5 are worse on STS-B
+
+
+@torch.no_grad()
+def start_from_teacher(encoder: Encoder, vectors: VocabularyVectors) -> None:
+    """Gives the vectors of an encoder the teacher's start, used tokens or not; the padding stays 0.
+
+    Where the teacher's width is smaller than the student's, the other columns stay as they are.
+    """
+    assert encoder.vectors is not None, "asked of a student with vectors"
+    weight_VE = encoder.vectors.table.weight
+    pad_id, size = encoder.pad_id, weight_VE.shape[1]
+    start_VK = torch.from_numpy(start_vectors(vectors, size, pad_id)).to(weight_VE)
+    weight_VE[: len(start_VK), : start_VK.shape[1]] = start_VK
+
+
+def start_vectors(vectors: VocabularyVectors, size: int, pad_id: int) -> Floats:
+    """The vectors that a student starts with.
+
+    Args:
+        vectors: the teacher's, with the counts of the training rows.
+        size: E.
+        pad_id: the token whose row is 0; it may be past the vocabulary.
+
+    Returns:
+        start_VK: float32, the first K principal components, times the SIF weights, of deviation `START_DEVIATION`.
+    """
+    start_VK = principal_components(vectors.vector_VW.astype(np.float64), size)
+    start_VK *= sif_weights(vectors.count_V)[:, None]
+    start_VK[pad_id : pad_id + 1] = 0
+    deviation = start_VK.std()
+    return (start_VK * (START_DEVIATION / deviation if deviation else 0)).astype(np.float32)
+
+
+def principal_components(vector_VW: Doubles, size: int) -> Doubles:
+    """Coordinates of vectors along their first principal axes, float64 [V, K], the axis of most variance first.
+
+    An axis points to where its largest number is positive, so that the same vectors give the same table everywhere.
+    """
+    centred_VW = vector_VW - vector_VW.mean(axis=0)
+    _, axes_WW = np.linalg.eigh(centred_VW.T @ centred_VW)
+    axes_WK = axes_WW[:, ::-1][:, :size]
+    largest_K = np.abs(axes_WK).argmax(axis=0)
+    component_VK: Doubles = centred_VW @ (axes_WK * np.sign(np.take_along_axis(axes_WK, largest_K[None], axis=0)))
+    return component_VK
+
+
+def sif_weights(count_V: Ints) -> Doubles:
+    """Smooth inverse frequency a / (a + p) of each token [V], p from its count and one more."""
+    p_V = (count_V + 1) / (count_V + 1).sum()
+    weight_V: Doubles = SIF_WEIGHT / (SIF_WEIGHT + p_V)
+    return weight_V

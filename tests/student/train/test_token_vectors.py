@@ -1,0 +1,239 @@
+"""Students whose vectors start from the teacher's: the table by hand, and what becomes of it in a run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE
+from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
+from student.config import ReproduceConfig, SweepConfig
+from student.data import load_examples
+from student.export import with_small_tables
+from student.model.model import Student
+from student.reproduce import reproduce
+from student.sweep.run import sweep
+from student.train.token_vectors import (
+    START_DEVIATION,
+    principal_components,
+    sif_weights,
+    start_from_teacher,
+    start_vectors,
+)
+from student.train.train import train
+from student.train.used_rows import active_ids
+from tests.helpers.students import tiny_config, weights
+from tests.student.model.test_model import student
+
+TABLE = "encoder.vectors.table.weight"
+STILL = 1e-30  # a learning rate that moves nothing
+
+
+def vectors_of(logit_set: LogitSet) -> VocabularyVectors:
+    stored = read_token_vectors(logit_set.root, logit_set.record)
+    assert stored is not None
+    return stored
+
+
+def some_vectors(tokens: int = 12, width: int = 6) -> VocabularyVectors:
+    random = np.random.default_rng(3)
+    return VocabularyVectors(
+        (random.normal(size=(tokens, width)) * np.arange(1, width + 1)).astype(np.float16),
+        random.integers(0, 50, tokens),
+    )
+
+
+def test_components_of_points_on_two_axes_are_known() -> None:
+    points = np.array([[0, 5, 1], [0, -5, 1], [2, 0, 1], [-2, 0, 1]], dtype=np.float64) + 7
+    expected = [[5, 0], [-5, 0], [0, 2], [0, -2]]
+    assert_allclose(principal_components(points, 2), expected, atol=1e-12)
+    assert_allclose(principal_components(points, 1), np.array(expected)[:, :1], atol=1e-12)
+
+
+def test_components_keep_distances_and_have_no_covariance() -> None:
+    points = np.random.default_rng(1).normal(size=(40, 5)) * [5, 4, 3, 2, 1]
+    components = principal_components(points, 9)
+    assert components.shape == (40, 5)
+    assert_allclose(components @ components.T, (points - points.mean(0)) @ (points - points.mean(0)).T, atol=1e-9)
+    covariance = components.T @ components
+    assert_allclose(covariance, np.diag(np.diag(covariance)), atol=1e-9)
+    assert (np.diff(np.diag(covariance)) < 0).all()
+
+
+def test_components_do_not_depend_on_the_signs_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, eigh = np.random.default_rng(1).normal(size=(40, 5)), np.linalg.eigh
+    expected = principal_components(points, 3)
+
+    def other(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, axes = eigh(matrix)
+        return values, axes * [-1, 1, -1, -1, 1]
+
+    monkeypatch.setattr(np.linalg, "eigh", other)
+    np.testing.assert_array_equal(principal_components(points, 3), expected)
+
+
+def test_frequent_tokens_weigh_less() -> None:
+    counts = np.array([0, 9, 88])  # p is 0.01, 0.1 and 0.89, each counted once more
+    assert_allclose(sif_weights(counts), [1e-3 / 0.011, 1e-3 / 0.101, 1e-3 / 0.891])
+
+
+@pytest.mark.parametrize("pad_id", [0, 7, 12])
+def test_the_table_is_components_by_weights_to_scale(pad_id: int) -> None:
+    vectors = some_vectors()
+    table = start_vectors(vectors, 4, pad_id)
+    plain = principal_components(vectors.vector_VW.astype(np.float64), 4) * sif_weights(vectors.count_V)[:, None]
+    others = [token for token in range(12) if token != pad_id]
+    scale = table[others[0], 0] / plain[others[0], 0]
+    assert_allclose(table[others], scale * plain[others], rtol=1e-5)
+    assert table.std() == pytest.approx(START_DEVIATION, rel=1e-5)
+    assert scale > 0
+    assert table.dtype == np.float32
+    if pad_id < 12:
+        assert (table[pad_id] == 0).all()
+
+
+def test_vectors_that_are_all_the_same_start_at_zero() -> None:
+    same = VocabularyVectors(np.ones((5, 3), dtype=np.float16), np.zeros(5, dtype=np.int64))
+    assert (start_vectors(same, 2, 0) == 0).all()
+
+
+def test_columns_beyond_the_teachers_width_stay_noise() -> None:
+    torch.manual_seed(1)
+    wide = student(vector_size=9)
+    before = [table.weight.clone() for table in wide.encoder.tables()]
+    vectors = some_vectors(wide.config.vocabulary_size, 6)
+    start_from_teacher(wide.encoder, vectors)
+    after = [table.weight for table in wide.encoder.tables()]
+    assert_allclose(after[0][:, :6].detach(), start_vectors(vectors, 9, wide.config.pad_id))
+    assert torch.equal(after[0][:, 6:], before[0][:, 6:])
+    assert torch.equal(after[1], before[1])
+    assert torch.equal(after[2], before[2])
+
+
+def test_a_run_starts_from_the_set_unless_told_otherwise(
+    store: Path, opinion_vectors: LogitSet, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    expected = start_vectors(vectors_of(opinion_vectors), 5, opinion_vectors.record.tokenizer.pad_id)
+    for name, init in (("default", None), ("told", "teacher")):
+        record = train(tiny_config(opinion_vectors.root, tmp_path / name, init=init, learning_rate=STILL), "")
+        assert_allclose(weights(tmp_path / name)[TABLE], expected, atol=1e-7)
+        assert record["settings"]["token_vectors_sha256"] == vectors_of(opinion_vectors).sha256
+        assert "vectors start from the teacher's, of " in capsys.readouterr().err
+    for name, logit_set, init in (("noise", opinion_vectors.root, "noise"), ("without", store / "opinion", None)):
+        record = train(tiny_config(logit_set, tmp_path / name, init=init, learning_rate=STILL), "")
+        assert record["settings"]["token_vectors_sha256"] is None
+        assert "embeddings start from noise" in capsys.readouterr().err
+    noise, without = (weights(tmp_path / name) for name in ("noise", "without"))
+    assert all(torch.equal(noise[name], without[name]) for name in without)
+    started = weights(tmp_path / "default")
+    used = active_ids([load_examples(opinion_vectors, "train")], opinion_vectors.record.tokenizer.pad_id)
+    for name in started.keys() - {TABLE}:  # matrices and head are the seed's all the same
+        rows = slice(None) if name.startswith("head.") else used
+        assert_allclose(started[name][rows], noise[name][rows], atol=1e-12)
+
+
+def test_tokens_that_training_does_not_use_keep_their_vectors(opinion_vectors: LogitSet, tmp_path: Path) -> None:
+    train(tiny_config(opinion_vectors.root, tmp_path, where="source_row < 3", vector_size=40), "")
+    trained, pad_id = Student.load(tmp_path), opinion_vectors.record.tokenizer.pad_id
+    used = active_ids([load_examples(opinion_vectors, "train", "source_row < 3")], pad_id)
+    unseen = np.setdiff1d(np.arange(trained.config.num_tokens), used)
+    start = torch.from_numpy(start_vectors(vectors_of(opinion_vectors), 40, pad_id))
+    assert len(unseen) > 5
+    vectors, forward, backward = (table.weight.detach() for table in trained.encoder.tables())
+    assert torch.equal(vectors[unseen, :32], start[unseen])
+    assert (vectors[unseen].abs().sum(dim=1) > 0).all()
+    assert (vectors[unseen, 32:] == 0).all()  # noise says nothing
+    for matrices in (forward, backward):
+        assert torch.equal(matrices[unseen], torch.eye(3).flatten().expand(len(unseen), 9))
+    assert (vectors[used] != torch.nn.functional.pad(start, (0, 8))[used]).any(dim=1).sum() == len(used) - 1
+    assert (vectors[pad_id] == 0).all()
+    assert trained.config.used_rows == trained.config.num_tokens
+    small = with_small_tables(trained, "int8")
+    ids = torch.tensor([[int(unseen[0]), int(used[-1])]])
+    torch.testing.assert_close(small(ids), trained(ids), rtol=0, atol=0.02)
+
+
+def test_the_first_of_several_sets_gives_them(
+    vectors_store: Path, store: Path, opinion_vectors: LogitSet, tmp_path: Path
+) -> None:
+    shutil.copytree(store / "opinion", tmp_path / "plain")
+    both = [str(vectors_store / "opinion"), str(tmp_path / "plain")]
+    first = train(tiny_config(vectors_store, tmp_path / "1", logits=tuple(both)), "")
+    second = train(tiny_config(vectors_store, tmp_path / "2", logits=tuple(both[::-1])), "")
+    hashes = [record["settings"]["token_vectors_sha256"] for record in (first, second)]
+    assert hashes == [vectors_of(opinion_vectors).sha256, None]
+
+
+def test_flags_that_do_not_fit_are_refused(
+    store: Path, opinion_vectors: LogitSet, opinion_run: Path, tmp_path: Path
+) -> None:
+    for changes, message in (
+        ({"init": "teacher", "embedding": "cmow", "vector_size": None}, "--init teacher: .*cmow has none"),
+        ({"init": "teacher", "init_from": opinion_run}, "--init: with --init-from"),
+        ({"init": "noise", "init_from": opinion_run}, "--init: with --init-from"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train(tiny_config(opinion_vectors.root, tmp_path / "run", **changes), "")
+    with pytest.raises(ConfigError, match=r"opinion has no token vectors; repeat its command .*--init noise"):
+        train(tiny_config(store / "opinion", tmp_path / "run", init="teacher"), "")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("changes", [{"embedding": "cmow", "vector_size": None}, {"init_from": None}])
+def test_without_vectors_or_from_a_run_the_default_is_not_the_teacher(
+    changes: dict[str, object], opinion_vectors: LogitSet, opinion_run: Path, tmp_path: Path
+) -> None:
+    changes = {name: value if name != "init_from" else opinion_run for name, value in changes.items()}
+    record = train(tiny_config(opinion_vectors.root, tmp_path, **changes), "")
+    assert record["settings"]["token_vectors_sha256"] is None
+
+
+def test_a_run_is_not_gone_on_with_from_another_start(store: Path, opinion_vectors: LogitSet, tmp_path: Path) -> None:
+    record = train(tiny_config(opinion_vectors.root, tmp_path / "run"), "")
+    assert train(tiny_config(opinion_vectors.root, tmp_path / "run"), "") == record
+    with pytest.raises(FingerprintMismatchError, match="token_vectors_sha256"):
+        train(tiny_config(opinion_vectors.root, tmp_path / "run", init="noise"), "")
+    with pytest.raises(FingerprintMismatchError, match="token_vectors_sha256"):
+        train(tiny_config(store / "opinion", tmp_path / "run"), "")
+
+
+def test_damaged_vectors_are_refused_where_they_are_used(opinion_vectors: LogitSet, tmp_path: Path) -> None:
+    root = shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
+    content = bytearray((root / VOCABULARY_FILE).read_bytes())
+    content[len(content) // 2] ^= 1
+    (root / VOCABULARY_FILE).write_bytes(content)
+    with pytest.raises(IntegrityError, match=r"token_vectors\.parquet: its SHA-256"):
+        train(tiny_config(root, tmp_path / "run"), "")
+    train(tiny_config(root, tmp_path / "noise", init="noise"), "")
+
+
+def test_reproduce_looks_at_the_vectors(opinion_vectors: LogitSet, opinion_set: LogitSet, tmp_path: Path) -> None:
+    root = shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
+    train(tiny_config(root, tmp_path / "run"), "")
+    config = ReproduceConfig(run=tmp_path / "run")
+    compared = reproduce(config)["token_vectors_sha256"]
+    assert compared == {"then": vectors_of(opinion_vectors).sha256, "now": vectors_of(opinion_vectors).sha256}
+    shutil.rmtree(root)
+    shutil.copytree(opinion_set.root, root)
+    assert reproduce(config)["token_vectors_sha256"]["now"] == "none"
+
+
+def test_a_sweep_tries_both_starts(store: Path, opinion_vectors: LogitSet, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    flags = tiny_config(opinion_vectors.root, tmp_path / "sweep", num_train_epochs=1)
+    values = flags.model_dump(include=flags.model_fields_set)
+    sweep(SweepConfig.from_flags(**values, grid=("init=teacher,noise",)), "")
+    records = [json.loads(path.read_text()) for path in sorted((tmp_path / "sweep").glob("*/run.json"))]
+    hashes = {record["settings"]["token_vectors_sha256"] for record in records}
+    assert hashes == {None, vectors_of(opinion_vectors).sha256}
+    assert open_set(store / "opinion").record.signals.token_vectors is None
+    plain = values | {"logits": (str(store / "opinion"),), "output_dir": tmp_path / "none"}
+    with pytest.raises(ConfigError, match="has no token vectors"):
+        sweep(SweepConfig.from_flags(**plain, grid=("init=teacher,noise",)), "")
+    assert not (tmp_path / "none").exists()
