@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.cli import bench, corpora, demo, diff, report, sharing, sql, student, tasks, teacher, tokens
+from pipeline.cli import bench, corpora, demo, diff, report, results, sharing, sql, student, tasks, teacher, tokens
 
 app = typer.Typer(
     name="distill",
@@ -36,5 +36,6 @@ app.command("describe")(student.describe)
 app.command("export")(student.export)
 app.command("predict")(student.predict)
 app.command("report")(report.report)
+app.command("results")(results.results)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)

@@ -1,0 +1,127 @@
+"""The commands of a task: fine-tune teachers, ask the best one, train students."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import DataError
+from pipeline.logit_set.record import FILE_NAME
+from pipeline.results.commands import Command
+from pipeline.results.config import ResultsConfig
+from pipeline.results.experiment import TaskParts, as_file
+from pipeline.sources import Source, rows_sha256
+from pipeline.tasks.task import Task
+from pipeline.training.run_record import RUN_RECORD, quality, read_run_record
+
+FIRST_SEED = 42
+FINETUNE_RECORD = "finetune.json"
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """A task, its rows, what is compared on it, and where that lies.
+
+    Attributes:
+        config: the settings.
+        task: its manifest.
+        manifest: the manifest's file, if it is not one that comes with the package.
+        source: its rows.
+        parts: what the experiment says of it.
+    """
+
+    config: ResultsConfig
+    task: Task
+    manifest: Path | None
+    source: Source
+    parts: TaskParts
+
+    @property
+    def records(self) -> Path:
+        """Folder of what is known of the task: commands that have finished, and what was measured."""
+        return self.config.output_dir / "cells" / self.task.name
+
+    @property
+    def student_seeds(self) -> range:
+        """Seeds of each kind of student."""
+        return range(FIRST_SEED, FIRST_SEED + self.config.seeds)
+
+    def finetune(self) -> list[Command]:
+        """The commands that make teachers; none if they are there."""
+        if self.config.teachers is not None:
+            return []
+        encoder = str(self.config.model_name_or_path)
+        commands = []
+        for seed in range(FIRST_SEED, FIRST_SEED + self.config.teacher_seeds):
+            folder = self._teacher(seed)
+            flags = self._rows("--model-name-or-path", encoder, "--output-dir", str(folder), "--seed", str(seed))
+            reads: list[str | Path] = [self._rows_sha256(), *weights_of(Path(encoder))]
+            makes = folder / FINETUNE_RECORD
+            commands.append(self._command("finetune-teacher", [*flags, *self.parts.teacher], makes, reads))
+        return commands
+
+    def teacher(self) -> Path:
+        """The teacher: the one that is there, or of those fine-tuned the best on held-out rows; of none, the first.
+
+        Raises:
+            DataError: if none is there.
+        """
+        if self.config.teachers is not None:
+            folder = self.config.teachers / self.task.name
+            if not folder.is_dir():
+                raise DataError(f"--teachers {self.config.teachers}: has no folder {self.task.name!r}")
+            return folder
+        folders = [command.makes.parent for command in self.finetune()]
+        finished = [folder for folder in folders if (folder / FINETUNE_RECORD).is_file()]
+        records = {folder: read_run_record(folder / FINETUNE_RECORD) for folder in finished}
+        best = {folder: quality(record["result"]["best"]) for folder, record in records.items() if "result" in record}
+        return max(best, key=best.__getitem__) if best else folders[0]
+
+    def dump(self, name: str) -> Command:
+        """The command that makes a set."""
+        teacher, folder = self.teacher(), self.set_folder(name)
+        where = ("--store", str(folder.parent), "--name", folder.name)
+        flags = [*self._rows("--model-name-or-path", str(teacher), *where), *self.parts.sets[name]]
+        reads: list[str | Path] = [self._rows_sha256(), *weights_of(teacher)]
+        return self._command("teacher-dump", flags, folder / FILE_NAME, reads)
+
+    def train(self, name: str, seed: int) -> Command:
+        """The command that trains a student."""
+        folder, logit_set = self.run_folder(name, seed), self.set_folder(self.parts.set_of[name])
+        flags = ["--logits", str(logit_set), "--output-dir", str(folder), "--seed", str(seed)]
+        settings = self.parts.students[name]
+        start = weights_of(Path(settings[settings.index("--init-from") + 1])) if "--init-from" in settings else ()
+        reads = [logit_set / FILE_NAME, *start]
+        return self._command("train-student", [*flags, *settings], folder / RUN_RECORD, reads)
+
+    def set_folder(self, name: str) -> Path:
+        """Where a set lies: the first under the task's name."""
+        is_first = name == next(iter(self.parts.sets))
+        return self.config.output_dir / "logits" / (self.task.name if is_first else f"{self.task.name}-{as_file(name)}")
+
+    def run_folder(self, name: str, seed: int) -> Path:
+        """Where a student lies."""
+        return self.config.output_dir / "runs" / self.task.name / f"{as_file(name)}-{seed}"
+
+    def all_commands(self) -> list[Command]:
+        """Every command in the order in which they have to run."""
+        students = [self.train(name, seed) for name in self.parts.students for seed in self.student_seeds]
+        return [*self.finetune(), *map(self.dump, self.parts.sets), *students]
+
+    def _teacher(self, seed: int) -> Path:
+        return self.config.output_dir / "teachers" / self.task.name / str(seed)
+
+    def _rows(self, *flags: str) -> list[str]:
+        which = ["--manifest", str(self.manifest)] if self.manifest else ["--task", self.task.name]
+        return [*which, *(["--data", str(self.config.data)] if self.config.data else []), *flags]
+
+    def _rows_sha256(self) -> str:
+        return " ".join(f"{split} {rows_sha256(rows)}" for split, rows in self.source.splits.items())
+
+    def _command(self, name: str, flags: list[str], makes: Path, reads: Sequence[str | Path]) -> Command:
+        record = self.records / f"{name}-{makes.parent.name}.json"
+        return Command((name, *flags), makes, tuple(reads), record)
+
+
+def weights_of(folder: Path) -> tuple[Path, ...]:
+    """The files with a model's weights; none if the model is not a folder here."""
+    return tuple(sorted(path for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern)))
