@@ -69,6 +69,7 @@ def reader(s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Reader:
     (folder / "tickets.yaml").write_text(manifest)
     write_tickets(folder / "data", {"train": 90, "validation": 30})
     write_tickets(folder / "more-data", {"train": 120, "validation": 30})
+    (folder / "emails.txt").write_text("a man eats soup outside\nnobody sleeps\na woman is eating\n")
     keys = {"key": "docs", "secret": "docs"}
     s3fs.S3FileSystem(endpoint_url=s3_server, skip_instance_cache=True, **keys).mkdir("team-a")
     return Reader(
