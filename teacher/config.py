@@ -134,7 +134,7 @@ class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags,
 
 
 OF_LOGITS = {
-    *("teacher_labels", "extend", "token_vectors", "augment", "variants", "seed"),
+    *("teacher_labels", "extend", "token_vectors", "token_vectors_from", "augment", "variants", "seed"),
     *AugmentFlags.model_fields,
     *UnlabelledFlags.model_fields,
 }
@@ -153,6 +153,11 @@ class DumpTask(UnlabelledFlags, AugmentFlags, DumpFlags):
     )
     token_vectors: bool = Field(
         True, description="Store what the teacher says of each vocabulary entry, too; a student can start from it."
+    )
+    token_vectors_from: str | None = Field(
+        None,
+        description="Another encoder with the same vocabulary, whose last states are these vectors: a hub id or a "
+        "folder. (default: the teacher's embeddings)",
     )
     augment: KnownMethod | None = Field(
         None, description="Add variants of the training rows: those of `distill augment`, made if they are missing."
@@ -186,6 +191,11 @@ class DumpTask(UnlabelledFlags, AugmentFlags, DumpFlags):
             refuse_flags(self, UnlabelledFlags.model_fields.keys(), reason)
         elif self.split_names:
             raise ConfigError(f"--splits: --unlabelled adds to {TRAIN!r} what is no copy of other splits; it needs all")
+        if not self.token_vectors:
+            refuse_flags(self, {"token_vectors_from"}, "names whose vectors are stored; leave --no-token-vectors out")
+        self._check_augmentation()
+
+    def _check_augmentation(self) -> None:
         check_flags(self, self.augment)
         if self.augment is None:
             refuse_flags(self, {"variants"}, "is for augmentation; give --augment METHOD, too")

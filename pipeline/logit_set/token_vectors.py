@@ -25,13 +25,13 @@ from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, changed, write_
 from pipeline.logit_set.record_parts import FileRecord
 from pipeline.logit_set.shard_file import Footer, bomb_problem, parquet_writer, read_footer, read_metadata
 from pipeline.logit_set.signals import TokenVectors
-from pipeline.logit_set.signals.token_vectors import MAX_WIDTH, VOCABULARY_FILE
+from pipeline.logit_set.signals.token_vectors import MAX_WIDTH, VOCABULARY_FILE, Speaker, columns_of
 from pipeline.text.tokenizer import load_tokenizer
 
 Vectors = Floats | npt.NDArray[np.float16]
 ROWS_AT_ONCE = 4096
 TRAIN = "train"
-EMBEDDINGS = 0  # the layer whose hidden states are stored
+TEACHER = Speaker()
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,12 @@ class VocabularyVectors:
     Attributes:
         vector_VW: float16, by id.
         count_V: int64, how often the training rows use it; 0 where that is not told.
+        speaker: who said it.
     """
 
     vector_VW: npt.NDArray[np.float16]
     count_V: Ints
+    speaker: Speaker = TEACHER
 
     @property
     def sha256(self) -> str:
@@ -52,13 +54,16 @@ class VocabularyVectors:
         return hashlib.sha256(self.count_V.astype("<i8").tobytes() + self.vector_VW.astype("<f2").tobytes()).hexdigest()
 
 
-def with_token_vectors(root: Path, record: SetRecord, vectors: Callable[[], Vectors]) -> SetRecord:
-    """Puts token vectors into a verified set that has none, or a damaged file of them.
+def with_token_vectors(
+    root: Path, record: SetRecord, vectors: Callable[[], Vectors], speaker: Speaker = TEACHER
+) -> SetRecord:
+    """Puts token vectors into a verified set that has none, or a damaged file of them, or those of another speaker.
 
     Args:
         root: the set's folder.
         record: its record.
         vectors: gives the vectors [V, W]; called if a command that was killed has not left a whole file of them.
+        speaker: whose they are.
 
     Returns:
         The record on disk, with the signal.
@@ -66,15 +71,17 @@ def with_token_vectors(root: Path, record: SetRecord, vectors: Callable[[], Vect
     Raises:
         DataError: if the disk is full or the folder cannot be written.
     """
-    if record.signals.token_vectors and token_vectors_problem(root, record) is None:
+    stored = record.signals.token_vectors
+    is_wanted = stored is not None and stored.speaker == speaker
+    if is_wanted and token_vectors_problem(root, record) is None:
         return record
     path = root / VOCABULARY_FILE
-    recorded = None if record.signals.token_vectors else _recorded(root, record)
+    recorded = None if is_wanted else _recorded(root, record, speaker)
     if recorded is None:
         table = _table(root, record, vectors())
         make_folder(path.parent)
-        write_atomically(path, lambda temporary: _write(temporary, table, _footer(record)))
-        recorded = _recorded(root, record)
+        write_atomically(path, lambda temporary: _write(temporary, table, _footer(record, speaker)))
+        recorded = _recorded(root, record, speaker)
         assert recorded is not None, "what has just been written is sound"
     remove_temporaries(path.parent)
     write_text(root / CARD_FILE, card_text(recorded))
@@ -89,7 +96,7 @@ def take_over_token_vectors(source: Path, source_record: SetRecord, root: Path, 
         IntegrityError: if they are not what the record of the first set says.
     """
     stored = read_token_vectors(source, source_record)
-    return record if stored is None else with_token_vectors(root, record, lambda: stored.vector_VW)
+    return record if stored is None else with_token_vectors(root, record, lambda: stored.vector_VW, stored.speaker)
 
 
 def read_token_vectors(root: Path, record: SetRecord) -> VocabularyVectors | None:
@@ -98,12 +105,13 @@ def read_token_vectors(root: Path, record: SetRecord) -> VocabularyVectors | Non
     Raises:
         IntegrityError: if the file is missing or was changed, or is not what it should be.
     """
-    if record.signals.token_vectors is None:
+    signal = record.signals.token_vectors
+    if signal is None:
         return None
     check_token_vectors(root, record)
     table = pq.read_table(root / VOCABULARY_FILE, columns=["count", "vector"], partitioning=None)
     count_V = table.column("count").fill_null(0).to_numpy()
-    return VocabularyVectors(_halves(table.column("vector"), record.signals.token_vectors.width), count_V)
+    return VocabularyVectors(_halves(table.column("vector"), signal.width), count_V, signal.speaker)
 
 
 def check_token_vectors(root: Path, record: SetRecord) -> None:
@@ -134,9 +142,9 @@ def token_vectors_problem(root: Path, record: SetRecord) -> str | None:
 
 def _content_problem(path: Path, record: SetRecord, signal: TokenVectors) -> str | None:
     metadata = read_metadata(path)
-    if read_footer(path) != _footer(record):
+    if read_footer(path) != _footer(record, signal.speaker):
         return "its footer belongs to another set"
-    expected = signal.arrow_schema()
+    expected = columns_of(signal.width)
     if metadata.num_columns != len(expected) or pq.read_schema(path).remove_metadata() != expected:
         return f"its columns are not those of {signal}"
     if metadata.num_rows != signal.file.rows:
@@ -173,8 +181,8 @@ def _rows_problem(rows: pa.Table, tokens: list[str | None], start: int, width: i
     return None if finite_V.all() else f"the vector of id {start + int(np.flatnonzero(~finite_V)[0])} is NaN or Inf"
 
 
-def _recorded(root: Path, record: SetRecord) -> SetRecord | None:
-    """The record with the file that lies there; None if it is not whole, or not this set's."""
+def _recorded(root: Path, record: SetRecord, speaker: Speaker) -> SetRecord | None:
+    """The record with the file that lies there; None if it is not whole, or not this set's or this speaker's."""
     path = root / VOCABULARY_FILE
     try:
         num_rows, kind = read_metadata(path).num_rows, pq.read_schema(path).field("vector").type
@@ -185,7 +193,7 @@ def _recorded(root: Path, record: SetRecord) -> SetRecord | None:
     if num_rows != record.tokenizer.vocabulary_size:
         return None
     file = FileRecord(rows=num_rows, bytes=path.stat().st_size, sha256=sha256(path))
-    signal = TokenVectors(width=kind.list_size, layer=EMBEDDINGS, file=file)
+    signal = TokenVectors(width=kind.list_size, layer=speaker.layer, encoder=speaker.encoder, file=file)
     recorded = changed(record, signals=record.signals.model_copy(update={"token_vectors": signal}))
     return recorded if token_vectors_problem(root, recorded) is None else None
 
@@ -199,10 +207,7 @@ def _table(root: Path, record: SetRecord, vector_VW: Vectors) -> pa.Table:
         "count": pa.array(_counts(root, record)) if record.has_text else pa.nulls(size, pa.int64()),
         "vector": pa.FixedSizeListArray.from_arrays(pa.array(bits_VW.ravel()), bits_VW.shape[1]),
     }
-    placeholder = FileRecord(rows=size, bytes=0, sha256="0" * 64)
-    return pa.table(
-        columns, schema=TokenVectors(width=bits_VW.shape[1], layer=EMBEDDINGS, file=placeholder).arrow_schema()
-    )
+    return pa.table(columns, schema=columns_of(bits_VW.shape[1]))
 
 
 def _write(path: Path, table: pa.Table, footer: Footer) -> None:
@@ -211,8 +216,10 @@ def _write(path: Path, table: pa.Table, footer: Footer) -> None:
         writer.write_table(table)
 
 
-def _footer(record: SetRecord) -> Footer:
-    names = {"signal": "token_vectors", "layer": str(EMBEDDINGS)}
+def _footer(record: SetRecord, speaker: Speaker) -> Footer:
+    names = {"signal": "token_vectors", "layer": str(speaker.layer)}
+    if speaker.encoder is not None:
+        names["encoder"] = speaker.encoder.weights_sha256
     return {"format_version": record.format_version, "fingerprint": record.fingerprint, **names}
 
 

@@ -23,7 +23,7 @@ from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import SET_NAME
 from pipeline.logit_set.shard_file import read_metadata
-from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE
+from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE, columns_of
 from pipeline.query.views import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql, token_view_sql
 from pipeline.sql.gate import add_macros, macros, open_database, parquet
 from pipeline.sql.names import token_vectors_view_name, variants_view_name, view_name, words_view_name
@@ -133,7 +133,7 @@ def _check_columns(root: Path, record: SetRecord) -> None:
         load_set_tokenizer(root, record.tokenizer)
     schemas = {shard.path: expected for shard in record.shards}
     if record.signals.token_vectors:
-        schemas[VOCABULARY_FILE] = record.signals.token_vectors.arrow_schema()
+        schemas[VOCABULARY_FILE] = columns_of(record.signals.token_vectors.width)
     for path, columns in schemas.items():
         try:
             schema = read_metadata(root / path).schema.to_arrow_schema().remove_metadata()

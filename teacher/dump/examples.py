@@ -37,7 +37,7 @@ from teacher.dump.extend import answers, extended, open_old, take_over
 from teacher.dump.jobs import Job, write_set
 from teacher.dump.prefetch import prefetched, write_behind
 from teacher.dump.rows import Rows
-from teacher.dump.token_vectors import add_token_vectors
+from teacher.dump.token_vectors import add_token_vectors, load_speaker
 from teacher.inference.batches import default_tokens_per_batch, teacher_logits
 from teacher.inference.classifier import Teacher, load_teacher
 from teacher.inference.label_order import check_label_order
@@ -67,6 +67,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length)
     keep_head_in_float32(teacher.model)
     teacher.model.to(state.device)
+    encoder = load_speaker(config, teacher)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     inference = partial(inference_mode, state.device, config.precision)
     is_stated = bool(config.teacher_label_names)
@@ -99,8 +100,9 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, job, state, started)
     if record is None or record.state != "verified" or not config.token_vectors:
         return record
+    is_required = "token_vectors" in config.model_fields_set
     with inference():
-        return add_token_vectors(root, record, teacher, old, max_tokens, "token_vectors" in config.model_fields_set)
+        return add_token_vectors(root, record, teacher, encoder, old, max_tokens, is_required)
 
 
 def read_rows(config: DumpTask) -> tuple[Task, Source, UnlabelledRecord | None]:

@@ -8,11 +8,36 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pydantic import Field
 
-from pipeline.logit_set.record_parts import FileRecord, RowsName
+from pipeline.logit_set.record_parts import FileRecord, Part, RowsName, TeacherRecord
 from pipeline.logit_set.signals.signal import Signal
 
 VOCABULARY_FILE = "vocabulary/token_vectors.parquet"
 MAX_WIDTH = 2**14
+EMBEDDINGS = 0  # the layer of a teacher whose hidden states are stored
+
+
+def columns_of(width: int) -> pa.Schema:
+    """The columns of the file of vectors of this width; a count is null without the text of the rows."""
+    return pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("token", pa.string()),
+            pa.field("count", pa.int64()),
+            pa.field("vector", pa.list_(pa.uint16(), width), nullable=False),
+        ]
+    )
+
+
+class Speaker(Part):
+    """Who says something of each vocabulary entry.
+
+    Attributes:
+        layer: whose hidden state of the entry it is, between the special tokens of a sentence; 0 is the embeddings'.
+        encoder: the encoder, if it is not the teacher: the mean over the entry and the special tokens is taken of it.
+    """
+
+    layer: int = Field(EMBEDDINGS, ge=0)
+    encoder: TeacherRecord | None = None
 
 
 class TokenVectors(Signal):
@@ -20,7 +45,8 @@ class TokenVectors(Signal):
 
     Attributes:
         width: W.
-        layer: whose hidden state of the entry it is, between the special tokens of a sentence; 0 is the embeddings'.
+        layer: of whose hidden states they are, see `Speaker`.
+        encoder: whose they are, if not the teacher's, see `Speaker`.
         file: its file, with a row per id.
     """
 
@@ -31,29 +57,23 @@ class TokenVectors(Signal):
 
     width: int = Field(ge=1, le=MAX_WIDTH)
     layer: int = Field(ge=0)
+    encoder: TeacherRecord | None = None
     file: FileRecord
 
     def __str__(self) -> str:
         return f"token vectors of {self.width}"
 
-    def arrow_schema(self) -> pa.Schema:
-        """The columns of its file; no count is there without the text of the rows."""
-        return pa.schema(
-            [
-                pa.field("id", pa.int64(), nullable=False),
-                pa.field("token", pa.string()),
-                pa.field("count", pa.int64()),
-                pa.field("vector", pa.list_(pa.uint16(), self.width), nullable=False),
-            ]
-        )
+    @property
+    def speaker(self) -> Speaker:
+        """Who said it."""
+        return Speaker(layer=self.layer, encoder=self.encoder)
 
     def card_section(self) -> str:
         """See `Signal`."""
         return f"""
 ## Columns of `{VOCABULARY_FILE}`
 
-The teacher's hidden state of each vocabulary entry alone, between the special tokens of a sentence, in layer
-{self.layer} (0: the embeddings). A student can start from it.
+{self._origin()} A student can start from it.
 
 | column | meaning |
 |---|---|
@@ -68,7 +88,8 @@ The teacher's hidden state of each vocabulary entry alone, between the special t
 
     def facts(self) -> dict[str, Any]:
         """See `Signal`."""
-        return {"token vectors": f"{self.file.rows:,} of {self.width} numbers, of layer {self.layer}"}
+        whose = f"layer {self.layer}" + (f" of {self.encoder.name}" if self.encoder else "")
+        return {"token vectors": f"{self.file.rows:,} of {self.width} numbers, of {whose}"}
 
     def files(self) -> dict[str, int]:
         """See `Signal`."""
@@ -77,3 +98,13 @@ The teacher's hidden state of each vocabulary entry alone, between the special t
     def hashes(self) -> dict[str, str]:
         """See `Signal`."""
         return {VOCABULARY_FILE: self.file.sha256}
+
+    def _origin(self) -> str:
+        """What the numbers are, as a sentence of the card."""
+        place = "of each vocabulary entry alone, between the special tokens of a sentence"
+        if self.encoder is not None:
+            return (
+                f"The mean over the last states (layer {self.layer}) {place}, which are part of the mean, of another\n"
+                f"encoder than the teacher: {self.encoder.name}."
+            )
+        return f"The teacher's hidden state {place}, in layer\n{self.layer} (0: the embeddings)."

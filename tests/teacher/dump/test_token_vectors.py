@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import load_dataset
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import teacher.dump.answers
 import teacher.dump.token_vectors
-from pipeline.errors import IntegrityError, TeacherError
+from pipeline.errors import ConfigError, IntegrityError, TeacherError
+from pipeline.logit_set.card import card_text
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import SetRecord, read_set_record
 from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE
@@ -253,3 +254,53 @@ def test_load_dataset_reads_them_as_a_configuration(opinion_vectors: LogitSet, t
     rows = load_dataset(str(opinion_vectors.root), "token_vectors", split="train", cache_dir=str(tmp_path))
     assert len(rows) == opinion_vectors.record.tokenizer.vocabulary_size
     assert len(rows[0]["vector"]) == 32
+
+
+@pytest.fixture
+def encoder(teachers: Path, tmp_path: Path) -> Path:
+    """An encoder of other weights than the teacher, without a head, with its vocabulary."""
+    torch.manual_seed(5)
+    folder, teacher_folder = tmp_path / "encoder", teachers / "opinion"
+    AutoModel.from_config(AutoConfig.from_pretrained(teacher_folder)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(teacher_folder).save_pretrained(folder)
+    return folder
+
+
+def test_another_encoder_speaks_by_the_mean_of_its_last_states(
+    work: Path, opinion_vectors: LogitSet, encoder: Path, asked: list[str], tmp_path: Path
+) -> None:
+    root = shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
+    record = write(work, tmp_path, token_vectors_from=str(encoder))
+    assert asked == ["vectors"]
+    assert record.shards == opinion_vectors.record.shards
+    verify_shards(root, record)
+    signal, stored = record.signals.token_vectors, read_token_vectors(root, record)
+    assert signal is not None
+    assert signal.encoder is not None
+    assert stored is not None
+    assert (signal.encoder.name, signal.layer) == (str(encoder), 1)
+    assert str(encoder) in card_text(record)
+    tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
+    with torch.no_grad():
+        plain = [
+            model(torch.tensor([[tokenizer.cls_token_id, number, tokenizer.sep_token_id]]))[0][0].mean(dim=0)
+            for number in range(len(tokenizer))
+        ]
+    np.testing.assert_allclose(stored.vector_VW.astype(np.float32), torch.stack(plain).numpy(), rtol=2e-3, atol=1e-3)
+    assert write(work, tmp_path) == write(work, tmp_path, token_vectors_from=str(encoder)) == record
+    assert asked == ["vectors"]
+
+
+def test_an_encoder_of_other_tokens_is_refused_before_the_dump(work: Path, encoder: Path, tmp_path: Path) -> None:
+    tokenizer = json.loads((encoder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    one, other = sorted(token for token in vocabulary if token.isalpha())[:2]
+    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    (encoder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(
+        TeacherError, match=f"--token-vectors-from .*: 2 tokens, such as '{one}', have other ids than in"
+    ):
+        write(work, tmp_path, token_vectors_from=str(encoder))
+    assert not (tmp_path / "opinion").exists()
+    with pytest.raises(ConfigError, match="--token-vectors-from: names whose vectors are stored; leave"):
+        write(work, tmp_path, token_vectors=False, token_vectors_from=str(encoder))
