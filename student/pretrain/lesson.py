@@ -5,17 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from pipeline.logit_set.group_reader import GroupedSet
 from pipeline.training.loop import Learner
 from pipeline.training.run_record import RunRecord
-from student.config import PretrainConfig
-from student.model.embeddings import Encoder
 from student.pretrain.stream import GroupStream
-from student.train.optimizer import RowAdam
-
-BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
 
 
 @dataclass(frozen=True)
@@ -37,10 +30,3 @@ class Lesson:
     settings: dict[str, Any]
     unused: Set[str]
     card: Callable[[Any, RunRecord], str]
-
-
-def embedding_optimizer(config: PretrainConfig, encoder: Encoder, head: nn.Module, pad_id: int) -> RowAdam:
-    """AdamW. Embeddings do not decay: a matrix near the identity would decay to nothing, not to doing nothing."""
-    tables = (table.weight for table in encoder.tables())
-    rates = (config.learning_rate, config.weight_decay)
-    return RowAdam(tables, head.parameters(), *rates, padding_idx=pad_id, betas=BETAS, eps=EPS)

@@ -12,9 +12,9 @@ from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from student.config import PretrainConfig
 from student.pretrain.control import control, others
 from student.pretrain.data import read_pool
+from student.pretrain.embedding_learner import new_student
 from student.pretrain.evaluate import evaluate_mlm
 from student.pretrain.frequencies import log_frequencies, start_without_context
-from student.pretrain.learner import new_student
 from student.pretrain.model import MlmStudent, design_mlm
 
 
@@ -25,7 +25,7 @@ def token_set(token_store: Path) -> TokenSet:
 
 def a_student(token_set: TokenSet) -> MlmStudent:
     flags = PretrainConfig(logits="sampled", matrix_size=3, vector_size=5, initializer_range=0.3)
-    return new_student(flags, design_mlm(flags, token_set.record))
+    return new_student(flags, MlmStudent, design_mlm(flags, token_set.record))
 
 
 def masked_words(token_set: TokenSet, split: str) -> list[int]:

@@ -21,9 +21,8 @@ from student.config import PretrainConfig
 from student.model.architecture import MlmConfig, read_encoder_config
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.pretrain.data import Stream, read_pool
+from student.pretrain.embedding_learner import BETAS, EPS, new_student
 from student.pretrain.evaluate import evaluate_mlm
-from student.pretrain.learner import new_student
-from student.pretrain.lesson import BETAS, EPS
 from student.pretrain.model import MlmStudent, design_mlm
 from student.pretrain.train import pretrain
 from student.train.train import train
@@ -138,7 +137,7 @@ def test_the_first_losses_are_those_of_plain_torch(
 
     token_set = open_tokens(token_store / "sampled")
     rows = read_pool(token_set, [group for group, _ in token_set.groups("train")]).rows
-    student = new_student(settings, design_mlm(settings, token_set.record))
+    student = new_student(settings, MlmStudent, design_mlm(settings, token_set.record))
     count_V = torch.bincount(torch.from_numpy(rows.targets.flat), minlength=student.config.num_outputs) + 1
     with torch.no_grad():
         student.head.weight.zero_()
@@ -225,7 +224,7 @@ def test_it_feeds_a_student_of_a_task(token_store: Path, opinion_set: LogitSet, 
 
 
 def test_what_is_not_a_pretrained_student(token_store: Path, opinion_run: Path, tmp_path: Path) -> None:
-    with pytest.raises(IntegrityError, match="a student of a task, not a pretrained one"):
+    with pytest.raises(IntegrityError, match="not a student that was pretrained on masked words"):
         MlmStudent.load(opinion_run)
     pretrain(config(token_store, tmp_path / "mlm", max_steps=1), "x")
     values = json.loads((tmp_path / "mlm" / CONFIG_FILE).read_text())
