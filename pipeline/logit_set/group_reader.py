@@ -12,7 +12,7 @@ from pipeline.logit_set.reader import OpenSet
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.shard_file import read_metadata
-from pipeline.logit_set.tokens import read_groups
+from pipeline.logit_set.tokens import read_groups, read_statistics
 from pipeline.logit_set.verify import require_shards
 
 Group = tuple[Shard, int]  # a row group of a shard
@@ -44,6 +44,13 @@ class GroupedSet(OpenSet):
             metadata = read_metadata(self.root / shard.path)
             groups += [((shard, k), metadata.row_group(k).num_rows) for k in range(metadata.num_row_groups)]
         return groups
+
+    def totals(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Per split, what the footers of its shards add up to, with the ``bytes`` of the files."""
+        for split in self.record.splits:
+            paths = [self.root / shard.path for shard in self.shards(split)]
+            sums = [read_statistics(path) | {"bytes": path.stat().st_size} for path in paths]
+            yield split, {name: sum(part[name] for part in sums) for name in sums[0]}
 
     def check_shards(self, shards: list[Shard]) -> None:
         """Raises IntegrityError unless files are byte for byte what the record says, and have a set's columns."""

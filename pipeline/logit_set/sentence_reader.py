@@ -12,7 +12,6 @@ from pipeline.logit_set.group_reader import GroupedSet
 from pipeline.logit_set.reader import usable_record
 from pipeline.logit_set.record import Scores
 from pipeline.logit_set.signals import Vectors
-from pipeline.logit_set.tokens import read_statistics
 from pipeline.logit_set.vector_basis import Basis
 from pipeline.logit_set.verify_sentences import group_problem
 
@@ -46,16 +45,13 @@ class SentenceSet(GroupedSet):
     def scores(self) -> Scores:
         """Per split, from the footers: sentences, tokens, what share of the vectors' squares is lost, and bytes."""
         scores: Scores = {}
-        for split in self.record.splits:
-            paths = [self.root / shard.path for shard in self.shards(split)]
-            sums = [read_statistics(path) for path in paths]
-            total = {name: sum(part[name] for part in sums) for name in sums[0]}
+        for split, total in self.totals():
             if total["sentences"]:
                 scores[split] = {
                     "sentences": total["sentences"],
                     "tokens": total["tokens"],
                     "squared_error": total["errors"] / max(total["squares"], 1e-12),
-                    "bytes_per_sentence": sum(path.stat().st_size for path in paths) / total["sentences"],
+                    "bytes_per_sentence": total["bytes"] / total["sentences"],
                 }
         return scores
 

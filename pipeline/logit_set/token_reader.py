@@ -10,7 +10,6 @@ from pipeline.logit_set.codecs import Decoder
 from pipeline.logit_set.group_reader import GroupedSet
 from pipeline.logit_set.reader import usable_record
 from pipeline.logit_set.record import Scores
-from pipeline.logit_set.tokens import read_statistics
 from pipeline.logit_set.verify_tokens import group_problem
 
 
@@ -41,17 +40,14 @@ class TokenSet(GroupedSet):
     def scores(self) -> Scores:
         """Per split, from the footers: positions, what the teacher guesses right, what is kept and what it takes."""
         scores: Scores = {}
-        for split in self.record.splits:
-            paths = [self.root / shard.path for shard in self.shards(split)]
-            sums = [read_statistics(path) for path in paths]
-            total = {name: sum(part[name] for part in sums) for name in sums[0]}
+        for split, total in self.totals():
             if total["positions"]:
                 scores[split] = {
                     "positions": total["positions"],
                     "masked_accuracy": total["right"] / total["positions"],
                     "perplexity": math.exp(total["nats"] / total["positions"]),
                     "kept_mass": total["kept_mass"] / total["positions"],
-                    "bytes_per_position": sum(path.stat().st_size for path in paths) / total["positions"],
+                    "bytes_per_position": total["bytes"] / total["positions"],
                 }
         return scores
 
