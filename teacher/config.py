@@ -27,6 +27,7 @@ from teacher.unlabelled.flags import UnlabelledFlags
 Packing = Literal["sentences", "blocks"]
 MaskingKind = Literal["uniform", "frequency"]
 SignalName = Literal["logits", "mlm", "vectors"]
+ITSELF = "teacher"  # of --token-vectors-from
 OBJECTIVE = "--objective mlm and --corpus go together: masked language modelling is for a corpus"
 SIGNAL = "--signal mlm and --corpus go together; --signal logits is for a task"
 
@@ -156,8 +157,9 @@ class DumpTask(UnlabelledFlags, AugmentFlags, DumpFlags):
     )
     token_vectors_from: str | None = Field(
         None,
-        description="Another encoder with the same vocabulary, whose last states are these vectors: a hub id or a "
-        "folder. (default: the teacher's embeddings)",
+        description="Whose vectors these are: `teacher`, of its embeddings, or of another encoder with its vocabulary "
+        "its last states, a hub id or a folder. (default: the encoder of sentences that the teacher was fine-tuned "
+        "from, if it was one, else the teacher)",
     )
     augment: KnownMethod | None = Field(
         None, description="Add variants of the training rows: those of `distill augment`, made if they are missing."

@@ -169,9 +169,7 @@ class SetRecord(Part):
 
     def rows_of(self, split: str) -> int:
         """Rows of a split; before they are counted, as many as its source has."""
-        return sum(
-            shard.rows if shard.rows is not None else shard.stop - shard.start for shard in self.shards_of(split)
-        )
+        return sum(s.stop - s.start if s.rows is None else s.rows for s in self.shards_of(split))
 
     @property
     def num_rows(self) -> int:

@@ -100,9 +100,8 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, job, state, started)
     if record is None or record.state != "verified" or not config.token_vectors:
         return record
-    is_required = "token_vectors" in config.model_fields_set
     with inference():
-        return add_token_vectors(root, record, teacher, encoder, old, max_tokens, is_required)
+        return add_token_vectors(root, record, config, teacher, encoder, old, max_tokens)
 
 
 def read_rows(config: DumpTask) -> tuple[Task, Source, UnlabelledRecord | None]:

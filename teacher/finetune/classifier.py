@@ -30,7 +30,7 @@ from teacher.config import FinetuneTask
 from teacher.finetune.common import adamw, save_teacher, start_run
 from teacher.inference.batches import collate, default_tokens_per_batch, teacher_logits
 from teacher.inference.classifier import Teacher, new_classifier
-from teacher.inference.loaded import weights_sha256
+from teacher.inference.loaded import SENTENCE_ENCODER, is_sentence_encoder, weights_sha256
 
 HELD_OUT = "held-out"  # which no manifest can call a split of its own
 
@@ -166,7 +166,10 @@ def finetune(config: FinetuneTask, command: str) -> RunRecord:
     splits = {name: _split(teacher, part, config.max_seq_length) for name, part in rows.items()}
     learner = ClassifierLearner(config, task, teacher, splits, accelerator)
     history = loop.train(run, learner, learner.schedule())
-    return run.finish({"history": history, "best": best_of(history)})
+    result = {"history": history, "best": best_of(history)}
+    if is_sentence_encoder(config.model_name_or_path, config.model_revision):
+        result[SENTENCE_ENCODER] = config.model_name_or_path
+    return run.finish(result)
 
 
 def hold_out(splits: dict[str, pa.Table], share: float) -> dict[str, pa.Table]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoTokenizer
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import ConfigError, DataError, TeacherError
@@ -22,6 +23,7 @@ from pipeline.text.tokenizer import frame_ids, vocabulary_size
 from pipeline.training.run_record import read_run_record
 
 FINETUNE_RECORD = "finetune.json"
+SENTENCE_ENCODER = "sentence_encoder"  # in its result: what the teacher was fine-tuned from, if it is such
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,17 @@ def load_config(name: str, revision: str | None) -> Any:
         raise TeacherError(f"teacher {name}: its fine-tuning is not finished; repeat `distill finetune-teacher` first")
     with reported(_failure(name, "config"), DataError):
         return AutoConfig.from_pretrained(name, revision=revision)
+
+
+def is_sentence_encoder(name: str, revision: str | None) -> bool:
+    """Whether a model that can be loaded was made for vectors of sentences, as sentence-transformers says it."""
+    return cached_file(name, "modules.json", revision=revision, _raise_exceptions_for_missing_entries=False) is not None
+
+
+def sentence_encoder_of(name: str) -> str | None:
+    """The encoder of sentences that a teacher in a folder was fine-tuned from; None if it was no such."""
+    path = Path(name) / FINETUNE_RECORD
+    return read_run_record(path).get("result", {}).get(SENTENCE_ENCODER) if path.exists() else None
 
 
 def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length: int) -> LoadedTokenizer:

@@ -23,7 +23,9 @@ from pipeline.logit_set.record import SetRecord, read_set_record
 from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE
 from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.logit_set.verify import verify_shards
+from teacher.config import ITSELF, FinetuneTask
 from teacher.dump.examples import dump
+from teacher.finetune.classifier import finetune
 from teacher.inference.batches import teacher_logits
 from teacher.inference.token_vectors import token_vectors
 from tests.conftest import dump_config
@@ -289,6 +291,49 @@ def test_another_encoder_speaks_by_the_mean_of_its_last_states(
     np.testing.assert_allclose(stored.vector_VW.astype(np.float32), torch.stack(plain).numpy(), rtol=2e-3, atol=1e-3)
     assert write(work, tmp_path) == write(work, tmp_path, token_vectors_from=str(encoder)) == record
     assert asked == ["vectors"]
+
+
+def finetuned_from(encoder: Path, work: Path) -> str:
+    """A teacher that was fine-tuned from an encoder, for a step."""
+    config = FinetuneTask.from_flags(
+        manifest=work / "opinion.yaml",
+        data=work / "data",
+        model_name_or_path=str(encoder),
+        output_dir=encoder.parent / "teacher",
+        num_train_epochs=1,
+        per_device_train_batch_size=1000,
+        max_seq_length=32,
+    )
+    finetune(config, "distill finetune-teacher")
+    return str(encoder.parent / "teacher")
+
+
+@pytest.mark.parametrize("modules", ["[]", None])
+def test_the_encoder_of_sentences_that_a_teacher_was_fine_tuned_from_speaks_for_it(
+    modules: str | None, work: Path, encoder: Path, tmp_path: Path
+) -> None:
+    if modules is not None:
+        (encoder / "modules.json").write_text(modules)
+    flags: dict[str, Any] = {"model_name_or_path": finetuned_from(encoder, work)}
+    signal = write(work, tmp_path, **flags).signals.token_vectors
+    assert signal is not None
+    assert (signal.encoder.name if signal.encoder else None) == (str(encoder) if modules else None)
+    own = write(work, tmp_path, **flags, token_vectors_from=ITSELF).signals.token_vectors
+    assert own is not None
+    assert (own.encoder, own.layer) == (None, 0)
+    assert write(work, tmp_path, **flags).signals.token_vectors == own  # what is there stays
+
+
+def test_the_teacher_speaks_where_the_encoder_it_began_as_is_gone(
+    work: Path, encoder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (encoder / "modules.json").write_text("[]")
+    name = finetuned_from(encoder, work)
+    encoder.rename(tmp_path / "elsewhere")
+    signal = write(work, tmp_path, model_name_or_path=name).signals.token_vectors
+    assert signal is not None
+    assert signal.encoder is None
+    assert "those of the encoder it began as cannot be had" in capsys.readouterr().err
 
 
 def test_an_encoder_of_other_tokens_is_refused_before_the_dump(work: Path, encoder: Path, tmp_path: Path) -> None:
