@@ -6,9 +6,11 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from pipeline.errors import DataError, IntegrityError
 
@@ -168,3 +170,18 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def held(lock: Path, busy: str) -> Iterator[None]:
+    """Holds a lock, a file, which the end of the process, too, lets go.
+
+    Raises:
+        DataError: ``busy``, if another process holds it.
+    """
+    try:
+        with FileLock(lock, timeout=0):
+            yield
+            lock.unlink(missing_ok=True)
+    except Timeout as error:
+        raise DataError(busy) from error

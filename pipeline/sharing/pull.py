@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
-from pipeline.files import is_plain, link_or_copy, make_folder, require_space, sha256
+from pipeline.files import held, is_plain, link_or_copy, make_folder, require_space, sha256
 from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import FILE_NAME, MAX_RECORD_BYTES, SetRecord, parse_set_record, read_set_record
 from pipeline.logit_set.record_parts import Shard
@@ -57,12 +55,8 @@ def pull(config: PullConfig) -> Pulled:
         return Pulled(root, here, ())
     make_folder(config.store / FOLDER)
     lock = config.store / FOLDER / f".{root.name}.lock"  # no set's name begins with a dot
-    try:
-        with FileLock(lock, timeout=0):
-            pulled = _pull(config, place, record, root)
-            lock.unlink(missing_ok=True)
-    except Timeout as error:
-        raise DataError(f"{root}: is being pulled by another process; wait for it, or choose another --name") from error
+    with held(lock, f"{root}: is being pulled by another process; wait for it, or choose another --name"):
+        pulled = _pull(config, place, record, root)
     with suppress(OSError):  # other sets are being pulled
         (config.store / FOLDER).rmdir()
     return pulled

@@ -4,6 +4,7 @@ Repeating it goes on from what is there. A variant is a function of its row, its
 seed; neither batches nor processes nor interruptions have a say in it.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
+from pipeline.files import held, make_folder
 from pipeline.logit_set.record_parts import AugmentationRecord, Setting
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.tasks.task import TRAIN, Task, load_task
@@ -127,14 +129,17 @@ def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState
         check_settings(root, existing.record.settings, planned.settings)
         return existing
     folder = Folder.of(root, planned.settings, rows.num_rows, len(sides))
+    make_folder(root.parent)
+    busy = f"{root}: is being made by another process; wait for it, or choose another --name"
     state.wait_for_everyone()  # all have looked before the first one writes
-    if state.is_main_process:
-        start_folder(folder, planned.settings, command)
-    state.wait_for_everyone()
-    _generate(folder, rows, planned, sides, state)
-    if state.is_main_process:
-        keep_distinct(folder, rows, config.method, len(sides), planned.settings)
-    state.wait_for_everyone()
+    with held(root.parent / f".{root.name}.lock", busy) if state.is_main_process else nullcontext():
+        if state.is_main_process:
+            start_folder(folder, planned.settings, command)
+        state.wait_for_everyone()
+        _generate(folder, rows, planned, sides, state)
+        if state.is_main_process:
+            keep_distinct(folder, rows, config.method, len(sides), planned.settings)
+        state.wait_for_everyone()
     variants = open_variants(root)
     assert variants is not None
     return variants

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from accelerate import PartialState
+from filelock import FileLock
 from typer.testing import CliRunner
 
 from pipeline.cli import app
@@ -168,6 +169,17 @@ def test_repeating_a_finished_one_changes_no_file(work: Path, copied: Path) -> N
     for name in CASES:
         case(work, copied, name)
     assert files(copied) == before
+
+
+def test_two_of_one_name_do_not_meet(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "augmented").mkdir()
+    with (
+        FileLock(tmp_path / "augmented" / ".roles-mask-pos.lock"),
+        pytest.raises(DataError, match="roles-mask-pos: is being made by another process; wait for it"),
+    ):
+        case(work, tmp_path, "roles-mask-pos")
+    assert case(work, tmp_path, "roles-mask-pos").rows > 0
+    assert [path.name for path in (tmp_path / "augmented").iterdir()] == ["roles-mask-pos"]
 
 
 @pytest.mark.parametrize("damaged", ["rows", "candidates", "both"])
