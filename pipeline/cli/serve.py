@@ -9,7 +9,7 @@ from student.serve.config import ServeConfig
 
 @takes(ServeConfig)
 def serve(config: ServeConfig) -> None:
-    """Answer over HTTP: text-embeddings-inference's API, and the hub's."""
+    """Answer over HTTP: text-embeddings-inference's API, the hub's, and a page for people."""
     if importlib.util.find_spec("uvicorn") is None:
         raise MissingDependencyError("distill serve needs uvicorn: pip install 'distill-offline[serve]'")
     from student.serve.run import serve as serve_runs

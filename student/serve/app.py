@@ -1,7 +1,7 @@
 """The ASGI application: which path is answered by what."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pipeline.errors import did_you_mean
 from student.serve.config import ServeConfig
@@ -12,12 +12,14 @@ from student.serve.http import (
     Scope,
     Send,
     as_json,
+    header,
     read_body,
     refusal,
     send_reply,
 )
 from student.serve.metrics import Metrics
 from student.serve.openapi import document
+from student.serve.page import page
 from student.serve.questions import parsed
 from student.serve.routes import POST
 from student.serve.served import Served
@@ -38,9 +40,8 @@ class App:
     def __init__(self, runs: Mapping[str, Served], config: ServeConfig, metrics: Metrics) -> None:
         self._runs, self._config, self._metrics = runs, config, metrics
         self._at_work = 0
-        self._document = as_json(document())
-        self._get = {
-            "/": lambda _: HEALTHY,
+        self._page, self._document = page(), as_json(document())
+        self._get: dict[str, Callable[[Served], Reply]] = {
             "/health": lambda served: HEALTHY,
             "/ping": lambda served: HEALTHY,
             "/info": lambda served: as_json(served.info(config)),
@@ -62,6 +63,8 @@ class App:
     async def _reply(self, scope: Scope, receive: Receive) -> Reply:
         served, path = self._asked(scope["path"])
         method = scope["method"].replace("HEAD", "GET")
+        if method == "GET" and path == "/":
+            return self._page if b"text/html" in header(scope, b"accept") else HEALTHY
         if method == "GET" and path in self._get:
             return self._get[path](served)
         if method == "POST" and path in POST:
@@ -95,10 +98,9 @@ class App:
             self._metrics.observe("te_request_duration", time.perf_counter() - started)
 
     def _nothing_there(self, path: str) -> RefusedError:
-        allowed = [name for name, paths in (("GET", self._get), ("POST", POST)) if path in paths]
+        allowed = [name for name, paths in (("GET", {"/", *self._get}), ("POST", POST)) if path in paths]
         if allowed:
-            return RefusedError(
-                405, "Validation", f"{path} takes {' or '.join(allowed)}", {"allow": ", ".join(allowed)}
-            )
+            message = f"{path} takes {' or '.join(allowed)}"
+            return RefusedError(405, "Validation", message, {"allow": ", ".join(allowed)})
         known = {*self._get, *POST}
         return RefusedError(404, "Validation", f"no {path[:100]!r}: {did_you_mean(path[:100], known)}")

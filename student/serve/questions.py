@@ -20,6 +20,12 @@ class Question(BaseModel):
 
     model_config = ConfigDict(strict=True)
     shape: ClassVar = ""  # of the inputs, in words
+    inputs: Any
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether there may be several."""
+        return isinstance(self.inputs, list)
 
 
 class PredictQuestion(Question):
@@ -38,7 +44,7 @@ class PredictQuestion(Question):
 
     @property
     def is_batch(self) -> bool:
-        """Whether the answer is a list of answers."""
+        """Whether the answer is a list of answers; a pair gets one."""
         return isinstance(self.inputs, list) and not any(isinstance(one, str) for one in self.inputs)
 
 
@@ -53,11 +59,6 @@ class EmbedQuestion(Question):
     def rows(self) -> list[Sentences]:
         """Each text."""
         return [[one] for one in self.inputs] if isinstance(self.inputs, list) else [[self.inputs]]
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether there may be several."""
-        return isinstance(self.inputs, list)
 
 
 class TextPair(BaseModel):
@@ -85,11 +86,6 @@ class HubQuestion(Question):
         """The sentences of each input."""
         several = self.inputs if isinstance(self.inputs, list) else [self.inputs]
         return [[one] if isinstance(one, str) else [one.text, one.text_pair] for one in several]
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether there may be several."""
-        return isinstance(self.inputs, list)
 
 
 @dataclass(frozen=True)

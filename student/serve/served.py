@@ -45,7 +45,7 @@ class Served:
         reader, most = self.predictor.reader, self.config.max_seq_length
         parts = reader.read(texts.first, texts.second, None)
         special = reader.tokenizer.num_special_tokens_to_add(texts.second is not None)
-        longest = special + max(sum(part.lengths for part in parts).tolist())
+        longest = special + np.sum([part.lengths for part in parts], axis=0).max()
         if longest > most:
             message = f"`inputs` must have less than {most} tokens. Given: {longest}"
             raise RefusedError(413, "Validation", f"Input validation error: {message}")

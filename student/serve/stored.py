@@ -3,6 +3,7 @@
 Shapes: R rows of the set, C logits.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ class Stored:
 
     def find(self, texts: Texts) -> list[Floats | None]:
         """The teacher's logits [C] for each input, or None if it was never asked about it."""
-        seconds = texts.second or [None] * len(texts)
+        seconds: Sequence[str | None] = texts.second or [None] * len(texts)
         pairs = zip(texts.first, seconds, strict=True)
         wanted_N = np.array([text_hash(self._tokenizer_sha256, *pair) for pair in pairs], dtype="S16")
         place_N = np.searchsorted(self._hash_R, wanted_N).clip(max=len(self._hash_R) - 1)

@@ -157,10 +157,12 @@ def test_requests_are_counted(app: App) -> None:
     assert metric(app, "te_queue_size") == 0
 
 
-def test_health_is_told_without_words(app: App) -> None:
+def test_health_and_the_page_share_a_path(app: App) -> None:
     for path in ("/health", "/ping", "/"):
         answered = ask(app, "GET", path, headers={"accept": "*/*"})
         assert (answered.status, answered.body) == (200, b"")
+    page = ask(app, "GET", "/", headers={"accept": "text/html,*/*"})
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert ask(app, "HEAD", "/health").status == 200
     assert ask(app, "DELETE", "/").headers["allow"] == "GET, POST"
 
