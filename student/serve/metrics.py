@@ -4,6 +4,7 @@ Shapes: W workers, M numbers.
 """
 
 import mmap
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Literal
 
@@ -50,7 +51,7 @@ class Metrics:
     def observe(self, name: str, value: float) -> None:
         """Adds a value to a histogram."""
         bounds = HISTOGRAMS[name]
-        bucket = int(np.searchsorted(bounds, value))  # the first bound that is not below the value
+        bucket = bisect_left(bounds, value)  # the first bound that is not below the value
         self.add(f"{name}_sum", value)
         self.add(_bucket(name, f"{bounds[bucket]:g}" if bucket < len(bounds) else "+Inf"))
 

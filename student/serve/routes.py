@@ -66,7 +66,7 @@ async def _rows(served: Served, batches: Batches, texts: Texts, truncate: bool |
     """The student's numbers for texts, which are cut if they are too long, unless the client will not have it."""
     try:
         if truncate is False:
-            await asyncio.to_thread(served.check_lengths, texts)
+            await served.check_lengths(texts)
         return await batches.ask(texts)
     except TimeoutError as error:
         raise RefusedError(429, "Overloaded", "Model is overloaded") from error

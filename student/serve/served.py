@@ -3,6 +3,7 @@
 Shapes: N texts, F features of the representation.
 """
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
@@ -36,12 +37,15 @@ class Served:
         self.predictor = Predictor(run)
         self.config = self.predictor.student.config
         self.stored = stored_answers(run, self.config.target)
-        thread = ThreadPoolExecutor(1)  # one, as torch uses all cores for one batch already
-        self.logits = Batches(self.predictor.logits, thread, metrics)
-        self.vectors = Batches(partial(_vectors, self.predictor), thread, metrics)
+        self._thread = ThreadPoolExecutor(1)  # one: torch uses all cores for a batch, and a tokenizer is for one thread
+        self.logits = Batches(self.predictor.logits, self._thread, metrics)
+        self.vectors = Batches(partial(_vectors, self.predictor), self._thread, metrics)
 
-    def check_lengths(self, texts: Texts) -> None:
+    async def check_lengths(self, texts: Texts) -> None:
         """Raises RefusedError if an input has more tokens than the student reads."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._check_lengths, texts)
+
+    def _check_lengths(self, texts: Texts) -> None:
         reader, most = self.predictor.reader, self.config.max_seq_length
         parts = reader.read(texts.first, texts.second, None)
         special = reader.tokenizer.num_special_tokens_to_add(texts.second is not None)
