@@ -1,5 +1,6 @@
-# Two targets:
+# Three targets:
 #   docker build --target student -t distill:student .   slim, CPU, trains and runs students (no transformers)
+#   docker build --target serve -t distill:serve .     the same behind HTTP, on port 8080
 #   docker build --target gpu -t distill:gpu .           both stages on NVIDIA GPUs
 # Work in a mounted folder: docker run --rm -v "$PWD:/work" distill:student train-student --task mnli
 
@@ -26,6 +27,16 @@ RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constr
 USER 1000
 WORKDIR /work
 ENTRYPOINT ["distill"]
+CMD ["--help"]
+
+FROM base AS serve
+RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt "$(echo /wheels/*.whl)[serve]"
+USER 1000
+WORKDIR /work
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=30s \
+    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8080/health', timeout=2)"]
+ENTRYPOINT ["distill", "serve", "--host", "0.0.0.0"]
 CMD ["--help"]
 
 FROM base AS gpu

@@ -3,6 +3,7 @@
 import typer
 
 from pipeline.cli import bench, corpora, demo, diff, report, results, sharing, sql, student, tasks, teacher, tokens
+from pipeline.cli import serve as server
 
 app = typer.Typer(
     name="distill",
@@ -35,6 +36,7 @@ app.command("reproduce")(student.reproduce)
 app.command("describe")(student.describe)
 app.command("export")(student.export)
 app.command("predict")(student.predict)
+app.command("serve")(server.serve)
 app.command("report")(report.report)
 app.command("results")(results.results)
 app.command("bench")(bench.bench)

@@ -1,0 +1,45 @@
+"""Logits as clients read them. Shapes: N inputs, C logits."""
+
+from typing import Literal
+
+import numpy as np
+
+from pipeline.arrays import Floats
+from pipeline.tasks.target import Target, predicted_scores, softmax
+from student.serve.http import RefusedError
+
+Scale = Literal["softmax", "sigmoid", "none"]
+Ranking = list[dict[str, float | str]]  # labels with their scores, the highest first
+
+
+def rankings(target: Target, logits_NC: Floats, scale: Scale = "softmax") -> list[Ranking]:
+    """The labels of each input with their scores, the highest first; of a task with scores that one number.
+
+    Args:
+        target: what the logits mean.
+        logits_NC: the student's.
+        scale: what is made of them: probabilities, each label's own probability, or nothing.
+
+    Raises:
+        RefusedError: if a logit is no number.
+    """
+    if not np.isfinite(logits_NC).all():
+        raise RefusedError(424, "Backend", "score is NaN")
+    if target.kind != "classes":
+        return [[{"score": score, "label": "score"}] for score in predicted_scores(target, logits_NC).tolist()]
+    scores_NC = _scaled(logits_NC, scale)
+    order_NC = np.argsort(-scores_NC, axis=1, kind="stable")
+    ordered_NC = np.take_along_axis(scores_NC, order_NC, axis=1)
+    return [
+        [{"score": score, "label": target.names[k]} for k, score in zip(labels, scores, strict=True)]
+        for labels, scores in zip(order_NC.tolist(), ordered_NC.tolist(), strict=True)
+    ]
+
+
+def _scaled(logits_NC: Floats, scale: Scale) -> Floats:
+    if scale == "softmax":
+        return softmax(logits_NC)
+    if scale == "sigmoid":
+        pairs_NC2 = np.stack([logits_NC, np.zeros_like(logits_NC)], axis=-1)
+        return softmax(pairs_NC2.reshape(-1, 2))[:, 0].reshape(logits_NC.shape)
+    return logits_NC

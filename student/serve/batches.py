@@ -1,0 +1,91 @@
+"""Batches without a clock: whatever has come while the student worked is its next batch.
+
+Idle, it answers a single text at once; busy, its batches grow by themselves.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+
+from pipeline.arrays import Floats
+from student.serve.metrics import GAUGE, Metrics
+from student.serve.questions import Texts
+
+MOST_AT_ONCE = 8192  # texts, so that nobody waits for all of a crowd
+ANSWER_SECONDS = 60
+
+Answer = Callable[[list[str], list[str] | None], Floats]
+Waiting = tuple[Texts, "asyncio.Future[Floats]"]
+
+
+class Batches:
+    """Texts that wait for an answer.
+
+    Args:
+        answer: what the student makes of many texts, a row each.
+        thread: where it works meanwhile.
+        metrics: what is counted.
+    """
+
+    def __init__(self, answer: Answer, thread: Executor, metrics: Metrics) -> None:
+        self._answer, self._thread, self._metrics = answer, thread, metrics
+        self._waiting: list[Waiting] = []
+        self._work: asyncio.Task[None] | None = None
+
+    async def ask(self, texts: Texts) -> Floats:
+        """The rows of these texts, once they have had their turn.
+
+        Raises:
+            TimeoutError: if that takes too long.
+            Exception: what the student raised for these texts.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Floats] = loop.create_future()
+        self._waiting.append((texts, future))
+        if self._work is None:
+            self._work = loop.create_task(self._answer_waiting())
+        self._metrics.add(GAUGE, len(texts))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await future
+        finally:
+            self._metrics.add(GAUGE, -len(texts))
+
+    async def _answer_waiting(self) -> None:
+        loop = asyncio.get_running_loop()
+        while waiting := [one for one in self._waiting if not one[1].done()]:  # some may have given up
+            batch, self._waiting = _next(waiting)
+            self._metrics.observe("te_batch_next_size", sum(len(texts) for texts, _ in batch))
+            started = loop.time()
+            answers = await loop.run_in_executor(self._thread, self._answers, [texts for texts, _ in batch])
+            self._metrics.observe("te_request_inference_duration", loop.time() - started)
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if future.done():
+                    continue
+                if isinstance(answer, Exception):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+        self._work, self._waiting = None, []
+
+    def _answers(self, batch: Sequence[Texts]) -> Sequence[Floats | Exception]:
+        """An answer for each request, or what was raised: a text that cannot be read must not spoil the others."""
+        try:
+            first = [text for texts in batch for text in texts.first]
+            second = [text for texts in batch for text in texts.second or ()]
+            rows = self._answer(first, second if batch[0].second is not None else None)
+            return np.split(rows, np.cumsum([len(texts) for texts in batch])[:-1])
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is told to the one whose text it was)
+            return [error] if len(batch) == 1 else [self._answers([texts])[0] for texts in batch]
+
+
+def _next(waiting: list[Waiting]) -> tuple[list[Waiting], list[Waiting]]:
+    """The next batch, and what is left, in the order in which they came."""
+    size = 0
+    for number, (texts, _) in enumerate(waiting):
+        size += len(texts)
+        if number and size > MOST_AT_ONCE:
+            return waiting[:number], waiting[number:]
+    return waiting, []

@@ -1,0 +1,104 @@
+"""A student that is served: its name, its answers, and what it says of itself.
+
+Shapes: N texts, F features of the representation.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.arrays import Floats
+from student.data import sequences
+from student.predict import BATCH_SIZE, Predictor
+from student.serve.batches import Batches
+from student.serve.config import ServeConfig
+from student.serve.http import RefusedError
+from student.serve.metrics import Metrics
+from student.serve.questions import Texts
+from student.serve.stored import stored_answers
+
+
+class Served:
+    """A student with those who wait for it.
+
+    Args:
+        run: folder of its run.
+        metrics: what is counted.
+    """
+
+    def __init__(self, run: Path, metrics: Metrics) -> None:
+        self.name = run.resolve().name
+        self.predictor = Predictor(run)
+        self.config = self.predictor.student.config
+        self.stored = stored_answers(run, self.config.target)
+        self._thread = ThreadPoolExecutor(1)  # one: torch uses all cores for a batch, and a tokenizer is for one thread
+        self.logits = Batches(self.predictor.logits, self._thread, metrics)
+        self.vectors = Batches(partial(_vectors, self.predictor), self._thread, metrics)
+
+    async def check_lengths(self, texts: Texts) -> None:
+        """Raises RefusedError if an input has more tokens than the student reads."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._check_lengths, texts)
+
+    def _check_lengths(self, texts: Texts) -> None:
+        reader, most = self.predictor.reader, self.config.max_seq_length
+        parts = reader.read(texts.first, texts.second, None)
+        special = reader.tokenizer.num_special_tokens_to_add(texts.second is not None)
+        longest = special + np.sum([part.lengths for part in parts], axis=0).max()
+        if longest > most:
+            message = f"`inputs` must have less than {most} tokens. Given: {longest}"
+            raise RefusedError(413, "Validation", f"Input validation error: {message}")
+
+    def info(self, config: ServeConfig) -> dict[str, Any]:
+        """What text-embeddings-inference tells of a model."""
+        is_classifier = self.config.target.kind == "classes"
+        names = self.config.target.names if is_classifier else ("score",)
+        labels = {
+            "id2label": {str(k): name for k, name in enumerate(names)},
+            "label2id": {name: k for k, name in enumerate(names)},
+        }
+        return {
+            "model_id": self.name,
+            "model_sha": None,
+            "model_dtype": self.config.table_dtype,
+            "model_type": {"classifier" if is_classifier else "reranker": labels},
+            "max_concurrent_requests": config.max_concurrent_requests,
+            "max_input_length": self.config.max_seq_length,
+            "max_batch_tokens": BATCH_SIZE * self.config.max_seq_length,
+            "max_batch_requests": None,
+            "max_client_batch_size": config.max_client_batch_size,
+            "auto_truncate": True,
+            "tokenization_workers": 1,
+            "version": version("distill-offline"),
+            "sha": None,
+            "docker_label": None,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """What the page needs to know of it."""
+        target = self.config.target
+        return {
+            "name": self.name,
+            "task": self.config.task,
+            "is_pair": self.config.is_pair,
+            "labels": list(target.names) if target.kind == "classes" else [],
+            "has_teacher": self.stored is not None,
+        }
+
+
+def _vectors(predictor: Predictor, sentences: list[str], _: list[str] | None) -> Floats:
+    """The representations of sentences, each alone, float32 [N, F]."""
+    student = predictor.student
+    (ids,) = sequences(student.config, *predictor.reader.read(sentences, None, student.config.max_seq_length))
+    vectors_NF = np.empty((len(sentences), student.encoder.size), dtype=np.float32)
+    with torch.inference_mode():
+        for start in range(0, len(vectors_NF), BATCH_SIZE):
+            part = ids.take(range(start, min(start + BATCH_SIZE, len(vectors_NF))))
+            ids_T, starts_S = (torch.from_numpy(one).to(student.device) for one in (part.flat, part.offsets))
+            vectors_NF[start : start + BATCH_SIZE] = student.encoder.reduce(ids_T, starts_S).cpu().numpy()
+    return vectors_NF

@@ -1,0 +1,150 @@
+"""A server beside what it is made of: ``python -m tests.benchmarks.serving [RUN]``.
+
+Sentences of requests of 1,024 beside `Predictor.logits` of the same; single requests of 64 clients at a time beside an
+application that answers all with the same few bytes: by the time of the processor that the server took, so that it does
+not matter what else the machine does. Then how long a lone request takes beside a call, by the clock on the wall.
+All by turns, on a core each, with a student of the default size unless a run is given.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+import uvicorn
+
+from pipeline import console
+from student.bench import sentences_for, write_default_student
+from student.predict import Predictor
+from student.serve.app import App
+from student.serve.config import ServeConfig
+from student.serve.metrics import Metrics
+from student.serve.served import Served
+
+ROUNDS, LARGE, CLIENTS, EACH, LONE = 5, 1024, 64, 10, 200
+
+Address = tuple[int, int]  # a process and its port
+Ask = Callable[[bytes], Awaitable[bytes]]
+
+
+async def echo(scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
+    """Reads a request, and answers as many bytes as a student would."""
+    while (await receive()).get("more_body"):
+        pass
+    body = b'[{"score":0.8757356405258179,"label":"yes"},{"score":0.12426432967185974,"label":"no"}]'
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+@contextmanager
+def serving(app: Any) -> Iterator[tuple[int, int]]:
+    """A server in a process of its own, and its port."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    process = os.fork()
+    if not process:
+        uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="warning")).run(sockets=[listener])
+        os._exit(0)
+    yield process, listener.getsockname()[1]
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+
+
+@asynccontextmanager
+async def asking(port: int) -> AsyncIterator[Ask]:
+    """A client that keeps its connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
+
+    async def ask(body: bytes) -> bytes:
+        writer.write(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        assert head.startswith(b"http/1.1 200"), head
+        return await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r\n")[0]))
+
+    yield ask
+    writer.close()
+
+
+async def crowd(port: int, bodies: list[bytes]) -> None:
+    """Requests of many clients, who each wait for their answer before they ask again."""
+
+    async def client(own: list[bytes]) -> None:
+        async with asking(port) as ask:
+            for body in own:
+                await ask(body)
+
+    await asyncio.gather(*(client(bodies[k::CLIENTS]) for k in range(CLIENTS)))
+
+
+async def measure(predictor: Predictor, texts: list[str], server: Address, other: Address) -> dict[str, list[float]]:
+    """What was measured in each round, by name; other is the echo."""
+    single = [json.dumps({"inputs": text}).encode() for text in texts[: CLIENTS * EACH]]
+    large = json.dumps({"inputs": [[text] for text in texts]}).encode()
+    figures: dict[str, list[float]] = {}
+
+    @contextmanager
+    def noted(name: str, count: int, clock: Callable[[], float]) -> Iterator[None]:
+        started = clock()
+        yield
+        figures.setdefault(name, []).append(1e6 * (clock() - started) / count)
+
+    async with asking(server[1]) as ask:
+        for _ in range(ROUNDS):
+            with noted("logits of 1,024, a sentence", LARGE, time.process_time):
+                predictor.logits(texts)
+            with noted("a request of 1,024, a sentence", LARGE, partial(cpu_seconds, server[0])):
+                await ask(large)
+            with noted("echo, 64 at a time, a request", len(single), partial(cpu_seconds, other[0])):
+                await crowd(other[1], single)
+            with noted("64 at a time, a request", len(single), partial(cpu_seconds, server[0])):
+                await crowd(server[1], single)
+        for text, body in zip(texts[:LONE], single, strict=False):
+            with noted("logits of one, on the wall", 1, time.perf_counter):
+                predictor.logits([text])
+            with noted("a lone request, on the wall", 1, time.perf_counter):
+                await ask(body)
+    return figures
+
+
+def cpu_seconds(process: int) -> float:
+    """What a process has had of the processor, with all its threads."""
+    threads = Path(f"/proc/{process}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
+def main() -> None:
+    """Measures, and prints medians and ratios."""
+    torch.set_num_threads(1)
+    with TemporaryDirectory() as folder:
+        run = Path(sys.argv[1]) if sys.argv[1:] else Path(folder)
+        if not sys.argv[1:]:
+            write_default_student(run)
+        predictor, metrics = Predictor(run), Metrics(1)
+        app = App({"run": Served(run, metrics)}, ServeConfig(runs=("run",)), metrics)
+    texts = (sentences_for(predictor).texts * LARGE)[:LARGE]
+    with serving(app) as server, serving(echo) as other:
+        figures = asyncio.run(measure(predictor, texts, server, other))
+    medians = {name: statistics.median(values) for name, values in figures.items()}
+    worst = {name: float(np.percentile(values, 99)) for name, values in figures.items()}
+    rows = [[name, median, worst[name]] for name, median in medians.items()]
+    console.print_table(["microseconds", "median", "99th percentile"], rows)
+    logits, large, echoed, crowded, one, lone = medians.values()
+    ratios = {"a request of 1,024, of logits": logits / large, "64 at a time, of the echo": echoed / crowded}
+    ratios |= {"a lone request, in calls": lone / one, "the same, 99th percentile": [*worst.values()][-1] / one}
+    console.print_pairs("beside what it is made of", ratios)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.arrays import Floats
+from pipeline.errors import IntegrityError
+from student.serve import batches
+from student.serve.batches import Batches
+from student.serve.metrics import Metrics
+from student.serve.questions import Texts
+
+
+class Lengths:
+    """Answers with the lengths of texts, and waits before its first answer until it may go on."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def __call__(self, first: list[str], second: list[str] | None) -> Floats:
+        self.asked.append(first)
+        self.has_begun.set()
+        assert self.may_go_on.wait(60)
+        if "poison" in first:
+            raise IntegrityError("cannot read poison")
+        return np.array([[len(a), len(b)] for a, b in zip(first, second or first, strict=True)], dtype=np.float32)
+
+
+@pytest.fixture
+def lengths() -> Lengths:
+    return Lengths()
+
+
+@pytest.fixture
+def waiting(lengths: Lengths) -> Iterator[Batches]:
+    with ThreadPoolExecutor(1) as thread:
+        yield Batches(lengths, thread, Metrics(1))
+
+
+def texts(*first: str) -> Texts:
+    return Texts(list(first), None)
+
+
+async def while_busy(waiting: Batches, lengths: Lengths, *others: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Asks for one text, everything else while that is being answered; returns all answers or what was raised."""
+    first = asyncio.create_task(waiting.ask(texts("alone")))
+    await asyncio.to_thread(lengths.has_begun.wait, 60)
+    tasks = [asyncio.create_task(other) for other in others]
+    await asyncio.sleep(0)  # each of them gets into the queue
+    lengths.may_go_on.set()
+    return await asyncio.gather(first, *tasks, return_exceptions=True)
+
+
+def test_what_comes_while_it_works_is_one_batch(waiting: Batches, lengths: Lengths) -> None:
+    asked = [waiting.ask(texts("a", "bb")), waiting.ask(texts("ccc")), waiting.ask(texts("dddd"))]
+    answers = asyncio.run(while_busy(waiting, lengths, *asked))
+    assert lengths.asked == [["alone"], ["a", "bb", "ccc", "dddd"]]
+    assert [answer[:, 0].tolist() for answer in answers] == [[5], [1, 2], [3], [4]]
+
+
+def test_pairs_stay_together(waiting: Batches, lengths: Lengths) -> None:
+    lengths.may_go_on.set()
+    answer = asyncio.run(waiting.ask(Texts(["a", "bb"], ["ccc", "dddd"])))
+    assert answer.tolist() == [[1, 3], [2, 4]]
+
+
+def test_a_text_that_cannot_be_read_spoils_no_other(waiting: Batches, lengths: Lengths) -> None:
+    asked = [waiting.ask(texts("a")), waiting.ask(texts("poison")), waiting.ask(texts("bb"))]
+    _, a, poison, b = asyncio.run(while_busy(waiting, lengths, *asked))
+    assert (a[:, 0].tolist(), b[:, 0].tolist()) == ([1], [2])
+    assert isinstance(poison, IntegrityError)
+
+
+def test_after_a_failure_it_goes_on(waiting: Batches, lengths: Lengths) -> None:
+    async def twice() -> Floats:
+        with pytest.raises(IntegrityError):
+            await waiting.ask(texts("poison"))
+        return await waiting.ask(texts("abc"))
+
+    lengths.may_go_on.set()
+    assert asyncio.run(twice())[:, 0].tolist() == [3]
+
+
+def test_nobody_waits_for_ever_and_who_has_gone_is_not_worked_for(
+    waiting: Batches, lengths: Lengths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gives_up() -> None:
+        monkeypatch.setattr(batches, "ANSWER_SECONDS", 0)
+        with pytest.raises(TimeoutError):
+            await waiting.ask(texts("given up"))
+        monkeypatch.undo()
+
+    async def story() -> list[Any]:
+        first = asyncio.create_task(waiting.ask(texts("alone")))
+        await asyncio.to_thread(lengths.has_begun.wait, 60)
+        await gives_up()
+        last = asyncio.create_task(waiting.ask(texts("last")))
+        lengths.may_go_on.set()
+        return [*await asyncio.gather(first, last)]
+
+    assert [answer[:, 0].tolist() for answer in asyncio.run(story())] == [[5], [4]]
+    assert lengths.asked == [["alone"], ["last"]]
+
+
+def test_a_crowd_is_answered_in_parts(waiting: Batches, lengths: Lengths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MOST_AT_ONCE", 3)
+    asked = [waiting.ask(texts("a", "b")), waiting.ask(texts("c", "d")), waiting.ask(texts("e"))]
+    asyncio.run(while_busy(waiting, lengths, *asked, waiting.ask(texts("f", "g", "h", "i"))))
+    assert lengths.asked == [["alone"], ["a", "b"], ["c", "d", "e"], ["f", "g", "h", "i"]]

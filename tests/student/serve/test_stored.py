@@ -1,0 +1,43 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.logit_set.reader import LogitSet
+from pipeline.tasks.target import Target
+from student.serve.questions import Texts
+from student.serve.stored import Stored, stored_answers
+
+
+def test_every_text_of_the_set_is_found_with_its_own_logits(roles_set: LogitSet) -> None:
+    rows = roles_set.read("train", ("sentence1", "sentence2", "logits"), "variant = 0")
+    first, second = (rows.column(name).to_pylist() for name in ("sentence1", "sentence2"))
+    expected = dict(zip(zip(first, second, strict=True), rows.column("logits").to_pylist(), strict=True))
+    found = Stored(roles_set).find(Texts(first, second))
+    for pair, logits_C in zip(zip(first, second, strict=True), found, strict=True):
+        np.testing.assert_array_equal(logits_C, expected[pair])
+
+
+def test_what_was_not_asked_is_not_found(roles_set: LogitSet) -> None:
+    stored = Stored(roles_set)
+    (pair,) = roles_set.read("train", ("sentence1", "sentence2"), "variant = 0").slice(0, 1).to_pylist()
+    assert stored.find(Texts(["never seen", ""], ["at all", ""])) == [None, None]
+    assert stored.find(Texts([pair["sentence1"] + pair["sentence2"]], None)) == [None]
+
+
+def test_without_its_set_a_run_is_served_and_that_is_said(
+    opinion_run: Path, opinion_set: LogitSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(opinion_run, tmp_path / "run")
+    record = json.loads((run / "run.json").read_text())
+    assert stored_answers(run, opinion_set.record.target) is not None
+    (run / "run.json").write_text(json.dumps(record | {"logit_sets": [str(tmp_path / "gone")]}))
+    assert stored_answers(run, opinion_set.record.target) is None
+    assert "without its teacher's answers" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_answers_that_mean_something_else_are_not_told(opinion_run: Path, opinion_set: LogitSet) -> None:
+    turned = Target(kind="classes", names=opinion_set.record.target.names[::-1])
+    assert stored_answers(opinion_run, turned) is None
