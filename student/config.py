@@ -1,9 +1,9 @@
 """Settings of the student's commands; free of torch, so that ``--help`` is quick."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import Config, JsonFlags, SeedFlags, StoreFlags, UnverifiedFlags
 
@@ -16,6 +16,7 @@ InitKind = Literal["teacher", "noise"]
 TableDtype = Literal["float32", "float16", "int8"]
 VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
 VectorMap = Literal["linear", "none"]
+STDIN = Path("-")
 
 
 class EmbeddingFlags(Config):
@@ -122,7 +123,35 @@ class PredictConfig(RunFlags, JsonFlags):
     texts: tuple[str, ...] = Field(
         (), description="Sentences; for a pair task two per input.", json_schema_extra={"argument": True}
     )
-    file: Path | None = Field(None, description="Parquet, CSV, TSV or JSONL with sentence1 (and sentence2), or text.")
+    file: Path | None = Field(
+        None,
+        description="Parquet, CSV, TSV or JSON lines with the task's columns, or with sentence1 (and sentence2); a "
+        ".txt with a sentence on each line; or -, JSON lines from standard input.",
+    )
+    output: Path | None = Field(None, description="Parquet file for the answers to --file.")
+    columns: tuple[str, ...] = Field((), description="Keep this column of --file beside the answers; repeat for more.")
+    manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --file.")
+
+    @property
+    def reads_stdin(self) -> bool:
+        """Whether rows come from standard input, and answers go to standard output."""
+        return self.file == STDIN
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if bool(self.texts) == (self.file is not None):
+            raise ValueError("nothing to predict, or too much: give sentences or --file, one of them")
+        if self.output is not None and (self.file is None or self.reads_stdin):
+            raise ValueError("--output is for the answers to a file; those to standard input go to standard output")
+        if self.output is not None and self.output.suffix != ".parquet":
+            raise ValueError(f"--output {self.output}: is a Parquet file; let its name end in .parquet")
+        if self.output is not None and self.file is not None and self.output.resolve() == self.file.resolve():
+            raise ValueError(f"--output {self.output}: is the file that is read")
+        if self.columns and self.output is None and not self.reads_stdin:
+            raise ValueError("--columns: are kept in --output, or from standard input")
+        if self.manifest is not None and self.file is None:
+            raise ValueError("--manifest: names the columns of --file, and there is none")
+        return self
 
 
 class DescribeConfig(JsonFlags):
