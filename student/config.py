@@ -131,6 +131,9 @@ class PredictConfig(RunFlags, JsonFlags):
     output: Path | None = Field(None, description="Parquet file for the answers to --file.")
     columns: tuple[str, ...] = Field((), description="Keep this column of --file beside the answers; repeat for more.")
     manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --file.")
+    abstain: bool = Field(
+        False, description="Answer abstain where the student is less sure than `distill certify` has found it must be."
+    )
 
     @property
     def reads_stdin(self) -> bool:
@@ -152,6 +155,17 @@ class PredictConfig(RunFlags, JsonFlags):
         if self.manifest is not None and self.file is None:
             raise ValueError("--manifest: names the columns of --file, and there is none")
         return self
+
+
+class CertifyConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill certify``."""
+
+    logits: str | None = Field(None, description="Take rows of this set. (default: what it was trained on)")
+    where: str = Field(
+        description="SQL condition that selects training rows which RUN was not trained on, like 'source_row % 10 = 0'."
+    )
+    disagreement: float = Field(0.01, gt=0, lt=1, description="Greatest share of answers that differ from the teacher.")
+    confidence: float = Field(0.95, gt=0, lt=1, description="With which that shall hold.")
 
 
 class DescribeConfig(JsonFlags):

@@ -1,4 +1,4 @@
-"""``distill train-student``, ``sweep``, ``evaluate``, ``reproduce``, ``describe``, ``export`` and ``predict``."""
+"""``distill train-student`` and what is done with a student: from ``evaluate`` to ``certify`` and ``predict``."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,7 @@ from pipeline import console
 from pipeline.cli.options import command_line, takes
 from pipeline.errors import ConfigError, short
 from student.config import (
+    CertifyConfig,
     DescribeConfig,
     EvaluateConfig,
     ExportConfig,
@@ -167,12 +168,38 @@ def reproduce(config: ReproduceConfig) -> None:
         raise typer.Exit(1)
 
 
+@takes(CertifyConfig)
+def certify(config: CertifyConfig) -> None:
+    """Find how sure a student must be so that its answers are its teacher's: exit code 1 if it never is."""
+    from student.answers.certify import certify as certify_run
+
+    certificate = certify_run(config)
+    best = certificate.certified
+    if config.json_output:
+        console.print_json(certificate.model_dump() | {"coverage": certificate.coverage})
+    elif best is not None:
+        at_most = f"at most {config.disagreement:.2%} differ from the teacher, with {config.confidence:.0%} confidence"
+        pairs = {
+            "answers where the margin is above": best.threshold,
+            "of which": at_most,
+            "answered": f"{best.answered:,} of {certificate.num_rows:,} held-out rows ({certificate.coverage:.1%})",
+            "differ among them": f"{best.disagreements:,} (with that confidence below {best.bound:.2%})",
+        }
+        console.print_pairs(str(config.run), pairs)
+    if best is None:
+        console.warn(
+            f"no threshold holds: not even of its surest answers to {certificate.num_rows:,} rows could it be shown "
+            f"that at most {config.disagreement:.2%} differ from the teacher; take more rows, or more --disagreement"
+        )
+        raise typer.Exit(1)
+
+
 @takes(PredictConfig)
 def predict(config: PredictConfig) -> None:
     """Predict labels or scores of sentences, of a file, or of rows as they arrive."""
     from student.predict import Predictor
 
-    predictor = Predictor(config.run)
+    predictor = Predictor(config.run, config.abstain)
     if config.reads_stdin:
         from student.answers.stream import predict_lines
 

@@ -47,6 +47,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
         "file": sha256(config.file),
         "texts": names,
         "columns": list(kept),
+        "threshold": predictor.threshold,
     }
     columns = list(dict.fromkeys([*names, *kept]))
     num_rows = count_rows(rows, names, columns)
@@ -57,7 +58,8 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
             steps.advance(done)
             for table in _from_row(rows.read(columns), done):
                 beside = {output: table.column(name) for name, output in kept.items()}
-                yield pa.table(beside | answer_columns(target, predictor.logits(*texts_of(table, names))))
+                logits_NC = predictor.logits(*texts_of(table, names))
+                yield pa.table(beside | answer_columns(target, logits_NC, predictor.threshold))
                 steps.advance(table.num_rows)
 
         written = write_in_parts(config.output, settings, answered)

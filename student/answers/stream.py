@@ -76,6 +76,7 @@ def _check_texts(row: Row, names: Sequence[str], line: int) -> None:
 def _answers(predictor: Predictor, rows: list[Row], names: Sequence[str], kept: dict[str, str]) -> Iterator[Row]:
     if rows:
         logits_NC = predictor.logits(*([row[name] for row in rows] for name in names))
-        answers = pa.table(answer_columns(predictor.student.config.target, logits_NC)).to_pylist()
+        columns = answer_columns(predictor.student.config.target, logits_NC, predictor.threshold)
+        answers = pa.table(columns).to_pylist()
         for row, answer in zip(rows, answers, strict=True):
             yield {output: row.get(name) for name, output in kept.items()} | answer

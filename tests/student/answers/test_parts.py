@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_killed_anywhere_and_repeated_the_file_is_the_same_and_nothing_else_is_l
 def test_rows_are_in_order_whatever_the_tables_and_no_rows_are_a_file_too(tmp_path: Path) -> None:
     for wide in (1, 2, 5, 20):
         path = tmp_path / f"{wide}.parquet"
-        assert write_in_parts(path, SETTINGS, lambda done, wide=wide: numbers(done, wide=wide))
+        assert write_in_parts(path, SETTINGS, partial(numbers, wide=wide))
         assert pq.read_table(path).to_pydict() == {"x": list(range(11))}
     empty = pa.table({"x": pa.array([], pa.int64())})
     write_in_parts(tmp_path / "none.parquet", SETTINGS, lambda _: [empty, empty])
