@@ -142,18 +142,22 @@ class PredictConfig(RunFlags, JsonFlags):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if bool(self.texts) == (self.file is not None):
-            raise ValueError("nothing to predict, or too much: give sentences or --file, one of them")
-        if self.output is not None and (self.file is None or self.reads_stdin):
-            raise ValueError("--output is for the answers to a file; those to standard input go to standard output")
-        if self.output is not None and self.output.suffix != ".parquet":
-            raise ValueError(f"--output {self.output}: is a Parquet file; let its name end in .parquet")
-        if self.output is not None and self.file is not None and self.output.resolve() == self.file.resolve():
-            raise ValueError(f"--output {self.output}: is the file that is read")
-        if self.columns and self.output is None and not self.reads_stdin:
-            raise ValueError("--columns: are kept in --output, or from standard input")
-        if self.manifest is not None and self.file is None:
-            raise ValueError("--manifest: names the columns of --file, and there is none")
+        output, file = self.output, self.file
+        problems = []
+        if bool(self.texts) == (file is not None):
+            problems.append("nothing to predict, or too much: give sentences or --file, one of them")
+        if output is not None and (file is None or self.reads_stdin):
+            problems.append("--output: is for the answers to a file; those to standard input go to standard output")
+        if output is not None and output.suffix != ".parquet":
+            problems.append(f"--output {output}: is a Parquet file; let its name end in .parquet")
+        if output is not None and file is not None and output.resolve() == file.resolve():
+            problems.append(f"--output {output}: is the file that is read")
+        if self.columns and output is None and not self.reads_stdin:
+            problems.append("--columns: are kept in --output, or from standard input")
+        if self.manifest is not None and file is None:
+            problems.append("--manifest: names the columns of --file, and there is none")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
 

@@ -15,9 +15,9 @@ from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from student.answers.certificate import certified_threshold
 from student.answers.columns import labels
-from student.data import sequences
 from student.model.model import Student, default_device
 from student.model.tables import put_side_by_side
+from student.sequences import sequences
 
 BATCH_SIZE = 1024
 

@@ -79,7 +79,7 @@ def parsed(place: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Numbered]
         if line.strip():
             try:
                 row = json.loads(line)
-            except ValueError as error:  # bytes that are not UTF-8 among them
+            except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 among them
                 raise DataError(f"{place}, line {number}: not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise DataError(f"{place}, line {number}: not an object with columns, but {str(row)[:60]!r}")

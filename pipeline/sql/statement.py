@@ -50,7 +50,7 @@ def first_arguments(sql: str, functions: Collection[str]) -> set[str]:
 
 
 def _first_argument(call: dict[str, Any]) -> str:
-    first = next(iter(call["arguments"]), {}).get("expression", {})
+    first = call["arguments"][0]["expression"] if call["arguments"] else {}
     literal = first.get("literal", {})
     if literal.get("kind") != "STRING":
         name = call["function_name"]

@@ -88,9 +88,10 @@ def open_texts(path: Path, manifest: Path | None, predictor: Predictor) -> tuple
 def known_task(predictor: Predictor, manifest: Path | None) -> Task | None:
     """The task of a student, where it is a shipped one or its manifest was given."""
     config = predictor.student.config
-    if manifest is None and config.task not in task_names():
-        return None
-    task = load_task(config.task if manifest is None else None, manifest)
+    if manifest is None:
+        task = load_task(config.task) if config.task in task_names() else None
+        return task if task is not None and task.is_pair == config.is_pair else None
+    task = load_task(manifest=manifest)
     if task.is_pair != config.is_pair:
         raise ConfigError(f"--manifest {manifest}: one of the task {task.name!r} and the student is for pairs")
     return task
@@ -102,7 +103,9 @@ def text_names(names: Sequence[str], place: str, predictor: Predictor, task: Tas
     Raises:
         DataError: if there are no such columns.
     """
-    accepted: list[tuple[str, ...]] = [("sentence1",), ("sentence2",)][: 1 + predictor.student.config.is_pair]
+    accepted: list[tuple[str, ...]] = [("sentence1",)]
+    if predictor.student.config.is_pair:
+        accepted.append(("sentence2",))
     if task is not None:
         named = (task.columns.sentence1, task.columns.sentence2 or ())
         accepted = [tuple(dict.fromkeys((*own, *usual))) for own, usual in zip(named, accepted, strict=False)]

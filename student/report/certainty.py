@@ -47,7 +47,7 @@ def _risk(certificate: Certificate) -> Picture:
     risk = [trial.disagreements / trial.answered if trial.answered else 0.0 for trial in trials]
     highest = max(*risk, 2 * certificate.disagreement)  # the bound of the first few is far above all others
     lines = {"differ": risk, "upper bound": [min(trial.bound, highest) for trial in trials]}
-    best = certificate.certified and certificate.certified.percent
+    best = certificate.certified.percent if certificate.certified else None
     limit = {f"asked for: {certificate.disagreement:g}": certificate.disagreement}
     caption = (
         "Which share of the answers differs from the teacher's, if only so many of the surest are given, and the bound "

@@ -143,12 +143,13 @@ def test_columns_that_are_not_there_are_told_at_once(opinion_run: Path, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a text", "--output", "o.parquet"], "--output is for the answers to a file"),
-        (["--file", "-", "--output", "o.parquet"], "--output is for the answers to a file"),
+        (["a text", "--output", "o.parquet"], "--output: is for the answers to a file"),
+        (["--file", "-", "--output", "o.parquet"], "--output: is for the answers to a file"),
         (["--file", "in.csv", "--output", "o.csv"], "let its name end in .parquet"),
         (["--file", "in.parquet", "--output", "in.parquet"], "is the file that is read"),
         (["--file", "in.csv", "--columns", "id"], "--columns: are kept in --output"),
         (["a text", "--manifest", "m.yaml"], "--manifest: names the columns of --file"),
+        (["--output", "o.csv", "--manifest", "m"], "one of them; --output: is for"),
         (["--file", "gone.csv", "--output", "o.parquet"], "gone.csv: no such file"),
     ],
 )

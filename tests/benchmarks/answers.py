@@ -1,10 +1,11 @@
-"""`predict --file` from Parquet to Parquet against `Predictor.logits` of the same texts in memory, on one thread."""
+"""Answers in bulk against `Predictor.logits` of the same texts in memory: from Parquet to Parquet, and in SQL."""
 
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -15,14 +16,16 @@ from student.answers.file import predict_file
 from student.bench import random_student
 from student.config import PredictConfig, TrainConfig
 from student.predict import Predictor
+from student.sql import register
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
 
 TIMES = 5  # so that what a file costs once, the hash of the weights above all, does not count for more than it does
 
 
 def alternatives() -> dict[str, Callable[[], object]]:
-    """The same lines answered as an array and as a file, which is a new one each time."""
-    folder = Path(mkdtemp(prefix="distill-bench-"))
+    """The same lines answered by one thread as an array, as a file, which is a new one each time, and in SQL."""
+    temporary = TemporaryDirectory(prefix="distill-bench-")
+    folder = Path(temporary.name)
     lines = lines_of_documentation()
     sentences, tokenizer = lines * TIMES, taught_tokenizer(lines)
     text = tokenizer.to_str()
@@ -37,7 +40,12 @@ def alternatives() -> dict[str, Callable[[], object]]:
         predict_file(PredictConfig(run=folder, file=folder / "lines.parquet", output=output), predictor)
         output.unlink()
 
-    return {
-        "Predictor.logits": with_threads(1, lambda: predictor.logits(sentences)),
-        "predict --file": with_threads(1, to_file),
+    connection = duckdb.connect(config={"threads": 1})
+    register(connection, folder)
+    query = f"select count(predict('{folder}', sentence1)) from '{folder / 'lines.parquet'}'"
+    ways: dict[str, Callable[[], object]] = {
+        "Predictor.logits": lambda: predictor.logits(sentences),
+        "predict --file": to_file,
+        "predict(run, text) in SQL": lambda: (temporary, connection.execute(query).fetchall()),  # keeps the folder
     }
+    return {name: with_threads(1, way) for name, way in ways.items()}
