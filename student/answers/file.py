@@ -119,14 +119,14 @@ def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str) -> dic
     """What the columns that are to be kept are called beside the answers: one with a name of theirs ``input_…``.
 
     Raises:
-        ConfigError: for each that is not there.
+        ConfigError: for each that is not there, and if two would have one name.
     """
-    raise_all(
-        ConfigError,
-        "--columns",
-        [f"{place} has no column {name!r}; {did_you_mean(name, names)}" for name in wanted if name not in names],
-    )
-    return {name: f"input_{name}" if name in ANSWERS else name for name in wanted}
+    kept = {name: f"input_{name}" if name in ANSWERS else name for name in wanted}
+    problems = [f"{place} has no column {name!r}; {did_you_mean(name, names)}" for name in kept if name not in names]
+    if len(set(kept.values())) < len(kept):
+        problems.append(f"two columns would have one name: {', '.join(kept.values())}; leave one of them out")
+    raise_all(ConfigError, "--columns", problems)
+    return kept
 
 
 def count_rows(rows: RowFile, names: Sequence[str], columns: Sequence[str]) -> int:
@@ -141,7 +141,7 @@ def count_rows(rows: RowFile, names: Sequence[str], columns: Sequence[str]) -> i
         for name in names:
             checked_text(table, str(rows.path), name, problems, count)
         count += table.num_rows
-    raise_all(DataError, "rows without text", problems)
+    raise_all(DataError, "rows without text", list(dict.fromkeys(problems)))  # a wrong type is one of every batch
     return count
 
 

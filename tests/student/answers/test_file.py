@@ -104,6 +104,8 @@ def test_rows_without_text_are_named_before_anything_is_answered(opinion_run: Pa
     pq.write_table(pa.table({"sentence1": [*texts, None, "x", None]}), tmp_path / "rows.parquet")
     said = refused(opinion_run, tmp_path / "rows.parquet")
     assert "rows.parquet: 'sentence1' is null in rows 20000, 20002" in said
+    pq.write_table(pa.table({"sentence1": list(range(20000))}), tmp_path / "numbers.parquet")
+    assert refused(opinion_run, tmp_path / "numbers.parquet").count("holds int64, not text") == 1
     lines = [{"sentence1": "fine"}] * 9000 + [{"sentence1": 5}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert "rows.jsonl, line 9001: 'sentence1' is 5, which is not of the type" in refused(
@@ -138,6 +140,9 @@ def test_columns_that_are_not_there_are_told_at_once(opinion_run: Path, tmp_path
     said = refused(opinion_run, tmp_path / "rows.csv", "--columns", "ide", "--columns", "nothing")
     assert "no column 'ide'; did you mean 'idea'?" in said
     assert "no column 'nothing'" in said
+    (tmp_path / "both.csv").write_text("sentence1,label,input_label\nx,1,2\n")
+    said = refused(opinion_run, tmp_path / "both.csv", "--columns", "label", "--columns", "input_label")
+    assert "two columns would have one name: input_label, input_label" in said
 
 
 @pytest.mark.parametrize(
