@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,7 +54,17 @@ def error(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """Prints a result for machines; JSON spells control characters out by itself, but not those beyond ASCII."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    _write_json(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_json_lines(values: Iterable[Any]) -> None:
+    """Prints results for machines at once, a line each."""
+    for value in values:
+        _write_json(json.dumps(value, ensure_ascii=False, default=str))
+    sys.stdout.flush()
+
+
+def _write_json(text: str) -> None:
     sys.stdout.write(BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
 
 

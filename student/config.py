@@ -1,9 +1,9 @@
 """Settings of the student's commands; free of torch, so that ``--help`` is quick."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import Config, JsonFlags, SeedFlags, StoreFlags, UnverifiedFlags
 
@@ -16,6 +16,7 @@ InitKind = Literal["teacher", "noise"]
 TableDtype = Literal["float32", "float16", "int8"]
 VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
 VectorMap = Literal["linear", "none"]
+STDIN = Path("-")
 
 
 class EmbeddingFlags(Config):
@@ -122,7 +123,53 @@ class PredictConfig(RunFlags, JsonFlags):
     texts: tuple[str, ...] = Field(
         (), description="Sentences; for a pair task two per input.", json_schema_extra={"argument": True}
     )
-    file: Path | None = Field(None, description="Parquet, CSV, TSV or JSONL with sentence1 (and sentence2), or text.")
+    file: Path | None = Field(
+        None,
+        description="Parquet, CSV, TSV or JSON lines with the task's columns, or with sentence1 (and sentence2); a "
+        ".txt with a sentence on each line; or -, JSON lines from standard input.",
+    )
+    output: Path | None = Field(None, description="Parquet file for the answers to --file.")
+    columns: tuple[str, ...] = Field((), description="Keep this column of --file beside the answers; repeat for more.")
+    manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --file.")
+    abstain: bool = Field(
+        False, description="Answer abstain where the student is less sure than `distill certify` has found it must be."
+    )
+
+    @property
+    def reads_stdin(self) -> bool:
+        """Whether rows come from standard input, and answers go to standard output."""
+        return self.file == STDIN
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        output, file = self.output, self.file
+        problems = []
+        if bool(self.texts) == (file is not None):
+            problems.append("nothing to predict, or too much: give sentences or --file, one of them")
+        if output is not None and (file is None or self.reads_stdin):
+            problems.append("--output: is for the answers to a file; those to standard input go to standard output")
+        if output is not None and output.suffix != ".parquet":
+            problems.append(f"--output {output}: is a Parquet file; let its name end in .parquet")
+        if output is not None and file is not None and output.resolve() == file.resolve():
+            problems.append(f"--output {output}: is the file that is read")
+        if self.columns and output is None and not self.reads_stdin:
+            problems.append("--columns: are kept in --output, or from standard input")
+        if self.manifest is not None and file is None:
+            problems.append("--manifest: names the columns of --file, and there is none")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+class CertifyConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill certify``."""
+
+    logits: str | None = Field(None, description="Take rows of this set. (default: what it was trained on)")
+    where: str = Field(
+        description="SQL condition that selects training rows which RUN was not trained on, like 'source_row % 10 = 0'."
+    )
+    disagreement: float = Field(0.01, gt=0, lt=1, description="Greatest share of answers that differ from the teacher.")
+    confidence: float = Field(0.95, gt=0, lt=1, description="With which that shall hold.")
 
 
 class DescribeConfig(JsonFlags):

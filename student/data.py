@@ -8,13 +8,14 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.arrays import Floats, Ints, Ragged, ragged, side_by_side, stacked
+from pipeline.arrays import Floats, Ints, Ragged, ragged, stacked
 from pipeline.errors import DataError, IntegrityError
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.query.selection import read_chosen
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, gold_classes
 from student.model.architecture import StudentConfig
+from student.sequences import sequences
 
 COLUMNS = (*KEYS, "ids1", "ids2", "label", "score", "logits")
 
@@ -124,29 +125,6 @@ def as_read(examples: Examples, config: StudentConfig) -> Examples:
     """The examples in the form a student reads."""
     ids1, *others = sequences(config, *examples.sequences)
     return replace(examples, ids1=ids1, ids2=others[0] if others else None)
-
-
-def sequences(config: StudentConfig, ids1: Ragged, ids2: Ragged | None = None) -> tuple[Ragged, ...]:
-    """What a student reads of one or two sentences: each apart, or both as one sequence if it takes them jointly.
-
-    A text may spell the padding token; it is no token here either.
-    """
-    ids1 = _without(config.pad_id, ids1)
-    if ids2 is None:
-        return (ids1,)
-    ids2 = _without(config.pad_id, ids2)
-    if not config.is_joint or config.special_ids is None:
-        return ids1, ids2
-    before, between, after = (Ragged.repeated(ids, len(ids1.lengths)) for ids in config.special_ids)
-    return (side_by_side(before, ids1, between, ids2, after),)
-
-
-def _without(token: int, ids: Ragged) -> Ragged:
-    is_kept_T = ids.flat != token
-    if is_kept_T.all():
-        return ids
-    kept_before_S = np.concatenate([[0], np.cumsum(is_kept_T)])
-    return Ragged(ids.flat[is_kept_T], kept_before_S[ids.offsets])
 
 
 def gold_tensor(target: Target, examples: Examples) -> torch.Tensor:

@@ -60,6 +60,15 @@ def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Exampl
         DataError: if there are none.
         FingerprintMismatchError: if the set is not one that the student can read.
     """
+    check_readable(config, logit_set)
+    splits = [split for split in logit_set.splits if split != "train"]
+    if not splits:
+        raise DataError(f"{logit_set.root}: has no dev split to evaluate on")
+    return {split: as_read(load_examples(logit_set, split), config) for split in splits}
+
+
+def check_readable(config: StudentConfig, logit_set: LogitSet) -> None:
+    """Raises FingerprintMismatchError if a set is not one that the student can read."""
     path, record = logit_set.root, logit_set.record
     if record.tokenizer.sha256 != config.tokenizer_sha256:
         raise FingerprintMismatchError(f"{path}: its token ids come from another tokenizer than the student's")
@@ -67,10 +76,6 @@ def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Exampl
         raise FingerprintMismatchError(f"{path}: its logits mean something else than the student's")
     if record.is_pair != config.is_pair:
         raise FingerprintMismatchError(f"{path}: one of the set and the student is for pairs, the other is not")
-    splits = [split for split in logit_set.splits if split != "train"]
-    if not splits:
-        raise DataError(f"{path}: has no dev split to evaluate on")
-    return {split: as_read(load_examples(logit_set, split), config) for split in splits}
 
 
 def evaluate_split(student: Student, examples: Examples) -> Evaluation:

@@ -13,9 +13,11 @@ from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.tasks.target import predicted_scores, softmax
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
-from student.data import sequences
+from student.answers.certificate import certified_threshold
+from student.answers.columns import labels
 from student.model.model import Student, default_device
 from student.model.tables import put_side_by_side
+from student.sequences import sequences
 
 BATCH_SIZE = 1024
 
@@ -27,9 +29,14 @@ class Predictor:
 
     Args:
         run: folder of a finished run.
+        abstain: answer ``abstain`` where the student is less sure than its certificate (``distill certify``) demands.
+
+    Raises:
+        ConfigError: if it is to abstain, and the run has no certificate.
     """
 
-    def __init__(self, run: str | Path) -> None:
+    def __init__(self, run: str | Path, abstain: bool = False) -> None:
+        self.threshold = certified_threshold(Path(run)) if abstain else None
         self.student = Student.load(Path(run)).to(default_device())
         put_side_by_side([part.table.weight for part in self.student.encoder.parts()])
         tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
@@ -53,8 +60,8 @@ class Predictor:
             return [{"score": score} for score in predicted_scores(target, logits_NC).tolist()]
         p_NC = softmax(logits_NC)
         return [
-            {"label": target.names[best], "probabilities": dict(zip(target.names, row, strict=True))}
-            for best, row in zip(p_NC.argmax(axis=1).tolist(), p_NC.tolist(), strict=True)
+            {"label": label, "probabilities": dict(zip(target.names, row, strict=True))}
+            for label, row in zip(labels(target, p_NC, self.threshold).to_pylist(), p_NC.tolist(), strict=True)
         ]
 
     def logits(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Floats:

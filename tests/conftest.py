@@ -317,3 +317,11 @@ def roles_run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("roles_run")
     train(tiny_config(store / "roles", folder), "distill train-student --task roles")
     return folder
+
+
+@pytest.fixture(scope="session")
+def ratings_run(ratings: dict[str, LogitSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on the task with scores; read only."""
+    folder = tmp_path_factory.mktemp("ratings_run")
+    train(tiny_config(ratings["score"].root, folder), "distill train-student --logits score")
+    return folder

@@ -3,7 +3,7 @@
 import csv
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,6 +11,10 @@ from pipeline import console
 from pipeline.cli.options import reports_errors
 from pipeline.environment import history_file, store_folder
 
+if TYPE_CHECKING:
+    import duckdb
+
+STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "scores")  # of `student.sql`
 Store = Annotated[Path | None, typer.Option(help="Folder of logit sets (DISTILL_STORE). [default: ./logits]")]
 
 
@@ -71,6 +75,7 @@ def sql(
             interruptible(connection, lambda: answer_now(text))
 
         def answer_now(text: str) -> None:
+            _register_students(connection, text)
             relation = select(connection, text)
             if parquet is not None:
                 write_parquet(parquet, relation)
@@ -84,6 +89,17 @@ def sql(
             run_prompt(connection, answer, history_file())
         else:
             answer(text)
+
+
+def _register_students(connection: "duckdb.DuckDBPyConnection", text: str) -> None:
+    """Adds the functions of students to a connection if a query asks the students of runs."""
+    from pipeline.sql.statement import first_arguments
+
+    runs = first_arguments(text, STUDENTS_FUNCTIONS)
+    if runs:
+        from student.sql import register
+
+        register(connection, *runs)
 
 
 def _explain(store: Path, address: str, json_output: bool) -> None:

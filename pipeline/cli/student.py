@@ -1,6 +1,7 @@
-"""``distill train-student``, ``sweep``, ``evaluate``, ``reproduce``, ``describe``, ``export`` and ``predict``."""
+"""``distill train-student`` and what is done with a student: from ``evaluate`` to ``certify`` and ``predict``."""
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -8,6 +9,7 @@ from pipeline import console
 from pipeline.cli.options import command_line, takes
 from pipeline.errors import ConfigError, short
 from student.config import (
+    CertifyConfig,
     DescribeConfig,
     EvaluateConfig,
     ExportConfig,
@@ -17,6 +19,11 @@ from student.config import (
     SweepConfig,
     TrainConfig,
 )
+
+if TYPE_CHECKING:
+    from student.predict import Predictor
+
+BEST_LABELS = 3  # shown of each prediction; more columns do not fit a terminal
 
 
 @takes(TrainConfig)
@@ -161,36 +168,87 @@ def reproduce(config: ReproduceConfig) -> None:
         raise typer.Exit(1)
 
 
+@takes(CertifyConfig)
+def certify(config: CertifyConfig) -> None:
+    """Find how sure a student must be so that its answers are its teacher's: exit code 1 if it never is."""
+    from student.answers.certify import certify as certify_run
+
+    certificate = certify_run(config)
+    best = certificate.certified
+    if config.json_output:
+        console.print_json(certificate.model_dump() | {"coverage": certificate.coverage})
+    elif best is not None:
+        at_most = f"at most {config.disagreement:.2%} differ from the teacher, with {config.confidence:.0%} confidence"
+        pairs = {
+            "answers where the margin is above": best.threshold,
+            "of which": at_most,
+            "answered": f"{best.answered:,} of {certificate.num_rows:,} held-out rows ({certificate.coverage:.1%})",
+            "differ among them": f"{best.disagreements:,} (with that confidence below {best.bound:.2%})",
+        }
+        console.print_pairs(str(config.run), pairs)
+    if best is None:
+        console.warn(
+            f"no threshold holds: not even of its surest answers to {certificate.num_rows:,} rows could it be shown "
+            f"that at most {config.disagreement:.2%} differ from the teacher; take more rows, or more --disagreement"
+        )
+        raise typer.Exit(1)
+
+
 @takes(PredictConfig)
 def predict(config: PredictConfig) -> None:
-    """Predict labels or scores of sentences, pairs, or a file."""
+    """Predict labels or scores of sentences, of a file, or of rows as they arrive."""
     from student.predict import Predictor
 
-    predictor = Predictor(config.run)
-    sentences1, sentences2 = _inputs(config, predictor.student.config.is_pair)
-    results = predictor(sentences1, sentences2)
-    if config.json_output:
-        console.print_json(results)
-        return
-    texts = [[text] for text in sentences1] if sentences2 is None else list(zip(sentences1, sentences2, strict=True))
-    columns = ["sentence"] if sentences2 is None else ["sentence 1", "sentence 2"]
-    if results and "label" in results[0]:
-        names = list(results[0]["probabilities"])
-        rows = [[*t, r["label"], *r["probabilities"].values()] for t, r in zip(texts, results, strict=True)]
-        console.print_table([*columns, "label", *names], rows)
+    predictor = Predictor(config.run, config.abstain)
+    if config.reads_stdin:
+        from student.answers.stream import predict_lines
+
+        predict_lines(config, predictor, sys.stdin.buffer)
+    elif config.output is not None:
+        from student.answers.file import predict_file
+
+        _print_written(predict_file(config, predictor), config.json_output)
     else:
-        console.print_table([*columns, "score"], [[*t, r["score"]] for t, r in zip(texts, results, strict=True)])
+        sentences1, sentences2 = _inputs(config, predictor)
+        _print_predictions(sentences1, sentences2, predictor(sentences1, sentences2), config.json_output)
 
 
-def _inputs(config: PredictConfig, is_pair: bool) -> tuple[list[str], list[str] | None]:
-    if bool(config.texts) == (config.file is not None):
-        raise ConfigError("nothing to predict, or too much: give sentences or --file, one of them")
+def _inputs(config: PredictConfig, predictor: "Predictor") -> tuple[list[str], list[str] | None]:
     if config.file is not None:
-        from pipeline.sources import read_texts
+        from student.answers.file import read_texts
 
-        return read_texts(config.file, is_pair)
-    if not is_pair:
+        return read_texts(config, predictor)
+    if not predictor.student.config.is_pair:
         return list(config.texts), None
     if len(config.texts) % 2:
         raise ConfigError(f"this student takes pairs, but {len(config.texts)} sentences are an odd number")
     return list(config.texts[0::2]), list(config.texts[1::2])
+
+
+def _print_written(result: dict[str, Any], json_output: bool) -> None:
+    console.note(f"{result['output']}: " + ("written" if result["written"] else "was there already, of the same rows"))
+    if json_output:
+        console.print_json(result)
+
+
+def _print_predictions(
+    sentences1: list[str], sentences2: list[str] | None, predictions: list[dict[str, Any]], json_output: bool
+) -> None:
+    if json_output:
+        console.print_json(predictions)
+        return
+    columns = {"sentence": sentences1} if sentences2 is None else {"sentence 1": sentences1, "sentence 2": sentences2}
+    answers = list(map(_shown, predictions))
+    rows = [[*texts, *answer.values()] for *texts, answer in zip(*columns.values(), answers, strict=True)]
+    console.print_rows([*columns, *next(iter(answers), {})], rows)
+
+
+def _shown(prediction: dict[str, Any]) -> dict[str, Any]:
+    """A prediction by columns: its probabilities a column each, or of many labels the best ones in one."""
+    if "score" in prediction:
+        return prediction
+    probabilities: dict[str, float] = prediction["probabilities"]
+    if len(probabilities) <= BEST_LABELS:
+        return {"label": prediction["label"], **probabilities}
+    best = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[:BEST_LABELS]
+    return {"label": prediction["label"], "likeliest": ", ".join(f"{name} {probabilities[name]:.2f}" for name in best)}

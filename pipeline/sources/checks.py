@@ -32,7 +32,8 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
         columns[name] = pa.nulls(table.num_rows, pa.string())
         if accepted is not None:
             columns[name] = _text(table, place, accepted, problems, warnings)
-    raw = _column(table, place, task.columns.label, problems)
+    label_name = column_name(table.column_names, place, task.columns.label, problems)
+    raw = None if label_name is None else table.column(label_name).combine_chunks()
     columns["label"] = pa.nulls(table.num_rows, pa.int32())
     columns["score"] = pa.nulls(table.num_rows, pa.float32())
     if raw is not None and task.type == "classification":
@@ -46,31 +47,35 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     return pa.table(columns), problems, warnings
 
 
-def _column(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str]) -> pa.Array | None:
-    name = next((name for name in accepted if name in table.column_names), None)
+def column_name(names: Sequence[str], place: str, accepted: Sequence[str], problems: list[str]) -> str | None:
+    """The first of the accepted names that is among a table's; if none is, that is added to the problems."""
+    name = next((name for name in accepted if name in names), None)
     if name is None:
         wanted = " or ".join(repr(a) for a in accepted)
-        problems.append(f"{place}: no column {wanted}; {did_you_mean(accepted[0], table.column_names)}")
-        return None
-    return table.column(name).combine_chunks()
+        problems.append(f"{place}: no column {wanted}; {did_you_mean(accepted[0], names)}")
+    return name
 
 
 def text_column(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str]) -> pa.Array:
     """A column of a table as text, of strings; what is wrong with it is added to the problems."""
-    column = _column(table, place, accepted, problems)
-    if column is None:
-        return pa.nulls(table.num_rows, pa.string())
+    name = column_name(table.column_names, place, accepted, problems)
+    return pa.nulls(table.num_rows, pa.string()) if name is None else checked_text(table, place, name, problems)
+
+
+def checked_text(table: pa.Table, place: str, name: str, problems: list[str], first_row: int = 0) -> pa.Array:
+    """A column as `text_column` gives it, by its name, of a table that begins with that row of its file."""
+    column = table.column(name).combine_chunks()
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        problems.append(f"{place}: column {accepted[0]!r} holds {column.type}, not text")
+        problems.append(f"{place}: column {name!r} holds {column.type}, not text")
         return pa.nulls(table.num_rows, pa.string())
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
-        problems.append(f"{place}: column {accepted[0]!r} is not valid UTF-8: {error}")
+        problems.append(f"{place}: column {name!r} is not valid UTF-8: {error}")
         return pa.nulls(table.num_rows, pa.string())
     column = column.cast(pa.string())
     if column.null_count:
-        problems.append(f"{place}: {accepted[0]!r} is null in {row_numbers(pc.is_null(column))}")
+        problems.append(f"{place}: {name!r} is null in {row_numbers(pc.is_null(column), first_row)}")
     return column
 
 
@@ -148,9 +153,9 @@ def _check_count(task: Task, split: str, place: str, rows: int, problems: list[s
         warnings.append(f"{place}: {rows:,} rows where the whole split {split!r} has {expected:,}")
 
 
-def row_numbers(mask: pa.Array) -> str:
-    """Which rows of a boolean column are true, in words; of many the first."""
-    numbers = pc.indices_nonzero(mask).to_pylist()
+def row_numbers(mask: pa.Array, first_row: int = 0) -> str:
+    """Which rows of a boolean column, the first of which has a number, are true, in words; of many the first."""
+    numbers = [first_row + number for number in pc.indices_nonzero(mask).to_pylist()]
     shown = ", ".join(str(n) for n in numbers[:MAX_EXAMPLES])
     more = f", … ({len(numbers):,} rows)" if len(numbers) > MAX_EXAMPLES else ""
     return f"{'row' if len(numbers) == 1 else 'rows'} {shown}{more}"

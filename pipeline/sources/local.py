@@ -1,6 +1,7 @@
 """Local files: Parquet, CSV, TSV (GLUE's unquoted kind) and JSON lines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -74,8 +75,15 @@ def read(path: Path, headerless_tsv_columns: tuple[str, ...] = ()) -> pa.Table:
     }
     if path.suffix not in readers:
         raise DataError(f"{path}: unknown kind of file {path.suffix!r}; known: {', '.join(EXTENSIONS)}")
-    try:
+    with reading(path):
         return readers[path.suffix]()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what can go wrong while a file is read into a DataError; of text that is not UTF-8 with the line."""
+    try:
+        yield
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: {_bad_line(path)}") from error
     except (pa.ArrowException, OSError) as error:
@@ -100,6 +108,14 @@ def read_lines(path: Path) -> list[str]:
 
 
 def _read_delimited(path: Path, parse: pc.ParseOptions, headerless_columns: tuple[str, ...]) -> pa.Table:
+    options, convert = delimited_options(path, parse, headerless_columns, MAX_LINE_BYTES)
+    return pc.read_csv(path, options, parse, convert)
+
+
+def delimited_options(
+    path: Path, parse: pc.ParseOptions, headerless_columns: tuple[str, ...], block_size: int
+) -> tuple[pc.ReadOptions, pc.ConvertOptions]:
+    """How a CSV or TSV is read: every column as text, in which nothing is null, and in blocks of so many bytes."""
     with path.open(encoding="utf-8-sig") as stream:
         first = stream.readline()
     headerless = headerless_columns and len(first.split(parse.delimiter)) == len(headerless_columns)
@@ -107,9 +123,7 @@ def _read_delimited(path: Path, parse: pc.ParseOptions, headerless_columns: tupl
     convert = pc.ConvertOptions(
         column_types={name.strip('"'): pa.string() for name in names}, strings_can_be_null=False
     )
-    return pc.read_csv(
-        path, pc.ReadOptions(column_names=names if headerless else None, block_size=MAX_LINE_BYTES), parse, convert
-    )
+    return pc.ReadOptions(column_names=names if headerless else None, block_size=block_size), convert
 
 
 def _bad_line(path: Path) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.environment import data_folder
-from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
+from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.sources import hub, local
 from pipeline.sources.checks import check_split
 from pipeline.tasks.task import TRAIN, Task
@@ -121,30 +121,3 @@ def hash_rows(digest: "hashlib._Hash", rows: pa.RecordBatch) -> None:
     """Adds rows of the `HASHED_COLUMNS` to the hash that `rows_sha256` takes of all of them."""
     for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         digest.update(repr(row).encode("utf-8", "surrogatepass"))
-
-
-def read_texts(path: Path, is_pair: bool) -> tuple[list[str], list[str] | None]:
-    """Texts to predict on: columns sentence1 (and sentence2) of a file, or the lines of any other file.
-
-    Raises:
-        DataError: if the file cannot be read, or lacks a column.
-    """
-    if path.suffix in local.EXTENSIONS:
-        table = local.read(path)
-        wanted = ["sentence1", "sentence2"][: 1 + is_pair]
-        missing = [name for name in wanted if name not in table.column_names]
-        if missing:
-            raise DataError(f"{path}: no column {missing[0]!r}; {did_you_mean(missing[0], table.column_names)}")
-        columns = [table.column(name).to_pylist() for name in wanted]
-        for name, texts in zip(wanted, columns, strict=True):
-            bad = [row for row, text in enumerate(texts) if not isinstance(text, str)]
-            if bad:
-                raise DataError(f"{path}: {name!r} in row {bad[0]} is {texts[bad[0]]!r}, not text")
-        return columns[0], columns[1] if is_pair else None
-    if is_pair:
-        raise DataError(f"{path}: pairs need a file with columns: {', '.join(local.EXTENSIONS)}")
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-        return lines[:-1] if lines[-1] == "" else lines, None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"--file {path}: cannot be read: {error}") from error

@@ -5,7 +5,7 @@ overwrite a shard. So of the functions that make tables only those that are know
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import duckdb
@@ -35,6 +35,27 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     known = TABLE_FUNCTIONS | _own_table_macros(connection)
     for name in sorted((tables - known) | (called & REFUSED_FUNCTIONS)):
         raise QueryError(f"the function {name!r} is not allowed; {did_you_mean(name, known)}")
+
+
+def first_arguments(sql: str, functions: Collection[str]) -> set[str]:
+    """What is first handed to certain functions wherever a SELECT calls them.
+
+    Raises:
+        QueryError: if that is not a text in quotes, or this is no SELECT.
+    """
+    if not any(name in sql.lower() for name in functions):
+        return set()
+    calls = [node for node in _nodes(_syntax_tree(sql)) if node.get("function_name") in functions]
+    return {_first_argument(call) for call in calls}
+
+
+def _first_argument(call: dict[str, Any]) -> str:
+    first = call["arguments"][0]["expression"] if call["arguments"] else {}
+    literal = first.get("literal", {})
+    if literal.get("kind") != "STRING":
+        name = call["function_name"]
+        raise QueryError(f"{name}: its first argument must be a folder in quotes, like {name}('runs/mnli', …)")
+    return str(literal["text"])
 
 
 def _kind(statement: duckdb.Statement) -> str:

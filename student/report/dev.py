@@ -14,6 +14,7 @@ from pipeline.tasks.target import Target
 from student.data import Examples
 from student.evaluate import dev_examples, student_logits
 from student.model.model import Student, default_device
+from student.report.certainty import cascade
 
 COLUMNS = (*KEYS, "label", "score", "logits", "sentence1", "sentence2")
 
@@ -46,6 +47,8 @@ def _section(split: str, teacher: pa.Table, student: Student, rows: Examples) ->
         connection.register("student", teacher.set_column(teacher.schema.get_field_index("logits"), "logits", column))
         has_gold = questions.num_gold(connection, "teacher", target) > 0
         drawn = (_classes if target.kind == "classes" else _scores)(connection, target, has_gold)
+        if has_gold and target.kind == "classes":
+            drawn.append(cascade(logits_NC, rows))
         tables = (_only_teacher_right(connection, target),) if has_gold else ()
     return Section(f"Split {split}", pictures=tuple(drawn), tables=tables)
 

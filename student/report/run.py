@@ -15,6 +15,7 @@ from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.describe import describe_config
 from student.model.architecture import is_pretrained, read_config
 from student.model.weights import CONFIG_FILE
+from student.report.certainty import certificate_sections
 from student.report.dev import dev_sections
 from student.report.pretrained import pretrained_page
 from student.report.training import training_section
@@ -46,6 +47,7 @@ def run_page(config: ReportConfig, folder: Path) -> Page:
         Section("What it is", facts=_facts(record, describe_config(student_config))),
         training_section(record["result"], evaluation),
         _scores(evaluation),
+        *certificate_sections(folder),
         *(dev_sections(folder, logit_set) if logit_set else [Section("Dev splits", missing)]),
         Section("Settings", facts=_settings(record["settings"])),
     )

@@ -7,7 +7,17 @@ from pathlib import Path
 
 from pipeline import console
 from pipeline.bench.timing import interleaved
-from tests.benchmarks import augmentation, batching, macros, mlm_dump, mlm_head, products, tokenization, training_step
+from tests.benchmarks import (
+    answers,
+    augmentation,
+    batching,
+    macros,
+    mlm_dump,
+    mlm_head,
+    products,
+    tokenization,
+    training_step,
+)
 from tests.benchmarks.ratios import ratios
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
@@ -18,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
     "SQL macros on a million rows of 3 logits": macros.alternatives,
     "ids of 20,000 lines of documentation": tokenization.ids,
     "vectors of 20,000 lines of documentation": tokenization.vectors,
+    "answers to 100,000 lines of documentation, a Hybrid student with a linear head": answers.alternatives,
     "training step, batch 32": partial(training_step.alternatives, 32),
     "training step, batch 256": partial(training_step.alternatives, 256),
 }

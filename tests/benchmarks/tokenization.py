@@ -25,8 +25,8 @@ SENTENCES, VOCABULARY, MAX_SEQ_LENGTH, PART = 20_000, 30_000, 128, 512
 
 def ids() -> dict[str, Callable[[], object]]:
     """Sentences to ids, by two threads and by one."""
-    sentences = _sentences()
-    tokenizer = _tokenizer(sentences)
+    sentences = lines_of_documentation()
+    tokenizer = taught_tokenizer(sentences)
     tokenizer.enable_truncation(MAX_SEQ_LENGTH)
     reader = TextReader.of(Tokenizer.from_str(tokenizer.to_str()))
     ways: dict[str, Callable[[], object]] = {
@@ -34,13 +34,13 @@ def ids() -> dict[str, Callable[[], object]]:
         "encode_batch": lambda: tokenizer.encode_batch(sentences),
         "TextReader": lambda: reader.read(sentences, None, MAX_SEQ_LENGTH),
     }
-    return {f"{name}, {n} threads": _with_threads(n, way) for n in (2, 1) for name, way in ways.items()}
+    return {f"{name}, {n} threads": with_threads(n, way) for n in (2, 1) for name, way in ways.items()}
 
 
 def vectors() -> dict[str, Callable[[], object]]:
     """Sentences to vectors, by two threads; the student's, of 1200 numbers, in parts that stay in the caches."""
-    sentences = _sentences()
-    tokenizer = _tokenizer(sentences)
+    sentences = lines_of_documentation()
+    tokenizer = taught_tokenizer(sentences)
     reader, student = TextReader.of(tokenizer), random_student(TrainConfig(), tokenizer.get_vocab_size()).eval()
     put_side_by_side([part.table.weight for part in student.encoder.parts()])
 
@@ -51,17 +51,19 @@ def vectors() -> dict[str, Callable[[], object]]:
                 part = read.take(range(start, min(start + PART, len(read))))
                 student.encoder.reduce(torch.from_numpy(part.flat), torch.from_numpy(part.offsets))
 
-    ways = {"TextReader and a Hybrid student": _with_threads(2, encode)}
+    ways = {"TextReader and a Hybrid student": with_threads(2, encode)}
     if importlib.util.find_spec("model2vec") is None:
         return ways
     from model2vec import StaticModel
 
     random = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 256)).astype(np.float32)
     static = StaticModel(random, Tokenizer.from_str(tokenizer.to_str()))
-    return {"model2vec.encode": _with_threads(2, lambda: static.encode(sentences))} | ways
+    return {"model2vec.encode": with_threads(2, lambda: static.encode(sentences))} | ways
 
 
-def _with_threads(threads: int, run: Callable[[], object]) -> Callable[[], object]:
+def with_threads(threads: int, run: Callable[[], object]) -> Callable[[], object]:
+    """What runs on so many threads."""
+
     def timed() -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = str(threads > 1).lower()  # the library reads it at every call
         torch.set_num_threads(threads)
@@ -70,7 +72,8 @@ def _with_threads(threads: int, run: Callable[[], object]) -> Callable[[], objec
     return timed
 
 
-def _sentences() -> list[str]:
+def lines_of_documentation() -> list[str]:
+    """Lines of Python's own documentation strings, drawn at random."""
     folder = Path(sysconfig.get_path("stdlib"))
     lines = [line for path in sorted(folder.rglob("*.py")) if "test" not in path.parts for line in _doc_lines(path)]
     random = np.random.default_rng(0)
@@ -85,7 +88,8 @@ def _doc_lines(path: Path) -> Iterator[str]:
             yield from filter(None, map(str.strip, (ast.get_docstring(node) or "").splitlines()))
 
 
-def _tokenizer(sentences: list[str]) -> Tokenizer:
+def taught_tokenizer(sentences: list[str]) -> Tokenizer:
+    """A WordPiece tokenizer that half of the sentences have taught."""
     teacher = BertWordPieceTokenizer()
     teacher.train_from_iterator(sentences[::2], VOCABULARY, min_frequency=1, show_progress=False)
     return Tokenizer.from_str(teacher.to_str())

@@ -61,7 +61,8 @@ FLAGS = {
     "reproduce": "run --store --allow-unverified --json",
     "describe": "run_or_recipe --json",
     "export": "run --onnx --output-dir --tables --logits --store --json",
-    "predict": "run texts --file --json",
+    "certify": "run --logits --store --where --disagreement --confidence --allow-unverified --json",
+    "predict": "run texts --file --output --columns --manifest --abstain --json",
     "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
     "--output-dir --plan --json",
     "report": "set_or_run --output --store --allow-unverified --json",

@@ -10,7 +10,8 @@ from pipeline.arrays import Ragged, ragged
 from pipeline.errors import DataError, QueryError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import NO_LABEL
-from student.data import gold_tensor, load_examples, sequences, sorted_batches
+from student.data import gold_tensor, load_examples, sorted_batches
+from student.sequences import sequences
 from tests.student.model.test_model import student_config
 
 PAD = 99

@@ -73,6 +73,22 @@ def test_student_commands_need_no_teacher(vectors_store: Path, tmp_path: Path) -
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
+ANSWERING = """
+import sys
+from student import Predictor
+print(Predictor(sys.argv[1])(["the food was lovely ."])[0]["label"])
+print(sorted({name.split(".")[0] for name in sys.modules} & set(sys.argv[2:])))
+"""
+
+
+@pytest.mark.slow
+def test_answering_loads_no_libraries_of_training(opinion_run: Path) -> None:
+    libraries = ["accelerate", "datasets", "duckdb", "fsspec", "optuna", "scipy", "sklearn", "transformers", "typer"]
+    arguments = [sys.executable, "-c", ANSWERING, str(opinion_run), *libraries]
+    process = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    assert process.stdout.splitlines() in (["bad", "[]"], ["good", "[]"]), process.stdout + process.stderr
+
+
 @pytest.mark.slow
 def test_pretraining_needs_no_teacher(token_store: Path, tmp_path: Path) -> None:
     shutil.copytree(token_store, tmp_path / "tokens")

@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from pipeline.bench.vocabulary import made_up_tokenizer
 from pipeline.cli import app
 from pipeline.errors import ConfigError, DistillError, IntegrityError
+from pipeline.files import write_text
 from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import softmax
 from pipeline.text.reader import TextReader
+from pipeline.text.tokenizer import pad_id
+from student.bench import random_student
+from student.config import TrainConfig
 from student.data import load_examples
 from student.evaluate import student_logits
 from student.model.model import Student
@@ -144,7 +149,7 @@ def test_the_command_reads_lines_and_tables(opinion_run: Path, roles_run: Path, 
         ([], "nothing to predict"),
         (["one", "--file", "other.txt"], "one of them"),
         (["one", "two", "three"], "3 sentences are an odd number"),
-        (["--file", "lines.txt"], "pairs need a file with columns"),
+        (["--file", "lines.txt"], "lines.txt: no such file"),
     ],
 )
 def test_misuse_of_the_command_is_told_in_one_line(roles_run: Path, arguments: list[str], message: str) -> None:
@@ -152,3 +157,18 @@ def test_misuse_of_the_command_is_told_in_one_line(roles_run: Path, arguments: l
     assert (code, out) == (2, "")
     assert message in err.replace("\n", " ")
     assert "Traceback" not in err
+
+
+def test_of_many_labels_the_three_best_are_shown(tmp_path: Path) -> None:
+    labels = tuple(f"intent-{k}" for k in range(17))
+    tokenizer = made_up_tokenizer(100)
+    write_text(tmp_path / "tokenizer.json", tokenizer.to_str())
+    flags = TrainConfig(matrix_size=3, vector_size=5)
+    random_student(flags, 100, labels, pad_id(tokenizer), tokenizer.to_str()).save(tmp_path)
+    _, out, _ = predict(tmp_path, "one", "two")
+    probabilities = Predictor(tmp_path)(["one"])[0]["probabilities"]
+    best = sorted(labels, key=lambda label: -probabilities[label])
+    for label in best[:3]:
+        assert f"{label} {probabilities[label]:.2f}" in " ".join(out.replace("│", " ").split())
+    assert f"{best[3]} " not in out
+    assert max(map(len, out.splitlines())) <= 80

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.sources import load_source, read_texts, rows_sha256, sentences
+from pipeline.sources import load_source, rows_sha256, sentences
 from pipeline.tasks.task import Task, load_task
 
 HARD_TEXTS = ['a "quoted" word', "two\nlines, one row", "ÅÄÖ 日本語 👍", "NA", "null", "3.50", "tab\there"]
@@ -266,15 +266,3 @@ def test_rows_hash_depends_on_text_gold_and_order(tmp_path: Path) -> None:
     again = rows_sha256(read(tmp_path, "train.csv", "label,b,a\nno,y,x\nyes,w,z\n", task))
     assert len(set(hashes)) == len(contents)
     assert again == hashes[0]
-
-
-def test_texts_to_predict_on(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\ntwo\n")
-    (tmp_path / "a.csv").write_text('sentence1,sentence2\n"one, two",b\n')
-    assert read_texts(tmp_path / "a.txt", is_pair=False) == (["one", "two"], None)
-    assert read_texts(tmp_path / "a.csv", is_pair=True) == (["one, two"], ["b"])
-    with pytest.raises(DataError, match="pairs need a file with columns"):
-        read_texts(tmp_path / "a.txt", is_pair=True)
-    (tmp_path / "b.csv").write_text("sentence1,sentence_2\na,b\n")
-    with pytest.raises(DataError, match=r"no column 'sentence2'; did you mean 'sentence_2'\?"):
-        read_texts(tmp_path / "b.csv", is_pair=True)

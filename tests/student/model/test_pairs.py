@@ -17,12 +17,13 @@ from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import special_ids
 from student.config import EvaluateConfig, TrainConfig
-from student.data import as_read, load_examples, sequences
+from student.data import as_read, load_examples
 from student.evaluate import evaluate, student_logits
 from student.model.architecture import design
 from student.model.model import Student
 from student.model.pairings import concatenate_compare
 from student.predict import Predictor
+from student.sequences import sequences
 from student.train.train import train
 from student.train.training_data import task_facts
 from tests.helpers.students import tiny_config, weights

@@ -1,7 +1,9 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityError
@@ -9,11 +11,13 @@ from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Rows, render
+from student.answers.certificate import Certificate, Trial, student_files, write_certificate
 from student.config import PretrainConfig, SweepConfig, TrainConfig
 from student.data import load_examples
 from student.evaluate import student_logits
 from student.model.model import Student, num_parameters
 from student.pretrain.train import pretrain
+from student.report.certainty import cascade, certificate_sections
 from student.report.run import run_page
 from student.report.sweep import sweep_page
 from student.sweep.run import sweep
@@ -70,6 +74,56 @@ def test_a_runs_scores_are_those_of_its_record(opinion_page: Page, opinion_run: 
     assert curves["Training", "Loss"] == [{"epoch": e["epoch"], "loss": e["loss"]} for e in record["result"]["history"]]
     expected = [e["metrics"]["validation"]["accuracy"] for e in record["result"]["history"]]
     assert [row["validation accuracy"] for row in curves["Training", "Dev scores"]] == expected
+
+
+def test_student_and_teacher_together_go_from_the_one_to_the_other(opinion_page: Page, opinion_run: Path) -> None:
+    parts = json.loads((opinion_run / "run.json").read_text())["result"]["evaluation"]["validation"]
+    figures = figures_of(opinion_page)["Split validation", "Student and teacher together"]
+    assert (figures[0]["percent"], figures[-1]["percent"]) == (0, 100)
+    assert figures[0]["accuracy"] == pytest.approx(parts["gold"]["accuracy"])
+    assert figures[-1]["accuracy"] == pytest.approx(parts["teacher"]["accuracy"])
+
+
+def test_the_surest_rows_are_the_last_that_the_teacher_is_asked(opinion_set: LogitSet) -> None:
+    examples = load_examples(opinion_set, "validation")
+    num_rows = len(examples)
+    margin_N = np.linspace(0.1, 3, num_rows)
+    is_right_N = np.arange(num_rows) >= num_rows // 2  # the student is right where it is sure
+    right_N = np.where(is_right_N, examples.label_N, 1 - examples.label_N)
+    logits_NC = (np.eye(2)[right_N] * margin_N[:, None]).astype(np.float32)
+    teacher = replace(examples, teacher_NC=np.eye(2, dtype=np.float32)[examples.label_N])  # is always right
+    accuracy = [row["accuracy"] for row in cascade(logits_NC, teacher).rows]
+    assert accuracy[0] == 0.5
+    assert accuracy[25] == 0.75
+    assert set(accuracy[50:]) == {1.0}
+
+
+def test_a_certificate_is_drawn(opinion_run: Path, store: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(opinion_run, tmp_path / "run"))
+    trials = [
+        Trial(percent=k, threshold=1 - k / 100, answered=k, disagreements=k // 20, bound=k / 100) for k in range(1, 101)
+    ]
+    certificate = Certificate(
+        disagreement=0.1,
+        confidence=0.95,
+        certified=trials[9],
+        trials=tuple(trials),
+        num_rows=100,
+        logit_set="a/set",
+        logit_set_fingerprint="f",
+        where="source_row % 7 = 0",
+        rows_sha256="r",
+        logits_sha256="l",
+        student_sha256=student_files(run),
+    )
+    write_certificate(run, certificate)
+    page = run_page(config_for(run, store), run)
+    figures = figures_of(page)["Answers or abstains", "Risk against coverage"]
+    assert [row["disagreements"] for row in figures] == [k // 20 for k in range(1, 101)]
+    assert "source_row % 7 = 0" in render(page)
+    shutil.copy(run / "config.json", run / "model.safetensors")
+    assert "is of other weights" in certificate_sections(run)[0].text
+    assert certificate_sections(opinion_run) == []
 
 
 def test_a_runs_page_is_whole_and_reproducible(opinion_page: Page, opinion_run: Path, store: Path) -> None:

@@ -1,0 +1,1 @@
+"""A student's answers in bulk: of a file into a file, of lines as they arrive."""

@@ -1,0 +1,183 @@
+"""How sure a student must be to speak for its teacher, proved by held-out rows.
+
+A threshold is accepted if at most a share ε of the answers above it differs from the teacher's, with confidence 1 - δ.
+Thresholds are tried in a fixed order, from strict to lax, each by the exact binomial bound at the full level, up to the
+first that fails ("fixed sequence testing"): so the chance that a wrong one is accepted is at most δ in all. Thresholds
+are margins of the rows themselves, but of the rows above one it is not known whether they agree, so their number of
+disagreements is binomial. Shapes: N rows.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.arrays import Floats
+from pipeline.config import parse_model
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.files import read_small_file, sha256, write_text
+from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
+
+CERTIFICATE_FILE = "certificate.json"
+MAX_BYTES = 2**20
+PERCENT = range(1, 101)
+LIKELY = 0.9
+
+
+class Trial(BaseModel):
+    """One threshold: how many of the rows are above it, and how many of these differ from the teacher.
+
+    Attributes:
+        percent: share of the rows that it was chosen to answer.
+        threshold: margins above it are answered.
+        bound: of the share of answers that differ, with the confidence asked for.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    percent: int
+    threshold: float
+    answered: int
+    disagreements: int
+    bound: float
+
+
+class Certificate(BaseModel):
+    """What was proved of a run, by which rows.
+
+    Attributes:
+        certified: the laxest threshold that holds.
+        trials: all of them, those beyond the first that fails, too.
+        num_rows: held-out rows.
+        rows_sha256: hash of their keys, in the set with this fingerprint.
+        logits_sha256: hash of the teacher's logits of them.
+        where: what chose them.
+        student_sha256: hashes of the student's files that it holds for.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    disagreement: float = Field(gt=0, lt=1)
+    confidence: float = Field(gt=0, lt=1)
+    certified: Trial | None
+    trials: tuple[Trial, ...]
+    num_rows: int
+    logit_set: str
+    logit_set_fingerprint: str
+    where: str
+    rows_sha256: str
+    logits_sha256: str
+    student_sha256: dict[str, str]
+
+    @property
+    def coverage(self) -> float:
+        """Share of the rows that are answered."""
+        return self.certified.answered / self.num_rows if self.certified else 0.0
+
+
+def certify_margins(
+    margin_N: Floats, differs_N: np.ndarray, disagreement: float, confidence: float
+) -> tuple[Trial | None, tuple[Trial, ...]]:
+    """The laxest threshold that holds, or None, and everything that was tried.
+
+    Args:
+        margin_N: how sure the student is.
+        differs_N: bool, whether it says another thing than its teacher.
+        disagreement: ε, the greatest share of answers that may differ.
+        confidence: 1 - δ, with which that must hold.
+    """
+    order_N = np.argsort(-margin_N, kind="stable")
+    sorted_N, wrong_N = margin_N[order_N], np.concatenate([[0], np.cumsum(differs_N[order_N])])
+    trials = []
+    for percent in PERCENT:
+        place = math.ceil(len(margin_N) * percent / 100)
+        threshold = float(sorted_N[place]) if place < len(margin_N) else -1.0  # no margin is below 0
+        answered = int(np.searchsorted(-sorted_N, -threshold))  # of equal margins all or none
+        wrong = int(wrong_N[answered])
+        bound = upper_bound(wrong, answered, confidence)
+        trials.append(Trial(percent=percent, threshold=threshold, answered=answered, disagreements=wrong, bound=bound))
+    first = fewest_rows(len(margin_N), disagreement, confidence)
+    certified = None
+    for trial in trials:
+        if trial.answered >= first:
+            if trial.bound > disagreement:
+                break
+            certified = trial
+    return certified, tuple(trials)
+
+
+def upper_bound(wrong: int, count: int, confidence: float) -> float:
+    """Clopper and Pearson's upper bound of a share of which ``wrong`` of ``count`` were seen."""
+    from scipy.special import betaincinv
+
+    return 1.0 if wrong >= count else float(betaincinv(wrong + 1, count - wrong, confidence))
+
+
+def fewest_rows(num_rows: int, disagreement: float, confidence: float) -> int:
+    """With how many answers the trials begin; known before any answer is compared.
+
+    So many that a quarter of the disagreement asked for would very likely pass, lest bad luck with the first few end it
+    all; but at most a fifth of the rows, and at least as many as could pass without any.
+    """
+    from scipy.special import bdtr
+
+    least = math.ceil(math.log(1 - confidence) / math.log(1 - disagreement))
+    count = least
+    while count < num_rows // 5:
+        passing = _most_wrong(count, disagreement, confidence)
+        if bdtr(passing, count, disagreement / 4) >= LIKELY:
+            break
+        count += max(1, count // 20)
+    return max(least, min(count, num_rows // 5))
+
+
+def _most_wrong(count: int, disagreement: float, confidence: float) -> int:
+    """How many of ``count`` answers may differ so that the bound still holds; -1 if none."""
+    wrong = -1
+    while upper_bound(wrong + 1, count, confidence) <= disagreement:
+        wrong += 1
+    return wrong
+
+
+def student_files(run: Path) -> dict[str, str]:
+    """The hashes of what a student's answers depend on; its config has that of its tokenizer."""
+    return {name: sha256(run / name) for name in (CONFIG_FILE, WEIGHTS_FILE)}
+
+
+def write_certificate(run: Path, certificate: Certificate) -> None:
+    """Puts a certificate into a run's folder, in place of an older one."""
+    write_text(run / CERTIFICATE_FILE, certificate.model_dump_json(indent=2) + "\n")
+
+
+def read_certificate(run: Path) -> Certificate:
+    """The certificate of a run.
+
+    Raises:
+        ConfigError: if it has none, or one of other weights.
+        IntegrityError: if it is damaged.
+    """
+    path = run / CERTIFICATE_FILE
+    try:
+        values = json.loads(read_small_file(path, MAX_BYTES))
+        certificate = parse_model(Certificate, values, str(path))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{run}: has no certificate; make one with `distill certify {run}`") from error
+    except (ValueError, ConfigError) as error:
+        raise IntegrityError(f"{path}: not a certificate: {error}") from error
+    if certificate.student_sha256 != student_files(run):
+        raise ConfigError(f"{path}: is of other weights than those beside it; repeat `distill certify {run}`")
+    return certificate
+
+
+def certified_threshold(run: Path) -> float:
+    """The margin above which a run's student answers.
+
+    Raises:
+        ConfigError: if the run has no certificate, or nothing was proved.
+    """
+    certificate = read_certificate(run)
+    if certificate.certified is None:
+        raise ConfigError(f"{run}: no threshold could be certified at {certificate.disagreement:g} disagreement")
+    return certificate.certified.threshold

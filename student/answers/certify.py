@@ -1,0 +1,98 @@
+"""``distill certify``: from rows that a student was not trained on, how sure it must be to speak for its teacher."""
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline import console
+from pipeline.errors import ConfigError, FingerprintMismatchError
+from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
+from pipeline.query.selection import read_chosen
+from pipeline.tasks.target import Target, softmax
+from pipeline.tasks.task import TRAIN
+from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
+from student.answers.certificate import Certificate, certify_margins, student_files, write_certificate
+from student.answers.columns import ABSTAIN, margins
+from student.config import CertifyConfig
+from student.data import as_read, load_examples
+from student.evaluate import check_readable, open_measured, student_logits
+from student.model.model import Student, default_device
+
+COLUMNS = (*KEYS, "text_hash")
+
+
+def certify(config: CertifyConfig) -> Certificate:
+    """Finds the least margin above which a run's student speaks for its teacher, and writes the proof into its folder.
+
+    The rows are originals of the training split that it was not trained on; rows with the same text, or of which a
+    variant was trained on, are left out.
+
+    Raises:
+        ConfigError: if the student has scores, or was trained on all of the rows.
+        FingerprintMismatchError: if it cannot be told today which rows those were, or the set is not one it can read.
+    """
+    record = read_run_record(config.run / RUN_RECORD)
+    student = Student.load(config.run).to(default_device())
+    _check_target(student.config.target)
+    logit_set = open_measured(record, config.logits, config.store, config.allow_unverified)
+    check_readable(student.config, logit_set)
+    where = f"variant = 0 and ({config.where}\n)"
+    rows = logit_set.read(TRAIN, COLUMNS, where)
+    examples = as_read(load_examples(logit_set, TRAIN, where), student.config)
+    is_new_N = _not_trained_on(config, record, logit_set, rows)
+    logits_NC, teacher_NC = student_logits(student, examples)[is_new_N], examples.teacher_NC[is_new_N]
+    differs_N = logits_NC.argmax(axis=1) != teacher_NC.argmax(axis=1)
+    certified, trials = certify_margins(margins(softmax(logits_NC)), differs_N, config.disagreement, config.confidence)
+    certificate = Certificate(
+        disagreement=config.disagreement,
+        confidence=config.confidence,
+        certified=certified,
+        trials=trials,
+        num_rows=len(differs_N),
+        logit_set=str(logit_set.root.resolve()),
+        logit_set_fingerprint=logit_set.record.fingerprint,
+        where=config.where,
+        rows_sha256=keys_sha256(rows.filter(pa.array(is_new_N))),
+        logits_sha256=hashlib.sha256(teacher_NC.tobytes()).hexdigest(),
+        student_sha256=student_files(config.run),
+    )
+    write_certificate(config.run, certificate)
+    return certificate
+
+
+def _check_target(target: Target) -> None:
+    if target.kind != "classes":
+        raise ConfigError("certify: is for students that answer with labels, and this one has scores")
+    if ABSTAIN in target.names:
+        raise ConfigError(f"certify: a label of this task is called {ABSTAIN!r} itself; rename it")
+
+
+def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: LogitSet, rows: pa.Table) -> np.ndarray:
+    """Which of the rows the student has never seen, neither their text nor a variant of it."""
+    trained = _trained_rows(config, record)
+    seen = pc.is_in(rows.column("text_hash"), trained.column("text_hash").combine_chunks())
+    if logit_set.record.fingerprint in record["settings"]["logit_set_fingerprints"]:
+        same_row = pc.is_in(rows.column("source_row"), trained.column("source_row").combine_chunks())
+        seen = pc.or_(seen, same_row)
+    num_seen = pc.sum(seen).as_py()
+    if num_seen == rows.num_rows:
+        raise ConfigError(
+            f"{config.run}: was trained on all {num_seen:,} rows with {config.where}, so they prove nothing; keep some "
+            f'out of its training, as with --where "not ({config.where})"'
+        )
+    if num_seen:
+        console.warn(f"{num_seen:,} of {rows.num_rows:,} rows are left out: the student was trained on them")
+    return ~np.asarray(seen)
+
+
+def _trained_rows(config: CertifyConfig, record: RunRecord) -> pa.Table:
+    own_sets = open_measured(record, None, config.store, config.allow_unverified)
+    trained = read_chosen(own_sets, record["settings"]["query"], COLUMNS)
+    if keys_sha256(trained) != record["settings"]["rows_sha256"]:
+        raise FingerprintMismatchError(
+            f"{config.run}: its query chooses other rows today than those it was trained on, so nobody can tell which "
+            "rows are new to it; see `distill reproduce`"
+        )
+    return trained

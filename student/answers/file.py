@@ -1,0 +1,158 @@
+"""``distill predict --file``: the answers to a file's rows, in their order, in a file."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
+from pipeline.files import sha256
+from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.sources.checks import checked_text, column_name
+from pipeline.sources.row_file import RowFile, open_rows
+from pipeline.tasks.task import Task, load_task, task_names
+from student.answers.columns import answer_columns
+from student.answers.parts import write_in_parts
+from student.config import PredictConfig
+from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
+from student.predict import Predictor
+
+Texts = tuple[list[str], list[str] | None]
+ANSWERS = {"label", "probabilities", "margin", "score"}
+
+
+def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
+    """Writes the answers to a file's rows, or goes on with it; all rows are looked at before the first is answered.
+
+    Args:
+        config: names the file, the output, and the columns to keep.
+        predictor: of the run.
+
+    Returns:
+        ``rows``, ``output`` and whether it was ``written`` now.
+
+    Raises:
+        ConfigError: if a column that is to be kept is not there.
+        DataError: if a row cannot be read or holds no text, naming it; of many all.
+        FingerprintMismatchError: if the output is there, made with other settings.
+    """
+    assert config.file is not None
+    assert config.output is not None
+    rows, names = open_texts(config.file, config.manifest, predictor)
+    kept = kept_columns(config.columns, rows.names, str(rows.path))
+    settings = {
+        "student": {name: sha256(config.run / name) for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)},
+        "file": sha256(config.file),
+        "texts": names,
+        "columns": list(kept),
+        "threshold": predictor.threshold,
+    }
+    columns = list(dict.fromkeys([*names, *kept]))
+    num_rows = count_rows(rows, names, columns)
+    target = predictor.student.config.target
+    with console.progress(num_rows, f"predict {config.file.name}") as steps:
+
+        def answered(done: int) -> Iterator[pa.Table]:
+            steps.advance(done)
+            for table in _from_row(rows.read(columns), done):
+                beside = {output: table.column(name) for name, output in kept.items()}
+                logits_NC = predictor.logits(*texts_of(table, names))
+                yield pa.table(beside | answer_columns(target, logits_NC, predictor.threshold))
+                steps.advance(table.num_rows)
+
+        written = write_in_parts(config.output, settings, answered)
+    return {"rows": num_rows, "output": str(config.output), "written": written}
+
+
+def read_texts(config: PredictConfig, predictor: Predictor) -> Texts:
+    """All texts of a file, the first sentences and the second ones or None; errors as of `predict_file`."""
+    assert config.file is not None
+    rows, names = open_texts(config.file, config.manifest, predictor)
+    count_rows(rows, names, names)
+    return texts_of(pa.concat_tables(rows.read(names)), names)
+
+
+def open_texts(path: Path, manifest: Path | None, predictor: Predictor) -> tuple[RowFile, list[str]]:
+    """Opens a file, and says in which of its columns the texts are.
+
+    Raises:
+        DataError: if there are no such columns.
+    """
+    task = known_task(predictor, manifest)
+    rows = open_rows(path, task.headerless_tsv_columns if task else ())
+    return rows, text_names(rows.names, str(path), predictor, task)
+
+
+def known_task(predictor: Predictor, manifest: Path | None) -> Task | None:
+    """The task of a student, where it is a shipped one or its manifest was given."""
+    config = predictor.student.config
+    if manifest is None:
+        task = load_task(config.task) if config.task in task_names() else None
+        return task if task is not None and task.is_pair == config.is_pair else None
+    task = load_task(manifest=manifest)
+    if task.is_pair != config.is_pair:
+        raise ConfigError(f"--manifest {manifest}: one of the task {task.name!r} and the student is for pairs")
+    return task
+
+
+def text_names(names: Sequence[str], place: str, predictor: Predictor, task: Task | None) -> list[str]:
+    """Which of a table's columns hold the texts: as the task's manifest names them, or sentence1 (and sentence2).
+
+    Raises:
+        DataError: if there are no such columns.
+    """
+    accepted: list[tuple[str, ...]] = [("sentence1",)]
+    if predictor.student.config.is_pair:
+        accepted.append(("sentence2",))
+    if task is not None:
+        named = (task.columns.sentence1, task.columns.sentence2 or ())
+        accepted = [tuple(dict.fromkeys((*own, *usual))) for own, usual in zip(named, accepted, strict=False)]
+    problems: list[str] = []
+    found = [column_name(names, place, each, problems) for each in accepted]
+    raise_all(DataError, "no text to predict on", problems)
+    return [name for name in found if name is not None]
+
+
+def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str) -> dict[str, str]:
+    """What the columns that are to be kept are called beside the answers: one with a name of theirs ``input_…``.
+
+    Raises:
+        ConfigError: for each that is not there, and if two would have one name.
+    """
+    kept = {name: f"input_{name}" if name in ANSWERS else name for name in wanted}
+    problems = [f"{place} has no column {name!r}; {did_you_mean(name, names)}" for name in kept if name not in names]
+    if len(set(kept.values())) < len(kept):
+        problems.append(f"two columns would have one name: {', '.join(kept.values())}; leave one of them out")
+    raise_all(ConfigError, "--columns", problems)
+    return kept
+
+
+def count_rows(rows: RowFile, names: Sequence[str], columns: Sequence[str]) -> int:
+    """How many rows a file has, all of whose columns can be read and whose texts are there.
+
+    Raises:
+        DataError: naming the rows that have not.
+    """
+    problems: list[str] = []
+    count = 0
+    for table in rows.read(columns):
+        for name in names:
+            checked_text(table, str(rows.path), name, problems, count)
+        count += table.num_rows
+    raise_all(DataError, "rows without text", list(dict.fromkeys(problems)))  # a wrong type is one of every batch
+    return count
+
+
+def texts_of(table: pa.Table, names: Sequence[str]) -> Texts:
+    """The first sentences of a table's rows, and the second ones or None."""
+    texts = [table.column(name).to_pylist() for name in names]
+    return texts[0], texts[1] if len(texts) > 1 else None
+
+
+def _from_row(tables: Iterator[pa.Table], first: int) -> Iterator[pa.Table]:
+    """The rows of tables from that row on; one table at least."""
+    for table in tables:
+        yield table.slice(min(first, table.num_rows))
+        first -= min(first, table.num_rows)

@@ -1,0 +1,123 @@
+"""A Parquet file that is written in parts: a killed process loses one of them, and nobody ever sees half of the file.
+
+The parts lie in a hidden folder beside the file. At the end the file is made of them, gets its name in one step, and
+the folder goes.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
+
+from pipeline.errors import DataError, FingerprintMismatchError, setting_changes, short
+from pipeline.files import make_folder, remove_temporaries, write_atomically, write_text
+
+ROWS_PER_PART, BYTES_PER_PART = 2**16, 2**26
+SETTINGS_FILE = "settings.json"
+SETTINGS_KEY = b"distill.settings"  # in the footer of the file
+
+Settings = dict[str, Any]
+
+
+def write_in_parts(path: Path, settings: Settings, tables: Callable[[int], Iterable[pa.Table]]) -> bool:
+    """Writes a Parquet file, or goes on with it.
+
+    Args:
+        path: the file.
+        settings: everything that decides its content, as JSON values; they are kept in its footer.
+        tables: given how many rows are written already, the others, in order, in tables of the same columns; one table
+            at least.
+
+    Returns:
+        Whether there was anything to write: False if the file was there already, of the same settings.
+
+    Raises:
+        FingerprintMismatchError: if the file or its parts are there, of other settings, naming each that differs.
+        DataError: if another process is writing it, or it cannot be written.
+    """
+    folder = path.with_name(f".{path.name}.distill-parts")
+    if _is_there(path, settings):
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed after it had named the file
+        return False
+    make_folder(folder)
+    try:
+        with FileLock(folder / "lock", timeout=0):
+            _start(folder, path, settings)
+            parts = _written(folder)
+            rows = sum(map(_num_rows, parts))
+            for number, part in enumerate(_in_parts(tables(rows), is_first=not parts), start=len(parts)):
+                write_atomically(folder / _name(number), partial(pq.write_table, part, compression="zstd"))
+            whole = folder / path.name
+            write_atomically(whole, lambda temporary: _join(temporary, _written(folder), settings))
+            whole.replace(path)
+    except Timeout as error:
+        raise DataError(f"{path}: is being written by another process; wait for it, or choose another file") from error
+    shutil.rmtree(folder, ignore_errors=True)
+    return True
+
+
+def _is_there(path: Path, settings: Settings) -> bool:
+    if not path.exists():
+        return False
+    try:
+        footer = pq.read_schema(path).metadata or {}
+        existing = json.loads(footer[SETTINGS_KEY])
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise DataError(
+            f"{path}: there is a file of this name that is not ours; choose another, or remove it"
+        ) from error
+    _check_same(existing, settings, f"{path} was made with other settings", "Choose another file, or remove it")
+    return True
+
+
+def _start(folder: Path, path: Path, settings: Settings) -> None:
+    remove_temporaries(folder)
+    record = folder / SETTINGS_FILE
+    if not record.exists():
+        write_text(record, json.dumps(settings))
+    advice = "Choose another file, or remove that folder to begin anew"
+    existing = json.loads(record.read_text(encoding="utf-8"))
+    _check_same(existing, settings, f"{folder} holds parts of {path} that were made with other settings", advice)
+
+
+def _check_same(existing: Settings, settings: Settings, subject: str, advice: str) -> None:
+    changes = setting_changes(existing, settings, short)
+    if changes:
+        raise FingerprintMismatchError(f"{subject}:\n{changes}\n{advice}")
+
+
+def _name(number: int) -> str:
+    return f"part-{number:05}.parquet"
+
+
+def _written(folder: Path) -> list[Path]:
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def _num_rows(part: Path) -> int:
+    return int(pq.read_metadata(part).num_rows)
+
+
+def _in_parts(tables: Iterable[pa.Table], is_first: bool) -> Iterator[pa.Table]:
+    """Tables joined to the size of a part; the first part is one even without rows."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(t.num_rows for t in waiting) >= ROWS_PER_PART or sum(t.nbytes for t in waiting) >= BYTES_PER_PART:
+            yield pa.concat_tables(waiting)
+            waiting, is_first = [], False
+    if is_first or any(table.num_rows for table in waiting):
+        yield pa.concat_tables(waiting)
+
+
+def _join(path: Path, parts: list[Path], settings: Settings) -> None:
+    schema = pq.read_schema(parts[0]).with_metadata({SETTINGS_KEY: json.dumps(settings)})
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for part in parts:
+            writer.write_table(pq.read_table(part, partitioning=None))

@@ -1,0 +1,99 @@
+"""A student's answers in SQL: the functions ``predict``, ``predict_or_abstain`` and ``scores`` for DuckDB."""
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+
+import duckdb
+import pyarrow as pa
+from duckdb.func import ARROW
+
+from pipeline.arrays import Floats
+from pipeline.errors import QueryError, did_you_mean
+from pipeline.tasks.target import predicted_scores, softmax
+from student.answers.certificate import certified_threshold
+from student.answers.columns import labels
+from student.predict import Predictor
+
+
+def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
+    """Adds the functions of students to a connection, and replaces those that it has.
+
+    ``predict(run, text)`` gives a label (VARCHAR), ``scores(run, text)`` the probabilities in the order of the labels,
+    or the score alone (FLOAT[]); of pairs ``predict(run, text1, text2)``. ``predict_or_abstain`` gives ``abstain``
+    where the student is less sure than its certificate demands (``distill certify``). Of null all are null.
+
+    Args:
+        connection: any connection to DuckDB.
+        runs: folders of finished runs; queries name them as they are written here.
+
+    Raises:
+        IntegrityError: if a folder holds no student.
+    """
+    students = {str(run): _Student(Path(run)) for run in runs}
+    for name, (kind, answer) in FUNCTIONS.items():
+        function = _function(name, students, answer)
+        if connection.execute("select 1 from duckdb_functions() where function_name = ?", [name]).fetchall():
+            connection.remove_function(name)
+        # without the types of its arguments it takes one text or two
+        connection.create_function(name, function, return_type=kind, type=ARROW)
+
+
+class _Student:
+    """A student that answers one thread at a time: a tokenizer is not safe for several, and torch uses all cores."""
+
+    def __init__(self, run: Path) -> None:
+        self.run, self.predictor, self.lock = run, Predictor(run), Lock()
+        self.target = self.predictor.student.config.target
+
+    @cached_property
+    def threshold(self) -> float:
+        return certified_threshold(self.run)
+
+    def logits(self, texts: tuple[pa.ChunkedArray, ...]) -> Floats:
+        with self.lock:
+            return self.predictor.logits(*(text.to_pylist() for text in texts))
+
+
+def _function(
+    name: str, students: dict[str, _Student], answer: Callable[[_Student, tuple[pa.ChunkedArray, ...]], pa.Array]
+) -> Callable[..., pa.Array]:
+    def call(*arguments: pa.ChunkedArray) -> pa.Array:
+        if not 2 <= len(arguments) <= 3:
+            raise QueryError(f"{name}(run, text), or {name}(run, text1, text2) for pairs")
+        runs = arguments[0].unique().to_pylist()
+        if len(runs) > 1:
+            raise QueryError(f"{name}: the run must be the same for all rows, not {runs[0]!r} and {runs[1]!r}")
+        run = next(iter(runs), None)
+        if run not in students:
+            raise QueryError(f"{name}: no run {run!r} is registered; {did_you_mean(str(run), students)}")
+        return answer(students[run], arguments[1:])
+
+    return call
+
+
+def _labels(student: _Student, texts: tuple[pa.ChunkedArray, ...], threshold: float | None = None) -> pa.Array:
+    if student.target.kind != "classes":
+        raise QueryError("predict: this student has scores and no labels; ask for scores(run, text)[1]")
+    return labels(student.target, softmax(student.logits(texts)), threshold)
+
+
+def _labels_or_abstain(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
+    return _labels(student, texts, student.threshold)
+
+
+def _scores(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
+    logits_NC = student.logits(texts)
+    is_classes = student.target.kind == "classes"
+    scores_NC = softmax(logits_NC) if is_classes else predicted_scores(student.target, logits_NC)[:, None]
+    width = scores_NC.shape[1]
+    offsets = pa.array(range(0, scores_NC.size + 1, width), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(scores_NC.reshape(-1)))
+
+
+FUNCTIONS: dict[str, tuple[str, Callable[[_Student, tuple[pa.ChunkedArray, ...]], pa.Array]]] = {
+    "predict": ("VARCHAR", _labels),
+    "predict_or_abstain": ("VARCHAR", _labels_or_abstain),
+    "scores": ("FLOAT[]", _scores),
+}

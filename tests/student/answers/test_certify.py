@@ -1,0 +1,126 @@
+"""``distill certify`` and who obeys its certificate."""
+
+import json
+import shutil
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.logit_set.reader import LogitSet, keys_sha256
+from pipeline.tasks.target import softmax
+from student.answers.certificate import CERTIFICATE_FILE, read_certificate
+from student.answers.columns import margins
+from student.predict import Predictor
+from student.sql import register
+from student.train.train import train
+from tests.helpers.commands import invoke
+from tests.helpers.students import tiny_config
+
+HELD_OUT = "source_row % 2 = 0"
+FLAGS = ("--where", HELD_OUT, "--disagreement", "0.8", "--confidence", "0.8")
+
+
+@pytest.fixture(scope="module")
+def half_run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was trained on half of the rows; read only."""
+    folder = tmp_path_factory.mktemp("half_run")
+    config = tiny_config(store / "opinion", folder, where=f"not ({HELD_OUT})", alpha=0, num_train_epochs=10)
+    train(config, "distill train-student")
+    return folder
+
+
+@pytest.fixture
+def run(half_run: Path, tmp_path: Path) -> Path:
+    """The same, certified."""
+    folder = Path(shutil.copytree(half_run, tmp_path / "run"))
+    result = invoke("certify", folder, *FLAGS)
+    assert result.exit_code == 0, result.stderr
+    assert "answers where the margin is above" in result.stdout
+    return folder
+
+
+def test_it_counts_what_the_student_and_its_teacher_say_of_the_held_out_rows(run: Path, opinion_set: LogitSet) -> None:
+    certificate = read_certificate(run)
+    rows = opinion_set.read("train", ("*",), HELD_OUT)
+    student_NC = Predictor(run).logits(rows.column("sentence1").to_pylist())
+    teacher_N = np.array(rows.column("logits").to_pylist()).argmax(axis=1)
+    assert certificate.num_rows == rows.num_rows == 48
+    assert certificate.rows_sha256 == keys_sha256(rows)
+    assert certificate.certified is not None
+    sure_N = margins(softmax(student_NC)) > certificate.certified.threshold
+    assert certificate.certified.answered == sure_N.sum()
+    assert certificate.certified.disagreements == (student_NC.argmax(axis=1) != teacher_N)[sure_N].sum()
+    assert certificate.trials[-1].disagreements == (student_NC.argmax(axis=1) != teacher_N).sum()
+
+
+def with_threshold(run: Path, threshold: float) -> None:
+    """Puts another threshold into a certificate."""
+    values = json.loads((run / CERTIFICATE_FILE).read_text())
+    values["certified"]["threshold"] = threshold
+    (run / CERTIFICATE_FILE).write_text(json.dumps(values))
+
+
+def test_unsure_answers_are_abstentions_everywhere_where_that_is_asked(run: Path, tmp_path: Path) -> None:
+    texts = [
+        f"the {thing} was {word} ." for thing in ("food", "wine") for word in ("dull", "lovely", "awful", "perfect")
+    ]
+    margin_N = margins(softmax(Predictor(run).logits(texts)))
+    with_threshold(run, float(np.median(margin_N)))
+    plain = [row["label"] for row in Predictor(run)(texts)]
+    expected = [
+        label if margin > np.median(margin_N) else "abstain" for label, margin in zip(plain, margin_N, strict=True)
+    ]
+    assert 0 < expected.count("abstain") < len(texts)
+    assert [row["label"] for row in Predictor(run, abstain=True)(texts)] == expected
+    (tmp_path / "in.txt").write_text("\n".join(texts))
+    for flags, labels in (((), plain), (("--abstain",), expected)):
+        output = tmp_path / f"out{len(flags)}.parquet"
+        assert invoke("predict", run, "--file", tmp_path / "in.txt", "--output", output, *flags).exit_code == 0
+        assert pq.read_table(output).column("label").to_pylist() == labels
+        lines = "".join(json.dumps({"sentence1": text}) + "\n" for text in texts)
+        piped = CliRunner().invoke(app, ["predict", str(run), "--file", "-", *flags], input=lines)
+        assert [json.loads(line)["label"] for line in piped.stdout.splitlines()] == labels
+    with duckdb.connect() as connection:
+        register(connection, run)
+        query = f"select predict('{run}', t), predict_or_abstain('{run}', t) from (select unnest($1) as t)"
+        assert connection.execute(query, [texts]).fetchall() == list(zip(plain, expected, strict=True))
+
+
+def test_rows_that_were_trained_on_prove_nothing(half_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(half_run, tmp_path / "run"))
+    result = invoke("certify", run, "--where", f"not ({HELD_OUT})")
+    assert result.exit_code == 2
+    assert "was trained on all 48 rows with not (source_row % 2 = 0)" in result.stderr.replace("\n", " ")
+    assert not (run / CERTIFICATE_FILE).exists()
+    result = invoke("certify", run, "--where", "true", *FLAGS[2:], "--json")
+    assert "48 of 96 rows are left out" in result.stderr
+    assert json.loads(result.stdout)["num_rows"] == 48
+
+
+def test_what_cannot_be_shown_is_not_claimed(half_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(half_run, tmp_path / "run"))
+    result = invoke("certify", run, "--where", HELD_OUT, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["coverage"] == 0
+    assert "no threshold holds" in result.stderr
+    with pytest.raises(ConfigError, match=r"no threshold could be certified at 0\.01"):
+        Predictor(run, abstain=True)
+
+
+def test_a_certificate_is_of_these_weights_and_whole(run: Path, opinion_run: Path, ratings_run: Path) -> None:
+    with pytest.raises(ConfigError, match="has no certificate; make one with `distill certify"):
+        Predictor(opinion_run, abstain=True)
+    result = invoke("certify", ratings_run, "--where", "true")
+    assert (result.exit_code, "this one has scores" in result.stderr) == (2, True)
+    shutil.copy(opinion_run / "model.safetensors", run)
+    with pytest.raises(ConfigError, match="is of other weights"):
+        Predictor(run, abstain=True)
+    (run / CERTIFICATE_FILE).write_text('{"certified": null}')
+    with pytest.raises(IntegrityError, match="not a certificate"):
+        Predictor(run, abstain=True)

@@ -1,0 +1,133 @@
+"""A file in parts: whole or absent wherever its process is killed, and then as if nobody had killed it."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from filelock import FileLock
+
+from pipeline.errors import DataError, FingerprintMismatchError
+from student.answers import parts
+from student.answers.parts import write_in_parts
+
+SETTINGS = {"file": "abc", "columns": ["x"]}
+EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}  # as Python's audit hooks name them
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "ROWS_PER_PART", 3)
+
+
+def numbers(done: int, rows: int = 11, wide: int = 2) -> Iterator[pa.Table]:
+    """The numbers from ``done`` up, two a table."""
+    for start in range(done, rows, wide):
+        yield pa.table({"x": list(range(start, min(start + wide, rows)))})
+
+
+def in_child(path: Path, kill_at: int | None) -> int:
+    """Writes the file in a fork that is killed before a change on disk; returns how many there are without that."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        changes = 0
+
+        def count(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal changes
+            if event in EVENTS and str(path.parent) in str(arguments[0]):
+                changes += 1
+                if changes == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(count)
+        try:
+            write_in_parts(path, SETTINGS, numbers)
+            os.write(writer, str(changes).encode())
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    os.close(writer)
+    assert kill_at is None or os.WTERMSIG(status) == signal.SIGKILL
+    with os.fdopen(reader) as stream:
+        return int(stream.read() or 0)
+
+
+def test_killed_anywhere_and_repeated_the_file_is_the_same_and_nothing_else_is_left(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    changes = in_child(tmp_path / "whole" / "out.parquet", None)
+    expected = (tmp_path / "whole" / "out.parquet").read_bytes()
+    assert changes > 10
+    asked = []
+    for number in range(1, changes + 1):
+        path = tmp_path / str(number) / "out.parquet"
+        path.parent.mkdir()
+        in_child(path, number)
+        assert not path.exists() or path.read_bytes() == expected
+
+        def from_there(done: int) -> Iterator[pa.Table]:
+            asked.append(done)
+            return numbers(done)
+
+        write_in_parts(path, SETTINGS, from_there)
+        assert [p.name for p in path.parent.iterdir()] == ["out.parquet"], number
+        assert path.read_bytes() == expected, number
+    assert {0, 4, 8, 11} <= set(asked)  # what was finished was not made again
+
+
+def test_rows_are_in_order_whatever_the_tables_and_no_rows_are_a_file_too(tmp_path: Path) -> None:
+    for wide in (1, 2, 5, 20):
+        path = tmp_path / f"{wide}.parquet"
+        assert write_in_parts(path, SETTINGS, partial(numbers, wide=wide))
+        assert pq.read_table(path).to_pydict() == {"x": list(range(11))}
+    empty = pa.table({"x": pa.array([], pa.int64())})
+    write_in_parts(tmp_path / "none.parquet", SETTINGS, lambda _: [empty, empty])
+    assert pq.read_table(tmp_path / "none.parquet").equals(empty)
+
+
+def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    write_in_parts(path, SETTINGS, numbers)
+    before = path.stat().st_mtime_ns
+    assert not write_in_parts(path, SETTINGS, lambda _: pytest.fail("asked again"))
+    assert path.stat().st_mtime_ns == before
+
+
+def test_other_settings_and_other_files_are_refused_and_stay(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    write_in_parts(path, SETTINGS, numbers)
+    with pytest.raises(FingerprintMismatchError, match="file: abc there, def now"):
+        write_in_parts(path, SETTINGS | {"file": "def"}, numbers)
+    for foreign in ("letter.parquet", "table.parquet"):
+        (tmp_path / "letter.parquet").write_text("dear all")
+        pq.write_table(pa.table({"y": [1]}), tmp_path / "table.parquet")
+        before = (tmp_path / foreign).read_bytes()
+        with pytest.raises(DataError, match="a file of this name that is not ours"):
+            write_in_parts(tmp_path / foreign, SETTINGS, numbers)
+        assert (tmp_path / foreign).read_bytes() == before
+
+
+def test_parts_of_other_settings_are_not_gone_on_with(tmp_path: Path) -> None:
+    def failing(done: int) -> Iterator[pa.Table]:
+        yield from numbers(done, rows=6)
+        raise DataError("row 6 is wrong")
+
+    path = tmp_path / "out.parquet"
+    with pytest.raises(DataError, match="row 6"):
+        write_in_parts(path, SETTINGS, failing)
+    assert not path.exists()
+    with pytest.raises(FingerprintMismatchError, match=r"parts of .*out.parquet that were made with other settings"):
+        write_in_parts(path, SETTINGS | {"columns": []}, numbers)
+
+
+def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
+    folder = tmp_path / ".out.parquet.distill-parts"
+    folder.mkdir()
+    with FileLock(folder / "lock"), pytest.raises(DataError, match="is being written by another process"):
+        write_in_parts(tmp_path / "out.parquet", SETTINGS, numbers)

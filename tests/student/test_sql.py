@@ -1,0 +1,133 @@
+"""Students in SQL: in anyone's DuckDB, and behind the gate of ``distill sql``."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.tasks.target import softmax
+from student.predict import Predictor
+from student.sql import register
+from tests.helpers.commands import invoke
+
+TEXTS = [f"the {thing} was {word} ." for thing in ("food", "wine") for word in ("dull", "lovely", "awful", "perfect")]
+
+
+@pytest.fixture
+def own() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to DuckDB that has nothing of ours."""
+    with duckdb.connect() as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def shelf(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the store, into which a catalog may be written."""
+    return Path(shutil.copytree(store, tmp_path_factory.mktemp("shelf") / "store"))
+
+
+def test_functions_say_what_the_predictor_says(opinion_run: Path, own: duckdb.DuckDBPyConnection) -> None:
+    texts = [text for text in TEXTS for _ in range(700)]  # more than one chunk of DuckDB's
+    own.register("rows", pa.table({"n": range(len(texts)), "text": texts}))
+    register(own, opinion_run)
+    query = f"select predict('{opinion_run}', text), scores('{opinion_run}', text) from rows order by n"
+    labels, scores = zip(*own.execute(query).fetchall(), strict=True)
+    predictor = Predictor(opinion_run)
+    logits_NC = predictor.logits(texts)
+    assert list(labels) == [predictor.student.config.target.names[k] for k in logits_NC.argmax(axis=1)]
+    np.testing.assert_allclose(np.array(scores), softmax(logits_NC), atol=1e-6)
+
+
+def test_pairs_have_two_texts_and_scores_one_number(
+    roles_run: Path, ratings_run: Path, own: duckdb.DuckDBPyConnection
+) -> None:
+    register(own, str(roles_run), ratings_run)
+    query = (
+        f"select predict('{roles_run}', 'anna paid ben .', 'ben paid anna .'), scores('{ratings_run}', '{TEXTS[1]}')"
+    )
+    assert own.execute(query).fetchall() == [
+        (
+            Predictor(roles_run)(["anna paid ben ."], ["ben paid anna ."])[0]["label"],
+            [pytest.approx(Predictor(ratings_run)([TEXTS[1]])[0]["score"])],
+        )
+    ]
+
+
+def test_null_is_null_and_registering_again_replaces(
+    opinion_run: Path, roles_run: Path, own: duckdb.DuckDBPyConnection
+) -> None:
+    register(own, roles_run)
+    register(own, opinion_run)
+    query = f"select predict('{opinion_run}', t), scores('{opinion_run}', t) from (values (null), ('')) v(t) order by t"
+    (label, scores), nulls = own.execute(query).fetchall()
+    assert nulls == (None, None)
+    assert (label in ("bad", "good"), len(scores)) == (True, 2)
+    with pytest.raises(duckdb.Error, match=r"no run .* is registered"):
+        own.execute(f"select predict('{roles_run}', 'a', 'b')").fetchall()
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("select predict('nowhere', 'x')", "no run 'nowhere' is registered"),
+        ("select predict('{run}', 'x', 'y')", "takes one sentence"),
+        ("select predict('{run}')", r"predict\(run, text\), or predict\(run, text1, text2\) for pairs"),
+        ("select predict(t, 'x') from (values ('a'), ('b')) v(t)", "the run must be the same for all rows"),
+    ],
+)
+def test_misuse_is_told(query: str, message: str, opinion_run: Path, own: duckdb.DuckDBPyConnection) -> None:
+    register(own, opinion_run)
+    with pytest.raises(duckdb.Error, match=message):
+        own.execute(query.format(run=opinion_run)).fetchall()
+
+
+def test_labels_are_not_asked_of_a_student_with_scores(ratings_run: Path, own: duckdb.DuckDBPyConnection) -> None:
+    register(own, ratings_run)
+    with pytest.raises(duckdb.Error, match="has scores and no labels"):
+        own.execute(f"select predict('{ratings_run}', 'x')").fetchall()
+
+
+def test_where_student_and_teacher_disagree_is_one_select(opinion_run: Path, shelf: Path) -> None:
+    query = f"""
+        select source_row, split, predict('{opinion_run}', sentence1) as student,
+            label_name('opinion', argmax(logits)) as teacher
+        from opinion where student <> teacher order by all
+    """
+    found = json.loads(invoke("sql", query, "--store", shelf, "--json").stdout)
+    rows = json.loads(invoke("sql", "from opinion", "--store", shelf, "--json").stdout)
+    answers = Predictor(opinion_run)([row["sentence1"] for row in rows])
+    names = Predictor(opinion_run).student.config.target.names
+    expected = [
+        (row["source_row"], row["split"], answer["label"])
+        for row, answer in zip(rows, answers, strict=True)
+        if answer["label"] != names[int(np.argmax(row["logits"]))]
+    ]
+    assert [(row["source_row"], row["split"], row["student"]) for row in found] == sorted(expected)
+    assert 0 < len(found) < len(rows)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("select predict(sentence1, sentence1) from opinion", "its first argument must be a folder in quotes"),
+        ("select predict('no/run', sentence1) from opinion", "not a student"),
+        ("copy (select predict('{run}', 'x')) to '{folder}/out'", "only one SELECT is allowed"),
+        (
+            "select predict('{run}', sentence1), x from read_parquet('{folder}/x.parquet')",
+            "'read_parquet' is not allowed",
+        ),
+        ("select predict('{run}', sentence1, sentence1) from opinion", "takes one sentence"),
+    ],
+)
+def test_behind_the_gate_nothing_else_is_let_through(
+    query: str, message: str, opinion_run: Path, shelf: Path, tmp_path: Path
+) -> None:
+    result = invoke("sql", query.format(run=opinion_run, folder=tmp_path), "--store", shelf)
+    assert result.exit_code == 2
+    assert message in result.stderr.replace("\n", " ")
+    assert not list(tmp_path.iterdir())
