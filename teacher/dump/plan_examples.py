@@ -15,7 +15,7 @@ from pipeline.tasks.task import TRAIN
 from teacher.config import DumpTask
 from teacher.dump.calibration import classifier_seconds
 from teacher.dump.examples import most_variants, read_rows
-from teacher.dump.examples_record import all_shards, amount
+from teacher.dump.source_parts import all_shards, amount
 from teacher.inference.batches import default_tokens_per_batch
 from teacher.inference.loaded import load_config
 

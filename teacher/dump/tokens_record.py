@@ -21,7 +21,8 @@ from pipeline.logit_set.writer import plan_shards
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan, mask
 from teacher.corpus.text import SPLITS, VALIDATION, Text
-from teacher.dump.records import LIBRARIES, teacher_record, tokenizer_record
+from teacher.dump.records import LIBRARIES, teacher_record
+from teacher.dump.source_parts import tokenizer_record
 from teacher.inference.masked_lm import MaskedLm, MlmTokenizer
 
 
