@@ -1,6 +1,8 @@
 """Command configurations: frozen, strict, reporting every problem at once; and the flags that many commands share."""
 
-from collections.abc import Iterable, Mapping
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -123,6 +125,19 @@ def is_argument(field: FieldInfo) -> bool:
 def flag_name(field: str) -> str:
     """The command line's spelling of a field: ``max_seq_length`` -> ``--max-seq-length``."""
     return SPELLINGS.get(field, "--" + field.replace("_", "-"))
+
+
+def names_of(text: str | None) -> tuple[str, ...]:
+    """The names that a flag lists with commas; one that holds a comma stands in double quotes."""
+    rows = csv.reader([text or ""], skipinitialspace=True)
+    return tuple(name.strip() for row in rows for name in row if name.strip())
+
+
+def as_names(names: Sequence[str]) -> str:
+    """Names as `names_of` reads them."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
 
 
 def refuse_flags(config: Config, fields: Iterable[str], reason: str) -> None:

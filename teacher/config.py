@@ -12,6 +12,7 @@ from pipeline.config import (
     SetFlags,
     StoreFlags,
     UnverifiedFlags,
+    names_of,
     refuse_flags,
 )
 from pipeline.errors import ConfigError
@@ -145,7 +146,8 @@ class DumpTask(UnlabelledFlags, AugmentFlags, DumpFlags):
 
     task: str | None = Field(None, description="Task to dump; see `distill tasks`.")
     teacher_labels: str | None = Field(
-        None, description="The teacher's own label order, as names with commas. (default: from its config)"
+        None,
+        description="The teacher's own label order, as names with commas, or in quotes. (default: from its config)",
     )
     splits: str | None = Field(None, description="Splits to dump, with commas. (default: all of the task's)")
     extend: str | None = Field(
@@ -162,12 +164,12 @@ class DumpTask(UnlabelledFlags, AugmentFlags, DumpFlags):
     @property
     def split_names(self) -> tuple[str, ...]:
         """The splits asked for; empty for all."""
-        return _names(self.splits)
+        return names_of(self.splits)
 
     @property
     def teacher_label_names(self) -> tuple[str, ...]:
         """The teacher's label order as given; empty if it was not."""
-        return _names(self.teacher_labels)
+        return names_of(self.teacher_labels)
 
     def check(self) -> None:
         """Raises ConfigError for flags that do not go together."""
@@ -259,7 +261,3 @@ class CheckConfig(SetFlags, ModelFlags, SeedFlags, UnverifiedFlags, JsonFlags):
         description="Most that a logit may differ. (default: 4 times what two runs here differ, at least 1e-3)",
     )
     manifest: Path | None = Field(None, description="YAML file with the task, if it is one of your own.")
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from transformers import AutoModelForSequenceClassification
 
 from pipeline import console
-from pipeline.errors import ConfigError, TeacherError, did_you_mean
+from pipeline.errors import ConfigError, TeacherError
 from pipeline.tasks.target import Target, target_of_width
 from pipeline.tasks.task import Task
+from teacher.inference.label_order import check_stated_labels, label_places
 from teacher.inference.loaded import LoadedModel, load_config, load_tokenizer, load_weights
 
 
@@ -88,22 +89,18 @@ def _label_order(
     default = task.teacher
     if given:
         labels = tuple(given)
-        wrong = [label for label in labels if label not in task.labels]
-        if wrong:
-            raise ConfigError(f"--teacher-labels: unknown label {wrong[0]!r}: {did_you_mean(wrong[0], task.labels)}")
-        if sorted(labels) != sorted(task.labels):
-            raise ConfigError(f"--teacher-labels: name each of {', '.join(task.labels)} once, in the teacher's order")
+        check_stated_labels(labels, task.labels)
     elif default is not None and name == default.model and default.labels:
         labels = default.labels
     elif all(label.upper() == f"LABEL_{number}" for number, label in enumerate(labels)):
         labels = task.labels
-    names = {label.lower(): number for number, label in enumerate(labels)}
-    if set(names) != {label.lower() for label in task.labels}:
+    order = label_places(task.labels, labels)
+    if order is None:
         raise TeacherError(
             f"teacher {name}: calls its outputs {', '.join(labels)}, but the labels of {task.name!r} are "
             f"{', '.join(task.labels)}; say which is which with --teacher-labels, in the teacher's order"
         )
-    return labels, tuple(names[label.lower()] for label in task.labels)
+    return labels, order
 
 
 def _widths(task: Task) -> str:
