@@ -2,7 +2,21 @@
 
 import typer
 
-from pipeline.cli import bench, corpora, demo, diff, report, results, sharing, sql, student, tasks, teacher, tokens
+from pipeline.cli import (
+    bench,
+    corpora,
+    demo,
+    diff,
+    imported,
+    report,
+    results,
+    sharing,
+    sql,
+    student,
+    tasks,
+    teacher,
+    tokens,
+)
 
 app = typer.Typer(
     name="distill",
@@ -16,6 +30,7 @@ app.add_typer(corpora.app, name="corpora")
 app.command("finetune-teacher")(teacher.finetune_teacher)
 app.command("augment")(teacher.augment)
 app.command("teacher-dump")(teacher.teacher_dump)
+app.command("import")(imported.import_answers)
 app.command("check")(teacher.check)
 app.command("recode")(tokens.recode)
 app.command("budget")(tokens.budget)

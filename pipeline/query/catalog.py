@@ -38,8 +38,8 @@ create table sets ("set" varchar, "view" varchar, task varchar, corpus varchar, 
     source varchar, notes varchar[], created timestamp with time zone, fingerprint varchar, path varchar);
 create table shards ("set" varchar, split varchar, "index" int, start_row bigint, stop_row bigint, "rows" bigint,
     bytes bigint, sha256 varchar, path varchar);
-create table teachers (weights_sha256 varchar, teacher varchar, revision varchar, num_parameters bigint,
-    labels varchar[], sets varchar[]);
+create table teachers (weights_sha256 varchar, answers_sha256 varchar, teacher varchar, revision varchar,
+    num_parameters bigint, labels varchar[], sets varchar[]);
 create table vocabulary (tokenizer varchar, id bigint, token varchar);
 create table catalog_state (digest varchar);
 -- the name of a class, by its number; the set by its name or its view: label_name('mnli', label)
@@ -159,7 +159,7 @@ def _write(path: Path, sets: list[tuple[Path, SetRecord]], digest: str) -> None:
         if examples:
             connection.execute(all_examples_sql(ALL_EXAMPLES, [(name, view_name(name)) for name in examples]))
         for row in _teacher_rows(sets):
-            connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?)", row)
+            connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
@@ -208,8 +208,8 @@ def _teacher_rows(sets: list[tuple[Path, SetRecord]]) -> list[list[Any]]:
     rows: dict[str, list[Any]] = {}
     for root, record in sets:
         t = record.teacher
-        new = [t.weights_sha256, t.name, t.revision, t.num_parameters, list(t.labels), []]
-        rows.setdefault(t.weights_sha256, new)[-1].append(root.name)
+        new = [t.weights_sha256, t.answers_sha256, t.name, t.revision, t.num_parameters, list(t.labels), []]
+        rows.setdefault(t.sha256, new)[-1].append(root.name)
     return list(rows.values())
 
 

@@ -38,6 +38,8 @@ FLAGS = {
     "--token-vectors --no-token-vectors --pooling --vector-codec --pca-dims "
     "--unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision --num-copies "
     "--max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
+    "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
+    "--name --max-seq-length --rows-per-shard --json",
     "check": "logits --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "
     "--allow-unverified --json",
     "push": "logits url --store --without-text --replace --public --json",
