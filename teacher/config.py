@@ -35,6 +35,7 @@ SIGNAL = "--signal mlm and --corpus go together; --signal logits is for a task"
 class CorpusFlags(OwnDataFlags):
     """Which text, cut and masked how: for the commands that read a corpus."""
 
+    panel: ClassVar = "A corpus"
     corpus: str | None = Field(None, description="A corpus instead of a task; see `distill corpora`.")
     max_documents: int | None = Field(None, ge=1, description="Use so many documents from its start. (default: all)")
     packing: Packing = Field("sentences", description="A sequence is a sentence, or a block packed full.")
@@ -47,6 +48,7 @@ class CorpusFlags(OwnDataFlags):
 class MaskedCorpusFlags(CorpusFlags):
     """Which text, and how often it is masked: for the commands that ask a masked LM about it."""
 
+    panel: ClassVar = "A corpus"
     num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; about 1 / probability mask all.")
 
 

@@ -8,7 +8,7 @@ from teacher.imported.config import ImportConfig
 
 @takes(ImportConfig)
 def import_answers(config: ImportConfig) -> None:
-    """Make a logit set of what any teacher answered, an LLM or a colleague's model, as a file tells it."""
+    """Make a logit set of what any teacher, an LLM or another, answered in a file."""
     from teacher.imported.run import import_answers as write_set
 
     imported = write_set(config, command_line())
