@@ -25,6 +25,7 @@ from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Metric, Task, load_task
+from pipeline.text.known import require_known
 from pipeline.text.tokenizer import Tokenized
 from teacher.augment.config import AugmentConfig
 from teacher.augment.methods import METHODS
@@ -141,6 +142,7 @@ def _probe(task: Task, source: Source, teacher: Teacher, max_seq_length: int, ma
     places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBE_ROWS, rows.num_rows)).astype(np.int64))
     sample = rows.take(pa.array(places))
     inputs = teacher.reader.tokenize(*sentences(sample), max_seq_length)
+    require_known(teacher.tokenizer, inputs, f"teacher {teacher.name}")
     logits_NC = teacher_logits(teacher, inputs, max_tokens)
     doubt_label_order(is_stated, teacher.target, teacher.name, teacher.labels, logits_NC, *gold_arrays(sample))
 

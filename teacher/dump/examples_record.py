@@ -31,7 +31,7 @@ def staged_record(
         "signal": "logits",
         "task": f"{task.name} version {task.version}",
         "target": teacher.target.model_dump_json(),
-        "teacher.weights": speaker.weights_sha256,
+        "teacher.weights": speaker.sha256,
         "teacher.labels": as_names(teacher.labels),
         "tokenizer": tokenizer.sha256,
         "max_seq_length": config.max_seq_length,

@@ -26,7 +26,7 @@ def staged_record(
     teacher, tokenizer = teacher_record(encoder), tokenizer_record(encoder.tokenizer)
     settings: dict[str, Setting] = {
         "signal": "vectors",
-        "teacher.weights": teacher.weights_sha256,
+        "teacher.weights": teacher.sha256,
         "tokenizer": tokenizer.sha256,
         "precision": config.precision,
         "max_seq_length": config.max_seq_length,

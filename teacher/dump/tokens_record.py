@@ -70,7 +70,7 @@ def staged_record(
     documents = text.documents
     settings: dict[str, Setting] = {
         "signal": "mlm",
-        "teacher.weights": teacher.weights_sha256,
+        "teacher.weights": teacher.sha256,
         "tokenizer": tokenizer.sha256,
         "precision": config.precision,
         "documents": documents.sha256,

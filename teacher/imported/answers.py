@@ -22,6 +22,8 @@ from teacher.imported.config import AnswersKind, ImportConfig
 from teacher.imported.probabilities import to_logits, wrong_numbers
 from teacher.inference.label_order import check_stated_labels, label_places
 
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -154,6 +156,6 @@ def _place(name: str, target: Target) -> int:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{value!r} is not a number")
-    if not abs(value) <= np.finfo(np.float32).max:
+    if not abs(value) <= MAX_FLOAT32:
         raise ValueError(f"{value} is not a finite number")
     return float(value)

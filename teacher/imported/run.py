@@ -18,6 +18,8 @@ from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import TRAIN, load_task
+from pipeline.text.known import ROWS as KNOWN_ROWS
+from pipeline.text.known import require_known
 from pipeline.text.reader import TextReader
 from teacher.dump.source_parts import amount
 from teacher.imported.answers import Answers, read_answers
@@ -70,6 +72,10 @@ def import_answers(config: ImportConfig, command: str) -> Imported:
     _check_labels(config, answers, matched, answered)
     tokenizer = read_tokenizer(config.tokenizer) if config.tokenizer else tokenizer_of_texts(_texts(source))
     reader = TextReader.of(tokenizer)
+    if config.tokenizer:
+        first = next(iter(answered.splits.values())).slice(0, KNOWN_ROWS)
+        inputs = reader.tokenize(*sentences(first), config.max_seq_length)
+        require_known(tokenizer, inputs, f"--tokenizer {config.tokenizer}")
     planned = staged_record(config, task, answered, answers, missing, tokenizer, sha256(config.file), command)
     root = config.store / planned.name
     make_folder(config.store)

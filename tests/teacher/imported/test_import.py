@@ -196,7 +196,11 @@ def test_hard_labels_are_top_1_logprobs(work: Path, tmp_path: Path) -> None:
         (lambda rows: [row.pop("logits") for row in rows], ConfigError, ("its columns are split, source_row",)),
         (lambda rows: [row.update(probabilities=[0, 1]) for row in rows], ConfigError, ("--answers",)),
         (lambda rows: [row.update(logits=None) for row in rows], DataError, ("none of its 136 rows has an answer",)),
-        (lambda rows: [row.update(split="test") for row in rows], DataError, ("none of its 136 keys", "the same data")),
+        (
+            lambda rows: [row.update(split="no-" + row["split"]) for row in rows],
+            DataError,
+            ("none of its 136 keys", "the same data"),
+        ),
         (
             lambda rows: [(row.pop("split"), row.pop("sentence1")) for row in rows],
             DataError,

@@ -20,7 +20,8 @@ def of(*numbers: float) -> np.ndarray:
 @given(st.lists(st.floats(0.001, 1), min_size=2, max_size=6))
 def test_the_softmax_of_the_logits_are_the_probabilities(weights: list[float]) -> None:
     probability_1C = of(*weights) / sum(weights)
-    for kind, numbers_1C in (("probabilities", probability_1C), ("logprobs", np.log(probability_1C))):
+    told: dict[AnswersKind, np.ndarray] = {"probabilities": probability_1C, "logprobs": np.log(probability_1C)}
+    for kind, numbers_1C in told.items():
         assert wrong_numbers(kind, numbers_1C, "abcdef", may_spread=False) == {}
         assert softmax(to_logits(kind, numbers_1C)) == pytest.approx(probability_1C, abs=1e-5)
 
