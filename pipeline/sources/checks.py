@@ -28,11 +28,12 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     problems: list[str] = []
     warnings: list[str] = []
     columns: dict[str, pa.Array] = {"source_row": pa.array(np.arange(table.num_rows))}
+    known = [*task.columns.sentence1, *(task.columns.sentence2 or ()), *task.columns.label]
     for name, accepted in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
         columns[name] = pa.nulls(table.num_rows, pa.string())
         if accepted is not None:
-            columns[name] = _text(table, place, accepted, problems, warnings)
-    raw = _column(table, place, task.columns.label, problems)
+            columns[name] = _text(table, place, accepted, problems, warnings, known)
+    raw = _column(table, place, task.columns.label, problems, known)
     columns["label"] = pa.nulls(table.num_rows, pa.int32())
     columns["score"] = pa.nulls(table.num_rows, pa.float32())
     if raw is not None and task.type == "classification":
@@ -46,18 +47,30 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     return pa.table(columns), problems, warnings
 
 
-def _column(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str]) -> pa.Array | None:
+def _column(
+    table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], taken: Sequence[str] = ()
+) -> pa.Array | None:
     name = next((name for name in accepted if name in table.column_names), None)
     if name is None:
         wanted = " or ".join(repr(a) for a in accepted)
-        problems.append(f"{place}: no column {wanted}; {did_you_mean(accepted[0], table.column_names)}")
+        problems.append(f"{place}: no column {wanted}; {did_you_mean(accepted[0], table.column_names, taken)}")
         return None
     return table.column(name).combine_chunks()
 
 
-def text_column(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str]) -> pa.Array:
-    """A column of a table as text, of strings; what is wrong with it is added to the problems."""
-    column = _column(table, place, accepted, problems)
+def text_column(
+    table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], taken: Sequence[str] = ()
+) -> pa.Array:
+    """A column of a table as text, of strings; what is wrong with it is added to the problems.
+
+    Args:
+        table: the rows as they were read.
+        place: file or hub address, for messages.
+        accepted: names that the column may have.
+        problems: is added to.
+        taken: columns that are something else.
+    """
+    column = _column(table, place, accepted, problems, taken)
     if column is None:
         return pa.nulls(table.num_rows, pa.string())
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
@@ -74,8 +87,15 @@ def text_column(table: pa.Table, place: str, accepted: Sequence[str], problems: 
     return column
 
 
-def _text(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], warnings: list[str]) -> pa.Array:
-    column = text_column(table, place, accepted, problems)
+def _text(
+    table: pa.Table,
+    place: str,
+    accepted: Sequence[str],
+    problems: list[str],
+    warnings: list[str],
+    taken: Sequence[str],
+) -> pa.Array:
+    column = text_column(table, place, accepted, problems, taken)
     empty = pc.equal(pc.utf8_trim_whitespace(column), "").fill_null(False)
     if pc.any(empty).as_py():
         warnings.append(f"{place}: {accepted[0]!r} is empty in {row_numbers(empty)}")
