@@ -102,10 +102,10 @@ def _dump_task(config: DumpTask) -> None:
     title = f"{root}: {record.state}, {console.size(record.num_bytes)}"
     console.print_table(["split", "rows", "files", "teacher against gold"], rows, title=title)
     if record.state == "verified":
-        _compare_with_words(root)
+        compare_with_words(root)
 
 
-def _compare_with_words(root: Path) -> None:
+def compare_with_words(root: Path) -> None:
     """Tells what a bag of words reaches on the dev rows, where that takes seconds."""
     from pipeline.logit_set.reader import open_set
     from pipeline.results.bag_of_words import bag_of_words_scores

@@ -18,6 +18,7 @@ from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, TeacherError
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.record import read_set_record
 from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import open_catalog
 from pipeline.query.config import DiffConfig
@@ -296,3 +297,12 @@ def test_the_command_tells_what_was_left_out(said: Rows, work: Path, tmp_path: P
     assert "1 answers about no row of the task; left out" in result.stderr
     assert "no row of 'train' has an answer" in result.stderr
     assert f"{VALIDATION_ROWS - 1}" in result.stdout
+
+
+def test_the_command_prints_counts_and_scores_as_json(said: Rows, work: Path, tmp_path: Path) -> None:
+    flags = ["--teacher", "t", "--manifest", str(work / "opinion.yaml"), "--data", str(work / "data"), "--json"]
+    result = CliRunner().invoke(app, ["import", str(write(tmp_path, said[1:])), *flags, "--store", str(tmp_path)])
+    told = json.loads(result.stdout)
+    assert told["missing"] == {"train": 1, "validation": 0}
+    assert (told["state"], told["root"]) == ("verified", str(tmp_path / "opinion-t"))
+    assert told["scores"] == read_set_record(tmp_path / "opinion-t").scores
