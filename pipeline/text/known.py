@@ -35,7 +35,6 @@ def _unknown_id(tokenizer: Tokenizer) -> int | None:
     """The id of the token for unknown words; None if there is none, as where every byte is a token."""
     model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
     if model["type"] == "Unigram":
-        number: int | None = model["unk_id"]
-        return number
+        return None if model["unk_id"] is None else int(model["unk_id"])
     token = model.get("unk_token")
-    return None if token is None else int(tokenizer.token_to_id(token))
+    return None if token is None else tokenizer.token_to_id(token)
