@@ -26,6 +26,7 @@ from pipeline.query.diff import diff
 from pipeline.query.mixture import open_sets
 from pipeline.report.set_report import set_page
 from pipeline.tasks.task import load_task
+from pipeline.text.words import wordpiece
 from student.train.train import train
 from teacher.check import check
 from teacher.config import CheckConfig
@@ -306,3 +307,9 @@ def test_the_command_prints_counts_and_scores_as_json(said: Rows, work: Path, tm
     assert told["missing"] == {"train": 1, "validation": 0}
     assert (told["state"], told["root"]) == ("verified", str(tmp_path / "opinion-t"))
     assert told["scores"] == read_set_record(tmp_path / "opinion-t").scores
+
+
+def test_a_tokenizer_that_knows_none_of_the_words_is_refused(said: Rows, work: Path, tmp_path: Path) -> None:
+    wordpiece(["other", "words"]).save(str(tmp_path / "tokenizer.json"))
+    words = (f"--tokenizer {tmp_path}: its tokenizer does not know 100%",)
+    refused(work, tmp_path, said, DataError, *words, tokenizer=tmp_path)
