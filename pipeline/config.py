@@ -1,6 +1,8 @@
 """Command configurations: frozen, strict, reporting every problem at once; and the flags that many commands share."""
 
-from collections.abc import Iterable, Mapping
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -21,10 +23,12 @@ class Config(BaseModel):
 
     Attributes:
         helps: other help texts for flags that the class takes over from its parts.
+        panel: under what heading ``--help`` shows the flags that the class brings in.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
     helps: ClassVar[Mapping[str, str]] = {}
+    panel: ClassVar[str] = "Options"
 
     @classmethod
     def from_flags(cls, **values: Any) -> Self:
@@ -63,6 +67,7 @@ class UnverifiedFlags(Config):
 class OwnDataFlags(Config):
     """For the commands that read the rows of a task, or the text of a corpus."""
 
+    panel: ClassVar = "Rows and text"
     manifest: Path | None = Field(None, description="YAML file with a task of your own.")
     data: Path | None = Field(
         None, description="Folder or file with the task's rows. (default: DISTILL_DATA, then the hub)"
@@ -89,6 +94,9 @@ def build_kind(kinds: Mapping[str, type[C]], values: Mapping[str, Any]) -> C:
     fields, reasons = kinds[chosen].model_fields, {}
     for name in values.keys() - fields.keys():
         others = [flag for flag, kind in kinds.items() if name in kind.model_fields]
+        if name in kinds:
+            reasons[name] = f"give {flag_name(name)} or {flag_name(chosen)}, one of them"
+            continue
         reasons[name] = f"is for a {' or a '.join(others)}, not for a {chosen}"
     given = {name: value for name, value in values.items() if name in fields or value is not None}
     return _build(kinds[chosen], given, reasons)
@@ -98,6 +106,13 @@ def flag_help(config: type[Config], field: str) -> str | None:
     """The help text of a flag: that of the class, or of the nearest of its parts that has one."""
     texts = (part.__dict__.get("helps", {}).get(field) for part in config.__mro__)
     return next((text for text in texts if text is not None), config.model_fields[field].description)
+
+
+def flag_panel(config: type[Config], field: str) -> str:
+    """The heading of a flag in ``--help``: that of the part that brings it in, unless the class itself does."""
+    parts = [part for part in config.__mro__ if issubclass(part, Config) and field in part.model_fields]
+    panel = parts[-1].__dict__.get("panel", Config.panel)
+    return str(panel)
 
 
 def flag_order(config: type[Config]) -> list[str]:
@@ -123,6 +138,19 @@ def is_argument(field: FieldInfo) -> bool:
 def flag_name(field: str) -> str:
     """The command line's spelling of a field: ``max_seq_length`` -> ``--max-seq-length``."""
     return SPELLINGS.get(field, "--" + field.replace("_", "-"))
+
+
+def names_of(text: str | None) -> tuple[str, ...]:
+    """The names that a flag lists with commas; one that holds a comma stands in double quotes."""
+    rows = csv.reader([text or ""], skipinitialspace=True)
+    return tuple(name.strip() for row in rows for name in row if name.strip())
+
+
+def as_names(names: Sequence[str]) -> str:
+    """Names as `names_of` reads them."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
 
 
 def refuse_flags(config: Config, fields: Iterable[str], reason: str) -> None:

@@ -4,7 +4,7 @@ Every message says what is wrong, with the value, where (file, row, flag), and w
 prints them without a traceback and exits with code 2.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 MOST_LISTED = 50
@@ -42,10 +42,10 @@ class QueryError(DistillError):
     """A SQL query was refused or failed."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Says which known name a wrong one resembles, and which names there are."""
+def did_you_mean(name: str, known: Iterable[str], taken: Collection[str] = ()) -> str:
+    """Says which known name a wrong one resembles, and which names there are; one that is ``taken`` is not meant."""
     names = sorted(known)
-    close = get_close_matches(name.lower(), names, n=1)
+    close = get_close_matches(name.lower(), [other for other in names if other not in taken], n=1)
     suggestion = f"did you mean {close[0]!r}? " if close else ""
     return f"{suggestion}Known: {', '.join(names) or 'none'}."
 

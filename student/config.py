@@ -22,6 +22,7 @@ STDIN = Path("-")
 class EmbeddingFlags(Config):
     """What the commands that train a student have in common: its embeddings."""
 
+    panel: ClassVar = "What the student is made of"
     embedding: EmbeddingKind = Field("hybrid", description="Ordered products of matrices, sums of vectors, or both.")
     bidirectional: bool = Field(True, description="Multiply a second set of matrices from the end to the start.")
     matrix_size: int | None = Field(None, ge=1, le=64, description="Side of a matrix. (default: 20 hybrid, 28 cmow)")

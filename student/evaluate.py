@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.query.mixture import open_sets
 from pipeline.tasks.intervals import bootstrap_intervals
-from pipeline.tasks.metrics import bin_scores, fidelity, glue_score, majority_scores, score_logits
+from pipeline.tasks.metrics import bin_scores, class_summary, fidelity, glue_score, majority_scores, score_logits
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.config import EvaluateConfig
 from student.data import Examples, as_read, load_examples, sorted_batches
@@ -30,12 +31,15 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     Returns:
         Per split ``gold`` (the task's metrics), ``interval`` (95 % bootstrap intervals of them), ``teacher`` (the
         teacher's), ``majority`` (always answering the commonest class), ``glue`` (GLUE's one number for the task),
-        ``bins`` (other readings of binned scores) and ``fidelity`` (agreement with the teacher, KL divergence from it).
+        ``labels`` (macro F1, and how many labels are ever predicted), ``bins`` (other readings of binned scores) and
+        ``fidelity`` (agreement with the teacher, KL divergence from it).
 
     Raises:
         DataError: if the set is not where it was; FingerprintMismatchError: if its ids come from another tokenizer.
     """
     record = read_run_record(config.run / RUN_RECORD)
+    if record["state"] != "finished":
+        console.warn(f"{config.run}: not finished; these are the weights of its best epoch so far")
     student = Student.load(config.run).to(default_device())
     logit_set = open_measured(record, config.logits, config.store, config.allow_unverified)
     return {split: evaluate_split(student, rows) for split, rows in dev_examples(student.config, logit_set).items()}
@@ -90,6 +94,7 @@ def evaluate_split(student: Student, examples: Examples) -> Evaluation:
         "teacher": score_logits(config.metrics, config.target, examples.teacher_NC, *gold),
         "majority": majority_scores(config.metrics, config.target, *gold),
         "glue": glue_score(scores),
+        "labels": class_summary(config.target, student_NC, examples.label_N),
         "bins": bin_scores(config.metrics, config.target, student_NC, examples.score_N),
         "fidelity": fidelity(config.target, student_NC, examples.teacher_NC),
     }

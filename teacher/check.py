@@ -81,6 +81,8 @@ def check(config: CheckConfig) -> Check:
     """
     logit_set = open_set(find_set(config.logits, config.store), config.allow_unverified)
     record = logit_set.record
+    if record.teacher.is_imported:
+        raise ConfigError(f"{logit_set.root}: its answers were imported; there is no teacher here to ask again")
     task = load_task(None if config.manifest else record.subject, config.manifest)
     if task.name != record.subject:
         raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {record.subject!r}")

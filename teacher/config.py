@@ -12,6 +12,7 @@ from pipeline.config import (
     SetFlags,
     StoreFlags,
     UnverifiedFlags,
+    names_of,
     refuse_flags,
 )
 from pipeline.errors import ConfigError
@@ -35,6 +36,7 @@ SIGNAL = "--signal mlm and --corpus go together; --signal logits is for a task"
 class CorpusFlags(OwnDataFlags):
     """Which text, cut and masked how: for the commands that read a corpus."""
 
+    panel: ClassVar = "A corpus"
     corpus: str | None = Field(None, description="A corpus instead of a task; see `distill corpora`.")
     max_documents: int | None = Field(None, ge=1, description="Use so many documents from its start. (default: all)")
     packing: Packing = Field("sentences", description="A sequence is a sentence, or a block packed full.")
@@ -47,6 +49,7 @@ class CorpusFlags(OwnDataFlags):
 class MaskedCorpusFlags(CorpusFlags):
     """Which text, and how often it is masked: for the commands that ask a masked LM about it."""
 
+    panel: ClassVar = "A corpus"
     num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; about 1 / probability mask all.")
 
 
@@ -146,7 +149,8 @@ class DumpTask(UnlabelledFlags, AugmentFlags, DumpFlags):
 
     task: str | None = Field(None, description="Task to dump; see `distill tasks`.")
     teacher_labels: str | None = Field(
-        None, description="The teacher's own label order, as names with commas. (default: from its config)"
+        None,
+        description="The teacher's own label order, as names with commas, or in quotes. (default: from its config)",
     )
     splits: str | None = Field(None, description="Splits to dump, with commas. (default: all of the task's)")
     extend: str | None = Field(
@@ -169,12 +173,12 @@ class DumpTask(UnlabelledFlags, AugmentFlags, DumpFlags):
     @property
     def split_names(self) -> tuple[str, ...]:
         """The splits asked for; empty for all."""
-        return _names(self.splits)
+        return names_of(self.splits)
 
     @property
     def teacher_label_names(self) -> tuple[str, ...]:
         """The teacher's label order as given; empty if it was not."""
-        return _names(self.teacher_labels)
+        return names_of(self.teacher_labels)
 
     def check(self) -> None:
         """Raises ConfigError for flags that do not go together."""
@@ -271,7 +275,3 @@ class CheckConfig(SetFlags, ModelFlags, SeedFlags, UnverifiedFlags, JsonFlags):
         description="Most that a logit may differ. (default: 4 times what two runs here differ, at least 1e-3)",
     )
     manifest: Path | None = Field(None, description="YAML file with the task, if it is one of your own.")
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())

@@ -4,12 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
-from tokenizers.models import WordPiece
 from transformers import BertConfig, BertModel, BertTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+from pipeline.text.words import SPLITTER, wordpiece
 
 
 def create_tiny_bert(
@@ -25,21 +23,12 @@ def create_tiny_bert(
         seed: seed of the weights.
     """
     transformers_logging.disable_progress_bar()
-    splitter = pre_tokenizers.BertPreTokenizer()
-    words = {word for text in sentences for word, _ in splitter.pre_tokenize_str(text.lower())}
-    vocabulary = {token: number for number, token in enumerate((*SPECIAL_TOKENS, *sorted(words)))}
-    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))  # noqa: S106
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = splitter
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
-    )
+    words = {word for text in sentences for word, _ in SPLITTER.pre_tokenize_str(text.lower())}
+    tokenizer = wordpiece(sorted(words))
     BertTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
     torch.manual_seed(seed)
     config = BertConfig(
-        vocab_size=len(vocabulary),
+        vocab_size=tokenizer.get_vocab_size(),
         hidden_size=hidden_size,
         num_hidden_layers=num_layers,
         num_attention_heads=hidden_size // 32,

@@ -12,7 +12,7 @@ import s3fs
 import typer
 
 from pipeline.cli import app
-from tests.helpers.offline_hub import write_hub, write_tickets
+from tests.helpers.offline_hub import write_answers, write_hub, write_tickets
 from tests.helpers.terminal import Terminal
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +69,7 @@ def reader(s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Reader:
     (folder / "tickets.yaml").write_text(manifest)
     write_tickets(folder / "data", {"train": 90, "validation": 30})
     write_tickets(folder / "more-data", {"train": 120, "validation": 30})
+    write_answers(folder / "data", folder / "answers.jsonl")
     (folder / "emails.txt").write_text("a man eats soup outside\nnobody sleeps\na woman is eating\n")
     keys = {"key": "docs", "secret": "docs"}
     s3fs.S3FileSystem(endpoint_url=s3_server, skip_instance_cache=True, **keys).mkdir("team-a")
@@ -124,7 +125,7 @@ def test_commands_and_flags_that_are_told_of_exist(page: str) -> None:
 
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-OTHERS = {"--draw"}  # of tests.benchmarks.growth
+OTHERS = {"--draw", "--version"}  # of tests.benchmarks.growth; of no command, but of distill itself
 
 
 def called(line: str) -> tuple[str, set[str]]:

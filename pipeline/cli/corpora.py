@@ -10,7 +10,7 @@ from pipeline.cli.options import reports_errors
 from pipeline.cli.tasks import Json, print_manifest
 from pipeline.tasks.corpus import corpus_names, load_corpus
 
-app = typer.Typer(help="List the corpora, or show one.", invoke_without_command=True)
+app = typer.Typer(help="List the corpora, or show one.", invoke_without_command=True, rich_markup_mode=None)
 
 
 @app.callback()

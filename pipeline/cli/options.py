@@ -1,19 +1,24 @@
 """From a configuration class to flags: one field is one option, its description the help text."""
 
 import functools
+import glob
 import importlib.util
 import inspect
 import shlex
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, overload
 
 import typer
 
 from pipeline import console
-from pipeline.config import Config, build_kind, flag_help, flag_name, flag_order, is_argument
+from pipeline.config import Config, build_kind, flag_help, flag_name, flag_order, flag_panel, is_argument
+from pipeline.environment import store_folder
 from pipeline.errors import DistillError, MissingDependencyError
 
+SET_FILE = "distill.json"  # `pipeline.logit_set.record` is too heavy to ask
+NAME_SETS = {"logits", "a", "b", "set_or_run", "extend"}  # fields that the names of sets are completed for
 A = TypeVar("A", bound=Config)
 B = TypeVar("B", bound=Config)
 Command = Callable[..., None]
@@ -47,6 +52,12 @@ def takes(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Callab
         return reports_errors(run)
 
     return decorate
+
+
+def set_names(context: typer.Context, incomplete: str) -> list[str]:
+    """The sets of the store whose names begin so, for the shell."""
+    store = Path(context.params.get("store") or store_folder())
+    return sorted(path.parent.name for path in store.glob(f"{glob.escape(incomplete)}*/{SET_FILE}"))
 
 
 def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
@@ -103,10 +114,12 @@ def _parameters(kinds: dict[str, type[Config]]) -> list[inspect.Parameter]:
 
 def _parameter(config: type[Config], name: str) -> inspect.Parameter:
     field, text = config.model_fields[name], flag_help(config, name)
+    complete = set_names if name in NAME_SETS else None
     if is_argument(field):
-        info = typer.Argument(help=text, show_default=not field.is_required())
+        info = typer.Argument(help=text, show_default=not field.is_required(), autocompletion=complete)
     else:
-        info = typer.Option(_flag(name, field), help=text)
+        panel = flag_panel(config, name)
+        info = typer.Option(_flag(name, field), help=text, rich_help_panel=panel, autocompletion=complete)
     default = inspect.Parameter.empty if field.is_required() else _default(field)
     kind: Any = list[str] if field.annotation == tuple[str, ...] else field.annotation  # typer's way to say "several"
     annotation = Annotated[kind, info]

@@ -21,7 +21,9 @@ def report(config: ReportConfig) -> None:
     from pipeline.report.page import render
 
     folder = _folder(config)
-    path = config.output or Path(f"{folder.resolve().name}-report.html")
+    kind = kind_of_folder(folder)  # a run is often called as its set
+    name = folder.resolve().name if kind is None else f"{folder.resolve().name}-{kind}"
+    path = config.output or Path(f"{name}-report.html")
     if path.is_dir():
         raise ConfigError(f"--output {path}: is a folder; give the name of a file")
     make_folder(path.parent)

@@ -11,7 +11,7 @@ from pipeline import console
 from pipeline.cli.options import reports_errors
 from pipeline.tasks.task import load_task, task_names
 
-app = typer.Typer(help="List the tasks, or show one.", invoke_without_command=True)
+app = typer.Typer(help="List the tasks, or show one.", invoke_without_command=True, rich_markup_mode=None)
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

@@ -18,7 +18,7 @@ from pipeline.errors import ConfigError
 from pipeline.logit_set.codecs import CODECS, Codec, Decoder, Dense, Distribution, Predictions
 from pipeline.logit_set.recode import require_everything
 from pipeline.logit_set.token_reader import TokenSet
-from pipeline.logit_set.tokens import MaskedRows, draws, rows_per_group, split_table, tokens_table, write_tokens
+from pipeline.logit_set.tokens import draws, rows_per_group, split_table, tokens_table, write_tokens
 
 TEMPERATURES = (1.0, 2.0, 4.0)
 POSITIONS_AT_ONCE = 256
@@ -31,7 +31,7 @@ class Line:
 
     Attributes:
         codec: its name and settings.
-        bytes_per_position: of the files, everything counted.
+        bytes_per_position: of the rows in the files, everything counted.
         kl: mean KL divergence of what is stored from the whole distribution, nats; of top-k, of its share.
         kept_mass: of the whole distribution, by temperature; None where the codec does not honour it.
         calibration_error: of the likeliest token's stored probability, in ten bins, against what stood there.
@@ -115,7 +115,7 @@ def _line(
         _add(sums, codec.decode(encoded, 1.0, decoder), predictions, target_P[part])
         pieces.append(encoded)
     whole = {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
-    num_bytes = _file_bytes(codec, rows, whole) / len(target_P)
+    num_bytes = _bytes_per_position(codec, tokens_table(codec, "train", rows, whole))
     mass = {f"{t:g}": total / len(target_P) for t, total in zip(TEMPERATURES, sums.mass, strict=True)}
     return Line(
         codec=str(codec),
@@ -156,8 +156,20 @@ def calibration_error(confidence_P: np.ndarray, right_P: np.ndarray) -> float:
     return float(sum(gaps) / len(confidence_P))
 
 
-def _file_bytes(codec: Codec, rows: MaskedRows, columns: dict[str, pa.Array]) -> int:
-    table = tokens_table(codec, "train", rows, columns)
+def _bytes_per_position(codec: Codec, table: pa.Table) -> float:
+    """Bytes that positions add to a file: what a file has besides, its frame, is spread over many more in a set."""
+    first = table.slice(0, 1)
+    if table.num_rows == 1:
+        return _file_bytes(codec, first) / _num_positions(first)
+    added = _file_bytes(codec, table) - _file_bytes(codec, first)
+    return added / (_num_positions(table) - _num_positions(first))
+
+
+def _num_positions(table: pa.Table) -> int:
+    return sum(map(len, table.column("positions").to_pylist()))
+
+
+def _file_bytes(codec: Codec, table: pa.Table) -> int:
     size = rows_per_group(codec)
     groups = (table.slice(start, size) for start in range(0, table.num_rows, size))
     with tempfile.TemporaryDirectory() as folder:

@@ -28,9 +28,7 @@ def card_text(record: SetRecord) -> str:
         "front_matter": yaml.safe_dump(_front_matter(record), sort_keys=False).strip(),
         "name": record.name,
         "teacher": plain(record.teacher.name),
-        "weights": code(record.teacher.weights_sha256[:16]),
-        "parameters": f"{record.teacher.num_parameters:,}",
-        "precision": plain(record.precision),
+        "speaker": _speaker(record),
         "max_seq_length": str(record.max_seq_length),
         "source": plain(record.source),
         "licence": plain(record.licence),
@@ -52,6 +50,17 @@ def card_text(record: SetRecord) -> str:
     if record.corpus and record.masking:
         values |= _corpus_values(record.corpus, record.masking)
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
+
+
+def _speaker(record: SetRecord) -> str:
+    """What is known of the teacher besides its name."""
+    teacher, seen = record.teacher, f"{code(record.teacher.sha256[:16])}…"
+    if teacher.is_imported:
+        return (
+            f"of which nothing is known but its answers, imported from a file with SHA-256 `{seen}`: not its weights, "
+            "its size, nor how it was asked and what it read"
+        )
+    return f"{teacher.num_parameters:,} parameters, weights SHA-256 `{seen}`, {plain(record.precision)}"
 
 
 def _corpus_values(corpus: CorpusRecord, masking: MaskingRecord) -> dict[str, str]:

@@ -15,6 +15,7 @@ Pooling = Literal["mean", "cls"]
 class CodecFlags(Config):
     """Which codec, for the commands that write sets of tokens."""
 
+    panel: ClassVar = "How distributions over the vocabulary are stored"
     codec: CodecName = Field("sampled", description="How distributions over the vocabulary are stored.")
     num_samples: int = Field(50, ge=1, le=255, description="Draws a position (--codec sampled).")
     temperature: float = Field(1.0, gt=0, description="Temperature of the draws (--codec sampled).")
@@ -24,6 +25,7 @@ class CodecFlags(Config):
 class VectorFlags(Config):
     """Which vectors of sentences, and how they are stored, for the commands that write sets of sentences."""
 
+    panel: ClassVar = "Vectors of sentences"
     pooling: Pooling = Field("mean", description="A sentence's vector: mean of its tokens' states, or the first one.")
     vector_codec: VectorCodecName = Field("int8", description="How vectors are stored (--signal vectors).")
     pca_dims: int = Field(128, ge=1, description="Numbers a vector (--vector-codec pca).")

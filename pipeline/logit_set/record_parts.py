@@ -120,13 +120,41 @@ class TaskRecord(Part):
 
 
 class TeacherRecord(Part):
-    """Who spoke; ``labels`` is the order of the teacher's own outputs before they were put in the task's order."""
+    """Who spoke: a model whose weights are known, or anybody whose answers were imported from a file.
+
+    Attributes:
+        name: of the model, or what the importer calls whoever answered.
+        revision: of the model on the hub.
+        weights_sha256: hash of its weights.
+        answers_sha256: hash of the file of answers, which stands in for that of weights that nobody here has seen.
+        num_parameters: of the model.
+        labels: the order of the teacher's own outputs before they were put in the task's order.
+    """
 
     name: str
     revision: str | None = None
-    weights_sha256: Sha256
-    num_parameters: Count
+    weights_sha256: Sha256 | None = None
+    answers_sha256: Sha256 | None = None
+    num_parameters: Count | None = None
     labels: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _one_hash(self) -> Self:
+        if (self.weights_sha256 is None) == (self.answers_sha256 is None):
+            raise ValueError("weights_sha256, answers_sha256: a teacher has one of them")
+        if (self.weights_sha256 is None) != (self.num_parameters is None):
+            raise ValueError("num_parameters: known of a teacher whose weights are known, and of no other")
+        return self
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the weights, or of the file that stands in for them."""
+        return self.weights_sha256 or self.answers_sha256 or ""
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether nothing but its answers is known of it."""
+        return self.answers_sha256 is not None
 
 
 class TokenizerRecord(Part):

@@ -219,7 +219,7 @@ def _write(path: Path, table: pa.Table, footer: Footer) -> None:
 def _footer(record: SetRecord, speaker: Speaker) -> Footer:
     names = {"signal": "token_vectors", "layer": str(speaker.layer)}
     if speaker.encoder is not None:
-        names["encoder"] = speaker.encoder.weights_sha256
+        names["encoder"] = speaker.encoder.sha256
     return {"format_version": record.format_version, "fingerprint": record.fingerprint, **names}
 
 

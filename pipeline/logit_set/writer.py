@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pipeline import console
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
 from pipeline.files import (
     make_folder,
@@ -19,6 +20,7 @@ from pipeline.files import (
     write_text_once,
 )
 from pipeline.logit_set.card import CARD_FILE, card_text
+from pipeline.logit_set.cut_rows import note_of_cut_rows
 from pipeline.logit_set.examples import write_examples
 from pipeline.logit_set.record import (
     FILE_NAME,
@@ -153,7 +155,11 @@ def complete_set(root: Path, record: SetRecord) -> SetRecord:
 def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
     """Verifies a complete set, records the teacher's scores and writes the card: state ``verified``."""
     verify_shards(root, record)
-    verified = record.model_copy(update={"state": "verified", "scores": scores})
+    cut = note_of_cut_rows(root, record)
+    if cut is not None:
+        console.warn(f"{root}: {cut}")
+    notes = tuple(dict.fromkeys((*record.notes, *([cut] if cut else []))))
+    verified = record.model_copy(update={"state": "verified", "scores": scores, "notes": notes})
     write_text(root / CARD_FILE, card_text(verified))
     write_set_record(root, verified)
     return verified

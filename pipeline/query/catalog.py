@@ -2,13 +2,15 @@
 
 Tables ``sets``, ``shards``, ``teachers`` and ``vocabulary``, the macros, one view per finished set, for a set of tokens
 another in words, one per file of token vectors, and ``examples`` over all sets of examples. One process builds it in a
-temporary file; those who write sets never touch it.
+temporary file, from the one before if there is one: sets whose record is as it was are not read again. Those who write
+sets never touch it.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,19 +31,22 @@ from pipeline.sql.gate import add_macros, macros, open_database, parquet
 from pipeline.sql.names import token_vectors_view_name, variants_view_name, view_name, words_view_name
 
 CATALOG_FILE = "catalog.duckdb"
+States = dict[str, str]  # of sets, by the names of their folders
+Known = dict[str, tuple[str, bool]]  # the same, and whether the set was sound and is in the catalog
 
 ALL_EXAMPLES = "examples"
-TABLE_NAMES = {"sets", "shards", "teachers", "vocabulary", "catalog_state", ALL_EXAMPLES}
+TABLE_NAMES = {"sets", "shards", "teachers", "vocabulary", "catalog_state", "set_states", ALL_EXAMPLES}
 TABLES = """
 create table sets ("set" varchar, "view" varchar, task varchar, corpus varchar, codec varchar, state varchar,
     teacher varchar, labels varchar[], "rows" bigint, bytes bigint, precision varchar, max_seq_length int, scores json,
     source varchar, notes varchar[], created timestamp with time zone, fingerprint varchar, path varchar);
 create table shards ("set" varchar, split varchar, "index" int, start_row bigint, stop_row bigint, "rows" bigint,
     bytes bigint, sha256 varchar, path varchar);
-create table teachers (weights_sha256 varchar, teacher varchar, revision varchar, num_parameters bigint,
-    labels varchar[], sets varchar[]);
+create table teachers (weights_sha256 varchar, answers_sha256 varchar, teacher varchar, revision varchar,
+    num_parameters bigint, labels varchar[], sets varchar[]);
 create table vocabulary (tokenizer varchar, id bigint, token varchar);
-create table catalog_state (digest varchar);
+create table catalog_state (statements varchar);
+create table set_states ("set" varchar, state varchar, is_there boolean, views varchar[]);
 -- the name of a class, by its number; the set by its name or its view: label_name('mnli', label)
 create macro label_name(name, class) as (
     select any_value(labels)[class + 1] from sets where "set" = name or "view" = name
@@ -73,17 +78,17 @@ def build_catalog(store: Path) -> list[SetRecord]:
     """
     if not store.is_dir():
         raise DataError(f"store {store}: no such folder; write a set with `distill teacher-dump` first")
-    digest = _digest(store)
-    sets = _read_sets(store)
-    write_atomically(store / CATALOG_FILE, lambda path: _write(path, sets, digest), durable=False)
-    return [record for _, record in sets]
+    return _write(store, {})
 
 
 @contextmanager
 def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Opens the store's catalog for reading, rebuilding it first if a set has come, gone or changed."""
-    if not _is_fresh(store):
+    """Opens the store's catalog for reading; sets that have come, gone or changed are put in order first."""
+    known = _known_states(store)
+    if not known:
         build_catalog(store)
+    elif {name: state for name, (state, _) in known.items()} != _states(store):
+        _write(store, known)
     roots = (path.parent for path in store.glob(f"*/{FILE_NAME}") if re.match(SET_NAME, path.parent.name))
     files = (path for root in roots for path in root.glob("*/*.parquet"))
     readable = sorted(path for path in files if is_plain(path))
@@ -91,23 +96,17 @@ def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def _read_sets(store: Path) -> list[tuple[Path, SetRecord]]:
+def _read_sets(store: Path, kept: Set[str]) -> list[tuple[Path, SetRecord]]:
+    """The records of the sets; the files of those that are kept are not looked at again."""
     sets = []
     for path in sorted(store.glob(f"*/{FILE_NAME}")):
         try:
-            sets.append((path.parent, _readable_set(path.parent)))
+            sets.append((path.parent, _readable_set(path.parent, path.parent.name in kept)))
         except IntegrityError as error:
             console.warn(f"left out of the catalog: {error}")
     views: dict[str, Path] = {}
     for root, record in sets:
-        names = [view_name(root.name)]
-        if record.signals.mlm:
-            names.append(words_view_name(root.name))
-        if record.augmentation:
-            names.append(variants_view_name(root.name))
-        if record.signals.token_vectors:
-            names.append(token_vectors_view_name(root.name))
-        for name in names:
+        for name in _views(root, record):
             if name in TABLE_NAMES:
                 raise DataError(f"{root}: its view would be the table {name!r} of the catalog; rename the folder")
             other = views.setdefault(name, root)
@@ -116,12 +115,24 @@ def _read_sets(store: Path) -> list[tuple[Path, SetRecord]]:
     return sets
 
 
-def _readable_set(root: Path) -> SetRecord:
+def _views(root: Path, record: SetRecord) -> list[str]:
+    """The names of a set's views."""
+    names = [view_name(root.name)]
+    if record.signals.mlm:
+        names.append(words_view_name(root.name))
+    if record.augmentation:
+        names.append(variants_view_name(root.name))
+    if record.signals.token_vectors:
+        names.append(token_vectors_view_name(root.name))
+    return names
+
+
+def _readable_set(root: Path, is_kept: bool) -> SetRecord:
     """The record of a set that DuckDB can make a view of; it opens the first file when it does."""
     if not re.match(SET_NAME, root.name):  # DuckDB reads `*` and `key=value` in a path as more than a name
         raise IntegrityError(f"{str(root)!a}: the name of a set's folder has letters, digits and ._- only; rename it")
     record = read_set_record(root)
-    if record.state != "staged":
+    if record.state != "staged" and not is_kept:
         _check_columns(root, record)
     return record
 
@@ -144,22 +155,65 @@ def _check_columns(root: Path, record: SetRecord) -> None:
             raise IntegrityError(f"{root / path}: its columns are not those of {signals}")
 
 
-def _write(path: Path, sets: list[tuple[Path, SetRecord]], digest: str) -> None:
-    with duckdb.connect(str(path)) as connection:
-        connection.execute(TABLES)
-        add_macros(connection)
-        connection.execute("insert into catalog_state values (?)", [digest])
-        for root, record in sets:
-            connection.execute(f"insert into sets values ({', '.join('?' * 18)})", _set_row(root, record))  # noqa: S608
-            rows = [_shard_row(root, record, k) for k in range(len(record.shards))]
-            connection.executemany("insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-            if record.state != "staged":
-                _add_views(connection, root, record)
-        examples = [root.name for root, record in sets if record.rows == ALL_EXAMPLES and record.state != "staged"]
-        if examples:
-            connection.execute(all_examples_sql(ALL_EXAMPLES, [(name, view_name(name)) for name in examples]))
-        for row in _teacher_rows(sets):
-            connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?)", row)
+def _write(store: Path, known: Known) -> list[SetRecord]:
+    """Writes the catalog, of the one before if the states of its sets are known; returns the records."""
+    states = _states(store)
+    kept = {name for name, (state, is_there) in known.items() if is_there and states.get(name) == state}
+    sets = _read_sets(store, kept)
+
+    def write(path: Path) -> None:
+        if known:
+            shutil.copyfile(store / CATALOG_FILE, path)
+        with duckdb.connect(str(path)) as connection:
+            if known:
+                _remove(connection, known.keys() - kept)
+            else:
+                connection.execute(TABLES)
+                add_macros(connection)
+                connection.execute("insert into catalog_state values (?)", [_statements()])
+            for root, record in sets:
+                if root.name not in kept:
+                    _add(connection, root, record)
+            _add_common(connection, sets, states)
+
+    write_atomically(store / CATALOG_FILE, write, durable=False)
+    return [record for _, record in sets]
+
+
+def _remove(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
+    """Takes sets out of the catalog, with their views."""
+    for name in sorted(names):
+        row = connection.execute('select views from set_states where "set" = ?', [name]).fetchone()
+        for view in row[0] if row else []:
+            connection.execute(f'drop view if exists "{view}"')
+        for table in ("sets", "shards", "set_states"):
+            connection.execute(f'delete from {table} where "set" = ?', [name])  # noqa: S608
+
+
+def _add(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
+    """Puts a set into the catalog."""
+    connection.execute(f"insert into sets values ({', '.join('?' * 18)})", _set_row(root, record))  # noqa: S608
+    rows = [_shard_row(root, record, k) for k in range(len(record.shards))]
+    connection.executemany("insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    if record.state != "staged":
+        _add_views(connection, root, record)
+
+
+def _add_common(connection: duckdb.DuckDBPyConnection, sets: list[tuple[Path, SetRecord]], states: States) -> None:
+    """What is about all sets: ``examples``, the teachers, and in which state each set was found."""
+    connection.execute(f"drop view if exists {ALL_EXAMPLES}")
+    examples = [root.name for root, record in sets if record.rows == ALL_EXAMPLES and record.state != "staged"]
+    if examples:
+        connection.execute(all_examples_sql(ALL_EXAMPLES, [(name, view_name(name)) for name in examples]))
+    connection.execute("delete from teachers")
+    for row in _teacher_rows(sets):
+        connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?, ?)", row)
+    views = {root.name: _views(root, record) for root, record in sets if record.state != "staged"}
+    connection.execute("delete from set_states")
+    there = {root.name for root, _ in sets}
+    for name, state in states.items():
+        row = [name, state, name in there, views.get(name, [])]
+        connection.execute("insert into set_states values (?, ?, ?, ?)", row)
 
 
 def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
@@ -208,25 +262,33 @@ def _teacher_rows(sets: list[tuple[Path, SetRecord]]) -> list[list[Any]]:
     rows: dict[str, list[Any]] = {}
     for root, record in sets:
         t = record.teacher
-        new = [t.weights_sha256, t.name, t.revision, t.num_parameters, list(t.labels), []]
-        rows.setdefault(t.weights_sha256, new)[-1].append(root.name)
+        new = [t.weights_sha256, t.answers_sha256, t.name, t.revision, t.num_parameters, list(t.labels), []]
+        rows.setdefault(t.sha256, new)[-1].append(root.name)
     return list(rows.values())
 
 
-def _digest(store: Path) -> str:
-    records = [(ascii(path.resolve()), path.lstat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
-    state = [(name, stat.st_mtime_ns, stat.st_size) for name, stat in records]
+def _statements() -> str:
+    """Hash of all that a catalog is made with."""
     statements = [TABLES, VARIANTS, VOCABULARY_VIEW, SPLIT_ROWS, SET_ROWS, macros()]
-    return hashlib.sha256(json.dumps([*statements, state]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(statements).encode()).hexdigest()
 
 
-def _is_fresh(store: Path) -> bool:
+def _states(store: Path) -> States:
+    """Where the record of each set lies, when it was written, and how large it is."""
+    records = [(path, path.lstat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
+    return {path.parent.name: f"{path.resolve()!a} {stat.st_mtime_ns} {stat.st_size}" for path, stat in records}
+
+
+def _known_states(store: Path) -> Known:
+    """The states in which the catalog found the sets; none if there is no catalog that can be used."""
     path = store / CATALOG_FILE
     if not path.is_file():
-        return False
+        return {}
     try:
         with duckdb.connect(str(path), read_only=True) as connection:
-            row = connection.execute("select digest from catalog_state").fetchone()
+            if connection.execute("select statements from catalog_state").fetchall() != [(_statements(),)]:
+                return {}
+            rows = connection.execute('select "set", state, is_there from set_states').fetchall()
+            return {name: (state, is_there) for name, state, is_there in rows}
     except duckdb.Error:
-        return False
-    return row is not None and row[0] == _digest(store)
+        return {}

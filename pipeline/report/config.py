@@ -16,4 +16,6 @@ class ReportConfig(StoreFlags, UnverifiedFlags, JsonFlags):
         description="A logit set (a path, or a name in the store), or the folder of a run or a sweep.",
         json_schema_extra={"argument": True},
     )
-    output: Path | None = Field(None, description="The page. (default: NAME-report.html in this folder)")
+    output: Path | None = Field(
+        None, description="The page. (default: NAME-report.html here; of a run NAME-run-report.html)"
+    )

@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.console import size
 from pipeline.logit_set.reader import usable_record
 from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.record_parts import Shard
+from pipeline.logit_set.record_parts import Shard, TeacherRecord
 from pipeline.logit_set.verify import require_shards
 from pipeline.query.views import columns_with_text
 from pipeline.report import pictures, questions
@@ -38,7 +38,7 @@ def _facts(record: SetRecord) -> dict[str, Any]:
     teacher, tokenizer = record.teacher, record.tokenizer
     facts: dict[str, Any] = {
         "state": record.state,
-        "teacher": f"{teacher.name}, {teacher.num_parameters:,} parameters, weights {teacher.weights_sha256[:16]}…",
+        "teacher": f"{teacher.name}, {_known(teacher)} {teacher.sha256[:16]}…",
         "revision": teacher.revision,
         "precision": f"{record.precision}, at most {record.max_seq_length} tokens",
         "tokenizer": f"{tokenizer.vocabulary_size:,} words, {tokenizer.sha256[:16]}…",
@@ -54,6 +54,12 @@ def _facts(record: SetRecord) -> dict[str, Any]:
         "notes": "; ".join(record.notes),
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def _known(teacher: TeacherRecord) -> str:
+    if teacher.is_imported:
+        return "known by its answers alone, file"
+    return f"{teacher.num_parameters:,} parameters, weights"
 
 
 def _corpus_facts(record: SetRecord) -> dict[str, Any]:

@@ -28,11 +28,12 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     problems: list[str] = []
     warnings: list[str] = []
     columns: dict[str, pa.Array] = {"source_row": pa.array(np.arange(table.num_rows))}
+    known = [*task.columns.sentence1, *(task.columns.sentence2 or ()), *task.columns.label]
     for name, accepted in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
         columns[name] = pa.nulls(table.num_rows, pa.string())
         if accepted is not None:
-            columns[name] = _text(table, place, accepted, problems, warnings)
-    label_name = column_name(table.column_names, place, task.columns.label, problems)
+            columns[name] = _text(table, place, accepted, problems, warnings, known)
+    label_name = column_name(table.column_names, place, task.columns.label, problems, known)
     raw = None if label_name is None else table.column(label_name).combine_chunks()
     columns["label"] = pa.nulls(table.num_rows, pa.int32())
     columns["score"] = pa.nulls(table.num_rows, pa.float32())
@@ -47,18 +48,30 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     return pa.table(columns), problems, warnings
 
 
-def column_name(names: Sequence[str], place: str, accepted: Sequence[str], problems: list[str]) -> str | None:
-    """The first of the accepted names that is among a table's; if none is, that is added to the problems."""
+def column_name(
+    names: Sequence[str], place: str, accepted: Sequence[str], problems: list[str], taken: Sequence[str] = ()
+) -> str | None:
+    """The first of the accepted names that is among a table's; if none is, that is added to the problems.
+
+    Args:
+        names: the table's columns.
+        place: file or hub address, for messages.
+        accepted: names that the column may have.
+        problems: is added to.
+        taken: columns that are something else.
+    """
     name = next((name for name in accepted if name in names), None)
     if name is None:
         wanted = " or ".join(repr(a) for a in accepted)
-        problems.append(f"{place}: no column {wanted}; {did_you_mean(accepted[0], names)}")
+        problems.append(f"{place}: no column {wanted}; {did_you_mean(accepted[0], names, taken)}")
     return name
 
 
-def text_column(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str]) -> pa.Array:
-    """A column of a table as text, of strings; what is wrong with it is added to the problems."""
-    name = column_name(table.column_names, place, accepted, problems)
+def text_column(
+    table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], taken: Sequence[str] = ()
+) -> pa.Array:
+    """A column of a table as text, of strings; what is wrong with it is added to the problems, see `column_name`."""
+    name = column_name(table.column_names, place, accepted, problems, taken)
     return pa.nulls(table.num_rows, pa.string()) if name is None else checked_text(table, place, name, problems)
 
 
@@ -79,8 +92,15 @@ def checked_text(table: pa.Table, place: str, name: str, problems: list[str], fi
     return column
 
 
-def _text(table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], warnings: list[str]) -> pa.Array:
-    column = text_column(table, place, accepted, problems)
+def _text(
+    table: pa.Table,
+    place: str,
+    accepted: Sequence[str],
+    problems: list[str],
+    warnings: list[str],
+    taken: Sequence[str],
+) -> pa.Array:
+    column = text_column(table, place, accepted, problems, taken)
     empty = pc.equal(pc.utf8_trim_whitespace(column), "").fill_null(False)
     if pc.any(empty).as_py():
         warnings.append(f"{place}: {accepted[0]!r} is empty in {row_numbers(empty)}")

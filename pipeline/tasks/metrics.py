@@ -124,6 +124,24 @@ def majority_scores(metrics: tuple[Metric, ...], target: Target, label_N: Ints, 
     return score_logits(metrics, target, always_NC, label_N, score_N)
 
 
+def class_summary(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str, float]:
+    """What accuracy does not tell of three labels or more: the mean F1 over labels, and how many are ever predicted.
+
+    ``macro_f1`` is over the labels that gold or the prediction has. Empty for other targets, and without gold.
+    """
+    known = label_N != NO_LABEL
+    if target.kind != "classes" or target.num_logits < 3 or not known.any():
+        return {}
+    counts_CC = confusion(label_N[known], logits_NC[known].argmax(axis=1), target.num_logits).astype(np.float64)
+    gold_C, predicted_C = counts_CC.sum(axis=1), counts_CC.sum(axis=0)
+    f1_C = _ratio(2 * counts_CC.diagonal(), gold_C + predicted_C)
+    return {
+        "macro_f1": float(f1_C[gold_C + predicted_C > 0].mean()),
+        "labels_in_gold": int((gold_C > 0).sum()),
+        "labels_predicted": int((predicted_C > 0).sum()),
+    }
+
+
 def bin_scores(metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, score_N: Floats) -> dict[str, float]:
     """Other readings of binned scores than the expected score against raw gold, by the metric's name and the reading.
 

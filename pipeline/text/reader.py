@@ -12,6 +12,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from pipeline.arrays import Ints, Ragged, stacked
+from pipeline.errors import DataError
 from pipeline.text.safety import reported
 from pipeline.text.tokenizer import FAILURE, Tokenized, example, tokenize
 from pipeline.text.wordpiece.characters import character_table
@@ -64,10 +65,15 @@ class TextReader:
                 cut nothing.
 
         Raises:
+            DataError: if a sentence is no text.
             IntegrityError: if the tokenizer fails on a text.
             ValueError: if there are not as many second sentences as first ones.
         """
         texts: Texts = (sentences1,) if sentences2 is None else (sentences1, sentences2)
+        for sentences in texts:
+            wrong = next((row for row, text in enumerate(sentences) if not isinstance(text, str)), None)
+            if wrong is not None:
+                raise DataError(f"sentence {wrong} (from 0) is {sentences[wrong]!r}, not text")
         if len(texts[0]) != len(texts[-1]):
             raise ValueError(f"{len(texts[0])} first sentences, but {len(texts[-1])} second ones")
         parts = [

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pipeline import console
 from pipeline.errors import FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, remove_temporaries
 from pipeline.training.checkpoint import load_checkpoint, save_checkpoint, unusable
@@ -99,6 +100,7 @@ class Run:
         if record["state"] == "running":
             return None
         self.checkpoint.unlink(missing_ok=True)
+        console.note(f"{self.folder}: was finished before; nothing is trained")
         return record
 
     def resume(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress:

@@ -7,6 +7,7 @@ from typing import Any
 
 from accelerate import PartialState
 
+from pipeline import console
 from pipeline.errors import DataError
 from pipeline.files import write_text
 from pipeline.logit_set.reader import find_set
@@ -48,6 +49,9 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
     if not lesson.stream.num_rows:
         raise DataError(f"{root}: its train split has no row")
     total_steps = lesson.stream.num_steps(config.num_train_epochs)
+    if config.max_steps is not None and config.max_steps > total_steps:
+        passes = f"{config.num_train_epochs} pass{'es' if config.num_train_epochs > 1 else ''} over {root}"
+        console.warn(f"--max-steps {config.max_steps:,}: {passes} have only {total_steps:,}; see --num-train-epochs")
     total_steps = min(config.max_steps or total_steps, total_steps)
     folder = config.output_dir or Path("runs") / root.name
     settings = _settings(config, lesson) | {"steps": total_steps, "processes": state.num_processes}

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from pipeline.arrays import Floats
-from student.data import sequences
 from student.predict import BATCH_SIZE, Predictor
+from student.sequences import sequences
 from student.serve.batches import Batches
 from student.serve.config import ServeConfig
 from student.serve.http import RefusedError

@@ -59,6 +59,8 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
         return finished
     write_text(folder / TOKENIZER_FILE, logit_set.tokenizer_json())
     console.note(_start_line(config, logit_set, vectors))
+    if data.splits.keys() == {"train"}:
+        console.warn(f"{logit_set.root}: has no dev split, so nothing tells which epoch is best: the last one is kept")
     student, history = _fit(config, student_config, data, vectors, run)
     result = {
         "history": history,

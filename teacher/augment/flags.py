@@ -1,7 +1,7 @@
 """Flags of the methods of augmentation; free of torch, so that ``--help`` is quick."""
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ Pairs = Literal["each", "both"]
 class AugmentFlags(Config):
     """How rows are augmented, for the commands that do it."""
 
+    panel: ClassVar = "Variants of training rows"
     num_variants: int | None = Field(
         None, ge=1, description="Variants of a row; tinybert: of each of its sentences. (default: the task's)"
     )

@@ -7,7 +7,6 @@ rows with gold; `write_set` shares out the shards.
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,21 +25,23 @@ from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Metric, Task, load_task
+from pipeline.text.known import require_known
 from pipeline.text.tokenizer import Tokenized
 from teacher.augment.config import AugmentConfig
 from teacher.augment.methods import METHODS
 from teacher.augment.run import sides_for, training_rows, variants_for
 from teacher.config import DumpTask
 from teacher.dump.answers import Known, hashes_by_shard, logits_of_repeated, logits_once
-from teacher.dump.examples_record import amount, staged_record
+from teacher.dump.examples_record import staged_record
 from teacher.dump.extend import answers, extended, open_old, take_over
 from teacher.dump.jobs import Job, write_set
 from teacher.dump.prefetch import prefetched, write_behind
 from teacher.dump.rows import Rows
+from teacher.dump.source_parts import amount
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
 from teacher.inference.batches import default_tokens_per_batch, teacher_logits
 from teacher.inference.classifier import Teacher, load_teacher
-from teacher.inference.label_order import check_label_order
+from teacher.inference.label_order import doubt_label_order
 from teacher.inference.precision import inference_mode, keep_head_in_float32
 from teacher.unlabelled.rows import add_unlabelled, count_cut
 
@@ -142,18 +143,9 @@ def _probe(task: Task, source: Source, teacher: Teacher, max_seq_length: int, ma
     places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBE_ROWS, rows.num_rows)).astype(np.int64))
     sample = rows.take(pa.array(places))
     inputs = teacher.reader.tokenize(*sentences(sample), max_seq_length)
+    require_known(teacher.tokenizer, inputs, f"teacher {teacher.name}")
     logits_NC = teacher_logits(teacher, inputs, max_tokens)
-    _check_labels(is_stated, teacher.target, teacher.name, teacher.labels, logits_NC, *gold_arrays(sample))
-
-
-def _check_labels(is_stated: bool, *evidence: Any) -> None:
-    """Checks the label order; one that the user states with a flag is doubted aloud, but believed."""
-    try:
-        check_label_order(*evidence)
-    except TeacherError as error:
-        if not is_stated:
-            raise
-        console.warn(f"{error}. Going on, because --teacher-labels says so")
+    doubt_label_order(is_stated, teacher.target, teacher.name, teacher.labels, logits_NC, *gold_arrays(sample))
 
 
 @dataclass(frozen=True)
@@ -201,6 +193,8 @@ def _teacher_scores(root: Path, record: SetRecord, metrics: tuple[Metric, ...], 
     scores = {}
     for split in record.splits:
         logits_NC, label_N, score_N = LogitSet(root, record).gold(split)
-        _check_labels(is_stated, record.target, record.teacher.name, record.teacher.labels, logits_NC, label_N, score_N)
+        doubt_label_order(
+            is_stated, record.target, record.teacher.name, record.teacher.labels, logits_NC, label_N, score_N
+        )
         scores[split] = score_logits(metrics, record.target, logits_NC, label_N, score_N)
     return scores

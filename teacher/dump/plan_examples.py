@@ -1,6 +1,6 @@
 """``teacher-dump --plan``: rows, shards, bytes, time and memory, before any model is loaded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from pipeline.tasks.task import TRAIN
 from teacher.config import DumpTask
 from teacher.dump.calibration import classifier_seconds
 from teacher.dump.examples import most_variants, read_rows
-from teacher.dump.examples_record import all_shards, amount
+from teacher.dump.source_parts import all_shards, amount
 from teacher.inference.batches import default_tokens_per_batch
+from teacher.inference.classifier import outputs
 from teacher.inference.loaded import load_config
 
 CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary
@@ -43,35 +44,38 @@ class Plan:
 
 
 def estimate(config: DumpTask) -> Plan:
-    """Estimates a dump from the rows' lengths and the teacher's config, whose shape is timed on this machine."""
+    """Estimates a dump from the rows' lengths and the teacher's config, whose shape is timed on this machine.
+
+    Raises:
+        ConfigError: if the labels that are stated are not the task's.
+        TeacherError: if the teacher's outputs do not fit the task.
+    """
     task, source, _ = read_rows(config)
     variants = most_variants(config.augmentation(), task)
     asked = amount(source, variants)
     num_rows = sum(asked.rows.values())
     specials = 3 if task.is_pair else 2
     tokens = int(min(asked.characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
-    disk_bytes = asked.expected_bytes
+    num_shards = len(
+        all_shards(source, config.rows_per_shard, variants * source.own(TRAIN).num_rows if variants else 0)
+    )
+    plan = Plan(asked.rows, num_shards, tokens, asked.expected_bytes, seconds=None, memory_bytes=None)
     try:
-        shape = load_config(*config.teacher_for(task))
-        if config.token_vectors:
-            tokens += shape.vocab_size * TOKENS_ALONE
-            disk_bytes += int(shape.vocab_size * shape.hidden_size * BYTES_PER_VECTOR_NUMBER)
-        lengths = _sampled_lengths(source, specials, config.max_seq_length)
-        device = PartialState().device
-        max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
-        seconds = classifier_seconds(shape, lengths, max_tokens, device, config.precision) * tokens / sum(lengths)
-        memory = memory_bytes(shape, max_tokens)
+        name, revision = config.teacher_for(task)
+        shape = load_config(name, revision)
     except DistillError as error:
         console.warn(f"no estimate of time and memory: {error}")
-        seconds, memory = None, None
-    return Plan(
-        rows=asked.rows,
-        shards=len(all_shards(source, config.rows_per_shard, variants * source.own(TRAIN).num_rows if variants else 0)),
-        tokens=tokens,
-        disk_bytes=disk_bytes,
-        seconds=seconds,
-        memory_bytes=memory,
-    )
+        return plan
+    outputs(task, name, shape, config.teacher_label_names)
+    if config.token_vectors:
+        tokens += shape.vocab_size * TOKENS_ALONE
+        vectors_bytes = int(shape.vocab_size * shape.hidden_size * BYTES_PER_VECTOR_NUMBER)
+        plan = replace(plan, tokens=tokens, disk_bytes=plan.disk_bytes + vectors_bytes)
+    lengths = _sampled_lengths(source, specials, config.max_seq_length)
+    device = PartialState().device
+    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
+    seconds = classifier_seconds(shape, lengths, max_tokens, device, config.precision) * tokens / sum(lengths)
+    return replace(plan, seconds=seconds, memory_bytes=memory_bytes(shape, max_tokens))
 
 
 def _sampled_lengths(source: Source, specials: int, max_seq_length: int) -> list[int]:

@@ -14,7 +14,7 @@ from pipeline.tasks.corpus import Corpus
 from pipeline.tasks.task import Task, load_task
 from teacher.config import DumpCorpus, DumpTask
 from teacher.corpus.text import SPLITS, TRAIN, Text, open_text
-from teacher.dump import examples_record, tokens_record
+from teacher.dump import source_parts, tokens_record
 from teacher.inference.loaded import LoadedTokenizer
 
 SAMPLED_DOCUMENTS = 8  # that lie together
@@ -121,15 +121,15 @@ class TaskSentences:
     def parts(self) -> dict[str, Any]:
         """See `SentenceRows`."""
         return {
-            "task": examples_record.task_record(self.task),
+            "task": source_parts.task_record(self.task),
             "source": self.source.description,
-            "splits": examples_record.split_records(self.task, self.source),
+            "splits": source_parts.split_records(self.task, self.source),
             "notes": tuple(self.source.warnings),
         }
 
     def settings(self) -> dict[str, Setting]:
         """See `SentenceRows`."""
-        splits = examples_record.split_records(self.task, self.source)
+        splits = source_parts.split_records(self.task, self.source)
         return {
             "task": f"{self.task.name} version {self.task.version}",
             **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
@@ -137,7 +137,7 @@ class TaskSentences:
 
     def shards(self, rows_per_shard: int) -> tuple[Shard, ...]:
         """See `SentenceRows`."""
-        return examples_record.all_shards(self.source, rows_per_shard, folder="sentences")
+        return source_parts.all_shards(self.source, rows_per_shard, folder="sentences")
 
     def read(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sentences]:
         """See `SentenceRows`."""

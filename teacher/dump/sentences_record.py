@@ -6,8 +6,9 @@ from pipeline.logit_set.signals import Signals, Vectors
 from pipeline.logit_set.vector_basis import Basis
 from pipeline.logit_set.vector_codecs import AnyVectorCodec
 from teacher.config import DumpCorpus, DumpTask
-from teacher.dump.records import LIBRARIES, teacher_record, tokenizer_record
+from teacher.dump.records import LIBRARIES, teacher_record
 from teacher.dump.sentence_rows import Sample, SentenceRows
+from teacher.dump.source_parts import tokenizer_record
 from teacher.inference.encoder import SentenceEncoder
 
 BYTES_PER_TOKEN = 1.7  # of the ids, measured on Wikipedia
@@ -25,7 +26,7 @@ def staged_record(
     teacher, tokenizer = teacher_record(encoder), tokenizer_record(encoder.tokenizer)
     settings: dict[str, Setting] = {
         "signal": "vectors",
-        "teacher.weights": teacher.weights_sha256,
+        "teacher.weights": teacher.sha256,
         "tokenizer": tokenizer.sha256,
         "precision": config.precision,
         "max_seq_length": config.max_seq_length,

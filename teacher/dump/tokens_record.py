@@ -21,7 +21,8 @@ from pipeline.logit_set.writer import plan_shards
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan, mask
 from teacher.corpus.text import SPLITS, VALIDATION, Text
-from teacher.dump.records import LIBRARIES, teacher_record, tokenizer_record
+from teacher.dump.records import LIBRARIES, teacher_record
+from teacher.dump.source_parts import tokenizer_record
 from teacher.inference.masked_lm import MaskedLm, MlmTokenizer
 
 
@@ -69,7 +70,7 @@ def staged_record(
     documents = text.documents
     settings: dict[str, Setting] = {
         "signal": "mlm",
-        "teacher.weights": teacher.weights_sha256,
+        "teacher.weights": teacher.sha256,
         "tokenizer": tokenizer.sha256,
         "precision": config.precision,
         "documents": documents.sha256,

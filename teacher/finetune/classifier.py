@@ -22,6 +22,8 @@ from pipeline.sources import ROWS_AT_ONCE, Source, load_source, rows_sha256, sen
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import NO_LABEL, gold_arrays, gold_classes, make_target
 from pipeline.tasks.task import Task, load_task
+from pipeline.text.known import ROWS as KNOWN_ROWS
+from pipeline.text.known import require_known
 from pipeline.text.tokenizer import Tokenized
 from pipeline.training import loop
 from pipeline.training.run_record import Metrics, RunRecord, best_of
@@ -207,6 +209,8 @@ def _settings(config: FinetuneTask, task: Task, source: Source, teacher: Teacher
 
 def _split(teacher: Teacher, rows: pa.Table, max_seq_length: int) -> Split:
     parts = (rows.slice(start, ROWS_AT_ONCE) for start in range(0, rows.num_rows, ROWS_AT_ONCE))
+    first = teacher.reader.tokenize(*sentences(rows.slice(0, KNOWN_ROWS)), max_seq_length)
+    require_known(teacher.tokenizer, first, f"model {teacher.name}")
     lengths = [len(row.ids) for part in parts for row in teacher.reader.tokenize(*sentences(part), max_seq_length)]
     return Split(rows, np.array(lengths, dtype=np.int64), *gold_arrays(rows))
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from transformers import AutoModelForSequenceClassification
 
 from pipeline import console
-from pipeline.errors import ConfigError, TeacherError, did_you_mean
+from pipeline.errors import ConfigError, TeacherError
 from pipeline.tasks.target import Target, target_of_width
 from pipeline.tasks.task import Task
+from teacher.inference.label_order import check_stated_labels, label_places
 from teacher.inference.loaded import LoadedModel, load_config, load_tokenizer, load_weights
 
 
@@ -38,14 +40,7 @@ def load_teacher(
     """
     console.note(f"loading teacher {name}")
     config = load_config(name, revision)
-    labels = tuple(config.id2label[k] for k in range(config.num_labels))
-    target = target_of_width(task, config.num_labels)
-    if target is None:
-        raise TeacherError(
-            f"teacher {name}: has {config.num_labels} outputs ({', '.join(labels)}), but task {task.name!r} needs "
-            f"{_widths(task)}; was it fine-tuned for this task?"
-        )
-    labels, order = _label_order(task, target, name, labels, teacher_labels)
+    target, labels, order = outputs(task, name, config, teacher_labels)
     tokens = load_tokenizer(name, revision, config, max_seq_length)
     model, missing = load_weights(AutoModelForSequenceClassification, name, revision)
     if missing:
@@ -54,6 +49,36 @@ def load_teacher(
             "Fine-tune it first with `distill finetune-teacher`"
         )
     return Teacher(name, revision, model, tokens, target, labels, order)
+
+
+def outputs(
+    task: Task, name: str, config: Any, teacher_labels: Sequence[str]
+) -> tuple[Target, tuple[str, ...], tuple[int, ...]]:
+    """What a teacher's outputs mean, their names in its own order, and which of them is each of the task's logits.
+
+    Args:
+        task: what it is asked about.
+        name: of the teacher.
+        config: its transformers config.
+        teacher_labels: its order of labels as the user states it; empty if not.
+
+    Raises:
+        ConfigError: if what is stated are not the task's labels.
+        TeacherError: if the outputs do not fit the task.
+    """
+    if getattr(config, "problem_type", None) == "multi_label_classification":
+        raise TeacherError(
+            f"teacher {name}: says yes or no to each label by itself (multi_label_classification), but tasks here have "
+            "one label a row; its logits would be taken for something else"
+        )
+    labels = tuple(config.id2label[k] for k in range(config.num_labels))
+    target = target_of_width(task, config.num_labels)
+    if target is None:
+        raise TeacherError(
+            f"teacher {name}: has {config.num_labels} outputs ({', '.join(labels)}), but task {task.name!r} needs "
+            f"{_widths(task)}; was it fine-tuned for this task?"
+        )
+    return target, *_label_order(task, target, name, labels, teacher_labels)
 
 
 def new_classifier(task: Task, target: Target, name: str, revision: str | None, max_seq_length: int) -> Teacher:
@@ -88,22 +113,18 @@ def _label_order(
     default = task.teacher
     if given:
         labels = tuple(given)
-        wrong = [label for label in labels if label not in task.labels]
-        if wrong:
-            raise ConfigError(f"--teacher-labels: unknown label {wrong[0]!r}: {did_you_mean(wrong[0], task.labels)}")
-        if sorted(labels) != sorted(task.labels):
-            raise ConfigError(f"--teacher-labels: name each of {', '.join(task.labels)} once, in the teacher's order")
+        check_stated_labels(labels, task.labels)
     elif default is not None and name == default.model and default.labels:
         labels = default.labels
     elif all(label.upper() == f"LABEL_{number}" for number, label in enumerate(labels)):
         labels = task.labels
-    names = {label.lower(): number for number, label in enumerate(labels)}
-    if set(names) != {label.lower() for label in task.labels}:
+    order = label_places(task.labels, labels)
+    if order is None:
         raise TeacherError(
             f"teacher {name}: calls its outputs {', '.join(labels)}, but the labels of {task.name!r} are "
             f"{', '.join(task.labels)}; say which is which with --teacher-labels, in the teacher's order"
         )
-    return labels, tuple(names[label.lower()] for label in task.labels)
+    return labels, order
 
 
 def _widths(task: Task) -> str:

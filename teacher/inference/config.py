@@ -1,6 +1,6 @@
 """Flags that choose a teacher, and how it is asked; free of torch, so that ``--help`` is quick."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 class ModelFlags(Config):
     """Which model: a name or a folder, and its revision."""
 
+    panel: ClassVar = "The teacher"
     model_name_or_path: str | None = Field(None, description="Teacher: a hub id or a folder. (default: the task's)")
     model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
 
@@ -35,5 +36,6 @@ class ModelFlags(Config):
 class ForwardFlags(Config):
     """How a model computes: its arithmetic, and how much of an input it reads."""
 
+    panel: ClassVar = "The teacher"
     precision: Precision = Field("fp32", description="Arithmetic of the teacher's forward pass.")
     max_seq_length: int = Field(128, ge=4, description="Longest input in tokens.")

@@ -5,16 +5,53 @@ The public MNLI teacher of TextAttack is the known case: its config gives no nam
 """
 
 import math
+import shlex
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy import stats
 from scipy.optimize import linear_sum_assignment
 
+from pipeline import console
 from pipeline.arrays import Floats, Ints
-from pipeline.errors import TeacherError
+from pipeline.config import as_names
+from pipeline.errors import ConfigError, TeacherError, did_you_mean
 from pipeline.tasks.target import NO_LABEL, Target, predicted_scores
 
 SIGNIFICANCE = 1e-3
+
+
+def label_places(names: Sequence[str], labels: Sequence[str]) -> tuple[int, ...] | None:
+    """Where each name stands among the labels; None unless they are the same, each once.
+
+    Small and capital letters are told apart only where labels differ in nothing else.
+    """
+    for spelling in (str, str.lower):
+        place = {spelling(label): number for number, label in enumerate(labels)}
+        spelt = [spelling(name) for name in names]
+        if len(place) == len(labels) and sorted(place) == sorted(spelt):
+            return tuple(place[name] for name in spelt)
+    return None
+
+
+def check_stated_labels(stated: Sequence[str], labels: Sequence[str]) -> None:
+    """Raises ConfigError unless what ``--teacher-labels`` names are a task's labels, each once."""
+    wrong = [label for label in stated if label not in labels]
+    if wrong:
+        raise ConfigError(f"--teacher-labels: unknown label {wrong[0]!r}: {did_you_mean(wrong[0], labels)}")
+    if sorted(stated) != sorted(labels):
+        raise ConfigError(f"--teacher-labels: name each of {', '.join(labels)} once, in the teacher's order")
+
+
+def doubt_label_order(is_stated: bool, *evidence: Any) -> None:
+    """Checks a label order, see `check_label_order`; one that a flag states is doubted aloud, but believed."""
+    try:
+        check_label_order(*evidence)
+    except TeacherError as error:
+        if not is_stated:
+            raise
+        console.warn(f"{error}. Going on, because --teacher-labels says so")
 
 
 def check_label_order(
@@ -52,13 +89,13 @@ def check_label_order(
     others = math.factorial(min(target.num_logits, 100)) - 1  # the best of so many orders fits well by chance alone
     if stats.binomtest(only_best, only_best + only_claimed, alternative="greater").pvalue > SIGNIFICANCE / others:
         return
-    lowered = [name.lower() for name in target.names]
-    in_task_order = [lowered.index(name.lower()) for name in labels]
-    mended = ",".join(target.names[best[k]] for k in in_task_order)
+    in_task_order = label_places(labels, target.names)
+    assert in_task_order is not None, "the teacher was taken for one with the task's labels"
+    mended = [target.names[best[k]] for k in in_task_order]
     raise TeacherError(
         f"teacher {teacher_name}: its labels are in another order than it claims. As {', '.join(labels)} it agrees "
-        f"with {claimed_right.mean():.1%} of {len(gold):,} gold labels, as {mended.replace(',', ', ')} with "
-        f"{best_right.mean():.1%}. If that is right, repeat with --teacher-labels {mended}"
+        f"with {claimed_right.mean():.1%} of {len(gold):,} gold labels, as {', '.join(mended)} with "
+        f"{best_right.mean():.1%}. If that is right, repeat with --teacher-labels {shlex.quote(as_names(mended))}"
     )
 
 

@@ -24,6 +24,7 @@ from pipeline.training.run_record import read_run_record
 
 FINETUNE_RECORD = "finetune.json"
 SENTENCE_ENCODER = "sentence_encoder"  # in its result: what the teacher was fine-tuned from, if it is such
+ADAPTER = "adapter_config.json"
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,12 @@ def load_config(name: str, revision: str | None) -> Any:
         raise DataError(f"model {name}: no such folder")
     if (Path(name) / FINETUNE_RECORD).exists() and read_run_record(Path(name) / FINETUNE_RECORD)["state"] != "finished":
         raise TeacherError(f"teacher {name}: its fine-tuning is not finished; repeat `distill finetune-teacher` first")
+    if (Path(name) / ADAPTER).exists() and not (Path(name) / "config.json").exists():
+        raise DataError(
+            f"model {name}: holds an adapter (LoRA or its like) without its model. Merge them first, with `peft`: "
+            f"AutoPeftModelForSequenceClassification.from_pretrained({name!r}).merge_and_unload().save_pretrained(…), "
+            "and the tokenizer beside it"
+        )
     with reported(_failure(name, "config"), DataError):
         return AutoConfig.from_pretrained(name, revision=revision)
 

@@ -1,6 +1,6 @@
 """Flags of unlabelled rows; free of torch, so that ``--help`` is quick."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,7 @@ PairsFrom = Literal["columns", "neighbours", "similar"]
 class UnlabelledFlags(Config):
     """Which text without gold is added to a task's training rows."""
 
+    panel: ClassVar = "Text without gold"
     unlabelled: str | None = Field(
         None, description="Add rows without gold: a file or folder of text, or a corpus by its name."
     )

@@ -1,6 +1,10 @@
 import dataclasses
+import re
+import shlex
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +13,9 @@ from transformers import TrainingArguments
 from typer.testing import CliRunner
 
 from pipeline.cli import app
+from pipeline.cli.help import EXAMPLES
 from pipeline.config import Config, flag_help
+from pipeline.logit_set.record import FILE_NAME
 from student.config import TrainConfig
 from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
@@ -38,6 +44,8 @@ FLAGS = {
     "--token-vectors --no-token-vectors --pooling --vector-codec --pca-dims "
     "--unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision --num-copies "
     "--max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
+    "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
+    "--name --max-seq-length --rows-per-shard --json",
     "check": "logits --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "
     "--allow-unverified --json",
     "push": "logits url --store --without-text --replace --public --json",
@@ -167,7 +175,10 @@ def test_all_wrong_flags_are_told_at_once() -> None:
         ),
         (
             ["teacher-dump", "--corpus", "tiny", "--task", "sst2", "--splits", "train", "--augment", "tinybert"],
-            {f"{flag}: is for a task, not for a corpus" for flag in ("--task", "--splits", "--augment")},
+            {
+                "--task: give --task or --corpus, one of them",
+                *(f"{flag}: is for a task, not for a corpus" for flag in ("--splits", "--augment")),
+            },
         ),
         (
             ["teacher-dump", "--corpus", "tiny", "--num-variants", "2", "--extend", "x"],
@@ -236,3 +247,47 @@ def test_missing_and_unknown_flags_are_named(arguments: list[str], flag: str) ->
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert flag in result.stderr
+
+
+@pytest.mark.parametrize("path", FLAGS)
+def test_help_cuts_no_flag_and_keeps_brackets_on_a_narrow_screen(path: str) -> None:
+    text = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
+    command = commands(typer.main.get_command(app))[path]
+    flags = {flag for p in command.params if p.param_type_name == "option" for flag in (*p.opts, *p.secondary_opts)}
+    assert flags <= set(re.findall(r"--?[a-z][a-z0-9-]*", text))
+    assert "…" not in re.sub(r"<.*?>", "", text) or "SET:SPLIT" in text
+    if path == "train-student":
+        assert "[u; w; |u-w|]" in text
+
+
+def test_flags_stand_under_what_they_are_about() -> None:
+    text = CliRunner().invoke(app, ["teacher-dump", "--help"]).stdout
+    sections = dict(re.findall(r"^([A-Z][^\n]*):\n(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL))
+    for title, flag in (("A corpus", "--packing"), ("Variants of training rows", "--mask-probability")):
+        assert flag in sections[title]
+        assert flag not in sections["Options"]
+    assert "distill teacher-dump --task mnli\n" in sections["Examples"]
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_examples_have_flags_that_exist(line: str) -> None:
+    program, name, *words = shlex.split(line)
+    known = {flag for p in commands(typer.main.get_command(app))[name].params for flag in p.opts}
+    assert program == "distill"
+    assert {word for word in words if word.startswith("--")} <= known
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"distill {version('distill-offline')}\n")
+
+
+def test_names_of_sets_are_completed(tmp_path: Path) -> None:
+    for name in ("mnli", "mnli-2", "mrpc", "no[set]"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / FILE_NAME).touch()
+    (tmp_path / "mnli-of-none").mkdir()
+    shell = {"_DISTILL_COMPLETE": "complete_bash", "COMP_CWORD": "4"}
+    words = f"distill verify --store {tmp_path} mn"
+    result = CliRunner().invoke(app, [], prog_name="distill", env=shell | {"COMP_WORDS": words})
+    assert result.stdout.split() == ["mnli", "mnli-2"]

@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,16 @@ def test_a_page_is_written_and_its_figures_are_told(
     assert needs_nothing_else((tmp_path / "opinion-report.html").read_text())
     assert {"section", "title", "rows"} == told["figures"][0].keys()
     assert [path.name for path in tmp_path.iterdir()] == ["opinion-report.html"]
+
+
+def test_a_set_and_a_run_of_one_name_have_a_page_each(
+    store: Path, opinion_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(opinion_run, tmp_path / "runs" / "opinion")
+    for what in ("opinion", "runs/opinion"):
+        assert run(what, "--store", store).exit_code == 0
+    assert {path.name for path in tmp_path.glob("*.html")} == {"opinion-report.html", "opinion-run-report.html"}
 
 
 def test_the_page_goes_where_it_shall(token_store: Path, tmp_path: Path) -> None:

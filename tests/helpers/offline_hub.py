@@ -1,5 +1,6 @@
 """Folders of the hub's names, with the layout of the real repositories and a few random rows."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,17 @@ def write_tickets(folder: Path, splits: dict[str, int]) -> None:
         rows = [(_sentences(random, 1)[0], QUEUES[random.integers(len(QUEUES))]) for _ in range(count)]
         table = pa.table({"text": [text for text, _ in rows], "queue": [queue for _, queue in rows]})
         pc.write_csv(table, folder / f"{split}.csv")
+
+
+def write_answers(tickets: Path, path: Path) -> None:
+    """Writes what an LLM may have said of tickets: probabilities by name, mostly what gold says; of one nothing."""
+    answers = {}
+    for split in ("train", "validation"):
+        for row in pc.read_csv(tickets / f"{split}.csv").to_pylist():
+            answers[row["text"]] = {queue: 0.6 if queue == row["queue"] else 0.2 for queue in QUEUES}
+    rows = [{"text": text, "probabilities": answer} for text, answer in answers.items()]
+    rows[-1]["probabilities"] = None
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _sentences(random: np.random.Generator, count: int) -> list[str]:

@@ -3,10 +3,12 @@ from typing import Any
 
 import pytest
 import typer
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from pipeline.cli.options import takes
-from pipeline.config import Config, as_flags
+from pipeline.config import Config, as_flags, as_names, names_of
 from student.config import TrainConfig
 
 
@@ -53,3 +55,13 @@ def test_what_is_left_to_its_default_is_no_flag() -> None:
     flags = as_flags(TrainConfig.from_flags(per_device_train_batch_size=4, bidirectional=False))
     assert flags == ["--no-bidirectional", "--per-device-train-batch-size", "4"]
     assert as_flags(Config()) == []
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs", "Z"]), min_size=1), min_size=1))
+def test_names_with_commas_and_quotes_come_back(names: list[str]) -> None:
+    assert names_of(as_names(names)) == tuple(names)
+
+
+def test_names_are_listed_with_commas_and_spaces_beside_them_do_not_count() -> None:
+    assert names_of('one, "two, three" ,four,') == ("one", "two, three", "four")
+    assert names_of(None) == names_of("") == ()

@@ -217,7 +217,7 @@ def test_the_command_shows_every_number(rating_runs: dict[str, Path]) -> None:
         + [shown(parts[key][name]) for key in ("teacher", "majority")]
         for name, value in parts["gold"].items()
     ]
-    expected += [["validation", "mean (GLUE)", shown(parts["glue"]), "", "", ""]]
+    expected += [["validation", "mean", shown(parts["glue"]), "", "", ""]]
     expected += [["validation", name, shown(value)] for name, value in parts["bins"].items()]
     expected += [["validation", f"{name} with the teacher", shown(value)] for name, value in parts["fidelity"].items()]
     assert rows == expected
@@ -234,7 +234,7 @@ def test_the_command_names_one_metric_without_a_mean(opinion_run: Path) -> None:
     result = CliRunner().invoke(app, ["evaluate", str(opinion_run)])
     assert result.exit_code == 0, result.output
     assert "accuracy" in result.stdout
-    assert "mean (GLUE)" not in result.stdout
+    assert " mean " not in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -260,3 +260,30 @@ def test_every_head_is_trained_to_the_same_bits_by_the_same_seed(
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert results[0] == results[1]
     assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_that_is_not_finished_is_not_evaluated_without_a_word(
+    opinion_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(opinion_run, tmp_path / "run")
+    evaluate(config(tmp_path / "run"))
+    assert "not finished" not in capsys.readouterr().err
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"state": "running"}))
+    evaluate(config(tmp_path / "run"))
+    assert f"{tmp_path / 'run'}: not finished" in capsys.readouterr().err
+
+
+def test_a_set_without_dev_rows_is_trained_on_with_a_warning_and_without_an_empty_table(
+    work: Path, teachers: Path, tmp_path: Path
+) -> None:
+    dump(dump_config(work, "opinion", tmp_path / "store", splits="train"), "distill teacher-dump")
+    sizes = ["--matrix-size", "3", "--vector-size", "5", "--num-train-epochs", "1"]
+    folders = ["--logits", str(tmp_path / "store" / "opinion"), "--output-dir", str(tmp_path / "run")]
+    first, again = (CliRunner().invoke(app, ["train-student", *folders, *sizes]) for _ in range(2))
+    assert (first.exit_code, again.exit_code) == (0, 0), first.stderr
+    assert "has no dev split, so nothing tells which epoch is best" in first.stderr
+    assert "there is no dev split to score it on" in first.stderr
+    assert first.stdout == again.stdout == ""
+    assert "was finished before" not in first.stderr
+    assert "was finished before; nothing is trained" in again.stderr

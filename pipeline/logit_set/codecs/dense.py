@@ -79,8 +79,11 @@ class DenseCodec(Codec):
         return "range(len(log_probs))", "list_transform(log_probs, lambda x: exp(half(x)))"
 
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
-        """Logits up to a constant per position, and no hidden states."""
-        logits_PV = _log_probs(columns)
+        """The logits, as far as float16 has kept them, and no hidden states."""
+        import torch
+
+        log_z_P = torch.from_numpy(columns["log_z"].to_numpy(zero_copy_only=False).copy())
+        logits_PV = _log_probs(columns) + log_z_P[:, None]
         return Predictions(logits_PV, logits_PV[:, :0], random_P)
 
 

@@ -3,7 +3,8 @@ import pytest
 
 from pipeline.arrays import Ragged
 from pipeline.bench.sentences import MAX_LENGTH, MEAN_LENGTH, PAPER_LENGTH, ROWS, make_sentences
-from pipeline.bench.vocabulary import SPECIAL_TOKENS, made_up_tokenizer
+from pipeline.bench.vocabulary import made_up_tokenizer
+from pipeline.text.words import SPECIAL_TOKENS
 
 VOCABULARY = 30522
 TOKENIZER = made_up_tokenizer(VOCABULARY)

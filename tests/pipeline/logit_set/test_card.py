@@ -10,8 +10,11 @@ import yaml
 from pydantic import BaseModel
 
 from pipeline.logit_set.card import card_text
-from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.reader import LogitSet, load_set_tokenizer, open_set
 from pipeline.logit_set.record import SetRecord, read_set_record
+from pipeline.tasks.task import Task
+from teacher.dump.examples import dump
+from tests.conftest import dump_config
 
 
 def front_matter(text: str) -> dict[str, Any]:
@@ -107,3 +110,20 @@ def test_what_strangers_wrote_is_no_markup(
     tables = [re.sub(r"\\\|", "", line).count("|") for line in text.splitlines() if line.startswith("|")]
     honest = [line.replace("\\|", "").count("|") for line in card_text(record).splitlines() if line.startswith("|")]
     assert tables == honest
+
+
+def test_rows_that_were_cut_are_told(work: Path, teachers: Path, roles: Task, tmp_path: Path) -> None:
+    record = dump(dump_config(work, "roles", tmp_path, max_seq_length=14), "distill teacher-dump")
+    assert record is not None
+    tokenizer = load_set_tokenizer(tmp_path / "roles", record.tokenizer)
+    tokenizer.no_truncation()
+    lengths = [
+        len(tokenizer.encode(row["sentence1"], row["sentence2"]).ids)
+        for split in record.splits
+        for row in open_set(tmp_path / "roles").read(split, ("sentence1", "sentence2")).to_pylist()
+    ]
+    cut = sum(length > 14 for length in lengths)
+    assert 0 < cut < len(lengths)
+    note = f"{cut} of {len(lengths)} rows ({cut / len(lengths):.1%}) are longer than 14 tokens, and were cut"
+    assert record.notes == (note,)
+    assert note in (tmp_path / "roles" / "README.md").read_text()

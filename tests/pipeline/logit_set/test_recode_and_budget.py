@@ -56,6 +56,10 @@ def test_a_recoded_set_is_what_the_teacher_would_have_written(
             kept = [table.column("candidates").combine_chunks().flatten().to_pylist() for table in (mine, theirs)]
             same = np.mean([set(a) == set(b) for a, b in zip(*kept, strict=True)])
             assert same > 0.9  # what was rounded to float16 may fall on the other side of a point
+        if codec != "sampled":  # float16 is off by a part in 2,000
+            now, before = (np.array(table.column("log_z").combine_chunks().flatten()) for table in (mine, theirs))
+            np.testing.assert_allclose(now, before, atol=0.01)
+            assert np.abs(before).min() > 0.1
     if codec == "dense":
         torch.testing.assert_close(dense_of(new), dense_of(direct), rtol=0, atol=5e-3)
     scores, expected = (s.record.scores["train"] for s in (new, direct))
@@ -101,7 +105,7 @@ def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pyt
         name = line.codec.split("-")[0]
         scores = open_tokens(token_store / name).record.scores["train"]
         assert line.kept_mass["1"] == pytest.approx(scores["kept_mass"], abs=2e-3)
-        assert line.bytes_per_position == pytest.approx(scores["bytes_per_position"], rel=0.6)  # one file for several
+        assert line.bytes_per_position < 1.1 * scores["bytes_per_position"]  # which counts the frames of small files
         assert line.corpus_bytes == pytest.approx(1e6 * line.bytes_per_position)
         assert line.unbiased == (name != "topk")
         assert (line.kept_mass["4"] is None) == (name in ("topk", "sampled"))
@@ -111,6 +115,13 @@ def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pyt
     assert lines["topk-10"].kl == pytest.approx(float(expected), abs=2e-3)
     assert lines["dense"].kl == pytest.approx(0, abs=1e-5)
     assert lines["sampled-20"].kl > 0.01
+
+
+def test_what_every_file_has_is_not_counted_for_each_position(token_store: Path) -> None:
+    """A file's frame is some kilobytes: of a sample of few positions it would be most of what a small codec costs."""
+    few, many = ({line.codec: line for line in budget(open_tokens(token_store / "hidden"), n, 1)} for n in (60, 10_000))
+    for codec in ("sampled-8", "topk-12"):
+        assert few[codec].bytes_per_position == pytest.approx(many[codec].bytes_per_position, rel=0.35)
 
 
 def test_calibration_error_by_hand() -> None:

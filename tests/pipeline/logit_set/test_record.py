@@ -147,3 +147,20 @@ def test_what_is_made_from_a_set_is_staged_anew_and_checked(opinion_set: LogitSe
     assert {shard.sha256 for shard in new.shards} == {None}
     with pytest.raises(ValidationError, match="a set of examples has none"):
         changed_record(record, masking=MASKING)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answers_sha256": "0" * 64}, "a teacher has one of them"),
+        ({"weights_sha256": None}, "a teacher has one of them"),
+        ({"weights_sha256": None, "answers_sha256": "0" * 64}, "known of a teacher whose weights are known"),
+        ({"num_parameters": None}, "known of a teacher whose weights are known"),
+    ],
+)
+def test_a_teacher_is_known_by_its_weights_or_by_its_answers(
+    tmp_path: Path, opinion_set: LogitSet, changes: dict[str, Any], message: str
+) -> None:
+    teacher = json.loads((opinion_set.root / FILE_NAME).read_text())["teacher"]
+    with pytest.raises(IntegrityError, match=message):
+        read_set_record(changed(opinion_set, tmp_path, teacher=teacher | changes))

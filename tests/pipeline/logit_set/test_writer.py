@@ -45,7 +45,7 @@ def test_known_plan() -> None:
 def test_shards_written_in_any_order_make_the_same_set(tmp_path: Path, opinion_set: LogitSet) -> None:
     planned = staged(opinion_set.record)
     schema = planned.arrow_schema()
-    start_set(tmp_path / "new", planned, "{}")
+    start_set(tmp_path / "new", planned, opinion_set.tokenizer_json())
     for number, shard in enumerate(reversed(planned.shards)):
         assert len(unfinished_shards(tmp_path / "new", planned)) == len(planned.shards) - number
         table = pq.read_table(opinion_set.root / shard.path, partitioning=None)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from pipeline.errors import DataError, QueryError
@@ -76,6 +77,42 @@ def test_catalog_follows_the_store(own_store: Path) -> None:
     assert ask(own_store, "select notes from sets where \"set\" = 'opinion'") == [(["changed"],)]
 
 
+def test_what_has_not_changed_is_not_read_again(own_store: Path) -> None:
+    names = 'select "set" from sets order by 1'
+    assert ask(own_store, names) == [("opinion",), ("roles",)]
+    shard = next((own_store / "roles" / "examples").iterdir())
+    content = shard.read_bytes()
+    shard.write_bytes(b"torn")  # whoever looks at it leaves the set out
+    shutil.copytree(own_store / "opinion", own_store / "opinion-2")
+    assert ask(own_store, names) == [("opinion",), ("opinion-2",), ("roles",)]
+    shard.write_bytes(content)
+    assert ask(own_store, "select count(*) from roles") == [(136,)]
+
+
+def test_a_catalog_that_was_put_in_order_is_the_one_that_is_built_anew(own_store: Path, token_store: Path) -> None:
+    """The same rows in every table, the same views; sets that come, go, change and take another's name."""
+    ask(own_store, "select 1")
+    shutil.copytree(token_store / "topk", own_store / "opinion-2")
+    ask(own_store, "select 1")
+    shutil.rmtree(own_store / "opinion-2")
+    (own_store / "opinion").rename(own_store / "opinion-2")  # another set, and one gone
+    shutil.copytree(token_store / "sampled", own_store / "sampled")
+    write_set_record(own_store / "roles", open_set(own_store / "roles").record.model_copy(update={"notes": ("new",)}))
+    contents = []
+    for _ in range(2):
+        rows = ask(own_store, "select * from examples order by all")
+        with duckdb.connect(str(own_store / CATALOG_FILE), read_only=True) as connection:
+            views = connection.execute("select view_name, sql from duckdb_views() where not internal order by 1")
+            tables = ("(select * exclude (created) from sets)", "shards", "teachers", "vocabulary", "set_states")
+            contents.append(
+                [rows, views.fetchall()]
+                + [connection.execute(f"select * from {table} order by all").fetchall() for table in tables]
+            )
+        (own_store / CATALOG_FILE).unlink()
+    assert contents[0] == contents[1]
+    assert {name for name, _ in contents[0][1]} >= {"examples", "opinion_2", "roles", "sampled", "sampled_words"}
+
+
 def test_moved_store_and_damaged_catalog_are_mended(own_store: Path) -> None:
     ask(own_store, "select 1")
     moved = own_store.rename(own_store.parent / "it's [1]")
@@ -126,6 +163,10 @@ def test_damaged_set_is_left_out_with_a_warning(
     assert [m.name for m in build_catalog(own_store)] == ["opinion"]
     assert "warning: left out of the catalog" in capsys.readouterr().err
     assert ask(own_store, "select count(*) from opinion") == [(136,)]
+    assert "left out" not in capsys.readouterr().err
+    shutil.copytree(own_store / "opinion", own_store / "opinion-2")
+    assert ask(own_store, 'select count(*), count(distinct "set") from examples') == [(272, 2)]
+    assert "warning: left out of the catalog" in capsys.readouterr().err
 
 
 def test_queries_cannot_change_sets(own_store: Path, opinion_set: LogitSet) -> None:

@@ -14,6 +14,7 @@ from pipeline.tasks.metrics import (
     OF_COUNTS,
     OF_SCORES,
     bin_scores,
+    class_summary,
     confusion,
     fidelity,
     glue_score,
@@ -195,3 +196,18 @@ def test_only_bins_have_readings() -> None:
     gold = np.array([1.0, 2.0], dtype=np.float32)
     assert bin_scores(CORRELATIONS, SCORE, gold[:, None], gold) == {}
     assert bin_scores(("accuracy",), BINARY, answers([0, 1]), gold) == {}
+
+
+def test_macro_f1_and_the_number_of_labels_ever_predicted_are_those_of_scikit_learn() -> None:
+    random = np.random.default_rng(0)
+    gold_N = random.choice(6, 200, p=[0.8, 0.1, 0.05, 0.05, 0, 0])
+    logits_NC = np.array(random.normal((2, 1, 0, -9, -9, 0), size=(200, 6)), dtype=np.float32)
+    target = Target(kind="classes", names=tuple("abcdef"))
+    more_NC, unknown = np.append(logits_NC, logits_NC[:1], axis=0), NO_LABEL
+    summary = class_summary(target, more_NC, np.append(gold_N, unknown))
+    predicted_N = logits_NC.argmax(axis=1)
+    labels = np.union1d(gold_N, predicted_N)
+    assert summary["macro_f1"] == pytest.approx(sk.f1_score(gold_N, predicted_N, average="macro", labels=labels))
+    assert (summary["labels_in_gold"], summary["labels_predicted"]) == (4, len(set(predicted_N)))
+    assert class_summary(target, logits_NC, np.full(200, NO_LABEL)) == {}
+    assert class_summary(Target(kind="classes", names=("a", "b")), logits_NC[:, :2], gold_N % 2) == {}

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import DataError, IntegrityError
 from pipeline.text.reader import SENTENCES_AT_ONCE, TextReader
 from pipeline.text.tokenizer import tokenize
 from pipeline.text.wordpiece.compatible import is_compatible
 from pipeline.text.wordpiece.compiled import BYTES_PER_THREAD, library
+from pipeline.text.words import wordpiece
 
 compiled = pytest.mark.skipif(library() is None, reason="the compiled code was not built")
 PIECES = ["a", "b", "A", "é", "É", "the", "there", "ab", "“", "中", "İ", "i", "\u0307", "ß", "д", "]"]
@@ -243,3 +244,11 @@ def test_a_real_vocabulary(work: Path) -> None:
     path, sentences = work / "bert" / "tokenizer.json", (work / "sentences.txt").read_text().splitlines()
     reader, reference = TextReader.of(Tokenizer.from_file(str(path))), Tokenizer.from_file(str(path))
     assert actual(reader, sentences, sentences[::-1], 12) == expected(reference, sentences, sentences[::-1], 12)
+
+
+def test_what_is_no_text_is_named_by_its_row() -> None:
+    reader = TextReader.of(wordpiece(["a"]))
+    with pytest.raises(DataError, match=r"sentence 2 \(from 0\) is None, not text"):
+        reader.read(["a", "a", None], None, 8)  # type: ignore[list-item]
+    with pytest.raises(DataError, match=r"sentence 0 \(from 0\) is 3\.5, not text"):
+        reader.read(["a"], [3.5], None)  # type: ignore[list-item]

@@ -305,3 +305,12 @@ def test_pretrained_evaluates_on_any_set_of_its_tokenizer(token_store: Path, tmp
     assert other["teacher_loss"] != own["teacher_loss"]
     refused = CliRunner().invoke(app, ["predict", str(tmp_path), "some text"])
     assert (refused.exit_code, "a pretrained student, without a task" in refused.stderr) == (2, True)
+
+
+def test_steps_beyond_the_passes_are_told(
+    token_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = pretrain(config(token_store, tmp_path, max_steps=10_000, per_device_train_batch_size=500), "x")
+    steps = record["settings"]["steps"]
+    assert f"--max-steps 10,000: 2 passes over {token_store / 'sampled'} have only {steps}" in capsys.readouterr().err
+    assert steps < 10_000

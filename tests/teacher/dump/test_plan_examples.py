@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from transformers import BertConfig
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, TeacherError
 from pipeline.logit_set.reader import LogitSet
 from teacher.dump.plan_examples import Plan, estimate
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
@@ -70,3 +70,13 @@ def test_the_estimate_of_the_tokens_is_near_the_truth(work: Path, opinion_set: L
 def test_a_job_that_is_not_there_is_refused(work: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--shard-index: 2 is not below --num-shards 2"):
         plan(work, tmp_path, shard_index=2, num_shards=2)
+
+
+def test_labels_that_are_not_the_tasks_are_refused_before_a_model_is_loaded(
+    work: Path, config_only: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="--teacher-labels: unknown label"):
+        plan(work, tmp_path / "store", model_name_or_path=config_only, teacher_labels="goood,bad")
+    BertConfig(num_labels=5).save_pretrained(tmp_path / "five")
+    with pytest.raises(TeacherError, match="has 5 outputs"):
+        plan(work, tmp_path / "store", model_name_or_path=str(tmp_path / "five"))

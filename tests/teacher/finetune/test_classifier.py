@@ -57,7 +57,8 @@ def learn_words(run: Run, work: Path, tmp_path: Path) -> Run:
 
     def run_it(**changes: Any) -> RunRecord:
         settings = {"manifest": tmp_path / "words.yaml", "data": tmp_path / "data", "per_device_train_batch_size": 4}
-        return run(**settings | changes)
+        encoder = {} if "model_name_or_path" in changes else {"model_name_or_path": tiny_bert(tmp_path)}
+        return run(**settings | encoder | changes)
 
     return run_it
 
@@ -187,6 +188,12 @@ def test_rows_without_gold_are_skipped(learn_words: Run, word_task: MakeTask, tm
         stream.writelines([json.dumps({"text": "candle door engine", "label": -1}) + "\n"] * 7)
     learn_words(model_name_or_path=encoder, output_dir=tmp_path / "mixed", num_train_epochs=1)
     assert_same_weights(tmp_path / "labelled", tmp_path / "mixed")
+
+
+def test_an_encoder_that_knows_none_of_the_words_is_refused(learn_words: Run, word_task: MakeTask, work: Path) -> None:
+    word_task(("ash", "birch"), rows=20)
+    with pytest.raises(DataError, match="does not know 100% of the tokens of the first 20 rows"):
+        learn_words(model_name_or_path=str(work / "bert"))
 
 
 def test_without_a_dev_split_the_last_epoch_is_the_best(learn_words: Run, word_task: MakeTask, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import itertools
 import math
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.arrays import Floats, Ints
+from pipeline.config import names_of
 from pipeline.errors import TeacherError
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins, Task
 from pipeline.text.tokenizer import tokenize
 from teacher.inference.batches import teacher_logits
 from teacher.inference.classifier import load_teacher
-from teacher.inference.label_order import best_order, check_label_order
+from teacher.inference.label_order import best_order, check_label_order, label_places
 from teacher.inference.precision import inference_mode
 from tests.teacher.conftest import WORDS, MakeTask, MakeTeacher
 
@@ -32,6 +34,31 @@ def check_classes(logits_NC: Floats, gold_N: Ints, claimed: tuple[str, ...] | No
 
 def check_scores(logits_NC: Floats, score_N: Floats, target: Target = SCORE) -> None:
     check_label_order(target, "bert", target.names, logits_NC, np.full(len(score_N), NO_LABEL), score_N)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "places"),
+    [
+        (("Apple", "apple", "pear"), ("apple", "pear", "Apple"), (2, 0, 1)),
+        (("PEAR", "Apple"), ("apple", "pear"), (1, 0)),
+        (("Apple", "apple"), ("apple", "apple"), None),
+        (("apple", "APPLE"), ("Apple", "apple"), None),
+        (("apple",), ("apple", "pear"), None),
+    ],
+)
+def test_capitals_tell_labels_apart_only_where_nothing_else_does(
+    names: tuple[str, ...], labels: tuple[str, ...], places: tuple[int, ...] | None
+) -> None:
+    assert label_places(names, labels) == places
+
+
+def test_another_order_of_labels_that_differ_in_capitals_or_hold_a_comma_can_be_named() -> None:
+    target = Target(kind="classes", names=("apple", "Apple", "pear, ripe"))
+    gold_N, logits_NC = np.arange(60) % 3, np.eye(3, dtype=np.float32)[(np.arange(60) + 1) % 3]
+    with pytest.raises(TeacherError) as error:
+        check_label_order(target, "t", target.names, logits_NC, gold_N, np.full(60, np.nan, dtype=np.float32))
+    flag = shlex.split(str(error.value).rpartition("--teacher-labels ")[2])[0]
+    assert names_of(flag) == ("pear, ripe", "apple", "Apple")
 
 
 @given(order=st.sampled_from([2, 3, 5]).flatmap(lambda n: st.permutations(range(n))))

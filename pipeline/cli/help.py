@@ -1,0 +1,50 @@
+"""``--help``: flags by what they are about, none of them cut however narrow the screen, and examples to begin with."""
+
+from collections import defaultdict
+from typing import Any
+
+from typer.core import TyperCommand
+
+EXAMPLES = {
+    "finetune-teacher": (
+        "distill finetune-teacher --task mrpc --model-name-or-path bert-base-uncased --output-dir teachers/mrpc",
+        "distill finetune-teacher --objective mlm --corpus wikipedia --model-name-or-path MiniLM-L6 --output-dir mlm",
+    ),
+    "augment": ("distill augment --task mrpc --method tinybert",),
+    "teacher-dump": (
+        "distill teacher-dump --task mnli --plan",
+        "distill teacher-dump --task mnli",
+        "distill teacher-dump --manifest tickets.yaml --data data --model-name-or-path teachers/tickets",
+        "distill teacher-dump --corpus wikipedia --signal mlm",
+    ),
+    "import": ("distill import answers.jsonl --task sst2 --teacher some-llm",),
+    "train-student": (
+        "distill train-student --task mnli",
+        "distill train-student --logits mnli --logits mnli-other --mix weighted:0.7,0.3",
+    ),
+    "sweep": ("distill sweep --task mrpc --grid embedding=cbow,cmow,hybrid --grid head=linear,mlp --seeds 3",),
+    "pretrain-student": ("distill pretrain-student --logits wikipedia --max-steps 1000",),
+    "sql": ('distill sql "select split, count(*) from mnli group by all"',),
+}
+
+
+class Command(TyperCommand):
+    """A command whose help is plain text: what is in brackets stays, and a long flag has a line of its own."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes the examples, then arguments and flags, those of a panel together."""
+        panels: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                is_argument = parameter.param_type_name == "argument"
+                panels["Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"].append(
+                    record
+                )
+        if self.name in EXAMPLES:
+            with formatter.section("Examples"):
+                for line in EXAMPLES[self.name]:
+                    formatter.write(f"  {line}\n")
+        for title, records in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(records)

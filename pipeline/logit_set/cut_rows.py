@@ -1,0 +1,37 @@
+"""How many rows of a set are longer than was read of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.logit_set.reader import load_set_tokenizer
+from pipeline.logit_set.record import SetRecord
+from pipeline.sources import sentences
+from pipeline.text.reader import TextReader
+
+
+def note_of_cut_rows(root: Path, record: SetRecord) -> str | None:
+    """Tells how many examples of a complete set were cut; None if none was, or there are no texts to tell by."""
+    if record.rows != "examples" or not record.has_text:
+        return None
+    reader = TextReader.of(load_set_tokenizer(root, record.tokenizer))
+    room = record.max_seq_length - reader.tokenizer.num_special_tokens_to_add(record.is_pair)
+    cut = sum(_cut_rows(root / shard.path, reader, room) for shard in record.shards)
+    if not cut:
+        return None
+    share = cut / record.num_rows
+    of_all = f"{cut:,} of {record.num_rows:,} rows ({share:.1%})"
+    return f"{of_all} are longer than {record.max_seq_length} tokens, and were cut"
+
+
+def _cut_rows(path: Path, reader: TextReader, room: int) -> int:
+    """Rows of a file that have more tokens than there is room for: of those that fill it, which are read once more."""
+    rows = pq.read_table(path, columns=["sentence1", "sentence2", "ids1", "ids2"], partitioning=None)
+    lengths = [pc.fill_null(pc.list_value_length(rows.column(name)), 0).to_numpy() for name in ("ids1", "ids2")]
+    full = rows.filter(np.add(*lengths) >= room)
+    if not full.num_rows:
+        return 0
+    parts = reader.read(*sentences(full), None)
+    return int((np.sum([part.lengths for part in parts], axis=0) > room).sum())

@@ -1,0 +1,1 @@
+"""Answers of any teacher, from a file, as a logit set: needs neither transformers nor torch."""

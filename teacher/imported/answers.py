@@ -1,0 +1,161 @@
+"""What a file says of each of its rows, as logits in the task's order of labels.
+
+A row's answer is a list of numbers, or an object from label to number; in CSV such a thing as JSON. A missing or empty
+one says that the teacher did not answer. Shapes: N rows of the file, A of them with an answer, C logits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrays import Floats, Floats64, Ints
+from pipeline.config import names_of
+from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
+from pipeline.sources import local
+from pipeline.tasks.target import Target, make_target
+from pipeline.tasks.task import Task
+from pipeline.untrusted import parse_json
+from teacher.imported.config import AnswersKind, ImportConfig
+from teacher.imported.probabilities import to_logits, wrong_numbers
+from teacher.inference.label_order import check_stated_labels, label_places
+
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers of a file.
+
+    Attributes:
+        table: all that the file holds.
+        kind: what its answers are.
+        target: what the logits mean.
+        labels: the order of labels in lists of numbers.
+        row_A: rows of the file that have an answer, ascending.
+        logits_AC: float32, their logits in the task's order.
+        num_spread: how many of them did not name every label.
+    """
+
+    table: pa.Table
+    kind: AnswersKind
+    target: Target
+    labels: tuple[str, ...]
+    row_A: Ints
+    logits_AC: Floats
+    num_spread: int
+
+
+def read_answers(config: ImportConfig, task: Task) -> Answers:
+    """Reads the answers of a file.
+
+    Raises:
+        ConfigError: if it is not plain which answers are meant, or they do not fit the task or the flags.
+        DataError: if the file cannot be read or has no answers, or listing every answer that is wrong.
+    """
+    table = local.read(config.file)
+    kind = _kind(config, table)
+    target = _target(task, kind)
+    labels = names_of_outputs(config, target)
+    values = table.column(kind).to_pylist()
+    row_A = np.array([row for row, value in enumerate(values) if not _is_missing(value)], dtype=np.int64)
+    if not len(row_A):
+        raise DataError(f"{config.file}: none of its {table.num_rows:,} rows has an answer in {kind!r}")
+    numbers_AC, problems = _numbers([values[row] for row in row_A], labels, target)
+    if kind != "score":
+        problems = wrong_numbers(kind, numbers_AC, target.names, config.rest == "spread") | problems
+    raise_all(DataError, str(config.file), [f"row {row_A[a]}: {kind}: {problems[a]}" for a in sorted(problems)])
+    num_spread = int(np.isnan(numbers_AC).any(axis=1).sum())
+    return Answers(table, kind, target, labels, row_A, to_logits(kind, numbers_AC), num_spread)
+
+
+def names_of_outputs(config: ImportConfig, target: Target) -> tuple[str, ...]:
+    """The order of labels in lists of numbers: as told, or the task's.
+
+    Raises:
+        ConfigError: if what is told are not the task's labels.
+    """
+    stated = names_of(config.teacher_labels)
+    if not stated:
+        return target.names
+    if target.kind != "classes":
+        raise ConfigError(f"--teacher-labels: the answers are {target.kind}, not labels")
+    check_stated_labels(stated, target.names)
+    return stated
+
+
+def _kind(config: ImportConfig, table: pa.Table) -> AnswersKind:
+    known = get_args(AnswersKind)
+    there = [name for name in known if name in table.column_names]
+    if config.answers is not None and config.answers not in there:
+        advice = did_you_mean(config.answers, table.column_names)
+        raise ConfigError(f"--answers {config.answers}: {config.file} has no such column; {advice}")
+    if config.answers is None and len(there) != 1:
+        found = " and ".join(there) if there else f"none; its columns are {', '.join(table.column_names)}"
+        advice = "say with --answers which one counts" if there else "rename the one with the answers"
+        raise ConfigError(f"{config.file}: of the columns {', '.join(known)} it has {found}; {advice}")
+    return config.answers or there[0]
+
+
+def _target(task: Task, kind: AnswersKind) -> Target:
+    if kind == "score" and task.type == "classification":
+        raise ConfigError(
+            f"score: task {task.name!r} has labels ({', '.join(task.labels)}); give probabilities, of each label one"
+        )
+    return make_target(task, "classification" if task.type == "classification" or kind != "score" else "regression")
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, Mapping) and all(v is None for v in value.values()))
+
+
+def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> tuple[Floats64, dict[int, str]]:
+    """Numbers in the task's order, NaN where an answer does not name a label; and what is wrong with which."""
+    order = label_places(target.names, labels)
+    assert order is not None, "the names of the outputs were checked"
+    numbers_AC, problems = np.full((len(values), len(labels)), np.nan), {}
+    for a, value in enumerate(values):
+        try:
+            answer = _parsed(value)
+            if isinstance(answer, Mapping):
+                for name, number in answer.items():
+                    numbers_AC[a, _place(str(name), target)] = _number(number)
+            else:
+                numbers_AC[a] = _list(answer, labels)[list(order)]
+        except ValueError as error:
+            problems[a] = str(error)
+    return numbers_AC, problems
+
+
+def _parsed(value: Any) -> Any:
+    """A list of numbers, or a mapping without its nulls, which are how Arrow says that a key is not there."""
+    answer = parse_json(value) if isinstance(value, str) else value
+    if isinstance(answer, list) and answer and isinstance(answer[0], tuple):
+        answer = dict(answer)  # Arrow's maps
+    if isinstance(answer, Mapping):
+        return {name: number for name, number in answer.items() if number is not None}
+    return answer if isinstance(answer, list) else [answer]
+
+
+def _list(answer: list[Any], labels: tuple[str, ...]) -> Floats64:
+    if len(answer) != len(labels):
+        raise ValueError(f"{len(answer)} numbers, but there are {len(labels)} ({', '.join(labels)})")
+    return np.array([_number(number) for number in answer])
+
+
+def _place(name: str, target: Target) -> int:
+    for spelling in (str, str.lower):
+        places = [number for number, label in enumerate(target.names) if spelling(label) == spelling(name)]
+        if len(places) == 1:
+            return places[0]
+    raise ValueError(f"unknown label {name!r}: {did_you_mean(name, target.names)}")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a number")
+    if not abs(value) <= MAX_FLOAT32:
+        raise ValueError(f"{value} is not a finite number")
+    return float(value)
