@@ -41,7 +41,7 @@ FLAGS = {
     "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps --json",
     "augment": f"{AUGMENT} --task --method --manifest --data --store --name --precision --max-seq-length --seed --json",
     "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} --augment --extend --variants --task --signal --teacher-labels "
-    "--token-vectors --no-token-vectors --pooling --vector-codec --pca-dims "
+    "--token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
     "--unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision --num-copies "
     "--max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
     "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
