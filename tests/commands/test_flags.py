@@ -71,6 +71,7 @@ FLAGS = {
     "export": "run --onnx --output-dir --tables --logits --store --json",
     "certify": "run --logits --store --where --disagreement --confidence --allow-unverified --json",
     "predict": "run texts --file --output --columns --manifest --abstain --json",
+    "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit",
     "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
     "--output-dir --plan --json",
     "report": "set_or_run --output --store --allow-unverified --json",

@@ -33,7 +33,7 @@ def rewritten(
     """
     record = source.record
     target = record.target if names is None else record.target.model_copy(update={"names": names})
-    content = json.loads(source.tokenizer_json()) | ({"written_as": root.name} if new_tokenizer else {})
+    content = json.loads(source.tokenizer_json()) | ({"decoder": {"type": "Fuse"}} if new_tokenizer else {})
     tokenizer_json = json.dumps(content)
     tokenizer = record.tokenizer.model_copy(update={"sha256": tokenizer_sha256(tokenizer_json)})
     signals = record.signals.model_copy(update={"logits": Logits(target=target)})
