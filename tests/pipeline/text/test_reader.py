@@ -1,6 +1,7 @@
 """Compiled WordPiece against the library: the same ids for every tokenizer and every text, or the library itself."""
 
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -129,10 +130,13 @@ def test_whole_sentences_have_the_librarys_ids(name: str, sentences: list[str]) 
 
 @pytest.mark.parametrize("bad", ["a\ud800", 3, None, b"a"])
 def test_what_is_no_text_is_refused_however_it_is_read(bad: Any) -> None:
+    row = re.escape(f"sentence 1 (from 0) is {bad!r}, not text")
+    refusal = (IntegrityError, "the tokenizer fails on a text: ") if isinstance(bad, str) else (DataError, row)
     for reader in (READERS["uncased"], TextReader(bert(), None)):
-        for read in (lambda: reader.read(["a", bad], None, None), lambda: reader.encode(["a", bad])):  # noqa: B023
-            with pytest.raises(IntegrityError, match="the tokenizer fails on a text: "):
-                read()
+        with pytest.raises(refusal[0], match=refusal[1]):
+            reader.read(["a", bad], None, None)
+        with pytest.raises(IntegrityError, match="the tokenizer fails on a text: "):
+            reader.encode(["a", bad])
 
 
 def ids(*pieces: str) -> list[int]:
@@ -169,12 +173,11 @@ def test_the_longer_sentence_of_a_pair_is_cut_first() -> None:
     assert [(len(first[n]), len(second[n])) for n in range(4)] == [(3, 2), (1, 4), (2, 3), (2, 3)]
 
 
-@pytest.mark.parametrize("bad", ["a\ud800", 3, None, b"a"])
-def test_what_is_no_text_is_refused_as_before(bad: Any) -> None:
+def test_half_a_character_is_refused_as_by_the_library() -> None:
     with pytest.raises(IntegrityError) as before:
-        tokenize(bert(), ["a", bad], None, 8)
+        tokenize(bert(), ["a", "a\ud800"], None, 8)
     with pytest.raises(IntegrityError) as now:
-        READERS["uncased"].read(["a", bad], None, 8)
+        READERS["uncased"].read(["a", "a\ud800"], None, 8)
     assert str(now.value) == str(before.value)
 
 
