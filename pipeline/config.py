@@ -206,11 +206,12 @@ def _build(kind: type[C], values: Mapping[str, Any], reasons: Mapping[str, str])
 
 
 def _flag_problem(error: Any, reasons: Mapping[str, str]) -> str:
-    where = flag_name(str(error["loc"][0])) if error["loc"] else "flags"
+    if not error["loc"]:
+        return str(error["msg"]).removeprefix("Value error, ")
+    where = flag_name(str(error["loc"][0]))
     if error["type"] == "extra_forbidden" and error["loc"][0] in reasons:
         return f"{where}: {reasons[error['loc'][0]]}"
-    got = f" (got {error['input']!r})" if error["loc"] else ""
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}{got}"
+    return f"{where}: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r})"
 
 
 def _key_problem(error: Any, model: type[BaseModel]) -> str:

@@ -78,17 +78,17 @@ def build_catalog(store: Path) -> list[SetRecord]:
     """
     if not store.is_dir():
         raise DataError(f"store {store}: no such folder; write a set with `distill teacher-dump` first")
-    return _write(store, {})
+    return _write(store, from_before=False)
 
 
 @contextmanager
 def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Opens the store's catalog for reading; sets that have come, gone or changed are put in order first."""
-    known = _known_states(store)
+    known = _known_states(store / CATALOG_FILE)
     if not known:
         build_catalog(store)
     elif {name: state for name, (state, _) in known.items()} != _states(store):
-        _write(store, known)
+        _write(store, from_before=True)
     roots = (path.parent for path in store.glob(f"*/{FILE_NAME}") if re.match(SET_NAME, path.parent.name))
     files = (path for root in roots for path in root.glob("*/*.parquet"))
     readable = sorted(path for path in files if is_plain(path))
@@ -155,15 +155,19 @@ def _check_columns(root: Path, record: SetRecord) -> None:
             raise IntegrityError(f"{root / path}: its columns are not those of {signals}")
 
 
-def _write(store: Path, known: Known) -> list[SetRecord]:
-    """Writes the catalog, of the one before if the states of its sets are known; returns the records."""
-    states = _states(store)
-    kept = {name for name, (state, is_there) in known.items() if is_there and states.get(name) == state}
-    sets = _read_sets(store, kept)
+def _write(store: Path, from_before: bool) -> list[SetRecord]:
+    """Writes the catalog, anew or of what is still true in the one before; returns the records."""
+    sets: list[tuple[Path, SetRecord]] = []
 
     def write(path: Path) -> None:
-        if known:
+        if from_before:
             shutil.copyfile(store / CATALOG_FILE, path)
+        known = _known_states(path)  # of this copy: meanwhile another process may have put the next one there
+        if not known:
+            path.unlink(missing_ok=True)
+        states = _states(store)
+        kept = {name for name, (state, is_there) in known.items() if is_there and states.get(name) == state}
+        sets.extend(_read_sets(store, kept))
         with duckdb.connect(str(path)) as connection:
             if known:
                 _remove(connection, known.keys() - kept)
@@ -274,14 +278,14 @@ def _statements() -> str:
 
 
 def _states(store: Path) -> States:
-    """Where the record of each set lies, when it was written, and how large it is."""
-    records = [(path, path.lstat()) for path in sorted(store.glob(f"*/{FILE_NAME}"))]
+    """Where the record of each set lies, when it was written, and how large it is; without folders of no set's name."""
+    paths = [path for path in sorted(store.glob(f"*/{FILE_NAME}")) if re.match(SET_NAME, path.parent.name)]
+    records = [(path, path.lstat()) for path in paths]
     return {path.parent.name: f"{path.resolve()!a} {stat.st_mtime_ns} {stat.st_size}" for path, stat in records}
 
 
-def _known_states(store: Path) -> Known:
-    """The states in which the catalog found the sets; none if there is no catalog that can be used."""
-    path = store / CATALOG_FILE
+def _known_states(path: Path) -> Known:
+    """The states in which a catalog found the sets; none if it is not there or cannot be used."""
     if not path.is_file():
         return {}
     try:

@@ -48,6 +48,9 @@ class Answers:
     num_spread: int
 
 
+MISSING = (None, "", {})  # where a row has no answer
+
+
 def read_answers(config: ImportConfig, task: Task) -> Answers:
     """Reads the answers of a file.
 
@@ -59,8 +62,8 @@ def read_answers(config: ImportConfig, task: Task) -> Answers:
     kind = _kind(config, table)
     target = _target(task, kind)
     labels = names_of_outputs(config, target)
-    values = table.column(kind).to_pylist()
-    row_A = np.array([row for row, value in enumerate(values) if not _is_missing(value)], dtype=np.int64)
+    values = list(map(_parsed, table.column(kind).to_pylist()))
+    row_A = np.array([row for row, value in enumerate(values) if value not in MISSING], dtype=np.int64)
     if not len(row_A):
         raise DataError(f"{config.file}: none of its {table.num_rows:,} rows has an answer in {kind!r}")
     numbers_AC, problems = _numbers([values[row] for row in row_A], labels, target)
@@ -107,10 +110,6 @@ def _target(task: Task, kind: AnswersKind) -> Target:
     return make_target(task, "classification" if task.type == "classification" or kind != "score" else "regression")
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, Mapping) and all(v is None for v in value.values()))
-
-
 def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> tuple[Floats64, dict[int, str]]:
     """Numbers in the task's order, NaN where an answer does not name a label; and what is wrong with which."""
     order = label_places(target.names, labels)
@@ -118,20 +117,32 @@ def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> 
     numbers_AC, problems = np.full((len(values), len(labels)), np.nan), {}
     for a, value in enumerate(values):
         try:
-            answer = _parsed(value)
-            if isinstance(answer, Mapping):
-                for name, number in answer.items():
-                    numbers_AC[a, _place(str(name), target)] = _number(number)
+            if isinstance(value, ValueError):
+                raise value
+            if isinstance(value, Mapping):
+                for name, number in value.items():
+                    place = _place(str(name), target)
+                    if not np.isnan(numbers_AC[a, place]):
+                        raise ValueError(f"label {target.names[place]!r} is named twice, in two spellings")
+                    numbers_AC[a, place] = _number(number)
             else:
-                numbers_AC[a] = _list(answer, labels)[list(order)]
+                numbers_AC[a] = _list(value, labels)[list(order)]
         except ValueError as error:
             problems[a] = str(error)
     return numbers_AC, problems
 
 
 def _parsed(value: Any) -> Any:
-    """A list of numbers, or a mapping without its nulls, which are how Arrow says that a key is not there."""
-    answer = parse_json(value) if isinstance(value, str) else value
+    """A list of numbers, or a mapping without its nulls, which are how Arrow says that a key is not there.
+
+    What is no answer is among `MISSING`, and what cannot be read the error.
+    """
+    if value in MISSING:
+        return value
+    try:
+        answer = parse_json(value) if isinstance(value, str) else value
+    except ValueError as error:
+        return error
     if isinstance(answer, list) and answer and isinstance(answer[0], tuple):
         answer = dict(answer)  # Arrow's maps
     if isinstance(answer, Mapping):

@@ -18,6 +18,7 @@ ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
 METHODS = ("config", "flags", "mask_pos", "method", "methods", "tinybert", "words")
 ALLOWED = {"teacher", "teacher.config", "teacher.augment", "teacher.inference", "teacher.inference.config"}
 ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
+ALLOWED |= {"teacher.imported", "teacher.imported.config"}
 
 
 def absent(name):
