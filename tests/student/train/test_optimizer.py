@@ -199,7 +199,7 @@ def test_bringing_rows_up_to_date_twice_changes_nothing(seed: int, often: int, d
         dense_optimizer.step()
         dense_optimizer.zero_grad()
     row_optimizer.catch_up()
-    tolerance = 1e-6 if dtype == torch.float64 else 1e-5
+    tolerance = 2e-6 if dtype == torch.float64 else 1e-5
     torch.testing.assert_close(rows.weight.double(), dense.weight, rtol=0, atol=tolerance)
     for name in ("exp_avg", "exp_avg_sq", "step"):
         actual, expected = row_optimizer.state[rows.weight][name].double(), dense_optimizer.state[dense.weight][name]
