@@ -132,7 +132,8 @@ def test_scores_have_no_answers_to_agree_on(ratings: dict[str, LogitSet], tmp_pa
 def other_words(opinion: Task, work: Path, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
     """The same task by a teacher with another tokenizer."""
     folder = tmp_path_factory.mktemp("other_words")
-    create_tiny_bert(folder / "bert", ["a b c", "good bad"], hidden_size=32, num_layers=1)
+    files = [path.read_text() for path in (work / "data" / "opinion").iterdir()]  # whose keys are words, too
+    create_tiny_bert(folder / "bert", files, hidden_size=32, num_layers=1)
     torch.manual_seed(1)
     teacher = new_classifier(opinion, make_target(opinion), str(folder / "bert"), None, 32)
     save_teacher(teacher.model, teacher.name, None, folder / "teacher")
