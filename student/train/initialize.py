@@ -27,10 +27,10 @@ def starts_from_teacher(config: TrainConfig, logit_set: LogitSet) -> bool:
     first = logit_set.sets[0]
     has_vectors = first.record.signals.token_vectors is not None
     if config.init == "teacher" and not has_vectors:
-        raise ConfigError(
-            f"--init teacher: {first.root} has no token vectors; repeat its command to add them "
-            f"({first.record.command}), or use --init noise"
-        )
+        advice = f"repeat its command to add them ({first.record.command}), or use --init noise"
+        if first.record.teacher.is_imported:
+            advice = "its answers were imported; use --init noise"
+        raise ConfigError(f"--init teacher: {first.root} has no token vectors; {advice}")
     can_start = config.init_from is None and "vector_size" in ENCODERS[config.embedding].sizes
     return has_vectors and can_start and config.init != "noise"
 

@@ -47,7 +47,7 @@ def _check_vocabulary(encoder: SentenceEncoder, teacher: Teacher) -> None:
     if ours != theirs:
         different = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
         raise TeacherError(
-            f"--token-vectors-from {encoder.name}: {len(different):,} tokens, such as {different[0]!r}, have other ids "
+            f"token vectors of {encoder.name}: {len(different):,} tokens, such as {different[0]!r}, have other ids "
             f"than in the vocabulary of {teacher.name}; students read the teacher's tokens"
         )
 

@@ -342,9 +342,7 @@ def test_an_encoder_of_other_tokens_is_refused_before_the_dump(work: Path, encod
     one, other = sorted(token for token in vocabulary if token.isalpha())[:2]
     vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
     (encoder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(
-        TeacherError, match=f"--token-vectors-from .*: 2 tokens, such as '{one}', have other ids than in"
-    ):
+    with pytest.raises(TeacherError, match=f"token vectors of .*: 2 tokens, such as '{one}', have other ids than in"):
         write(work, tmp_path, token_vectors_from=str(encoder))
     assert not (tmp_path / "opinion").exists()
     with pytest.raises(ConfigError, match="--token-vectors-from: names whose vectors are stored; leave"):
