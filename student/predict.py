@@ -32,12 +32,13 @@ class Predictor:
         abstain: answer ``abstain`` where the student is less sure than its certificate (``distill certify``) demands.
 
     Raises:
+        IntegrityError: if the folder holds no student.
         ConfigError: if it is to abstain, and the run has no certificate.
     """
 
     def __init__(self, run: str | Path, abstain: bool = False) -> None:
-        self.threshold = certified_threshold(Path(run)) if abstain else None
         self.student = Student.load(Path(run)).to(default_device())
+        self.threshold = certified_threshold(Path(run)) if abstain else None
         put_side_by_side([part.table.weight for part in self.student.encoder.parts()])
         tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)

@@ -16,6 +16,8 @@ from student.answers.certificate import certified_threshold
 from student.answers.columns import labels
 from student.predict import Predictor
 
+OWN_OR_ANOTHERS = "select 1 from duckdb_functions() where function_name = ? and function_type = 'scalar'"
+
 
 def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
     """Adds the functions of students to a connection, and replaces those that it has.
@@ -30,14 +32,22 @@ def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
 
     Raises:
         IntegrityError: if a folder holds no student.
+        QueryError: if the database has a macro of such a name, or a function that another connection has made; a cursor
+            is another.
     """
     students = {str(run): _Student(Path(run)) for run in runs}
     for name, (kind, answer) in FUNCTIONS.items():
         function = _function(name, students, answer)
-        if connection.execute("select 1 from duckdb_functions() where function_name = ?", [name]).fetchall():
-            connection.remove_function(name)
-        # without the types of its arguments it takes one text or two
-        connection.create_function(name, function, return_type=kind, type=ARROW)
+        try:
+            if connection.execute(OWN_OR_ANOTHERS, [name]).fetchall():
+                connection.remove_function(name)
+            # without the types of its arguments it takes one text or two
+            connection.create_function(name, function, return_type=kind, type=ARROW)
+        except (duckdb.InvalidInputException, duckdb.CatalogException) as error:
+            raise QueryError(
+                f"register: the database has a {name!r} that this connection cannot replace: a macro, which you can "
+                "drop, or the function of another connection (a cursor is one), where it can be replaced"
+            ) from error
 
 
 class _Student:

@@ -175,6 +175,7 @@ def reproduce(config: ReproduceConfig) -> None:
 @takes(CertifyConfig)
 def certify(config: CertifyConfig) -> None:
     """Find how sure a student must be so that its answers are its teacher's: exit code 1 if it never is."""
+    from student.answers.certificate import CERTIFICATE_FILE
     from student.answers.certify import certify as certify_run
 
     certificate = certify_run(config)
@@ -195,6 +196,8 @@ def certify(config: CertifyConfig) -> None:
             f"no threshold holds: not even of its surest answers to {certificate.num_rows:,} rows could it be shown "
             f"that at most {config.disagreement:.2%} differ from the teacher; take more rows, or more --disagreement"
         )
+        if (config.run / CERTIFICATE_FILE).exists():
+            console.note(f"{config.run / CERTIFICATE_FILE}: the earlier certificate stays")
         raise typer.Exit(1)
 
 

@@ -1,7 +1,7 @@
 """The rows of one file in their order, a batch at a time: of many rows few are in memory."""
 
-import json
 from bisect import bisect_left
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import DataError
 from pipeline.sources.local import EXTENSIONS, UNQUOTED_TSV, delimited_options, reading
+from pipeline.untrusted import parse_json
 
 ROWS_PER_BATCH = 8192
 BLOCK_BYTES = 2**24
@@ -78,8 +79,8 @@ def parsed(place: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Numbered]
     for number, line in lines:
         if line.strip():
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 among them
+                row = parse_json(line.removeprefix(BOM_UTF8))
+            except ValueError as error:  # bytes that are not UTF-8 among them
                 raise DataError(f"{place}, line {number}: not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise DataError(f"{place}, line {number}: not an object with columns, but {str(row)[:60]!r}")
@@ -96,7 +97,7 @@ def table_of(place: str, rows: Sequence[Numbered], columns: Sequence[str], schem
         schema: of the rows before, whose types these must have.
 
     Raises:
-        DataError: if values of a column are of different types, naming the line.
+        DataError: if values of a column are of different types, or of other keys than those before; naming the line.
     """
     arrays = [_column(place, rows, name, schema and schema.field(name).type) for name in columns]
     return pa.table(dict(zip(columns, arrays, strict=True)))
@@ -110,7 +111,7 @@ def _column(place: str, rows: Sequence[Numbered], name: str, kind: pa.DataType |
             pa.array(values[:count], kind)
         except (pa.ArrowException, ValueError, OverflowError):
             return True
-        return False
+        return kind is not None and any(_has_new_key(value, kind) for value in values[:count])
 
     if not fails(len(values)):
         column = pa.array(values, kind)
@@ -121,6 +122,14 @@ def _column(place: str, rows: Sequence[Numbered], name: str, kind: pa.DataType |
         f"{place}, line {rows[bad][0]}: {name!r} is {values[bad]!r}, which is not of the type of the rows "
         f"before{wanted}; a column has one type"
     )
+
+
+def _has_new_key(value: Any, kind: pa.DataType) -> bool:
+    """Whether an object in a value has a key that its type has not, which pyarrow would drop."""
+    if isinstance(value, dict):
+        known = {field.name: field.type for field in kind}
+        return any(name not in known or _has_new_key(one, known[name]) for name, one in value.items())
+    return isinstance(value, list) and any(_has_new_key(one, kind.value_type) for one in value)
 
 
 def _parquet(path: Path) -> tuple[list[str], Callable[[Sequence[str]], Batches]]:

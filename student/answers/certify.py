@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import console
-from pipeline.errors import ConfigError, FingerprintMismatchError
+from pipeline.errors import ConfigError, FingerprintMismatchError, short
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.query.selection import read_chosen
 from pipeline.tasks.target import Target, softmax
@@ -26,8 +26,8 @@ COLUMNS = (*KEYS, "text_hash")
 def certify(config: CertifyConfig) -> Certificate:
     """Finds the least margin above which a run's student speaks for its teacher, and writes the proof into its folder.
 
-    The rows are originals of the training split that it was not trained on; rows with the same text, or of which a
-    variant was trained on, are left out.
+    Where there is none nothing is written, and an earlier proof stays. The rows are originals of the training split
+    that it was not trained on; rows with the same text, or of which a variant was trained on, are left out.
 
     Raises:
         ConfigError: if the student has scores, or was trained on all of the rows.
@@ -58,7 +58,8 @@ def certify(config: CertifyConfig) -> Certificate:
         logits_sha256=hashlib.sha256(teacher_NC.tobytes()).hexdigest(),
         student_sha256=student_files(config.run),
     )
-    write_certificate(config.run, certificate)
+    if certified is not None:
+        write_certificate(config.run, certificate)
     return certificate
 
 
@@ -70,8 +71,13 @@ def _check_target(target: Target) -> None:
 
 
 def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: LogitSet, rows: pa.Table) -> np.ndarray:
-    """Which of the rows the student has never seen, neither their text nor a variant of it."""
+    """Which of the rows the run was not trained on, neither on their text nor on a variant of it."""
     trained = _trained_rows(config, record)
+    if record["settings"]["init_from_sha256"]:
+        console.warn(
+            f"{config.run}: its embeddings come from another run (--init-from), and which rows that one was trained on "
+            "is not looked at; rows of its training prove less"
+        )
     seen = pc.is_in(rows.column("text_hash"), trained.column("text_hash").combine_chunks())
     if logit_set.record.fingerprint in record["settings"]["logit_set_fingerprints"]:
         same_row = pc.is_in(rows.column("source_row"), trained.column("source_row").combine_chunks())
@@ -88,9 +94,17 @@ def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: LogitSe
 
 
 def _trained_rows(config: CertifyConfig, record: RunRecord) -> pa.Table:
+    settings = record["settings"]
     own_sets = open_measured(record, None, config.store, config.allow_unverified)
-    trained = read_chosen(own_sets, record["settings"]["query"], COLUMNS)
-    if keys_sha256(trained) != record["settings"]["rows_sha256"]:
+    for one, then in zip(own_sets.sets, settings["logit_set_fingerprints"], strict=True):
+        if one.record.fingerprint != then:
+            raise FingerprintMismatchError(
+                f"{one.root}: has the fingerprint {short(one.record.fingerprint)}, but {config.run} was trained on "
+                f"{short(then)}, so nobody can tell which rows are new to it; put that set back, or see "
+                "`distill reproduce`"
+            )
+    trained = read_chosen(own_sets, settings["query"], COLUMNS)
+    if keys_sha256(trained) != settings["rows_sha256"]:
         raise FingerprintMismatchError(
             f"{config.run}: its query chooses other rows today than those it was trained on, so nobody can tell which "
             "rows are new to it; see `distill reproduce`"

@@ -19,7 +19,7 @@ from student.config import PredictConfig
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.predict import Predictor
 
-Texts = tuple[list[str], list[str] | None]
+SentenceColumns = tuple[list[str], list[str] | None]
 ANSWERS = {"label", "probabilities", "margin", "score"}
 
 
@@ -66,7 +66,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
     return {"rows": num_rows, "output": str(config.output), "written": written}
 
 
-def read_texts(config: PredictConfig, predictor: Predictor) -> Texts:
+def read_texts(config: PredictConfig, predictor: Predictor) -> SentenceColumns:
     """All texts of a file, the first sentences and the second ones or None; errors as of `predict_file`."""
     assert config.file is not None
     rows, names = open_texts(config.file, config.manifest, predictor)
@@ -145,7 +145,7 @@ def count_rows(rows: RowFile, names: Sequence[str], columns: Sequence[str]) -> i
     return count
 
 
-def texts_of(table: pa.Table, names: Sequence[str]) -> Texts:
+def texts_of(table: pa.Table, names: Sequence[str]) -> SentenceColumns:
     """The first sentences of a table's rows, and the second ones or None."""
     texts = [table.column(name).to_pylist() for name in names]
     return texts[0], texts[1] if len(texts) > 1 else None

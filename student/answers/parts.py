@@ -13,10 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock, Timeout
 
 from pipeline.errors import DataError, FingerprintMismatchError, setting_changes, short
-from pipeline.files import make_folder, remove_temporaries, write_atomically, write_text
+from pipeline.files import held, make_folder, remove_temporaries, write_atomically, write_text
 
 ROWS_PER_PART, BYTES_PER_PART = 2**16, 2**26
 SETTINGS_FILE = "settings.json"
@@ -42,24 +41,15 @@ def write_in_parts(path: Path, settings: Settings, tables: Callable[[int], Itera
         DataError: if another process is writing it, or it cannot be written.
     """
     folder = path.with_name(f".{path.name}.distill-parts")
-    if _is_there(path, settings):
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed after it had named the file
+    if _is_there(path, settings) and not folder.exists():
         return False
     make_folder(folder)
-    try:
-        with FileLock(folder / "lock", timeout=0):
-            _start(folder, path, settings)
-            parts = _written(folder)
-            rows = sum(map(_num_rows, parts))
-            for number, part in enumerate(_in_parts(tables(rows), is_first=not parts), start=len(parts)):
-                write_atomically(folder / _name(number), partial(pq.write_table, part, compression="zstd"))
-            whole = folder / path.name
-            write_atomically(whole, lambda temporary: _join(temporary, _written(folder), settings))
-            whole.replace(path)
-    except Timeout as error:
-        raise DataError(f"{path}: is being written by another process; wait for it, or choose another file") from error
-    shutil.rmtree(folder, ignore_errors=True)
-    return True
+    with held(folder / "lock", f"{path}: is being written by another process; wait for it, or choose another file"):
+        is_new = not _is_there(path, settings)  # another process may have finished it since
+        if is_new:
+            _write(folder, path, settings, tables)
+        shutil.rmtree(folder, ignore_errors=True)
+    return is_new
 
 
 def _is_there(path: Path, settings: Settings) -> bool:
@@ -74,6 +64,17 @@ def _is_there(path: Path, settings: Settings) -> bool:
         ) from error
     _check_same(existing, settings, f"{path} was made with other settings", "Choose another file, or remove it")
     return True
+
+
+def _write(folder: Path, path: Path, settings: Settings, tables: Callable[[int], Iterable[pa.Table]]) -> None:
+    _start(folder, path, settings)
+    parts = _written(folder)
+    rows = sum(map(_num_rows, parts))
+    for number, part in enumerate(_in_parts(tables(rows), is_first=not parts), start=len(parts)):
+        write_atomically(folder / _name(number), partial(pq.write_table, part, compression="zstd"))
+    whole = folder / path.name
+    write_atomically(whole, lambda temporary: _join(temporary, _written(folder), settings))
+    whole.replace(path)
 
 
 def _start(folder: Path, path: Path, settings: Settings) -> None:

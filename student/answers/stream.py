@@ -67,10 +67,6 @@ def _check_texts(row: Row, names: Sequence[str], line: int) -> None:
         text = row.get(name)
         if not isinstance(text, str):
             raise DataError(f"{PLACE}, line {line}: {name!r} is {text!r}, not text")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(f"{PLACE}, line {line}: {name!r} has half a character: {error}") from error
 
 
 def _answers(predictor: Predictor, rows: list[Row], names: Sequence[str], kept: dict[str, str]) -> Iterator[Row]:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.errors import QueryError
 from pipeline.tasks.target import softmax
 from student.predict import Predictor
 from student.sql import register
@@ -69,6 +70,20 @@ def test_null_is_null_and_registering_again_replaces(
     assert (label in ("bad", "good"), len(scores)) == (True, 2)
     with pytest.raises(duckdb.Error, match=r"no run .* is registered"):
         own.execute(f"select predict('{roles_run}', 'a', 'b')").fetchall()
+
+
+def test_functions_of_others_are_not_replaced(opinion_run: Path, own: duckdb.DuckDBPyConnection) -> None:
+    register(own, opinion_run)
+    with own.cursor() as cursor, pytest.raises(QueryError, match=r"has a 'predict' .* another connection"):
+        register(cursor, opinion_run)
+    register(own, opinion_run)
+    with duckdb.connect() as other:
+        other.execute("create macro scores(x) as x")
+        with pytest.raises(QueryError, match="has a 'scores' that this connection cannot replace: a macro"):
+            register(other, opinion_run)
+        other.execute("drop macro scores")
+        register(other, opinion_run)
+        assert other.execute(f"select len(scores('{opinion_run}', 'x'))").fetchall() == [(2,)]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, keys_sha256
+from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.tasks.target import softmax
 from student.answers.certificate import CERTIFICATE_FILE, read_certificate
 from student.answers.columns import margins
@@ -20,6 +20,7 @@ from student.predict import Predictor
 from student.sql import register
 from student.train.train import train
 from tests.helpers.commands import invoke
+from tests.helpers.rewritten_sets import Row, rewritten
 from tests.helpers.students import tiny_config
 
 HELD_OUT = "source_row % 2 = 0"
@@ -109,15 +110,57 @@ def test_what_cannot_be_shown_is_not_claimed(half_run: Path, tmp_path: Path) -> 
     assert result.exit_code == 1
     assert json.loads(result.stdout)["coverage"] == 0
     assert "no threshold holds" in result.stderr
-    with pytest.raises(ConfigError, match=r"no threshold could be certified at 0\.01"):
-        Predictor(run, abstain=True)
+    assert not (run / CERTIFICATE_FILE).exists()
+
+
+def test_a_failed_proof_leaves_the_one_that_is_there(run: Path) -> None:
+    before = (run / CERTIFICATE_FILE).read_text()
+    result = invoke("certify", run, "--where", HELD_OUT)
+    assert result.exit_code == 1
+    assert "the earlier certificate stays" in result.stderr.replace("\n", " ")
+    assert (run / CERTIFICATE_FILE).read_text() == before
+
+
+def test_a_set_in_the_place_of_the_one_trained_on_proves_nothing(opinion_set: LogitSet, tmp_path: Path) -> None:
+    """Its rows have the same keys, so that of those trained on half would seem new."""
+    shutil.copytree(opinion_set.root, tmp_path / "sets" / "opinion")
+    run = tmp_path / "run"
+    train(tiny_config(tmp_path / "sets" / "opinion", run, where=f"not ({HELD_OUT})", num_train_epochs=1), "")
+    (tmp_path / "sets" / "opinion").rename(tmp_path / "old")
+
+    def turned(_: str, rows: list[Row]) -> list[Row]:
+        keys = [{name: row[name] for name in KEYS} for row in rows]
+        return [row | key for row, key in zip(reversed(rows), keys, strict=True)]
+
+    rewritten(opinion_set, tmp_path / "sets" / "opinion", turned)
+    result = invoke("certify", run, *FLAGS)
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "has the fingerprint" in said
+    assert "nobody can tell which rows are new to it" in said
+    assert not (run / CERTIFICATE_FILE).exists()
+
+
+def test_rows_of_the_run_that_the_embeddings_are_from_are_not_looked_at(
+    half_run: Path, store: Path, tmp_path: Path
+) -> None:
+    train(tiny_config(store / "opinion", tmp_path, where=f"not ({HELD_OUT})", init_from=half_run), "")
+    assert "its embeddings come from another run" in " ".join(invoke("certify", tmp_path, *FLAGS).stderr.split())
+    run = Path(shutil.copytree(half_run, tmp_path / "noise"))
+    assert "its embeddings come" not in " ".join(invoke("certify", run, *FLAGS).stderr.split())
 
 
 def test_a_certificate_is_of_these_weights_and_whole(run: Path, opinion_run: Path, ratings_run: Path) -> None:
     with pytest.raises(ConfigError, match="has no certificate; make one with `distill certify"):
         Predictor(opinion_run, abstain=True)
+    with pytest.raises(IntegrityError, match="not a student"):
+        Predictor(run / "nowhere", abstain=True)
     result = invoke("certify", ratings_run, "--where", "true")
     assert (result.exit_code, "this one has scores" in result.stderr) == (2, True)
+    values = json.loads((run / CERTIFICATE_FILE).read_text())
+    (run / CERTIFICATE_FILE).write_text(json.dumps(values | {"certified": None}))
+    with pytest.raises(ConfigError, match=r"no threshold could be certified at 0\.8"):
+        Predictor(run, abstain=True)
     shutil.copy(opinion_run / "model.safetensors", run)
     with pytest.raises(ConfigError, match="is of other weights"):
         Predictor(run, abstain=True)

@@ -114,11 +114,29 @@ def test_rows_without_text_are_named_before_anything_is_answered(opinion_run: Pa
 
 
 @pytest.mark.parametrize(
+    "other",
+    [{"a": 1, "b": 2}, [{"a": 1, "b": 2}], {"a": 1, "c": {"d": 1, "e": 2}}],
+)
+def test_no_key_of_what_is_kept_is_lost(other: object, opinion_run: Path, tmp_path: Path) -> None:
+    usual: object = {"a": 1, "c": {"d": 1}} if isinstance(other, dict) else [{"a": 1}]
+    rows = [{"sentence1": "fine", "kept": usual}] * 8200
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"sentence1": "fine", "kept": other}]))
+    said = refused(opinion_run, file, "--columns", "kept")
+    assert "rows.jsonl, line 8201: 'kept' is" in said
+    assert "not of the type of the rows before (" in said
+    file.write_text("\ufeff" + "".join(json.dumps(row) + "\n" for row in rows))
+    assert predict(opinion_run, file, "--columns", "kept")["kept"].to_pylist() == [usual] * 8200
+
+
+@pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.jsonl", b'{"sentence1": "x"}\n{"sentence1": \n', "a.jsonl, line 2: not JSON"),
         ("a.jsonl", b'{"sentence1": "x"}\n\n["y"]\n', "a.jsonl, line 3: not an object with columns"),
-        ("a.jsonl", b'{"sentence1": "x"}\n{"sentence1": "\\ud800"}\n', "a.jsonl, line 2: 'sentence1' is"),
+        ("a.jsonl", b'{"sentence1": "x"}\n{"sentence1": "\\ud800"}\n', "a.jsonl, line 2: not JSON: half a surrogate"),
+        ("a.jsonl", b'{"sentence1": "x", "n": NaN}\n', "a.jsonl, line 1: not JSON: NaN is not a finite number"),
+        ("a.jsonl", b'{"sentence1": "x", "sentence1": "y"}\n', "line 1: not JSON: the key 'sentence1' is there twice"),
         ("a.jsonl", b'{"sentence1": 3}\n', "a.jsonl: column 'sentence1' holds int64, not text"),
         ("a.jsonl", b"", "no column 'sentence1'"),
         ("a.csv", b"sentence1\nfine\n\xff\n", "a.csv: line 3: byte 0xff is not UTF-8"),

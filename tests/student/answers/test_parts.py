@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from filelock import FileLock
 
 from pipeline.errors import DataError, FingerprintMismatchError
+from pipeline.files import make_folder
 from student.answers import parts
 from student.answers.parts import write_in_parts
 
@@ -126,8 +128,30 @@ def test_parts_of_other_settings_are_not_gone_on_with(tmp_path: Path) -> None:
         write_in_parts(path, SETTINGS | {"columns": []}, numbers)
 
 
-def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_there", [False, True])
+def test_two_at_once_do_not_mix(is_there: bool, tmp_path: Path) -> None:
+    if is_there:
+        write_in_parts(tmp_path / "out.parquet", SETTINGS, numbers)
     folder = tmp_path / ".out.parquet.distill-parts"
     folder.mkdir()
+    (folder / "part-00000.parquet").write_text("of the other process")
     with FileLock(folder / "lock"), pytest.raises(DataError, match="is being written by another process"):
         write_in_parts(tmp_path / "out.parquet", SETTINGS, numbers)
+    assert (folder / "part-00000.parquet").exists()
+
+
+def test_a_file_that_another_process_finishes_just_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def others_are_faster(folder: Path) -> None:
+        monkeypatch.setattr(parts, "make_folder", make_folder)
+        write_in_parts(path, SETTINGS, numbers)
+        make_folder(folder)
+
+    path, others = tmp_path / "out.parquet", SETTINGS | {"file": "def"}
+    for settings in (SETTINGS, others):
+        path.unlink(missing_ok=True)
+        monkeypatch.setattr(parts, "make_folder", others_are_faster)
+        with pytest.raises(FingerprintMismatchError) if settings == others else nullcontext():
+            assert not write_in_parts(path, settings, lambda _: pytest.fail("asked again"))
+        assert pq.read_table(path).to_pydict() == {"x": list(range(11))}

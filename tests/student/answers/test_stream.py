@@ -34,7 +34,7 @@ def test_lines_are_answered_in_order_beside_what_is_kept(opinion_run: Path) -> N
     [
         ('{"sentence1": null}', "line 3: 'sentence1' is None, not text"),
         ("{}", "line 3: 'sentence1' is None, not text"),
-        ('{"sentence1": "\\ud800"}', "line 3: 'sentence1' has half a character"),
+        ('{"sentence1": "\\ud800"}', "line 3: not JSON: half a surrogate pair in a text"),
         ("no json", "line 3: not JSON"),
     ],
 )
