@@ -68,20 +68,23 @@ class Mixture(LogitSet):
             yield connection
 
 
-def open_sets(paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False) -> LogitSet:
+def open_sets(
+    paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False, needs_text: bool = True
+) -> LogitSet:
     """Opens a set, or several as one once it is proved that their rows are the same.
 
     Args:
         paths: folders of sets; the first gives keys, ids, texts and gold, the others may be without text.
         mix: how several are mixed, see `mix_sql`. (default: the mean)
         allow_unverified: open sets that are complete but not verified, too.
+        needs_text: whether the first must have its texts.
 
     Raises:
         ConfigError: if the sets or ``mix`` do not fit each other.
         DataError: if rows with the same key have other texts or gold, or no training row is in every set.
         IntegrityError: as `open_set`.
     """
-    first = open_set(paths[0], allow_unverified)
+    first = open_set(paths[0], allow_unverified, needs_text)
     others = [open_set(path, allow_unverified, needs_text=False) for path in paths[1:]]
     if not others:
         return first

@@ -1,13 +1,11 @@
 """The page of a run: what it was trained from and how, how good it is, and where it differs from its teacher."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pipeline.console import size
 from pipeline.errors import DataError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, find_set
-from pipeline.logit_set.record import read_set_record
+from pipeline.logit_set.reader import LogitSet
 from pipeline.query.mixture import open_sets
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Section, Table
@@ -19,6 +17,7 @@ from student.report.certainty import certificate_sections
 from student.report.dev import dev_sections
 from student.report.pretrained import pretrained_page
 from student.report.training import training_section
+from student.trained_sets import trained_sets
 
 FIDELITY = {
     "agreement": "answers as its teacher",
@@ -70,26 +69,11 @@ def finished_record(path: Path) -> RunRecord:
 
 def trained_set(config: ReportConfig, record: RunRecord) -> tuple[LogitSet | None, str]:
     """The set that a run was trained on, or its mixture, if all of it is still there; else None, and why."""
-    places, fingerprints = record["logit_sets"], record["settings"]["logit_set_fingerprints"]
-    paths = [_lies_at(config, place, known) for place, known in zip(places, fingerprints, strict=True)]
-    existing = [path for path in paths if path is not None]
-    if len(existing) == len(paths):
-        return open_sets(existing, record["settings"].get("mix"), config.allow_unverified), ""
-    gone = ", ".join(place for place, path in zip(places, paths, strict=True) if path is None)
-    return None, (
-        f"The logit set that this was trained on is neither in {gone} nor in the store {config.store}, so there is no "
-        "more here than the record of the run. --store says where it is."
-    )
-
-
-def _lies_at(config: ReportConfig, place: str, fingerprint: str) -> Path | None:
-    """Where a set lies now: where it lay, or by its name in the store."""
-    for where in (place, Path(place).name):
-        with suppress(DataError):
-            path = find_set(where, config.store)
-            if read_set_record(path).fingerprint == fingerprint:
-                return path
-    return None
+    try:
+        paths = trained_sets(record, config.store)
+    except DataError as error:
+        return None, f"There is no more here than the record of the run: {error}. --store says where it is."
+    return open_sets(paths, record["settings"].get("mix"), config.allow_unverified), ""
 
 
 def _facts(record: RunRecord, made_of: dict[str, Any]) -> dict[str, Any]:

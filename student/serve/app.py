@@ -47,24 +47,32 @@ class App:
             "/info": lambda served: as_json(served.info(config)),
             "/metrics": lambda served: Reply(metrics.text().encode(), "text/plain; version=0.0.4"),
             "/openapi.json": lambda served: self._document,
-            RUNS: lambda _: as_json([one.summary() for one in runs.values()]),
+            RUNS: lambda _: as_json([one.summary(config) for one in runs.values()]),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         assert scope["type"] == "http", "uvicorn is told to hand over nothing else"
+        is_question = scope["method"] == "POST"
+        self._at_work += is_question
         try:
-            reply = await self._reply(scope, receive)
+            await send_reply(send, await self._reply_or_refusal(scope, receive))
+        finally:
+            self._at_work -= is_question
+
+    async def _reply_or_refusal(self, scope: Scope, receive: Receive) -> Reply:
+        try:
+            return await self._reply(scope, receive)
         except RefusedError as error:
             self._metrics.add(f'te_request_failure{{err="{error.kind.lower()}"}}')
-            reply = refusal(error)
-        await send_reply(send, reply)
+            return refusal(error)
 
     async def _reply(self, scope: Scope, receive: Receive) -> Reply:
         served, path = self._asked(scope["path"])
         method = scope["method"].replace("HEAD", "GET")
         if method == "GET" and path == "/":
-            return self._page if b"text/html" in header(scope, b"accept") else HEALTHY
+            is_for_people = scope["path"] == "/" and b"text/html" in header(scope, b"accept")
+            return self._page if is_for_people else HEALTHY
         if method == "GET" and path in self._get:
             return self._get[path](served)
         if method == "POST" and path in POST:
@@ -81,9 +89,8 @@ class App:
         return self._runs[name], f"/{rest}"
 
     async def _answer(self, served: Served, path: str, scope: Scope, receive: Receive) -> Reply:
-        if self._at_work >= self._config.max_concurrent_requests:
+        if self._at_work > self._config.max_concurrent_requests:
             raise RefusedError(429, "Overloaded", "Model is overloaded")
-        self._at_work += 1
         started = time.perf_counter()
         try:
             kind, route = POST[path]
@@ -94,7 +101,6 @@ class App:
             self._metrics.add(f"te_request_success{label}")
             return reply
         finally:
-            self._at_work -= 1
             self._metrics.observe("te_request_duration", time.perf_counter() - started)
 
     def _nothing_there(self, path: str) -> RefusedError:

@@ -14,7 +14,6 @@ from student.serve.metrics import GAUGE, Metrics
 from student.serve.questions import Texts
 
 MOST_AT_ONCE = 8192  # texts, so that nobody waits for all of a crowd
-ANSWER_SECONDS = 60
 
 Answer = Callable[[list[str], list[str] | None], Floats]
 Waiting = tuple[Texts, "asyncio.Future[Floats]"]
@@ -38,7 +37,6 @@ class Batches:
         """The rows of these texts, once they have had their turn.
 
         Raises:
-            TimeoutError: if that takes too long.
             Exception: what the student raised for these texts.
         """
         loop = asyncio.get_running_loop()
@@ -48,8 +46,7 @@ class Batches:
             self._work = loop.create_task(self._answer_waiting())
         self._metrics.add(GAUGE, len(texts))
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                return await future
+            return await future
         finally:
             self._metrics.add(GAUGE, -len(texts))
 

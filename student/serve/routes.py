@@ -16,6 +16,8 @@ from student.serve.http import RefusedError, Reply, as_json
 from student.serve.questions import EmbedQuestion, HubQuestion, PredictQuestion, Question, Texts, checked_texts
 from student.serve.served import Served
 
+ANSWER_SECONDS = 60
+
 Route = Callable[[Served, ServeConfig, Any], Awaitable[Reply]]
 
 
@@ -65,9 +67,10 @@ POST: dict[str, tuple[type[Question], Route]] = {
 async def _rows(served: Served, batches: Batches, texts: Texts, truncate: bool | None) -> Floats:
     """The student's numbers for texts, which are cut if they are too long, unless the client will not have it."""
     try:
-        if truncate is False:
-            await served.check_lengths(texts)
-        return await batches.ask(texts)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            if truncate is False:
+                await served.check_lengths(texts)
+            return await batches.ask(texts)
     except TimeoutError as error:
         raise RefusedError(429, "Overloaded", "Model is overloaded") from error
     except DistillError as error:

@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from student.model.weights import CONFIG_FILE
 from student.serve.app import App
 from student.serve.config import ServeConfig
 from student.serve.metrics import Metrics
-from student.serve.served import Served
+from student.serve.served import Served, name_of
 
 DRAIN_SECONDS = 30
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -56,7 +57,7 @@ def serve(config: ServeConfig) -> None:
 
 
 def _problems(config: ServeConfig) -> list[str]:
-    names = [Path(run).resolve().name for run in config.runs]
+    names = [name_of(Path(run)) for run in config.runs]
     problems = [f"{name!r} is the name of two runs" for name in sorted({n for n in names if names.count(n) > 1})]
     for run in map(Path, config.runs):
         if not run.is_dir():
@@ -118,7 +119,8 @@ def _watch(work: Callable[[int], None], workers: int) -> None:
         nonlocal stopping
         stopping = True
         for process in running:
-            os.kill(process, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it has ended, and is just being taken off the list
+                os.kill(process, signal.SIGTERM)
 
     def start(worker: int) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until it is known whom to pass them on to

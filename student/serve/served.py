@@ -33,7 +33,7 @@ class Served:
     """
 
     def __init__(self, run: Path, metrics: Metrics) -> None:
-        self.name = run.resolve().name
+        self.name = name_of(run)
         self.predictor = Predictor(run)
         self.config = self.predictor.student.config
         self.stored = stored_answers(run, self.config.target)
@@ -51,7 +51,7 @@ class Served:
         special = reader.tokenizer.num_special_tokens_to_add(texts.second is not None)
         longest = special + np.sum([part.lengths for part in parts], axis=0).max()
         if longest > most:
-            message = f"`inputs` must have less than {most} tokens. Given: {longest}"
+            message = f"`inputs` must have at most {most} tokens. Given: {longest}"
             raise RefusedError(413, "Validation", f"Input validation error: {message}")
 
     def info(self, config: ServeConfig) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Served:
             "docker_label": None,
         }
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, config: ServeConfig) -> dict[str, Any]:
         """What the page needs to know of it."""
         target = self.config.target
         return {
@@ -88,7 +88,13 @@ class Served:
             "is_pair": self.config.is_pair,
             "labels": list(target.names) if target.kind == "classes" else [],
             "has_teacher": self.stored is not None,
+            "max_client_batch_size": config.max_client_batch_size,
         }
+
+
+def name_of(run: Path) -> str:
+    """The name under which a run is served: the last part of its path as it was given, which may be a link."""
+    return run.resolve().name if run.name in {"", ".."} else run.name
 
 
 def _vectors(predictor: Predictor, sentences: list[str], _: list[str] | None) -> Floats:

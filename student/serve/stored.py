@@ -10,13 +10,16 @@ import numpy as np
 
 from pipeline import console
 from pipeline.arrays import Floats
+from pipeline.environment import store_folder
 from pipeline.errors import DistillError
 from pipeline.logit_set.examples import text_hash
-from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.signals.logits import logits_of
+from pipeline.query.mixture import open_sets
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.serve.questions import Texts
+from student.trained_sets import trained_sets
 
 
 class Stored:
@@ -46,9 +49,14 @@ class Stored:
 
 
 def stored_answers(run: Path, target: Target) -> Stored | None:
-    """The answers that a run was trained from; None, and a note, if its set cannot be read or says something else."""
+    """The answers that a run was trained from, mixed as they were; None, and a note, if its sets cannot be read.
+
+    Silently None if they mean something else than the target.
+    """
     try:
-        logit_set = open_set(read_run_record(run / RUN_RECORD)["logit_sets"][0], needs_text=False)
+        record = read_run_record(run / RUN_RECORD)
+        paths = trained_sets(record, store_folder())
+        logit_set = open_sets(paths, record["settings"].get("mix"), needs_text=False)
         return Stored(logit_set) if logit_set.record.target == target else None
     except (DistillError, KeyError) as error:
         console.note(f"{run}: served without its teacher's answers: {error}")

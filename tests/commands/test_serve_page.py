@@ -1,6 +1,7 @@
 """The page of ``distill serve`` in a real browser, where there is one."""
 
 import csv
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +18,13 @@ pytest.importorskip("uvicorn")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")]
 HOSTILE = "lovely <script>window.broken=1</script> <img src=x onerror=window.broken=1> &amp; food"
 DESKTOP, PHONE = 1000, 375
+MOST_AT_ONCE = 4  # inputs of a request, fewer than a text has words and a file rows
 
 
 @pytest.fixture(scope="module")
 def url(opinion_run: Path, roles_run: Path) -> Iterator[str]:
     """A server of two students, that of single sentences first."""
-    with serving(opinion_run, roles_run) as (_, address):
+    with serving(opinion_run, roles_run, "--max-client-batch-size", MOST_AT_ONCE) as (_, address):
         yield address
 
 
@@ -121,6 +123,46 @@ def downloaded(path: Path) -> list[dict[str, str]]:
         time.sleep(0.05)
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def cells_of(tab: Tab, name: str, content: str) -> object:
+    """The columns of a file and its rows, as the page reads it."""
+    return tab.value(
+        f"(({{columns, rows}}) => [columns, ...rows])(parseFile({json.dumps(name)}, {json.dumps(content)}))"
+    )
+
+
+def test_files_are_read_as_the_command_reads_them(tab: Tab) -> None:
+    head = ["id", "text"]
+    csv_text = 'id,text\r\n1,"a ""b"", c"\n\n2,"two\nlines"\n3,"a"b\n4,\n5,"no end'
+    rows = [["1", 'a "b", c'], ["2", "two\nlines"], ["3", '"a"b'], ["4", ""], ["5", '"no end']]
+    assert cells_of(tab, "a.csv", csv_text) == [head, *rows]
+    assert cells_of(tab, "a.csv", "text\n\na\n") == [["text"], ["a"]]
+    tsv_text = 'id\ttext\r\n1\t"an inch is 1"\n\n2\t"never closed\n3\t'
+    assert cells_of(tab, "a.tsv", tsv_text) == [head, ["1", '"an inch is 1"'], ["2", '"never closed'], ["3", ""]]
+    assert cells_of(tab, "a.jsonl", '{"id": 1, "text": "a"}\n\n{"id": 2}\n') == [head, [1, "a"], [2, ""]]
+
+
+@pytest.mark.parametrize("line", ["[1]", "null", '"text"', "7"])
+def test_a_line_that_is_no_object_is_told(tab: Tab, line: str, tmp_path: Path) -> None:
+    (tmp_path / "given.jsonl").write_text(f'{{"text": "a"}}\n\n{line}\n')
+    tab.choose_file("#file", tmp_path / "given.jsonl")
+    tab.until("document.querySelector('#progress').textContent")
+    assert tab.texts("#progress") == ["given.jsonl: line 3 is no JSON object"]
+
+
+def test_another_student_ends_the_work_on_a_file(tab: Tab, tmp_path: Path) -> None:
+    (tmp_path / "given.txt").write_text("the food was lovely .\n" * 400)
+    tab.choose_file("#file", tmp_path / "given.txt")
+    tab.until("document.querySelector('#progress').textContent")
+    tab.value("document.querySelector('select').selectedIndex = 1")
+    tab.value("document.querySelector('select').onchange()")
+    requests = len(tab.requests)
+    time.sleep(0.5)
+    assert len(tab.requests) <= requests + 1  # at most the one that was on its way
+    assert tab.texts("#progress") == [""]
+    assert tab.texts("#table *") == []
+    assert tab.value("document.querySelector('#download').hidden")
 
 
 def test_a_file_without_texts_is_told_by_its_columns(tab: Tab, tmp_path: Path) -> None:

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import softmax
 from student.predict import Predictor
+from student.serve import routes
 from student.serve.app import App
 from student.serve.config import ServeConfig
+from student.serve.http import Receive, Scope, Send
 from student.serve.metrics import Metrics
-from student.serve.served import Served
+from student.serve.served import Served, name_of
 from tests.helpers.asgi import Answered, ask, asking
 
 TEXT = "the food was lovely ."
@@ -90,7 +92,7 @@ def test_long_texts_are_cut_unless_the_client_will_not_have_it(app: App) -> None
     assert post(app, "/predict", fits, truncate=False).status == 200
     refused = post(app, "/predict", long, truncate=False)
     assert (refused.status, refused.json["error_type"]) == (413, "Validation")
-    assert "must have less than 32 tokens. Given: 33" in refused.json["error"]
+    assert "must have at most 32 tokens. Given: 33" in refused.json["error"]
 
 
 def test_the_teacher_is_told_where_it_was_asked(app: App, opinion_set: LogitSet, roles_set: LogitSet) -> None:
@@ -143,6 +145,39 @@ def test_more_requests_than_there_is_room_for_are_refused_and_counted(app: App) 
     assert post(app, "/predict", TEXT).status == 200
 
 
+def test_a_request_counts_until_its_answer_is_sent(app: App) -> None:
+    async def story() -> list[Answered]:
+        may_send = asyncio.Event()
+
+        async def held(scope: Scope, receive: Receive, send: Send) -> None:
+            async def send_later(message: dict[str, Any]) -> None:
+                sending.append(message)
+                await may_send.wait()
+                await send(message)
+
+            await app(scope, receive, send_later)
+
+        sending: list[dict[str, Any]] = []
+        slow = [asyncio.create_task(asking(held, "POST", "/predict", {"inputs": TEXT})) for _ in range(2)]
+        while len(sending) < 2:
+            await asyncio.sleep(0.01)
+        third = await asking(app, "POST", "/predict", {"inputs": TEXT})
+        may_send.set()
+        return [third, *await asyncio.gather(*slow)]
+
+    assert [one.status for one in asyncio.run(story())] == [429, 200, 200]
+    assert post(app, "/predict", TEXT).status == 200
+
+
+@pytest.mark.parametrize("truncate", [None, False])
+def test_nobody_waits_for_ever(app: App, truncate: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "ANSWER_SECONDS", 0)
+    refused = post(app, "/predict", TEXT, truncate=truncate)
+    assert (refused.status, refused.json["error_type"]) == (429, "Overloaded")
+    monkeypatch.undo()
+    assert post(app, "/predict", TEXT, truncate=truncate).status == 200
+
+
 def metric(app: App, name: str) -> float:
     lines = ask(app, "GET", "/metrics").body.decode().splitlines()
     return float(next(line for line in lines if line.startswith(name)).rsplit(" ", 1)[1])
@@ -163,6 +198,8 @@ def test_health_and_the_page_share_a_path(app: App) -> None:
         assert (answered.status, answered.body) == (200, b"")
     page = ask(app, "GET", "/", headers={"accept": "text/html,*/*"})
     assert page.headers["content-type"] == "text/html; charset=utf-8"
+    beside = ask(app, "GET", "/runs/roles", headers={"accept": "text/html,*/*"})
+    assert (beside.status, beside.body) == (200, b"")  # what the page asks for is not there
     assert ask(app, "HEAD", "/health").status == 200
     assert ask(app, "DELETE", "/").headers["allow"] == "GET, POST"
 
@@ -174,7 +211,15 @@ def test_info_is_as_text_embeddings_inference_has_it(app: App) -> None:
     assert (info["max_input_length"], info["max_client_batch_size"], info["auto_truncate"]) == (32, 3, True)
     one, other = ask(app, "GET", "/runs").json
     assert (one["name"], one["is_pair"], one["has_teacher"]) == ("opinion", False, True)
+    assert one["max_client_batch_size"] == 3
     assert (other["name"], other["is_pair"], other["labels"]) == ("roles", True, ["different", "same"])
+
+
+def test_a_run_has_the_name_by_which_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "best").symlink_to(tmp_path / "run-17")
+    assert name_of(tmp_path / "best") == "best"
+    assert name_of(Path()) == Path.cwd().name
+    assert name_of(tmp_path / "best" / "..") == tmp_path.name
 
 
 def test_the_description_has_every_path_and_every_path_is_there(app: App) -> None:

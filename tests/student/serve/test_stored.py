@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from pipeline.logit_set.reader import LogitSet
-from pipeline.tasks.target import Target
+from pipeline.tasks.target import Target, softmax
 from student.serve.questions import Texts
 from student.serve.stored import Stored, stored_answers
+from tests.helpers.rewritten_sets import rewritten, with_logits
 
 
 def test_every_text_of_the_set_is_found_with_its_own_logits(roles_set: LogitSet) -> None:
@@ -36,6 +37,36 @@ def test_without_its_set_a_run_is_served_and_that_is_said(
     (run / "run.json").write_text(json.dumps(record | {"logit_sets": [str(tmp_path / "gone")]}))
     assert stored_answers(run, opinion_set.record.target) is None
     assert "without its teacher's answers" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_another_teachers_answers_in_the_same_place_are_not_told(
+    opinion_run: Path, opinion_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = rewritten(opinion_set, tmp_path / "new" / "opinion", with_logits(lambda row: [4.0, -1.0]))
+    run = shutil.copytree(opinion_run, tmp_path / "run")
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"logit_sets": [str(other.root)]}))
+    monkeypatch.setenv("DISTILL_STORE", str(tmp_path))
+    assert stored_answers(run, opinion_set.record.target) is None
+    monkeypatch.setenv("DISTILL_STORE", str(opinion_set.root.parent))  # there lies its own, by its name
+    assert stored_answers(run, opinion_set.record.target) is not None
+
+
+def test_of_several_teachers_their_mixture_is_told(opinion_run: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+    other = rewritten(opinion_set, tmp_path / "other", with_logits(lambda row: [4.0, -1.0]))
+    run = shutil.copytree(opinion_run, tmp_path / "run")
+    record = json.loads((run / "run.json").read_text())
+    both = (opinion_set, other)
+    record["logit_sets"] = [str(one.root) for one in both]
+    record["settings"] |= {"logit_set_fingerprints": [one.record.fingerprint for one in both], "mix": "weighted:1,3"}
+    (run / "run.json").write_text(json.dumps(record))
+    stored = stored_answers(run, opinion_set.record.target)
+    assert stored is not None
+    (row,) = opinion_set.read("train", ("sentence1", "logits"), "variant = 0").slice(5, 1).to_pylist()
+    (found_C,) = stored.find(Texts([row["sentence1"]], None))
+    assert found_C is not None
+    own_C, other_C, told_C = softmax(np.array([row["logits"], [4.0, -1.0], found_C]))
+    np.testing.assert_allclose(told_C, 0.25 * own_C + 0.75 * other_C, atol=1e-5)
 
 
 def test_answers_that_mean_something_else_are_not_told(opinion_run: Path, opinion_set: LogitSet) -> None:
