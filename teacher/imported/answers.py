@@ -48,7 +48,7 @@ class Answers:
     num_spread: int
 
 
-MISSING = (None, "", {})  # where a row has no answer
+MISSING: tuple[Any, ...] = (None, "", {})  # where a row has no answer
 
 
 def read_answers(config: ImportConfig, task: Task) -> Answers:
