@@ -1,13 +1,13 @@
 """From text to labels, by a trained student and its tokenizer alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from pipeline.arrays import Floats, stacked
+from pipeline.arrays import Floats, Ragged, stacked
 from pipeline.errors import ConfigError
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.tasks.target import predicted_scores, softmax
@@ -20,6 +20,7 @@ from student.model.tables import put_side_by_side
 from student.sequences import sequences
 
 BATCH_SIZE = 1024
+Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 Prediction = dict[str, Any]
 
@@ -81,14 +82,7 @@ class Predictor:
         self._check(sentences1, sentences2)
         config, device = self.student.config, self.student.device
         parts = sequences(config, *self.reader.read(sentences1, sentences2, config.max_seq_length))
-        logits_NC = np.empty((len(sentences1), config.target.num_logits), dtype=np.float32)
-        with torch.inference_mode():
-            for start in range(0, len(logits_NC), BATCH_SIZE):
-                rows = range(start, min(start + BATCH_SIZE, len(logits_NC)))
-                taken = stacked([part.take(rows) for part in parts])
-                ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (taken.flat, taken.offsets))
-                logits_NC[rows.start : rows.stop] = self.student.logits(ids_T, starts_S).cpu().numpy()
-        return logits_NC
+        return in_batches(self.student.logits, parts, config.target.num_logits, device)
 
     def _check(self, sentences1: Sequence[str], sentences2: Sequence[str] | None) -> None:
         config = self.student.config
@@ -98,3 +92,25 @@ class Predictor:
             raise ConfigError(f"this student of {config.task!r} takes {'pairs' if config.is_pair else 'one sentence'}")
         if sentences2 is not None and len(sentences1) != len(sentences2):
             raise ConfigError(f"{len(sentences1)} first sentences, but {len(sentences2)} second ones")
+
+
+def in_batches(ask: Ask, parts: Sequence[Ragged], width: int, device: torch.device) -> Floats:
+    """What a part of a student says of inputs, asked about a batch of them at a time.
+
+    Args:
+        ask: given ids_T and starts_S, as `Student.logits` takes them.
+        parts: the inputs' N sequences, of two per input the second ones apart.
+        width: how many numbers it says of an input.
+        device: the student's.
+
+    Returns:
+        float32 [N, width].
+    """
+    numbers_NC = np.empty((len(parts[0]), width), dtype=np.float32)
+    with torch.inference_mode():
+        for start in range(0, len(numbers_NC), BATCH_SIZE):
+            rows = range(start, min(start + BATCH_SIZE, len(numbers_NC)))
+            taken = stacked([part.take(rows) for part in parts])
+            ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (taken.flat, taken.offsets))
+            numbers_NC[rows.start : rows.stop] = ask(ids_T, starts_S).cpu().numpy()
+    return numbers_NC

@@ -28,10 +28,10 @@ def note_of_cut_rows(root: Path, record: SetRecord) -> str | None:
 
 def _cut_rows(path: Path, reader: TextReader, room: int) -> int:
     """Rows of a file that have more tokens than there is room for: of those that fill it, which are read once more."""
-    rows = pq.read_table(path, columns=["sentence1", "sentence2", "ids1", "ids2"], partitioning=None)
-    lengths = [pc.fill_null(pc.list_value_length(rows.column(name)), 0).to_numpy() for name in ("ids1", "ids2")]
-    full = rows.filter(np.add(*lengths) >= room)
-    if not full.num_rows:
+    ids = pq.read_table(path, columns=["ids1", "ids2"], partitioning=None)
+    is_full = np.add(*(pc.fill_null(pc.list_value_length(column), 0).to_numpy() for column in ids.columns)) >= room
+    if not is_full.any():
         return 0
-    parts = reader.read(*sentences(full), None)
+    texts = pq.read_table(path, columns=["sentence1", "sentence2"], partitioning=None)
+    parts = reader.read(*sentences(texts.filter(is_full)), None)
     return int((np.sum([part.lengths for part in parts], axis=0) > room).sum())

@@ -70,14 +70,10 @@ class TextReader:
             ValueError: if there are not as many second sentences as first ones.
         """
         texts: Texts = (sentences1,) if sentences2 is None else (sentences1, sentences2)
-        for sentences in texts:
-            wrong = next((row for row, text in enumerate(sentences) if not isinstance(text, str)), None)
-            if wrong is not None:
-                raise DataError(f"sentence {wrong} (from 0) is {sentences[wrong]!r}, not text")
         if len(texts[0]) != len(texts[-1]):
             raise ValueError(f"{len(texts[0])} first sentences, but {len(texts[-1])} second ones")
         parts = [
-            self._read(tuple(text[start : start + SENTENCES_AT_ONCE] for text in texts), max_seq_length)
+            self._read(tuple(text[start : start + SENTENCES_AT_ONCE] for text in texts), max_seq_length, start)
             for start in range(0, max(1, len(sentences1)), SENTENCES_AT_ONCE)
         ]
         return tuple(stacked(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
@@ -103,12 +99,13 @@ class TextReader:
         parts = [part.lists() for part in self.read(sentences1, sentences2, max_seq_length)]
         return [_framed(frame, sentences) for sentences in zip(*parts, strict=True)]
 
-    def _read(self, texts: Texts, max_seq_length: int | None) -> tuple[Ragged, ...]:
+    def _read(self, texts: Texts, max_seq_length: int | None, first_row: int) -> tuple[Ragged, ...]:
         joined = [_joined(sentences) for sentences in texts]
         room = None
         if max_seq_length is not None:
             room = max_seq_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2)
         if self.wordpiece is None or (room is not None and room < 0) or None in joined:
+            _require_text(texts, first_row)  # what is no text could not be joined
             return self._by_the_library(texts, max_seq_length)
         read = [self._sentences(self.wordpiece, text, *j) for text, j in zip(texts, joined, strict=True) if j]
         counts = [sentences.count_N for sentences in read]
@@ -145,6 +142,13 @@ class TextReader:
         if self.tokenizer.truncation or self.tokenizer.padding:
             self.tokenizer.no_truncation()
             self.tokenizer.no_padding()
+
+
+def _require_text(texts: Texts, first_row: int) -> None:
+    for sentences in texts:
+        for row, text in enumerate(sentences, first_row):
+            if not isinstance(text, str):
+                raise DataError(f"sentence {row} (from 0) is {text!r}, not text")
 
 
 @dataclass(frozen=True)

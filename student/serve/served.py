@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from pipeline.arrays import Floats
-from student.predict import BATCH_SIZE, Predictor
+from student.predict import BATCH_SIZE, Predictor, in_batches
 from student.sequences import sequences
 from student.serve.batches import Batches
 from student.serve.config import ServeConfig
@@ -100,11 +99,5 @@ def name_of(run: Path) -> str:
 def _vectors(predictor: Predictor, sentences: list[str], _: list[str] | None) -> Floats:
     """The representations of sentences, each alone, float32 [N, F]."""
     student = predictor.student
-    (ids,) = sequences(student.config, *predictor.reader.read(sentences, None, student.config.max_seq_length))
-    vectors_NF = np.empty((len(sentences), student.encoder.size), dtype=np.float32)
-    with torch.inference_mode():
-        for start in range(0, len(vectors_NF), BATCH_SIZE):
-            part = ids.take(range(start, min(start + BATCH_SIZE, len(vectors_NF))))
-            ids_T, starts_S = (torch.from_numpy(one).to(student.device) for one in (part.flat, part.offsets))
-            vectors_NF[start : start + BATCH_SIZE] = student.encoder.reduce(ids_T, starts_S).cpu().numpy()
-    return vectors_NF
+    parts = sequences(student.config, *predictor.reader.read(sentences, None, student.config.max_seq_length))
+    return in_batches(student.encoder.reduce, parts, student.encoder.size, student.device)

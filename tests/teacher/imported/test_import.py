@@ -65,11 +65,12 @@ def imported(work: Path, file: Path, store: Path, **flags: Any) -> Imported:
     return import_answers(ImportConfig.from_flags(file=file, max_seq_length=32, rows_per_shard=25, **flags), "import")
 
 
-def refused(work: Path, tmp_path: Path, rows: Rows, kind: type[DistillError], *words: str, **flags: Any) -> None:
+def refused(work: Path, tmp_path: Path, rows: Rows, kind: type[DistillError], *words: str, **flags: Any) -> bool:
+    """Whether an import ends in an error of this kind that says all these words, and leaves nothing behind."""
     with pytest.raises(kind) as caught:
         imported(work, write(tmp_path, rows, "answers.csv"), tmp_path / "store", **flags)
     assert [word for word in words if word not in str(caught.value)] == []
-    assert not (tmp_path / "store").exists()
+    return not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("name", ["answers.jsonl", "answers.csv", "answers.parquet"])
@@ -167,7 +168,7 @@ def gold_probabilities(work: Path, flipped: bool = False) -> Rows:
 def test_a_wrong_order_of_labels_is_seen_by_gold_and_mended_by_the_flag(work: Path, tmp_path: Path) -> None:
     names = open_labels(work)
     rows, flag = gold_probabilities(work, flipped=True), ",".join(reversed(names))
-    refused(work, tmp_path, rows, TeacherError, f"--teacher-labels {flag}")
+    assert refused(work, tmp_path, rows, TeacherError, f"--teacher-labels {flag}")
     found = imported(work, write(tmp_path, rows), tmp_path, teacher_labels=flag)
     assert found.record.teacher.labels == tuple(reversed(names))
     assert found.record.scores["train"]["accuracy"] == 1
@@ -178,7 +179,7 @@ def test_hard_labels_are_top_1_logprobs(work: Path, tmp_path: Path) -> None:
     rows = gold_probabilities(work)
     for row in rows:
         row["logprobs"] = {names[int(np.argmax(row.pop("probabilities")))]: 0.0}
-    refused(work, tmp_path, rows, DataError, "136 problems", "row 0: logprobs: nothing of", "--rest spread")
+    assert refused(work, tmp_path, rows, DataError, "136 problems", "row 0: logprobs: nothing of", "--rest spread")
     found = imported(work, write(tmp_path, rows), tmp_path, rest="spread")
     assert found.record.scores["validation"]["accuracy"] == 1
     assert any("136 answers did not name every label" in note for note in found.record.notes)
@@ -220,18 +221,18 @@ def test_what_is_wrong_with_a_file_is_told(
 ) -> None:
     rows = [dict(row) for row in said]
     change(rows)
-    refused(work, tmp_path, rows, kind, *words)
+    assert refused(work, tmp_path, rows, kind, *words)
 
 
 def test_a_text_that_is_not_that_of_its_key_is_refused(said: Rows, work: Path, tmp_path: Path) -> None:
     rows = [dict(row) for row in said]
     rows[2]["sentence1"] = "another text"
-    refused(work, tmp_path, rows, DataError, "row 2: its text is not that of source row 2 of 'train'")
+    assert refused(work, tmp_path, rows, DataError, "row 2: its text is not that of source row 2 of 'train'")
 
 
 def test_a_score_is_for_a_task_of_scores(said: Rows, ratings: dict[str, LogitSet], work: Path, tmp_path: Path) -> None:
     rows = [{"sentence1": row["sentence1"], "score": 1.5} for row in said]
-    refused(work, tmp_path, rows, ConfigError, "give probabilities")
+    assert refused(work, tmp_path, rows, ConfigError, "give probabilities")
     for kind, logit_set in ratings.items():
         columns = ("split", "source_row", "logits")
         answers = [row for split in ROWS for row in logit_set.read(split, columns).to_pylist()]
@@ -312,4 +313,4 @@ def test_the_command_prints_counts_and_scores_as_json(said: Rows, work: Path, tm
 def test_a_tokenizer_that_knows_none_of_the_words_is_refused(said: Rows, work: Path, tmp_path: Path) -> None:
     wordpiece(["other", "words"]).save(str(tmp_path / "tokenizer.json"))
     words = (f"--tokenizer {tmp_path}: its tokenizer does not know 100%",)
-    refused(work, tmp_path, said, DataError, *words, tokenizer=tmp_path)
+    assert refused(work, tmp_path, said, DataError, *words, tokenizer=tmp_path)
