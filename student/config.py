@@ -31,6 +31,9 @@ class EmbeddingFlags(Config):
         None,
         description="Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)",
     )
+    init: InitKind | None = Field(
+        None, description="Vectors start from the set's token vectors, or from noise. (default: teacher if it has them)"
+    )
     initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the tables' initial noise.")
 
 
@@ -52,9 +55,6 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFl
     )
     recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
     init_from: Path | None = Field(None, description="Start from the embeddings of this run.")
-    init: InitKind | None = Field(
-        None, description="Vectors start from the set's token vectors, or from noise. (default: teacher if it has them)"
-    )
     pairing: PairingKind = Field(
         "compare", description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], or as one sequence."
     )

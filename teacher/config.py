@@ -126,6 +126,9 @@ class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags,
     shard_index: int = Field(0, ge=0, description="Which part of the shards this job writes, from 0.")
     num_shards: int = Field(1, ge=1, description="Number of jobs that share the work (Slurm arrays and the like).")
     plan: bool = Field(False, description="Print rows, shards, bytes, time and memory, and stop.")
+    token_vectors: bool = Field(
+        True, description="Store what the teacher says of each vocabulary entry, too; a student can start from it."
+    )
 
     def check(self) -> None:
         """Raises ConfigError for flags that do not go together."""
@@ -138,7 +141,7 @@ class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags,
 
 
 OF_LOGITS = {
-    *("teacher_labels", "extend", "token_vectors", "token_vectors_from", "augment", "variants", "seed"),
+    *("teacher_labels", "extend", "token_vectors_from", "augment", "variants", "seed"),
     *AugmentFlags.model_fields,
     *UnlabelledFlags.model_fields,
 }
@@ -155,9 +158,6 @@ class DumpTask(UnlabelledFlags, AugmentFlags, DumpFlags):
     splits: str | None = Field(None, description="Splits to dump, with commas. (default: all of the task's)")
     extend: str | None = Field(
         None, description="A set of the same teacher: take its files and answers over, ask only what is new."
-    )
-    token_vectors: bool = Field(
-        True, description="Store what the teacher says of each vocabulary entry, too; a student can start from it."
     )
     token_vectors_from: str | None = Field(
         None,
@@ -236,6 +236,7 @@ class DumpCorpus(MaskedCorpusFlags, CodecFlags, DumpFlags):
         if self.signal == "logits":
             raise ConfigError(SIGNAL)
         if self.signal != "vectors":
+            refuse_flags(self, {"token_vectors"}, "is for a task, or for --signal vectors")
             return
         of_masks = {"masking", "mlm_probability", "num_copies", "seed", *CodecFlags.model_fields}
         refuse_flags(self, of_masks, "is for --signal mlm")

@@ -247,6 +247,7 @@ def vectors_config(work: Path, store: Path, **changes: object) -> DumpCorpus:
         "min_seq_length": 4,
         "validation_every": 5,
         "rows_per_shard": 25,
+        "token_vectors": False,
     }
     return DumpCorpus.from_flags(**settings | changes)
 

@@ -116,8 +116,9 @@ class SetRecord(Part):
         if not any(signal.is_of_rows for signal in self.signals.stored):
             raise ValueError("signals: none of rows, but a set stores what its teacher said about them")
         for signal in self.signals.stored:
-            if signal.rows != self.rows:
-                raise ValueError(f"signals: {signal.title} are about {signal.rows}, but this set is of {self.rows}")
+            if self.rows not in signal.rows:
+                kinds = " or ".join(signal.rows)
+                raise ValueError(f"signals: {signal.title} are for sets of {kinds}, but this set is of {self.rows}")
         tokens = self.signals.token_vectors
         if tokens and tokens.file.rows != self.tokenizer.vocabulary_size:
             size = self.tokenizer.vocabulary_size

@@ -255,6 +255,8 @@ def embedding_problems(flags: EmbeddingFlags, token_reader: str | None = None) -
     ]
     if flags.pooling == "sum+max" and "vector_size" in missing:
         problems.append(f"--pooling sum+max: --embedding {flags.embedding} has no vectors")
+    if flags.init == "teacher" and "vector_size" in missing:
+        problems.append(f"--init teacher: is for vectors, and --embedding {flags.embedding} has none")
     if flags.pooling == "sum+max" and token_reader is not None:
         problems.append(f"--pooling sum+max: {token_reader} reads what is known of each token, without maxima")
     return problems
@@ -268,8 +270,6 @@ def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
     problems = embedding_problems(flags, f"--head {flags.head}" if HEADS[flags.head].reads_tokens else None)
     if flags.init is not None and flags.init_from is not None:
         problems.append("--init: with --init-from the embeddings start from a run; give one of them")
-    if flags.init == "teacher" and "vector_size" not in ENCODERS[flags.embedding].sizes:
-        problems.append(f"--init teacher: is for vectors, and --embedding {flags.embedding} has none")
     if flags.hidden_size is not None and not HEADS[flags.head].has_width:
         problems.append(f"--hidden-size: --head {flags.head} has none")
     if _is_joint(flags, facts) and facts["special_ids"] is None:

@@ -12,12 +12,14 @@ from accelerate import PartialState
 from accelerate.utils import reduce
 from torch import nn
 
+from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.training.loop import Learner
 from pipeline.training.steps import seed_step
 from student.config import PretrainConfig
 from student.model.products import GradientTaker
 from student.pretrain.student import PretrainedStudent
 from student.train.optimizer import RowAdam
+from student.train.token_vectors import start_from_teacher
 from student.train.used_rows import neutralise_unmoved, with_used_rows
 
 S = TypeVar("S", bound=PretrainedStudent[Any])
@@ -36,10 +38,18 @@ class EmbeddingLearner(Learner, Generic[S]):
         total_steps: steps of the whole run.
         folder: where the student is written to.
         state: this process and the others.
+        vectors: what the student's vectors have started from, if not from noise.
     """
 
     def __init__(
-        self, config: PretrainConfig, student: S, head: nn.Module, total_steps: int, folder: Path, state: PartialState
+        self,
+        config: PretrainConfig,
+        student: S,
+        head: nn.Module,
+        total_steps: int,
+        folder: Path,
+        state: PartialState,
+        vectors: VocabularyVectors | None = None,
     ) -> None:
         self.model: S = student
         tables = (table.weight for table in student.encoder.tables())
@@ -48,7 +58,7 @@ class EmbeddingLearner(Learner, Generic[S]):
         self.optimizer = RowAdam(tables, head.parameters(), *rates, padding_idx=pad_id, betas=BETAS, eps=EPS)
         self._config, self._state = config, state
         self._total_steps, self._steps_taken = total_steps, 0
-        self._folder = folder
+        self._folder, self._vectors = folder, vectors
 
     @abstractmethod
     def train_step(self, step: int) -> tuple[torch.Tensor, int]:
@@ -85,11 +95,16 @@ class EmbeddingLearner(Learner, Generic[S]):
         """
         self.optimizer.catch_up()
         if self._steps_taken == self._total_steps:
-            start = new_student(self._config, type(self.model), self.model.config)
-            neutralise_unmoved(self.model.encoder, start.encoder)
+            start = new_student(self._config, type(self.model), self.model.config, self._vectors)
+            neutralise_unmoved(self.model.encoder, start.encoder, self._vectors)
 
 
-def new_student(config: PretrainConfig, kind: type[S], student_config: Any) -> S:
-    """The student before its first step, on the CPU."""
+def new_student(
+    config: PretrainConfig, kind: type[S], student_config: Any, vectors: VocabularyVectors | None = None
+) -> S:
+    """The student before its first step, on the CPU; its vectors start from a teacher's, if any are given."""
     seed_step(config.seed, 0)
-    return kind(student_config)
+    student = kind(student_config)
+    if vectors is not None:
+        start_from_teacher(student.encoder, vectors)
+    return student

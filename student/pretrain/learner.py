@@ -96,7 +96,7 @@ def masked_lesson(config: PretrainConfig, root: Path, state: PartialState) -> Le
         ConfigError: naming every flag that does not fit, the temperature included if the set's codec has not kept it.
     """
     token_set = open_tokens(root, config.allow_unverified)
-    refuse_flags(config, {"vector_loss", "vector_map"}, "is for a set of sentences; this one is of tokens")
+    refuse_flags(config, {"vector_loss", "vector_map", "init"}, "is for a set of sentences; this one is of tokens")
     token_set.check_temperature(config.temperature)
     student_config = design_mlm(config, token_set.record)
     stream = Stream(token_set, "train", config.per_device_train_batch_size, config.seed, state.num_processes)

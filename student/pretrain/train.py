@@ -79,6 +79,6 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
 
 def _settings(config: PretrainConfig, lesson: Lesson) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
-    places = {"logits", "store", "output_dir", "save_steps", "allow_unverified", "json_output"}
+    places = {"logits", "store", "output_dir", "init", "save_steps", "allow_unverified", "json_output"}
     settings = config.model_dump(mode="json", exclude={*places, *lesson.unused, "max_steps"})
     return settings | {"logit_set_fingerprint": lesson.stored.record.fingerprint} | lesson.settings

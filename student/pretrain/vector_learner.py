@@ -13,6 +13,7 @@ from accelerate import PartialState
 from pipeline.config import refuse_flags
 from pipeline.device import to_device
 from pipeline.logit_set.sentence_reader import SentenceSet, open_sentences
+from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.training.run_record import Metrics
 from student.config import PretrainConfig
 from student.pretrain.card import vector_card_text
@@ -22,6 +23,7 @@ from student.pretrain.vector_data import VectorStream
 from student.pretrain.vector_evaluate import held_out_scores
 from student.pretrain.vector_loss import vector_loss
 from student.pretrain.vector_model import VectorStudent, design_vectors
+from student.train.initialize import starts_from_teacher
 
 
 class VectorLearner(EmbeddingLearner[VectorStudent]):
@@ -35,6 +37,7 @@ class VectorLearner(EmbeddingLearner[VectorStudent]):
         total_steps: steps of the whole run.
         folder: where the student is written to.
         state: this process and the others.
+        token_vectors: what the student's vectors have started from, if not from noise.
     """
 
     def __init__(
@@ -46,8 +49,9 @@ class VectorLearner(EmbeddingLearner[VectorStudent]):
         total_steps: int,
         folder: Path,
         state: PartialState,
+        token_vectors: VocabularyVectors | None,
     ) -> None:
-        super().__init__(config, student, student.map, total_steps, folder, state)
+        super().__init__(config, student, student.map, total_steps, folder, state, token_vectors)
         self._set, self._stream = sentence_set, stream
 
     def train_step(self, step: int) -> tuple[torch.Tensor, int]:
@@ -78,18 +82,21 @@ def vector_lesson(config: PretrainConfig, root: Path, state: PartialState) -> Le
         refuse_flags(config, {"temperature"}, "is for a set of tokens, or for --vector-loss gram")
     sentence_set = open_sentences(root, config.allow_unverified)
     student_config = design_vectors(config, sentence_set)
+    is_from_teacher = starts_from_teacher(config, sentence_set.root, sentence_set.record)
+    start = read_token_vectors(sentence_set.root, sentence_set.record) if is_from_teacher else None
     stream = VectorStream(sentence_set, "train", config.per_device_train_batch_size, config.seed, state.num_processes)
 
     def learner(total_steps: int, folder: Path) -> VectorLearner:
-        student = new_student(config, VectorStudent, student_config).to(state.device)
-        return VectorLearner(config, student, sentence_set, stream, total_steps, folder, state)
+        student = new_student(config, VectorStudent, student_config, start).to(state.device)
+        return VectorLearner(config, student, sentence_set, stream, total_steps, folder, state, start)
 
     vectors = sentence_set.vectors
+    begun = {"token_vectors_sha256": start.sha256} if start else {}
     return Lesson(
         stored=sentence_set,
         stream=stream,
         learner=learner,
-        settings={"codec": json.loads(vectors.codec.model_dump_json()), "pooling": vectors.pooling},
+        settings={"codec": json.loads(vectors.codec.model_dump_json()), "pooling": vectors.pooling, **begun},
         unused={"alpha"} if config.vector_loss == "gram" else {"alpha", "temperature"},
         card=partial(vector_card_text, record=sentence_set.record),
     )

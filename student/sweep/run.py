@@ -50,8 +50,9 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
     logit_set = open_training_set(config)
     folder = config.output_dir or Path("sweeps") / default_name(logit_set)
     trials = make_trials(config, folder, task_facts(logit_set), typed)
-    for trial in trials:
-        starts_from_teacher(trial.config, logit_set)  # a set without token vectors is told before anything is trained
+    first = logit_set.sets[0]
+    for trial in trials:  # a set without token vectors is told before anything is trained
+        starts_from_teacher(trial.config, first.root, first.record)
     make_folder(folder)
     study = open_study(config.storage or f"sqlite:///{folder / STORAGE}", folder.name, trials)
     is_new = not (folder / SWEEP_RECORD).exists()

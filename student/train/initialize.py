@@ -7,8 +7,8 @@ from safetensors import SafetensorError, safe_open
 
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
-from pipeline.logit_set.reader import LogitSet
-from student.config import TrainConfig
+from pipeline.logit_set.record import SetRecord
+from student.config import EmbeddingFlags
 from student.model.architecture import StudentConfig, read_encoder_config
 from student.model.embeddings import Encoder
 from student.model.encoders import ENCODERS
@@ -18,21 +18,19 @@ SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "tabl
 PREFIX = "encoder."
 
 
-def starts_from_teacher(config: TrainConfig, logit_set: LogitSet) -> bool:
-    """Whether a student's vectors start from the token vectors of its set, of several sets the first.
+def starts_from_teacher(flags: EmbeddingFlags, root: Path, record: SetRecord) -> bool:
+    """Whether a student's vectors start from the token vectors of the set in ``root``.
 
     Raises:
         ConfigError: if they shall, and there are none.
     """
-    first = logit_set.sets[0]
-    has_vectors = first.record.signals.token_vectors is not None
-    if config.init == "teacher" and not has_vectors:
-        advice = f"repeat its command to add them ({first.record.command}), or use --init noise"
-        if first.record.teacher.is_imported:
+    has_vectors = record.signals.token_vectors is not None
+    if flags.init == "teacher" and not has_vectors:
+        advice = f"repeat its command to add them ({record.command}), or use --init noise"
+        if record.teacher.is_imported:
             advice = "its answers were imported; use --init noise"
-        raise ConfigError(f"--init teacher: {first.root} has no token vectors; {advice}")
-    can_start = config.init_from is None and "vector_size" in ENCODERS[config.embedding].sizes
-    return has_vectors and can_start and config.init != "noise"
+        raise ConfigError(f"--init teacher: {root} has no token vectors; {advice}")
+    return has_vectors and flags.init != "noise" and "vector_size" in ENCODERS[flags.embedding].sizes
 
 
 def source_sha256(run: Path | None, config: StudentConfig) -> str | None:

@@ -20,16 +20,23 @@ START_DEVIATION = 0.1  # standard deviation of the numbers that vectors start wi
 
 
 @torch.no_grad()
-def start_from_teacher(encoder: Encoder, vectors: VocabularyVectors) -> None:
+def start_from_teacher(encoder: Encoder, vectors: VocabularyVectors, chosen_V: torch.Tensor | None = None) -> None:
     """Gives the vectors of an encoder the teacher's start, used tokens or not; the padding stays 0.
 
     Where the teacher's width is smaller than the student's, the other columns stay as they are.
+
+    Args:
+        encoder: one with vectors.
+        vectors: the teacher's.
+        chosen_V: bool, the tokens whose vectors start so. (default: all)
     """
     assert encoder.vectors is not None, "asked of a student with vectors"
     weight_VE = encoder.vectors.table.weight
     pad_id, size = encoder.pad_id, weight_VE.shape[1]
     start_VK = torch.from_numpy(start_vectors(vectors, size, pad_id)).to(weight_VE)
-    weight_VE[: len(start_VK), : start_VK.shape[1]] = start_VK
+    chosen_V = torch.ones(len(start_VK), dtype=torch.bool) if chosen_V is None else chosen_V[: len(start_VK)]
+    chosen_N = chosen_V.to(weight_VE.device).nonzero().flatten()
+    weight_VE[chosen_N, : start_VK.shape[1]] = start_VK[chosen_N]
 
 
 def start_vectors(vectors: VocabularyVectors, size: int, pad_id: int) -> Floats:

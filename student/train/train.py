@@ -20,7 +20,7 @@ from student.evaluate import evaluate_split
 from student.model.architecture import StudentConfig, design
 from student.model.card import CARD_FILE, card_text
 from student.model.model import Student, default_device, num_bytes, num_parameters
-from student.train.initialize import copy_embeddings, source_sha256, starts_from_teacher
+from student.train.initialize import copy_embeddings, source_sha256
 from student.train.learner import StudentLearner
 from student.train.token_vectors import start_from_teacher
 from student.train.training_data import TrainingData, default_name, load_data, training_query
@@ -50,7 +50,7 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     """
     data = data or load_data(config)
     logit_set, student_config = data.logit_set, design(config, data.facts)
-    vectors = data.token_vectors if starts_from_teacher(config, logit_set) else None
+    vectors = data.start(config)
     folder = config.output_dir or Path("runs") / default_name(logit_set)
     places = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
     run = Run(folder, _settings(config, student_config, data, vectors), command, places)

@@ -15,6 +15,7 @@ from pipeline.text.tokenizer import special_ids
 from student.config import TrainConfig
 from student.data import Examples, load_chosen, load_examples
 from student.model.architecture import Facts, design
+from student.train.initialize import starts_from_teacher
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,17 @@ class TrainingData:
     splits: dict[str, Examples]
     facts: Facts
     teachers: dict[str, Comparison]
+
+    def start(self, config: TrainConfig) -> VocabularyVectors | None:
+        """What a student's vectors start from, of several sets the first one's; None if from something else.
+
+        Raises:
+            ConfigError: if they shall start from token vectors, and there are none.
+            IntegrityError: if the file was changed.
+        """
+        first = self.logit_set.sets[0]
+        from_teacher = starts_from_teacher(config, first.root, first.record) and config.init_from is None
+        return self.token_vectors if from_teacher else None
 
     @cached_property
     def token_vectors(self) -> VocabularyVectors | None:

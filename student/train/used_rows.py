@@ -16,10 +16,12 @@ import numpy as np
 import torch
 
 from pipeline.arrays import Ints, Ragged
+from pipeline.logit_set.token_vectors import VocabularyVectors
 from student.data import Examples
 from student.model.architecture import EncoderConfig
 from student.model.embeddings import Encoder
 from student.model.model import Student
+from student.train.token_vectors import start_from_teacher
 
 C = TypeVar("C", bound=EncoderConfig)
 
@@ -38,17 +40,20 @@ def neutralise_untrained(student: Student, examples: Examples) -> None:
 
 
 @torch.no_grad()
-def neutralise_unmoved(encoder: Encoder, start: Encoder) -> None:
+def neutralise_unmoved(encoder: Encoder, start: Encoder, vectors: VocabularyVectors | None = None) -> None:
     """Makes neutral the rows that are where they were at the start: no training row has used them.
 
     Args:
         encoder: a trained one.
         start: the same before it was trained.
+        vectors: the teacher's that its vectors have started from, and stay where no training row has used them.
     """
     is_unmoved_V = torch.ones(len(start.tables()[0].weight), dtype=torch.bool)
     for table, start_table in zip(encoder.tables(), start.tables(), strict=True):
         is_unmoved_V &= (table.weight.cpu() == start_table.weight).all(dim=1)
     encoder.neutralise(is_unmoved_V)
+    if vectors is not None:
+        start_from_teacher(encoder, vectors, is_unmoved_V)
 
 
 def with_used_rows(config: C, encoder: Encoder) -> C:

@@ -69,8 +69,7 @@ def estimate(config: DumpTask) -> Plan:
     outputs(task, name, shape, config.teacher_label_names)
     if config.token_vectors:
         tokens += shape.vocab_size * TOKENS_ALONE
-        vectors_bytes = int(shape.vocab_size * shape.hidden_size * BYTES_PER_VECTOR_NUMBER)
-        plan = replace(plan, tokens=tokens, disk_bytes=plan.disk_bytes + vectors_bytes)
+        plan = replace(plan, tokens=tokens, disk_bytes=plan.disk_bytes + token_vectors_bytes(shape))
     lengths = _sampled_lengths(source, specials, config.max_seq_length)
     device = PartialState().device
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
@@ -86,6 +85,11 @@ def _sampled_lengths(source: Source, specials: int, max_seq_length: int) -> list
     characters = sum(pc.fill_null(pc.utf8_length(text), 0).to_numpy() for text in sample.columns)
     tokens = np.minimum(characters // CHARACTERS_PER_TOKEN + specials, max_seq_length)
     return [int(length) for length in tokens]
+
+
+def token_vectors_bytes(shape: Any) -> int:
+    """About what the vectors of the vocabulary of a teacher of this shape (its transformers config) take on disk."""
+    return int(shape.vocab_size * shape.hidden_size * BYTES_PER_VECTOR_NUMBER)
 
 
 def memory_bytes(shape: Any, max_tokens: int) -> int:

@@ -5,7 +5,7 @@ from accelerate import PartialState
 from pipeline.logit_set.vector_codecs import vector_codec_for
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.calibration import classifier_seconds
-from teacher.dump.plan_examples import Plan, memory_bytes
+from teacher.dump.plan_examples import TOKENS_ALONE, Plan, memory_bytes, token_vectors_bytes
 from teacher.dump.sentence_rows import open_rows
 from teacher.dump.sentences import SAMPLED_ROWS
 from teacher.dump.sentences_record import estimated_bytes
@@ -25,11 +25,13 @@ def estimate_vectors(config: DumpTask | DumpCorpus) -> Plan:
     device = PartialState().device
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
     seconds = classifier_seconds(shape, lengths, max_tokens, device, config.precision) if lengths else 0.0
+    of_rows = sum(lengths) * sample.multiplier
+    alone = shape.vocab_size * TOKENS_ALONE if config.token_vectors else 0
     return Plan(
         rows={"sentences": round(len(lengths) * sample.multiplier)},
         shards=len(rows.shards(config.rows_per_shard)),
-        tokens=round(sum(lengths) * sample.multiplier),
-        disk_bytes=estimated_bytes(sample, codec),
-        seconds=seconds * sample.multiplier,
+        tokens=round(of_rows) + alone,
+        disk_bytes=estimated_bytes(sample, codec) + (token_vectors_bytes(shape) if alone else 0),
+        seconds=seconds * sample.multiplier * (1 + alone / of_rows) if of_rows else 0.0,
         memory_bytes=memory_bytes(shape, max_tokens),
     )

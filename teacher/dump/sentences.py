@@ -32,6 +32,7 @@ from teacher.dump.jobs import Job, write_set
 from teacher.dump.prefetch import prefetched
 from teacher.dump.sentence_rows import Sample, SentenceRows, open_rows
 from teacher.dump.sentences_record import estimated_bytes, staged_record
+from teacher.dump.token_vectors import add_encoders_token_vectors
 from teacher.inference.batches import default_tokens_per_batch
 from teacher.inference.encoder import SentenceEncoder, load_encoder, sentence_vectors
 from teacher.inference.precision import inference_mode
@@ -86,7 +87,11 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
         return SentenceSet(root, record).scores()
 
     job = Job(config.shard_index, config.num_shards)
-    return write_set(root, planned, encoder.reader.tokenizer_json(), write, scores, job, state, started)
+    record = write_set(root, planned, encoder.reader.tokenizer_json(), write, scores, job, state, started)
+    if record is None or record.state != "verified" or not config.token_vectors:
+        return record
+    with inference():
+        return add_encoders_token_vectors(root, record, encoder, max_tokens)
 
 
 def _basis(

@@ -1,5 +1,6 @@
-"""What a verified set of examples gets besides: vectors of the vocabulary, its teacher's or another encoder's."""
+"""What a verified set gets besides: vectors of the vocabulary, its teacher's or another encoder's."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline import console
@@ -84,7 +85,7 @@ def add_token_vectors(
     if has_them and config.token_vectors_from is None:
         return record
     if encoder is not None:
-        speaker = Speaker(layer=encoder.model.config.num_hidden_layers, encoder=teacher_record(encoder))
+        speaker = _speaker(encoder)
     elif has_states(teacher):
         speaker = Speaker()
     else:
@@ -99,8 +100,37 @@ def add_token_vectors(
         return stored.vector_VW if stored is not None and stored.speaker == speaker else ask()
 
     def ask() -> Floats:
-        size = record.tokenizer.vocabulary_size
-        with console.progress(size, "teacher: vocabulary") as steps:
-            return token_vectors(encoder or teacher, size, max_tokens, steps.advance)
+        return _ask(encoder or teacher, record, max_tokens)
 
     return with_token_vectors(root, record, vectors, speaker)
+
+
+def add_encoders_token_vectors(root: Path, record: SetRecord, encoder: SentenceEncoder, max_tokens: int) -> SetRecord:
+    """Puts what an encoder says of its vocabulary into its set of sentences; what it has stays.
+
+    Call it inside `inference_mode`, in one process.
+
+    Args:
+        root: the set's folder.
+        record: its record, verified.
+        encoder: its teacher, on its device; of its states the mean is taken, whatever is stored of sentences.
+        max_tokens: most tokens per batch.
+
+    Returns:
+        The record on disk.
+
+    Raises:
+        TeacherError: if a vector is not finite.
+    """
+    speaker = replace(encoder, pooling="mean")
+    return with_token_vectors(root, record, lambda: _ask(speaker, record, max_tokens), _speaker(speaker))
+
+
+def _speaker(encoder: SentenceEncoder) -> Speaker:
+    return Speaker(layer=encoder.model.config.num_hidden_layers, encoder=teacher_record(encoder))
+
+
+def _ask(speaker: Teacher | SentenceEncoder, record: SetRecord, max_tokens: int) -> Floats:
+    size = record.tokenizer.vocabulary_size
+    with console.progress(size, "teacher: vocabulary") as steps:
+        return token_vectors(speaker, size, max_tokens, steps.advance)

@@ -19,7 +19,7 @@ class Logits(Signal):
         target: what they mean, a name for each.
     """
 
-    rows: ClassVar[RowsName] = "examples"
+    rows: ClassVar[tuple[RowsName, ...]] = ("examples",)
     title: ClassVar[str] = "logits of a task"
     task_category: ClassVar[str] = "text-classification"
 

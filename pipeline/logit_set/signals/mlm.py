@@ -23,7 +23,7 @@ class Mlm(Signal):
         decoder_sha256: hash of the file ``decoder.safetensors``, for a codec that needs one.
     """
 
-    rows: ClassVar[RowsName] = "tokens"
+    rows: ClassVar[tuple[RowsName, ...]] = ("tokens",)
     title: ClassVar[str] = "predictions of a masked language model"
     task_category: ClassVar[str] = "fill-mask"
 

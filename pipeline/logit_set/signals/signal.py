@@ -13,13 +13,13 @@ class Signal(Part):
     """Something a teacher says about rows, or about its vocabulary, and how it is stored, as a set's record says it.
 
     Attributes:
-        rows: the kind of rows that it is about, or that a set with it has.
+        rows: the kinds of rows that it is about, or that a set with it may have.
         title: what a set with it holds.
         task_category: what the hub calls a model that says it.
         is_of_rows: whether it is about rows; what is about the vocabulary comes last, and a set may get it later.
     """
 
-    rows: ClassVar[RowsName]
+    rows: ClassVar[tuple[RowsName, ...]]
     title: ClassVar[str]
     task_category: ClassVar[str]
     is_of_rows: ClassVar[bool] = True

@@ -33,7 +33,8 @@ class Speaker(Part):
 
     Attributes:
         layer: whose hidden state of the entry it is, between the special tokens of a sentence; 0 is the embeddings'.
-        encoder: the encoder, if it is not the teacher: the mean over the entry and the special tokens is taken of it.
+        encoder: the encoder that the mean over the entry and the special tokens is taken of: another than a teacher of
+            logits, or the teacher of a set of sentences itself.
     """
 
     layer: int = Field(EMBEDDINGS, ge=0)
@@ -46,11 +47,11 @@ class TokenVectors(Signal):
     Attributes:
         width: W.
         layer: of whose hidden states they are, see `Speaker`.
-        encoder: whose they are, if not the teacher's, see `Speaker`.
+        encoder: whose they are, if not those of a teacher of logits, see `Speaker`.
         file: its file, with a row per id.
     """
 
-    rows: ClassVar[RowsName] = "examples"
+    rows: ClassVar[tuple[RowsName, ...]] = ("examples", "sentences")
     title: ClassVar[str] = "token vectors"
     task_category: ClassVar[str] = "feature-extraction"
     is_of_rows: ClassVar[bool] = False
@@ -78,7 +79,7 @@ class TokenVectors(Signal):
 | column | meaning |
 |---|---|
 | `id`, `token` | the entry, as in `tokenizer.json` |
-| `count` | how often the original training rows use it; null in a set without text |
+| `count` | how often the original training rows use it; null in a set of examples without text |
 | `vector` | {self.width} numbers, bits of float16 |
 """
 
@@ -104,7 +105,7 @@ class TokenVectors(Signal):
         place = "of each vocabulary entry alone, between the special tokens of a sentence"
         if self.encoder is not None:
             return (
-                f"The mean over the last states (layer {self.layer}) {place}, which are part of the mean, of another\n"
-                f"encoder than the teacher: {self.encoder.name}."
+                f"The mean over the last states (layer {self.layer}) {place}, which are part of the mean, of the\n"
+                f"encoder {self.encoder.name}."
             )
         return f"The teacher's hidden state {place}, in layer\n{self.layer} (0: the embeddings)."

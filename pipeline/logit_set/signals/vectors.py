@@ -26,7 +26,7 @@ class Vectors(Signal):
         basis_sha256: hash of the file ``basis.safetensors``, for a codec that needs one.
     """
 
-    rows: ClassVar[RowsName] = "sentences"
+    rows: ClassVar[tuple[RowsName, ...]] = ("sentences",)
     title: ClassVar[str] = "vectors of sentences"
     task_category: ClassVar[str] = "feature-extraction"
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.sentence_reader import open_sentences
+from pipeline.logit_set.token_vectors import read_token_vectors
 from student.config import PretrainConfig
 from student.model.architecture import VectorConfig
 from student.pretrain.train import pretrain
@@ -21,7 +22,10 @@ from student.pretrain.vector_data import VectorStream, first_batches
 from student.pretrain.vector_evaluate import evaluate_vectors
 from student.pretrain.vector_loss import gram_divergence, vector_loss
 from student.pretrain.vector_model import VectorStudent
+from student.train.token_vectors import start_vectors
 from student.train.train import train
+from teacher.dump.sentences import dump_vectors
+from tests.conftest import vectors_config
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.sentence_sets import rows_of
 from tests.helpers.students import tiny_config, weights
@@ -217,9 +221,39 @@ def test_tokens_of_no_training_row_end_neutral(vector_store: Path, tmp_path: Pat
     assert student.config.used_rows == len(used)
 
 
+def test_vectors_start_from_what_the_encoder_says_of_the_vocabulary(
+    work: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    """Tokens of no training row keep that, and have no product."""
+    dump_vectors(vectors_config(work, tmp_path, name="int8", token_vectors=True), "teacher-dump")
+    sentences = open_sentences(tmp_path / "int8")
+    stored = read_token_vectors(sentences.root, sentences.record)
+    assert stored is not None
+    pad_id = sentences.record.tokenizer.pad_id
+    settings = {"vector_size": 40, "per_device_train_batch_size": 2, "max_steps": 1, "learning_rate": 1e-4}
+    record = pretrain(config(tmp_path, tmp_path / "run", **settings), "x")
+    used = VectorStream(sentences, "train", 2, record["settings"]["seed"]).batch(0, 0).ids_T
+    vectors, forward, _ = (table.weight for table in VectorStudent.load(tmp_path / "run").encoder.tables())
+    start_VK = torch.from_numpy(start_vectors(stored, 40, pad_id))
+    is_used_V = torch.zeros(len(vectors), dtype=torch.bool)
+    is_used_V[used] = True
+    assert torch.equal(vectors[~is_used_V, :32], start_VK[~is_used_V])
+    torch.testing.assert_close(vectors[is_used_V, :32], start_VK[is_used_V], rtol=0, atol=2e-4)
+    assert not torch.equal(vectors[is_used_V, :32], start_VK[is_used_V])
+    assert not vectors[~is_used_V, 32:].any()
+    assert vectors[is_used_V, 32:].any()
+    assert torch.equal(forward[~is_used_V], forward[pad_id].expand((~is_used_V).sum(), -1))
+    assert record["settings"]["token_vectors_sha256"] == stored.sha256
+    noise = pretrain(config(tmp_path, tmp_path / "noise", init="noise", **settings), "x")
+    assert "token_vectors_sha256" not in noise["settings"]
+    assert not torch.equal(VectorStudent.load(tmp_path / "noise").encoder.tables()[0].weight[used], vectors[used])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"init": "teacher"}, "--init teacher: .* has no token vectors; repeat its command to add them"),
+        ({"init": "teacher", "embedding": "cmow", "vector_size": None}, "--init teacher: is for vectors"),
         ({"alpha": 0.3}, "--alpha: is for a set of tokens"),
         ({"temperature": 2.0}, "--temperature: is for a set of tokens, or for --vector-loss gram"),
         ({"vector_map": "none"}, "--vector-map none: .*--embedding cbow --vector-size 32"),

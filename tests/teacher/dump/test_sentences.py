@@ -4,7 +4,7 @@ import itertools
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.sentence_reader import open_sentences
+from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.logit_set.vector_basis import BASIS_FILE
 from pipeline.logit_set.verify import verify_shards
 from teacher.config import DumpTask
@@ -36,7 +37,6 @@ def write(work: Path, store: Path, **changes: Any) -> SetRecord:
 def write_task(work: Path, task: str, store: Path, **changes: Any) -> SetRecord:
     settings = {"signal": "vectors", "model_name_or_path": str(work / "bert"), "vector_codec": "float16"}
     values = dump_config(work, task, store, **settings | changes).model_dump(exclude_unset=True)
-    values.pop("token_vectors")  # of logits alone
     record = dump_vectors(DumpTask(**values), "distill teacher-dump")
     assert record is not None
     return record
@@ -130,6 +130,24 @@ def test_a_head_makes_no_difference(work: Path, teachers: Path, tmp_path: Path) 
     assert bare.signals == sets["alone"].signals
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_encoder_says_what_each_entry_means(
+    work: Path, corpus_file: Path, tmp_path: Path, pooling: Literal["mean", "cls"]
+) -> None:
+    """Whatever is stored of sentences, of an entry it is the mean; a set without such vectors gets them later."""
+    bare = write(work, tmp_path, pooling=pooling)
+    record = write(work, tmp_path, pooling=pooling, token_vectors=True)
+    stored = read_token_vectors(tmp_path / record.name, record)
+    assert stored is not None
+    assert (record.fingerprint, record.shards) == (bare.fingerprint, bare.shards)
+    size = record.tokenizer.vocabulary_size
+    np.testing.assert_allclose(stored.vector_VW, asked(work / "bert", [[k] for k in range(size)]), atol=2e-3)
+    ids = [id_ for row in rows_of(tmp_path / record.name, "train").column("ids").to_pylist() for id_ in row]
+    assert stored.count_V.tolist() == np.bincount(ids, minlength=size).tolist()
+    assert stored.speaker.encoder == record.teacher
+    verify_shards(tmp_path / record.name, record)
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_an_encoder_that_says_nan_is_stopped(work: Path, corpus_file: Path, tmp_path: Path, number: float) -> None:
     folder = Path(shutil.copytree(work / "bert", tmp_path / "bert"))
@@ -221,8 +239,9 @@ def test_killed_and_repeated_is_as_if_never_killed(work: Path, vector_store: Pat
     root = tmp_path / "pca"
     changes = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
     values = vectors_config(work, tmp_path, **changes).model_dump(exclude_unset=True)
+    del values["token_vectors"]
     named = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())
-    process = distill("teacher-dump", *itertools.chain(*named))
+    process = distill("teacher-dump", "--no-token-vectors", *itertools.chain(*named))
     kill_when(process, lambda: len(list(root.glob("sentences/*.parquet"))) >= shards)
     assert write(work, tmp_path, **changes).state == "verified"
     assert_same(root, vector_store / "pca")
