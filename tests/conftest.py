@@ -45,7 +45,7 @@ from teacher.tiny import create_tiny_bert
 from tests.helpers.students import tiny_config
 
 torch.set_num_threads(1)
-os.fsync = lambda descriptor: None  # no test cuts the power
+os.fsync = lambda fd: None  # no test cuts the power
 settings.register_profile("tests", deadline=None)  # a busy machine is no failure
 settings.load_profile("tests")
 
