@@ -3,26 +3,32 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 INSTALLED = $(VENV)/.installed
+COMPILED = $(VENV)/.compiled
 
 .PHONY: install demo test test-fast check fix sanitize bench clean
 
-install: $(INSTALLED)
+install: $(INSTALLED) $(COMPILED)
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(shell find pipeline student -path '*/cpp/*')
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c $(CONSTRAINTS) -e '.[teacher,pos,sweep,onnx,s3,report,results,serve,dev]'
+	$(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[teacher,pos,sweep,onnx,s3,report,results,serve,dev]'
+	touch $@
+
+# apart from the installation, so that make -j 2 does it while types are checked; some files are of other Pythons
+$(COMPILED): $(INSTALLED)
+	$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true
 	touch $@
 
 demo: install
 	$(BIN)/distill demo
 
-test: check
+test: install check
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: install
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
 
-check: install
+check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -7,11 +7,15 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 # the commands of this environment, whether or not it is activated
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["OMP_NUM_THREADS"] = "1"
+HUB_CACHE = TemporaryDirectory()
+os.environ["HF_HOME"] = HUB_CACHE.name
 REAL_DATA = os.environ.pop("DISTILL_DATA", None)
 os.environ.pop("DISTILL_STORE", None)
 
@@ -41,10 +45,21 @@ from teacher.tiny import create_tiny_bert
 from tests.helpers.students import tiny_config
 
 torch.set_num_threads(1)
+os.fsync = lambda fd: None  # no test cuts the power
 settings.register_profile("tests", deadline=None)  # a busy machine is no failure
 settings.load_profile("tests")
 
 TRAIN_ROWS, VALIDATION_ROWS = 96, 40
+LONGEST = (
+    "tests/test_docs.py",
+    "tests/student/test_export.py",
+    "tests/student/sweep/test_run.py",
+    "tests/test_examples.py",
+    "tests/commands/test_results.py",
+    "tests/teacher/dump/test_examples.py",
+    "tests/teacher/augment/test_run.py",
+    "tests/teacher/unlabelled/test_dump_unlabelled.py",
+)
 RATINGS = """
 name: ratings
 type: regression
@@ -57,8 +72,9 @@ splits: {train: , validation: }
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest file first, so that no worker is left alone with it at the end."""
-    items.sort(key=lambda item: "test_docs" not in item.nodeid)
+    """The longest files first, so that no worker is left alone with one at the end."""
+    rank = {path: number for number, path in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
 
 
 @pytest.fixture(scope="session")

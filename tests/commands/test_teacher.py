@@ -1,5 +1,4 @@
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ from transformers import BertConfig
 from pipeline.logit_set.record import read_set_record
 from pipeline.training.run_record import read_run_record
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
-from tests.helpers.commands import invoke
+from tests.helpers.commands import distill, invoke
 
 
 @pytest.fixture
@@ -57,12 +56,12 @@ def test_finetune_prints_its_epochs(task: list[object], work: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_users_mistake_is_one_message_and_exit_code_2(task: list[object], tmp_path: Path) -> None:
-    command = ["distill", "teacher-dump", *task, "--model-name-or-path", "./nowhere", "--store", tmp_path]
-    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert "error: model ./nowhere: no such folder" in result.stderr
-    assert "Traceback" not in result.stderr
+    process = distill("teacher-dump", *task, "--model-name-or-path", "./nowhere", "--store", tmp_path)
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert out == ""
+    assert "error: model ./nowhere: no such folder" in error
+    assert "Traceback" not in error
 
 
 def test_without_a_task_the_flags_are_named() -> None:

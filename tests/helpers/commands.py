@@ -1,14 +1,16 @@
 """`distill` in a process of its own, or in this one, and ways for it to die."""
 
-import os
 import signal
-import subprocess
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
+from accelerate import PartialState
 from typer.testing import CliRunner, Result
 
 from pipeline.cli import app
+from tests.helpers.forked import Forked
 
 
 def invoke(*arguments: object) -> Result:
@@ -17,25 +19,34 @@ def invoke(*arguments: object) -> Result:
 
 
 def distill(
-    *arguments: object, program: str = "distill", preexec_fn: Callable[[], None] | None = None
-) -> subprocess.Popen[str]:
-    """Starts ``distill`` in a process of its own, on one thread as the tests themselves."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [program, *map(str, arguments)]
-    return subprocess.Popen(
-        command,
-        env=environment,
-        text=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        preexec_fn=preexec_fn,
-    )
+    *arguments: object, environment: Mapping[str, str] | None = None, first: Callable[[], object] | None = None
+) -> Forked:
+    """Starts ``distill`` in a process of its own, which may do something ``first``."""
+    return Forked(partial(_distill, [*map(str, arguments)], first), environment=environment)
 
 
-def kill_when(process: subprocess.Popen[str], is_time: Callable[[], bool]) -> None:
+def distill_in_two_processes(*arguments: object) -> None:
+    """Runs ``distill`` as two processes that share its work, as two GPUs' do; both must succeed."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    join = partial(PartialState, cpu=True)  # without GPUs it joins only if told so
+    ranks = [shared | {"RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "true"} for rank in "01"]
+    for process in [distill(*arguments, environment=rank, first=join) for rank in ranks]:
+        _, error = process.communicate(timeout=180)
+        assert process.returncode == 0, error
+
+
+def kill_when(process: Forked, is_time: Callable[[], bool]) -> None:
     """Kills a process outright as soon as ``is_time``, and makes sure that it had not ended before."""
     while process.poll() is None and not is_time():
         time.sleep(0.001)
     process.kill()
     _, error = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, error
+
+
+def _distill(arguments: list[str], first: Callable[[], object] | None) -> None:
+    if first is not None:
+        first()
+    app(arguments)

@@ -1,16 +1,15 @@
-"""Commands and programs as in a terminal. Those of Python are forked from a process that has imported the libraries."""
+"""Commands and programs as in a terminal."""
 
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
-LIBRARIES = ["accelerate", "datasets", "duckdb", "pipeline.cli", "s3fs", "torch", "transformers"]
+from tests.helpers.forked import Forked
+
 OPERATORS = {"|", ">", "<", "&&", "||", ";", "&"}
 
 
@@ -18,13 +17,13 @@ class Terminal:
     """A folder to run commands in.
 
     Args:
-        folder: where they run; the hub's cache is kept there, too.
+        folder: where they run.
         environment: more variables.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        self.environment = {"HF_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"} | dict(environment or {})
+        self.environment = dict(environment or {})
 
     def line(self, line: str) -> str:
         """What a line for the shell prints; the test fails if it does."""
@@ -44,23 +43,10 @@ class Terminal:
         return done.stdout
 
     def _forked(self, run: Callable[[str], None], text: str) -> str:
-        context = get_context("forkserver")
-        context.set_forkserver_preload(LIBRARIES)
-        with TemporaryDirectory() as printed, patch.dict(os.environ, self.environment):
-            process = context.Process(target=_within, args=(run, text, self.folder, self.environment, Path(printed)))
-            process.start()
-            process.join()
-            out, error = (Path(printed, name).read_text(encoding="utf-8") for name in ("out", "error"))
-        assert process.exitcode == 0, f"{text}\n{out}\n{error}"
+        process = Forked(partial(run, text), self.folder, self.environment)
+        out, error = process.communicate()
+        assert process.returncode == 0, f"{text}\n{out}\n{error}"
         return out
-
-
-def _within(run: Callable[[str], None], text: str, folder: Path, environment: dict[str, str], printed: Path) -> None:
-    for stream, name in ((1, "out"), (2, "error")):
-        os.dup2(os.open(printed / name, os.O_WRONLY | os.O_CREAT), stream)
-    os.environ.update(environment)
-    os.chdir(folder)
-    run(text)
 
 
 def _distill(line: str) -> None:

@@ -60,18 +60,31 @@ def run(commands: list[list[str]], cwd: Path) -> tuple[subprocess.CompletedProce
 
 
 @pytest.mark.slow
-def test_student_commands_need_no_teacher(vectors_store: Path, tmp_path: Path) -> None:
-    shutil.copytree(vectors_store, tmp_path / "store")
-    sizes = ["--matrix-size", "3", "--vector-size", "5", "--hidden-size", "8", "--num-train-epochs", "1"]
+def test_student_commands_need_no_teacher(
+    vectors_store: Path, token_store: Path, vector_store: Path, tmp_path: Path
+) -> None:
+    for name, there in {"store": vectors_store, "tokens": token_store, "vectors": vector_store}.items():
+        shutil.copytree(there, tmp_path / name)
+    sizes = ["--matrix-size", "3", "--vector-size", "5"]
+    training = [*sizes, "--hidden-size", "8", "--num-train-epochs", "1"]
+    pretraining = [*sizes, "--per-device-train-batch-size", "9", "--max-steps", "2"]
     commands = [
-        ["train-student", "--task", "roles", "--store", "store", "--output-dir", "run", "--init", "teacher", *sizes],
+        ["train-student", "--task", "roles", "--store", "store", "--output-dir", "run", "--init", "teacher", *training],
         ["evaluate", "run", "--store", "store"],
         ["predict", "run", "anna paid ben .", "ben paid anna ."],
+        ["recode", "hidden", "--store", "tokens", "--name", "new", "--num-samples", "9"],
+        ["budget", "hidden", "--store", "tokens", "--positions", "20"],
+        ["pretrain-student", "--logits", "new", "--store", "tokens", "--output-dir", "mlm", *pretraining],
+        ["sql", "select candidate, sum(probability) from new_words group by all", "--store", "tokens"],
+        ["verify", "pca", "--store", "vectors"],
+        ["pretrain-student", "--logits", "pca", "--store", "vectors", "--output-dir", "encoder", *pretraining],
+        ["evaluate", "encoder", "--store", "vectors"],
+        ["sql", "select max(scale) from int8", "--store", "vectors"],
     ]
     process, result = run(commands, tmp_path)
-    assert result == {"codes": [0, 0, 0], "present": [], "torch": True}, process.stderr
+    assert result == {"codes": [0] * 11, "present": [], "torch": True}, process.stderr
     assert "agreement with the teacher" in process.stdout
-    assert (tmp_path / "run" / "model.safetensors").exists()
+    assert all((tmp_path / name / "model.safetensors").exists() for name in ("run", "mlm", "encoder"))
 
 
 ANSWERING = """
@@ -88,35 +101,6 @@ def test_answering_loads_no_libraries_of_training(opinion_run: Path) -> None:
     arguments = [sys.executable, "-c", ANSWERING, str(opinion_run), *libraries]
     process = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
     assert process.stdout.splitlines() in (["bad", "[]"], ["good", "[]"]), process.stdout + process.stderr
-
-
-@pytest.mark.slow
-def test_pretraining_needs_no_teacher(token_store: Path, tmp_path: Path) -> None:
-    shutil.copytree(token_store, tmp_path / "tokens")
-    sizes = ["--matrix-size", "3", "--vector-size", "5", "--per-device-train-batch-size", "9", "--max-steps", "2"]
-    commands = [
-        ["recode", "hidden", "--store", "tokens", "--name", "new", "--num-samples", "9"],
-        ["budget", "hidden", "--store", "tokens", "--positions", "20"],
-        ["pretrain-student", "--logits", "new", "--store", "tokens", "--output-dir", "run", *sizes],
-        ["sql", "select candidate, sum(probability) from new_words group by all", "--store", "tokens"],
-    ]
-    process, result = run(commands, tmp_path)
-    assert result == {"codes": [0, 0, 0, 0], "present": [], "torch": True}, process.stderr
-    assert (tmp_path / "run" / "model.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_pretraining_on_vectors_needs_no_teacher(vector_store: Path, tmp_path: Path) -> None:
-    shutil.copytree(vector_store, tmp_path / "vectors")
-    sizes = ["--matrix-size", "3", "--vector-size", "5", "--per-device-train-batch-size", "9", "--max-steps", "2"]
-    commands = [
-        ["verify", "pca", "--store", "vectors"],
-        ["pretrain-student", "--logits", "pca", "--store", "vectors", "--output-dir", "run", *sizes],
-        ["evaluate", "run", "--store", "vectors"],
-        ["sql", "select max(scale) from int8", "--store", "vectors"],
-    ]
-    process, result = run(commands, tmp_path)
-    assert result == {"codes": [0, 0, 0, 0], "present": [], "torch": True}, process.stderr
 
 
 def test_teacher_commands_say_what_to_install(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from student.pretrain.evaluate import evaluate_mlm
 from student.pretrain.model import MlmStudent, design_mlm
 from student.pretrain.train import pretrain
 from student.train.train import train
-from tests.helpers.commands import distill, kill_when
+from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.students import tiny_config, weights
 
 CONFIG = MlmConfig(
@@ -194,12 +194,9 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(token_store: Path, tmp
 @pytest.mark.slow
 def test_two_processes_train_what_one_with_their_batches_does(token_store: Path, tmp_path: Path) -> None:
     """The gradient of a step is that of both processes' rows together: a batch of twice the size."""
-    launch = ["launch", "--cpu", "--num_processes", 2, "--main_process_port", 0, "--no_python", "distill"]
     settings = config(token_store, tmp_path / "two", per_device_train_batch_size=500, max_steps=2, learning_rate=1e-2)
     named = ((f"--{n.replace('_', '-')}", v) for n, v in settings.model_dump(exclude_unset=True).items())
-    process = distill(*launch, "pretrain-student", *itertools.chain(*named), program="accelerate")
-    _, error = process.communicate(timeout=180)
-    assert process.returncode == 0, error
+    distill_in_two_processes("pretrain-student", *itertools.chain(*named))
     # one batch holds all rows, so both processes have the same one: the mean over both is that of one
     pretrain(config(token_store, tmp_path / "one", **_same(settings)), "x")
     for name, tensor in weights(tmp_path / "one").items():

@@ -1,9 +1,4 @@
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,22 +10,16 @@ from pipeline.logit_set.reader import LogitSet
 from pipeline.training.run import CHECKPOINT
 from student.config import TrainConfig
 from student.train.train import train
+from tests.helpers.commands import distill, kill_when
 from tests.helpers.rewritten_sets import rewritten, with_logits
 from tests.helpers.students import tiny_config, weights
 
 EPOCHS = 40
-COMMAND = "from pipeline.cli import app; app()"
 
 
 def long_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainConfig:
     size = {"num_train_epochs": EPOCHS, "early_stopping_patience": EPOCHS, "per_device_train_batch_size": 4}
     return tiny_config(logit_set, output_dir, **size | changes)
-
-
-def wait_for(path: Path, process: subprocess.Popen[bytes], seconds: float = 100) -> None:
-    end = time.monotonic() + seconds
-    while not path.exists() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.002)
 
 
 @pytest.mark.slow
@@ -43,12 +32,7 @@ def test_a_killed_run_goes_on_to_the_same_student(store: Path, roles_set: LogitS
         long_config(store / "roles", tmp_path / name, **changes) for name in ("killed", "whole")
     )
     killed = tmp_path / "killed"
-    command = [sys.executable, "-c", COMMAND, "train-student", *as_flags(interrupted)]
-    with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE) as process:
-        wait_for(killed / CHECKPOINT, process)
-        process.send_signal(signal.SIGKILL)
-        _, stderr = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL, stderr.decode()
+    kill_when(distill("train-student", *as_flags(interrupted)), (killed / CHECKPOINT).exists)
     assert json.loads((killed / "run.json").read_text())["state"] == "running"
     with safe_open(killed / CHECKPOINT, framework="pt") as file:
         done = json.loads(file.metadata()["progress"])["history"]

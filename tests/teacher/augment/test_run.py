@@ -33,7 +33,7 @@ from teacher.augment.words import replaceable
 from teacher.dump.examples import dump
 from teacher.dump.rows import COLUMNS, Rows
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
-from tests.helpers.commands import distill, kill_when
+from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.teacher.conftest import make_louder
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*textblob:ResourceWarning")
@@ -560,7 +560,7 @@ def assert_as_undisturbed(large: Path, store: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["candidates/*/*", "augmented/*/rows/*"])
 def test_killed_and_repeated_gives_the_same_rows(place: str, large: Path, tmp_path: Path) -> None:
-    process = distill("-m", "pipeline", *command(large, tmp_path), program=sys.executable)
+    process = distill(*command(large, tmp_path))
     kill_when(process, lambda: bool(list(tmp_path.glob(f"{place}.parquet"))))
     assert json.loads((tmp_path / "augmented" / "opinion-tinybert" / "augment.json").read_text())["state"] == "running"
     before = files(tmp_path / "candidates")
@@ -571,8 +571,5 @@ def test_killed_and_repeated_gives_the_same_rows(place: str, large: Path, tmp_pa
 
 @pytest.mark.slow
 def test_two_processes_write_what_one_does(large: Path, tmp_path: Path) -> None:
-    launch = ["launch", "--cpu", "--num_processes", 2, "--main_process_port", 0, "--no_python", "distill"]
-    process = distill(*launch, *command(large, tmp_path), program="accelerate")
-    _, error = process.communicate(timeout=180)
-    assert process.returncode == 0, error
+    distill_in_two_processes(*command(large, tmp_path))
     assert_as_undisturbed(large, tmp_path)

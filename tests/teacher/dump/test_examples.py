@@ -5,6 +5,7 @@ import re
 import resource
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import tokenizer_sha256
 from teacher.dump.examples import dump
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
-from tests.helpers.commands import distill, kill_when
+from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.teacher.conftest import WORDS, MakeTask, MakeTeacher, make_louder
 
 KEYS = "select split, source_row, variant from examples order by all"
@@ -365,10 +366,6 @@ def test_the_set_may_have_a_name_of_its_own(work: Path, store: Path, tmp_path: P
     assert open_set(tmp_path / "mine-1").record.subject == "opinion"
 
 
-def limited_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-
 @pytest.mark.slow
 def test_a_shard_that_cannot_be_written_keeps_those_before_it(
     word_task: MakeTask, word_teacher: MakeTeacher, work: Path, tmp_path: Path
@@ -379,7 +376,8 @@ def test_a_shard_that_cannot_be_written_keeps_those_before_it(
     train.write_text(train.read_text() * 2 + json.dumps({"text": noise, "label": 0}) + "\n")
     settings = word_settings(tmp_path, word_teacher((0, 1)), rows_per_shard=5, max_seq_length=32)
     arguments = itertools.chain(*((f"--{key.replace('_', '-')}", value) for key, value in settings.items()))
-    process = distill("teacher-dump", "--store", tmp_path / "store", *arguments, preexec_fn=limited_files)
+    small_files = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
+    process = distill("teacher-dump", "--store", tmp_path / "store", *arguments, first=small_files)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 2
     assert re.search(
@@ -397,10 +395,7 @@ def test_a_shard_that_cannot_be_written_keeps_those_before_it(
 @pytest.mark.slow
 def test_two_processes_write_what_one_does(work: Path, store: Path, tmp_path: Path) -> None:
     one = write(work, tmp_path / "one", rows_per_shard=10)
-    launch = ["launch", "--cpu", "--num_processes", 2, "--main_process_port", 0, "--no_python", "distill"]
-    process = distill(*launch, *flags(work, tmp_path / "two", rows_per_shard=10), program="accelerate")
-    _, error = process.communicate(timeout=180)
-    assert process.returncode == 0, error
+    distill_in_two_processes(*flags(work, tmp_path / "two", rows_per_shard=10))
     root = tmp_path / "two" / "opinion"
     two = open_set(root).record
     assert_every_row_once(root)

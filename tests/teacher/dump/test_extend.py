@@ -20,7 +20,7 @@ from pipeline.logit_set.verify import verify_shards
 from teacher.dump.examples import dump
 from teacher.inference.batches import teacher_logits
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
-from tests.helpers.commands import distill, kill_when
+from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.teacher.conftest import make_louder
 
 Lines = list[dict[str, Any]]
@@ -287,10 +287,7 @@ def test_killed_and_repeated_is_as_undisturbed(versions: Path, work: Path) -> No
 def test_two_processes_write_what_one_does(versions: Path, work: Path) -> None:
     edit(versions, lambda lines: [*lines[:40], *NEW, *lines[40:]])
     one = extend(work, versions, "one")
-    launch = ["launch", "--cpu", "--num_processes", 2, "--main_process_port", 0, "--no_python", "distill"]
-    process = distill(*launch, *flags(work, versions), program="accelerate")
-    _, error = process.communicate(timeout=180)
-    assert process.returncode == 0, error
+    distill_in_two_processes(*flags(work, versions))
     two = open_set(versions / "store" / "second")
     assert [s.path for s in two.record.shards] == [s.path for s in one.record.shards]
     assert shared(versions / "store" / "opinion", two.root) == shared(versions / "store" / "opinion", one.root)

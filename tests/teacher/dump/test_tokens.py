@@ -23,7 +23,7 @@ from teacher.dump import tokens as tokens
 from teacher.dump.tokens import dump_mlm
 from teacher.inference.masked_lm import load_masked_lm
 from tests.conftest import corpus_config
-from tests.helpers.commands import distill, kill_when
+from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 
 SPLITS = ("train", "validation")
 
@@ -237,10 +237,7 @@ def test_killed_and_repeated_is_as_if_never_killed(work: Path, token_store: Path
 
 @pytest.mark.slow
 def test_two_processes_write_what_one_does(work: Path, token_store: Path, tmp_path: Path) -> None:
-    launch = ["launch", "--cpu", "--num_processes", 2, "--main_process_port", 0, "--no_python", "distill"]
-    process = distill(*launch, *flags(work, tmp_path), program="accelerate")
-    _, error = process.communicate(timeout=180)
-    assert process.returncode == 0, error
+    distill_in_two_processes(*flags(work, tmp_path))
     for split in SPLITS:
         assert table(open_tokens(tmp_path / "sampled"), split).equals(
             table(open_tokens(token_store / "sampled"), split)

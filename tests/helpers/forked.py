@@ -1,0 +1,84 @@
+"""Programs in processes of their own, forked from one that has imported the libraries: they start at once."""
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+# What the commands import when they are called; transformers itself imports next to nothing.
+LIBRARIES = [
+    "datasets",
+    "pipeline.cli",
+    "s3fs",
+    "student.evaluate",
+    "student.predict",
+    "student.pretrain.train",
+    "student.sweep.run",
+    "student.train.train",
+    "teacher.augment.run",
+    "teacher.dump.examples",
+    "teacher.dump.sentences",
+    "teacher.dump.tokens",
+    "teacher.finetune.classifier",
+    "teacher.finetune.masked_lm",
+    "transformers.models.bert.modeling_bert",
+]
+
+
+class Forked:
+    """A running program, as `subprocess.Popen` has it.
+
+    Args:
+        program: what it does; it is pickled.
+        folder: where it runs.
+        environment: variables besides those of this process.
+    """
+
+    def __init__(
+        self,
+        program: Callable[[], object],
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        context = get_context("forkserver")
+        context.set_forkserver_preload(LIBRARIES)
+        self._printed = TemporaryDirectory()
+        variables = dict(os.environ) | dict(environment or {})
+        arguments = (program, folder or Path.cwd(), variables, Path(self._printed.name))
+        self._process = context.Process(target=_run, args=arguments)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it has printed once it has ended: on its output, on its error."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        out, error = (Path(self._printed.name, name).read_text(encoding="utf-8") for name in ("out", "error"))
+        self._printed.cleanup()
+        return out, error
+
+
+def _run(program: Callable[[], object], folder: Path, environment: dict[str, str], printed: Path) -> None:
+    for stream, name in ((1, "out"), (2, "error")):
+        os.dup2(os.open(printed / name, os.O_WRONLY | os.O_CREAT), stream)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    program()
