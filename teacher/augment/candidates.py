@@ -13,6 +13,7 @@ from pipeline.files import make_folder, write_atomically
 from pipeline.logit_set.record import fingerprint
 from pipeline.logit_set.record_parts import Setting
 from pipeline.sources import ROWS_AT_ONCE
+from pipeline.stopping import whole
 from pipeline.text.tokenizer import tokenizer_sha256
 from teacher.augment.flags import MethodFlags
 from teacher.augment.parts import Parts
@@ -89,7 +90,7 @@ def find_sites(config: MethodFlags, proposer: Proposer, sentences: pa.Array, sta
         vectors = read_vectors(config.word_vectors) if config.word_vectors else None
         total = sum(stop - start for start, stop in map(parts.bounds, my_parts))
         with inference_mode(state.device, config.precision), console.progress(total, "candidates") as steps:
-            for part in my_parts:
+            for part in whole(my_parts):
                 _write_part(config, proposer, vectors, sentences, parts, part, steps)
     state.wait_for_everyone()
     return read_sites(parts.paths)

@@ -22,6 +22,7 @@ from pipeline.logit_set.record import Scores, SetRecord
 from pipeline.logit_set.record_parts import Shard, UnlabelledRecord
 from pipeline.logit_set.writer import write_shard
 from pipeline.sources import Source, load_source, sentences
+from pipeline.stopping import whole
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Metric, Task, load_task
@@ -185,7 +186,7 @@ def _write_shards(
         write_shard(root, record, part.shard, table)
 
     with console.progress(sum(source.count(shard) for shard in shards), "teacher") as steps:
-        write_behind(map(ask, prefetched(map(read, shards))), write)
+        write_behind(map(ask, whole(prefetched(map(read, shards)))), write)
 
 
 def _teacher_scores(root: Path, record: SetRecord, metrics: tuple[Metric, ...], is_stated: bool) -> Scores:

@@ -27,6 +27,7 @@ from pipeline.logit_set.sentences import (
 from pipeline.logit_set.vector_basis import BASIS_FILE, Basis, fit_basis, read_basis
 from pipeline.logit_set.vector_codecs import AnyVectorCodec, vector_codec_for
 from pipeline.logit_set.writer import write_sentences_shard
+from pipeline.stopping import whole
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.jobs import Job, write_set
 from teacher.dump.prefetch import prefetched
@@ -114,7 +115,7 @@ def _write_shards(
     max_tokens: int,
 ) -> None:
     with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
-        for shard in shards:
+        for shard in whole(shards):
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
             statistics = no_vector_statistics()
             groups = _groups(record, shard, rows, encoder, basis, max_tokens, statistics, steps)

@@ -22,6 +22,7 @@ from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
 from pipeline.logit_set.writer import write_tokens_shard
+from pipeline.stopping import whole
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences
@@ -125,7 +126,7 @@ def _write_shards(
 ) -> None:
     done = ""
     with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
-        for shard in shards:
+        for shard in whole(shards):
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}{done}")
             statistics = no_statistics()
             groups = _groups(record, shard, text, lm, plan, max_tokens, statistics, steps)
