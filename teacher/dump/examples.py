@@ -35,7 +35,7 @@ from teacher.config import DumpTask
 from teacher.dump.answers import Known, hashes_by_shard, logits_of_repeated, logits_once
 from teacher.dump.examples_record import staged_record
 from teacher.dump.extend import answers, extended, open_old, take_over
-from teacher.dump.jobs import Job, write_set
+from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched, write_behind
 from teacher.dump.rows import Rows
 from teacher.dump.source_parts import amount
@@ -78,7 +78,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     variants = None
     if wanted is not None:
         _check_special_tokens(wanted, teacher)
-        is_job = config.num_shards > 1
+        is_job = config.job().count > 1
         variants = variants_for(wanted, task, training_rows(source), state, command, is_job)
     if unlabelled is not None:
         unlabelled = count_cut(unlabelled, source, teacher.reader, config.max_seq_length)
@@ -98,8 +98,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
             _write_shards(root, record, Rows(source, variants), teacher, shards, known, max_tokens)
 
     scores = partial(_teacher_scores, root, metrics=task.metrics, is_stated=is_stated)
-    job = Job(config.shard_index, config.num_shards)
-    record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, job, state, started)
+    record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, config.job(), state, started)
     if record is None or record.state != "verified" or not config.token_vectors:
         return record
     with inference():

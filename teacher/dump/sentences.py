@@ -29,7 +29,7 @@ from pipeline.logit_set.vector_codecs import AnyVectorCodec, vector_codec_for
 from pipeline.logit_set.writer import write_sentences_shard
 from pipeline.stopping import whole
 from teacher.config import DumpCorpus, DumpTask
-from teacher.dump.jobs import Job, write_set
+from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched
 from teacher.dump.sentence_rows import Sample, SentenceRows, open_rows
 from teacher.dump.sentences_record import estimated_bytes, staged_record
@@ -86,8 +86,7 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
     def scores(record: SetRecord) -> Scores:
         return SentenceSet(root, record).scores()
 
-    job = Job(config.shard_index, config.num_shards)
-    return write_set(root, planned, encoder.reader.tokenizer_json(), write, scores, job, state, started)
+    return write_set(root, planned, encoder.reader.tokenizer_json(), write, scores, config.job(), state, started)
 
 
 def _basis(

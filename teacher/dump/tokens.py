@@ -27,7 +27,7 @@ from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences
 from teacher.corpus.text import Text, masking_plan, open_text
-from teacher.dump.jobs import Job, write_set
+from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched
 from teacher.dump.tokens_record import estimate_size, staged_record
 from teacher.inference.batches import default_tokens_per_batch, run_batches
@@ -81,8 +81,7 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
     def scores(record: SetRecord) -> Scores:
         return TokenSet(root, record).scores()
 
-    job = Job(config.shard_index, config.num_shards)
-    return write_set(root, planned, lm.reader.tokenizer_json(), write, scores, job, state, started)
+    return write_set(root, planned, lm.reader.tokenizer_json(), write, scores, config.job(), state, started)
 
 
 def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
