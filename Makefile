@@ -10,7 +10,7 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(shell find pipeline student -path '*/cpp/*')
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c $(CONSTRAINTS) -e '.[teacher,pos,sweep,onnx,s3,report,results,serve,dev]'
+	$(BIN)/pip install --quiet -c $(CONSTRAINTS) -e '.[teacher,pos,sweep,ray,onnx,s3,report,results,serve,dev]'
 	touch $@
 
 demo: install

@@ -44,20 +44,32 @@ def stops_on_sigterm() -> Iterator[None]:
         _state.is_in_hand, _state.late = False, None
 
 
+@contextmanager
+def in_hand() -> Iterator[None]:
+    """Work that is done to its end, or for the `GRACE_SECONDS`, before SIGTERM is heeded; it may look `is_asked`."""
+    _state.is_in_hand = True
+    try:
+        yield
+    finally:
+        _state.is_in_hand = False
+    if is_asked():
+        raise Stopped
+
+
+def is_asked() -> bool:
+    """Whether SIGTERM has come, so that nothing more should be begun."""
+    return _state.late is not None
+
+
 def whole(items: Iterable[T]) -> Iterator[T]:
-    """The same items, each of which is worked on to its end, or for the `GRACE_SECONDS`, before SIGTERM is heeded."""
+    """The same items, each of which is worked on to its end before SIGTERM is heeded; see `in_hand`."""
     for item in items:
-        _state.is_in_hand = True
-        try:
+        with in_hand():
             yield item
-        finally:
-            _state.is_in_hand = False
-        if _state.late is not None:
-            raise Stopped
 
 
 def _stop(*_: Any) -> None:
-    if _state.late is not None or not _state.is_in_hand:
+    if is_asked() or not _state.is_in_hand:
         raise Stopped
     _state.late = threading.Timer(GRACE_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
     _state.late.daemon = True

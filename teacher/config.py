@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from pipeline.cluster.config import RayFlags
 from pipeline.cluster.launchers import Job, launched_job
 from pipeline.config import (
     JsonFlags,
@@ -102,7 +103,7 @@ class FinetuneCorpus(CorpusFlags, FinetuneFlags):
             raise ConfigError(OBJECTIVE)
 
 
-class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, JsonFlags):
+class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, RayFlags, JsonFlags):
     """Flags of ``distill teacher-dump``, of a task or a corpus."""
 
     helps: ClassVar = {
@@ -136,6 +137,7 @@ class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags,
     def check(self) -> None:
         """Raises ConfigError for flags that do not go together."""
         self.job()
+        self.check_ray()
         if self.signal != "vectors":
             refuse_flags(self, VectorFlags.model_fields, "is for --signal vectors")
         elif self.vector_codec != "pca":

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # the commands of this environment, whether or not it is activated
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -261,6 +262,15 @@ def s3_server() -> Iterator[str]:
     server.start()
     yield "http://{}:{}".format(*server.get_host_and_port())
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """Ray on a cluster of this machine, for two workers; commands with ``--ray`` use it."""
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield ray
+    ray.shutdown()
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from pipeline.logit_set.vector_codecs import AnyVectorCodec, vector_codec_for
 from pipeline.logit_set.writer import write_sentences_shard
 from pipeline.stopping import whole
 from teacher.config import DumpCorpus, DumpTask
+from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched
 from teacher.dump.sentence_rows import Sample, SentenceRows, open_rows
@@ -80,8 +81,8 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
             write_atomically(root / BASIS_FILE, lambda path: path.write_bytes(basis.to_bytes()))
 
     def write(record: SetRecord, shards: list[Shard]) -> None:
-        with inference():
-            _write_shards(root, record, rows, encoder, basis, shards, max_tokens)
+        errand = Errand(record, encoder, config.precision, partial(_write_shards, encoder, basis, max_tokens))
+        ask_here_or_there(config, root, errand, rows, shards, rows.hold)
 
     def scores(record: SetRecord) -> Scores:
         return SentenceSet(root, record).scores()
@@ -105,13 +106,13 @@ def _basis(
 
 
 def _write_shards(
+    encoder: SentenceEncoder,
+    basis: Basis | None,
+    max_tokens: int,
     root: Path,
     record: SetRecord,
     rows: SentenceRows,
-    encoder: SentenceEncoder,
-    basis: Basis | None,
     shards: list[Shard],
-    max_tokens: int,
 ) -> None:
     with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
         for shard in whole(shards):

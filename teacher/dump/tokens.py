@@ -27,6 +27,7 @@ from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences
 from teacher.corpus.text import Text, masking_plan, open_text
+from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched
 from teacher.dump.tokens_record import estimate_size, staged_record
@@ -75,8 +76,8 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
                 write_decoder(root, decoder_of(lm))
 
     def write(record: SetRecord, shards: list[Shard]) -> None:
-        with inference():
-            _write_shards(root, record, text, lm, plan, shards, max_tokens)
+        errand = Errand(record, lm, config.precision, partial(_write_shards, lm, plan, max_tokens))
+        ask_here_or_there(config, root, errand, text, shards, text.hold)
 
     def scores(record: SetRecord) -> Scores:
         return TokenSet(root, record).scores()
@@ -115,13 +116,13 @@ def _check_finite(lm: MaskedLm, logits_PV: torch.Tensor, document: int) -> None:
 
 
 def _write_shards(
+    lm: MaskedLm,
+    plan: MaskingPlan,
+    max_tokens: int,
     root: Path,
     record: SetRecord,
     text: Text,
-    lm: MaskedLm,
-    plan: MaskingPlan,
     shards: list[Shard],
-    max_tokens: int,
 ) -> None:
     done = ""
     with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
