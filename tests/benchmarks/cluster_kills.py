@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -121,14 +122,24 @@ def kill_drivers(folder: Path, store: str, at: list[int]) -> int:
     for shards in at:
         command = [sys.executable, "-m", "pipeline", "teacher-dump", *flags]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(lambda shards=shards: len(hashes(folder, store)) >= shards, process)
+        wait_for(partial(has_shards, folder, store, shards), process)
         below = descendants(process.pid)
         process.kill()
         process.wait()
-        wait_for(lambda below=below: not any(is_alive(pid, name) for pid, name in below.items()))
+        wait_for(partial(are_gone, below))
     dump(config(folder, store, shard_index=0, num_shards=2), "job")
     dump(config(folder, store), "plain")
     return len(at)
+
+
+def has_shards(folder: Path, store: str, shards: int) -> bool:
+    """Whether so many shards are there."""
+    return len(hashes(folder, store)) >= shards
+
+
+def are_gone(processes: dict[int, str]) -> bool:
+    """Whether none of the processes is there any more."""
+    return not any(is_alive(pid, name) for pid, name in processes.items())
 
 
 def is_alive(process: int, name: str) -> bool:
@@ -154,7 +165,7 @@ def remove_machine(folder: Path, store: str) -> None:
     machine = cluster.add_node(num_cpus=1)
 
     def swap() -> None:
-        wait_for(lambda: len(hashes(folder, store)) >= 20)
+        wait_for(partial(has_shards, folder, store, 20))
         cluster.remove_node(machine, allow_graceful=False)
         cluster.add_node(num_cpus=1)
 

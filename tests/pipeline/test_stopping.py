@@ -16,6 +16,21 @@ def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def terminate_twice() -> None:
+    terminate()
+    terminate()
+
+
+def terminate_and_sleep() -> None:
+    terminate()
+    time.sleep(60)
+
+
+def each(items: list[int], work: Callable[[], None]) -> None:
+    for _ in whole(items):
+        work()
+
+
 def work_through(items: list[int], at: dict[int, Callable[[], None]]) -> list[int]:
     """The items that came to their end before SIGTERM was heeded; all if it never was."""
     done: list[int] = []
@@ -38,7 +53,7 @@ def test_the_item_in_hand_is_finished_and_no_other_is_begun() -> None:
 
 def test_the_last_item_too_ends_in_stopped() -> None:
     with pytest.raises(Stopped), stops_on_sigterm():
-        [terminate() for _ in whole([1])]
+        each([1], terminate)
 
 
 def test_between_items_and_without_any_it_is_heeded_at_once() -> None:
@@ -54,9 +69,9 @@ def test_between_items_and_without_any_it_is_heeded_at_once() -> None:
 
 
 def test_a_second_signal_and_the_end_of_the_grace_end_the_item(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert work_through([1, 2], {1: lambda: (terminate(), terminate())}) == []
+    assert work_through([1, 2], {1: terminate_twice}) == []
     monkeypatch.setattr(stopping, "GRACE_SECONDS", 0.05)
-    assert work_through([1, 2], {1: lambda: (terminate(), time.sleep(60))}) == []
+    assert work_through([1, 2], {1: terminate_and_sleep}) == []
 
 
 def test_the_handler_of_before_comes_back_and_nothing_is_left_to_fire() -> None:
@@ -71,7 +86,7 @@ def test_the_handler_of_before_comes_back_and_nothing_is_left_to_fire() -> None:
 
 
 def test_in_another_thread_it_only_passes() -> None:
-    passed = []
+    passed: list[int] = []
 
     def run() -> None:
         with stops_on_sigterm():
