@@ -1,9 +1,11 @@
 """The one place that reads environment variables."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from pipeline.errors import ConfigError
 
 DEFAULT_STORE = "logits"
 
@@ -22,6 +24,19 @@ def store_folder() -> Path:
 def history_file() -> Path:
     """Where the prompt of ``distill sql`` keeps what was typed: in ``XDG_STATE_HOME``, or ``~/.local/state``."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "distill" / "history"
+
+
+def numbers(names: Iterable[str]) -> dict[str, int]:
+    """Those of the variables that are set.
+
+    Raises:
+        ConfigError: if one is no whole number.
+    """
+    told = {name: os.environ[name] for name in names if os.environ.get(name)}
+    wrong = next((name for name, value in told.items() if not value.isdecimal()), None)
+    if wrong is not None:
+        raise ConfigError(f"{wrong}={told[wrong]}: should be a whole number")
+    return {name: int(value) for name, value in told.items()}
 
 
 def is_main_process() -> bool:

@@ -1,17 +1,28 @@
 """What can go wrong for a user, as one small exception tree.
 
 Every message says what is wrong, with the value, where (file, row, flag), and what to do about it. The command line
-prints them without a traceback and exits with code 2.
+prints them without a traceback and exits with the code of their kind.
 """
 
+import errno
+import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import ClassVar
 
 MOST_LISTED = 50
+PASSING_NAMES = "EAGAIN EDQUOT EHOSTDOWN EHOSTUNREACH EIO ENETDOWN ENETUNREACH ENOSPC ENOTCONN ESTALE ETIMEDOUT"
+PASSING = {getattr(errno, name) for name in PASSING_NAMES.split() if hasattr(errno, name)}  # Windows has not all
 
 
 class DistillError(Exception):
-    """Base of all errors that a user can mend."""
+    """Base of all errors that a user can mend.
+
+    Attributes:
+        exit_code: of a command that ends with it.
+    """
+
+    exit_code: ClassVar = 2
 
 
 class ConfigError(DistillError):
@@ -20,6 +31,12 @@ class ConfigError(DistillError):
 
 class DataError(DistillError):
     """The user's data cannot be used as it is, or cannot be written."""
+
+
+class PassingError(DataError):
+    """What time may mend: a full disk, a lost connection. Repeating the command later is worth it."""
+
+    exit_code = 75  # EX_TEMPFAIL
 
 
 class IntegrityError(DistillError):
@@ -40,6 +57,24 @@ class MissingDependencyError(DistillError):
 
 class QueryError(DistillError):
     """A SQL query was refused or failed."""
+
+
+def passes(error: BaseException) -> bool:
+    """Whether an error, or one that it was raised from, is of the kind that time mends."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    if any(type(link).__name__ == "OfflineModeIsEnabled" for link in chain):  # the hub's: a setting, not a fault
+        return False
+    kinds = (ConnectionError, TimeoutError, socket.gaierror)
+    return any(isinstance(link, kinds) or (isinstance(link, OSError) and link.errno in PASSING) for link in chain)
+
+
+def unless_passing(kind: type[DistillError], cause: BaseException) -> type[DistillError]:
+    """The kind of error to raise from a cause: the given one, or `PassingError` if time may mend the cause."""
+    return PassingError if passes(cause) else kind
 
 
 def did_you_mean(name: str, known: Iterable[str], taken: Collection[str] = ()) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pipeline.errors import DataError, IntegrityError
+from pipeline.errors import DataError, DistillError, IntegrityError, PassingError, unless_passing
 
 TEMPORARY_SUFFIX = ".distill-tmp"
 
@@ -81,10 +81,12 @@ def make_folder(path: Path) -> None:
 
 
 def require_space(folder: Path, num_bytes: int) -> None:
-    """Raises DataError unless the disk of ``folder`` has that many bytes left, before any work is done in vain."""
+    """Raises PassingError unless the disk of ``folder`` has that many bytes left, before any work is done in vain."""
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
-        raise DataError(f"{folder}: needs about {num_bytes:,} bytes, but its disk has {free:,} left; free some space")
+        raise PassingError(
+            f"{folder}: needs about {num_bytes:,} bytes, but its disk has {free:,} left; free some space"
+        )
 
 
 def remove_temporaries(folder: Path) -> None:
@@ -137,7 +139,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def write_error(path: Path, error: OSError) -> DataError:
+def write_error(path: Path, error: OSError) -> DistillError:
     """Turns an operating system error of a write into one that says what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         advice = "the disk is full; free some space and repeat the command: what is finished is kept"
@@ -145,7 +147,7 @@ def write_error(path: Path, error: OSError) -> DataError:
         advice = "no permission to write there; choose another folder or change its permissions"
     else:
         advice = f"{error.strerror or error}; what is finished is kept, repeat the command once this is mended"
-    return DataError(f"{path}: cannot be written: {advice}")
+    return unless_passing(DataError, error)(f"{path}: cannot be written: {advice}")
 
 
 def _temporary(path: Path) -> Path:

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from pipeline.cluster.config import RayFlags
 from pipeline.config import Config, JsonFlags, SeedFlags, StoreFlags, UnverifiedFlags
 
 EmbeddingKind = Literal["hybrid", "cmow", "cbow"]
@@ -182,7 +183,7 @@ class DescribeConfig(JsonFlags):
     )
 
 
-class SweepConfig(TrainConfig):
+class SweepConfig(TrainConfig, RayFlags):
     """Flags of ``distill sweep``: every flag of ``distill train-student``, and what to try.
 
     ``output_dir`` is the folder of all its runs, ``seed`` the first of its seeds.

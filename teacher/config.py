@@ -1,10 +1,12 @@
 """Settings of the teacher's commands; free of torch, so that ``--help`` is quick."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from pipeline.cluster.config import RayFlags
+from pipeline.cluster.launchers import Job, launched_job
 from pipeline.config import (
     JsonFlags,
     OwnDataFlags,
@@ -101,7 +103,7 @@ class FinetuneCorpus(CorpusFlags, FinetuneFlags):
             raise ConfigError(OBJECTIVE)
 
 
-class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, JsonFlags):
+class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, RayFlags, JsonFlags):
     """Flags of ``distill teacher-dump``, of a task or a corpus."""
 
     helps: ClassVar = {
@@ -123,8 +125,13 @@ class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags,
         None, ge=1, description="Padded tokens per forward pass. (default: 2048 on CPU, 32768 on GPU)"
     )
     rows_per_shard: int = Field(8192, ge=1, description="Source rows per Parquet file.")
-    shard_index: int = Field(0, ge=0, description="Which part of the shards this job writes, from 0.")
-    num_shards: int = Field(1, ge=1, description="Number of jobs that share the work (Slurm arrays and the like).")
+    shard_index: Annotated[str, BeforeValidator(str)] = Field(
+        "0",
+        pattern=r"^(auto|\d+)$",
+        description="Which part of the shards this job writes, from 0; auto: as Slurm, Kubernetes, SkyPilot, AWS Batch "
+        "or Cloud Run says.",
+    )
+    num_shards: int = Field(1, ge=1, description="Number of jobs that share the work. (default: with auto, theirs)")
     plan: bool = Field(False, description="Print rows, shards, bytes, time and memory, and stop.")
     token_vectors: bool = Field(
         True, description="Store what the teacher says of each vocabulary entry, too; a student can start from it."
@@ -132,12 +139,24 @@ class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags,
 
     def check(self) -> None:
         """Raises ConfigError for flags that do not go together."""
-        if self.shard_index >= self.num_shards:
-            raise ConfigError(f"--shard-index: {self.shard_index} is not below --num-shards {self.num_shards}")
+        self.job()
+        self.check_ray()
         if self.signal != "vectors":
             refuse_flags(self, VectorFlags.model_fields, "is for --signal vectors")
         elif self.vector_codec != "pca":
             refuse_flags(self, {"pca_dims"}, "is for --vector-codec pca")
+
+    def job(self) -> Job:
+        """Which of the jobs that share the work this command is.
+
+        Raises:
+            ConfigError: if the numbers do not fit each other, or no launcher tells them.
+        """
+        if self.shard_index == "auto":
+            return launched_job(self.num_shards if "num_shards" in self.model_fields_set else None)
+        if int(self.shard_index) >= self.num_shards:
+            raise ConfigError(f"--shard-index: {self.shard_index} is not below --num-shards {self.num_shards}")
+        return Job(int(self.shard_index), self.num_shards)
 
 
 OF_LOGITS = {

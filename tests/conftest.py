@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 # the commands of this environment, whether or not it is activated
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -278,6 +279,15 @@ def s3_server() -> Iterator[str]:
     server.start()
     yield "http://{}:{}".format(*server.get_host_and_port())
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """Ray on a cluster of this machine, for two workers; commands with ``--ray`` use it."""
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield ray
+    ray.shutdown()
 
 
 @pytest.fixture

@@ -28,8 +28,17 @@ EXAMPLES = {
 }
 
 
+ALONE = {"--ray": "local"}  # flags that may stand without a value, and what they mean then
+
+
 class Command(TyperCommand):
     """A command whose help is plain text: what is in brackets stays, and a long flag has a line of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the arguments; a flag that may stand alone gets the value that it then means."""
+        pairs = zip(args, [*args[1:], "--"], strict=True)
+        given = [f"{arg}={ALONE[arg]}" if arg in ALONE and follows.startswith("-") else arg for arg, follows in pairs]
+        return super().parse_args(ctx, given)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes the examples, then arguments and flags, those of a panel together."""

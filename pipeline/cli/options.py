@@ -15,8 +15,10 @@ import typer
 from pipeline import console
 from pipeline.config import Config, build_kind, flag_help, flag_name, flag_order, flag_panel, is_argument
 from pipeline.environment import store_folder
-from pipeline.errors import DistillError, MissingDependencyError
+from pipeline.errors import DistillError, MissingDependencyError, PassingError, passes
+from pipeline.stopping import Stopped, stops_on_sigterm
 
+GO_ON = "repeat the command to go on from what is finished"
 SET_FILE = "distill.json"  # `pipeline.logit_set.record` is too heavy to ask
 NAME_SETS = {"logits", "a", "b", "set_or_run", "extend"}  # fields that the names of sets are completed for
 A = TypeVar("A", bound=Config)
@@ -61,18 +63,25 @@ def set_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turns a user's mistake into one message and exit code 2, and Ctrl-C into advice and exit code 130."""
+    """Turns what ends a command before its time into one message and an exit code; docs/cluster.md lists these."""
 
     @functools.wraps(command)
     def run(*args: Any, **values: Any) -> None:
         try:
-            command(*args, **values)
+            with stops_on_sigterm():
+                command(*args, **values)
         except DistillError as error:
             console.error(str(error))
-            raise typer.Exit(2) from error
-        except KeyboardInterrupt as error:
-            console.note("interrupted; repeat the command to go on from what is finished")
-            raise typer.Exit(130) from error
+            raise typer.Exit(error.exit_code) from error
+        except OSError as error:
+            if not passes(error):
+                raise
+            console.error(f"{error}; repeat the command once this is mended: what is finished is kept")
+            raise typer.Exit(PassingError.exit_code) from error
+        except (KeyboardInterrupt, Stopped) as error:
+            is_stopped = isinstance(error, Stopped)
+            console.note(f"{'stopped' if is_stopped else 'interrupted'}; {GO_ON}")
+            raise typer.Exit(143 if is_stopped else 130) from error
 
     return run
 

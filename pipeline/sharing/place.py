@@ -12,7 +12,14 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.errors import ConfigError, DataError, IntegrityError, MissingDependencyError
+from pipeline.errors import (
+    ConfigError,
+    DataError,
+    DistillError,
+    IntegrityError,
+    MissingDependencyError,
+    unless_passing,
+)
 from pipeline.files import write_atomically
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
@@ -165,11 +172,11 @@ def transport_errors() -> tuple[type[Exception], ...]:
     return (OSError, *(getattr(module, name) for module, names in used for name in names))
 
 
-def unreachable(url: str, error: Exception) -> DataError:
+def unreachable(url: str, error: Exception) -> DistillError:
     """Says that a place cannot be read or written, and why."""
     reasons = dict.fromkeys(_first_line(e) for e in (error, error.__cause__) if e is not None)
     advice = "once that is mended, repeat the command: what has arrived is kept"
-    return DataError(f"{url}: cannot be read or written: {': '.join(reasons)}; {advice}")
+    return unless_passing(DataError, error)(f"{url}: cannot be read or written: {': '.join(reasons)}; {advice}")
 
 
 def _first_line(error: BaseException) -> str:

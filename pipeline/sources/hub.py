@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.errors import DataError, MissingDependencyError
+from pipeline.errors import DataError, MissingDependencyError, unless_passing
 from pipeline.tasks.task import Hub, Task
 
 
@@ -50,7 +50,7 @@ def load_rows(hub: Hub, split: str) -> Any:
         return datasets.load_dataset(hub.id, hub.config, split=split, revision=hub.revision)
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(
+        raise unless_passing(DataError, error)(
             f"{place(hub)}, split {split!r}: cannot be read from the hub: {reason}. "
             "Offline, give local files with --data PATH or DISTILL_DATA"
         ) from error

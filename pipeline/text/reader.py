@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -52,6 +53,10 @@ class TextReader:
             found_in_words = [tokenizer.normalizer.normalize_str(t["content"]) for t in tokens if t["normalized"]]
             table = character_table(tokenizer, [token.strip()[:1] for token in found_in_words])
         return cls(tokenizer, None if table is None else WordPiece(loaded, table, content["model"], found_in_text))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again from its tokenizer on another machine: compiled code does not travel."""
+        return TextReader.of, (self.tokenizer,)
 
     def read(
         self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int | None

@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from pipeline.errors import DistillError, IntegrityError
+from pipeline.errors import DataError, DistillError, IntegrityError, unless_passing
 
 MAX_GROWTH = 1000  # characters that normalizers may make of one
 MAX_SPECIAL_TOKENS = 64  # that a template may put around a text
@@ -51,7 +51,8 @@ def reported(failure: str, kind: type[DistillError] = IntegrityError) -> Iterato
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise kind(f"{failure}: {reason}") from error
+            told = unless_passing(kind, error) if kind is DataError else kind
+            raise told(f"{failure}: {reason}") from error
         raise
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipeline import console
+from pipeline.cluster.config import RayFlags
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, sha256
 from pipeline.logit_set.reader import LogitSet
@@ -16,6 +17,7 @@ from pipeline.training.run_record import RUN_RECORD, SWEEP_RECORD, RunRecord, qu
 from student.config import SweepConfig
 from student.model.weights import WEIGHTS_FILE
 from student.recipe import with_recipe
+from student.sweep.cluster import train_on_cluster
 from student.sweep.grid import Trial, make_trials
 from student.sweep.study import Study, open_study
 from student.sweep.workers import train_all
@@ -24,7 +26,9 @@ from student.train.training_data import default_name, open_training_set, task_fa
 
 STORAGE = "optuna.db"
 PLACES = {"task", "logits", "store", "output_dir", "recipe", "init_from", "storage"}
-NOT_COMPARED = PLACES | {"init", "grid", "seeds", "processes", "allow_unverified", "json_output"}
+NOT_COMPARED = (
+    PLACES | {"init", "grid", "seeds", "processes", "allow_unverified", "json_output"} | RayFlags.model_fields.keys()
+)
 
 
 def sweep(config: SweepConfig, command: str) -> RunRecord:
@@ -45,6 +49,7 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
         FingerprintMismatchError: if the folder holds a sweep with other settings.
         MissingDependencyError: if Optuna is not installed.
     """
+    config.check_ray()
     typed = config.model_fields_set
     config = with_recipe(config)
     logit_set = open_training_set(config)
@@ -58,7 +63,7 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
     is_new = not (folder / SWEEP_RECORD).exists()
     _start_record(config, folder, logit_set, command)
     try:
-        failed = _train_missing(trials, study, config.processes)
+        failed = _train_missing(config, folder, trials, study)
     except DistillError:
         if is_new and not any(trial.folder.exists() for trial in trials):
             (folder / SWEEP_RECORD).unlink()  # nothing that other settings could be mixed with
@@ -91,15 +96,16 @@ def _token_vectors_sha256(config: SweepConfig, logit_set: LogitSet) -> str | Non
     return vectors.sha256 if vectors else None
 
 
-def _train_missing(trials: Sequence[Trial], study: Study, processes: int) -> dict[str, str]:
+def _train_missing(config: SweepConfig, folder: Path, trials: Sequence[Trial], study: Study) -> dict[str, str]:
     """Trains what is not finished; returns what was wrong, by the name of the run."""
     for trial in trials:
         if trial.is_finished:
             study.add(trial, _score(trial))
     missing = [trial for trial in trials if not trial.is_finished]
-    failed = {}
+    configs, failed = [trial.config for trial in missing], {}
+    trained = train_on_cluster(config, folder, configs) if config.ray else train_all(configs, config.processes)
     with console.progress(len(missing), "students") as bar:
-        for number, error in train_all([trial.config for trial in missing], processes):
+        for number, error in trained:
             trial = missing[number]
             if error is None:
                 study.add(trial, _score(trial))

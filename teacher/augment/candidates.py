@@ -1,18 +1,23 @@
 """Candidates of every distinct sentence of a task, computed once and kept in the store."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import torch
 from accelerate import PartialState
 
 from pipeline import console
 from pipeline.arrays import Ints
+from pipeline.cluster.crew import Crew, Trade, on_cluster
 from pipeline.files import make_folder, write_atomically
 from pipeline.logit_set.record import fingerprint
 from pipeline.logit_set.record_parts import Setting
 from pipeline.sources import ROWS_AT_ONCE
+from pipeline.stopping import whole
 from pipeline.text.tokenizer import tokenizer_sha256
 from teacher.augment.flags import MethodFlags
 from teacher.augment.parts import Parts
@@ -24,6 +29,7 @@ from teacher.inference.masked_lm import MaskedLm, load_masked_lm
 from teacher.inference.precision import inference_mode
 
 FOLDER = "candidates"
+LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers")
 RULES = 1  # to be raised when the same settings give other candidates
 SENTENCES_PER_PART = 2048
 SENTENCES_AT_ONCE = 256
@@ -85,14 +91,58 @@ def find_sites(config: MethodFlags, proposer: Proposer, sentences: pa.Array, sta
     make_folder(parts.folder)
     my_parts = parts.my_missing(state)
     if my_parts:
-        proposer.lm.model.to(state.device)
         vectors = read_vectors(config.word_vectors) if config.word_vectors else None
+        asked = partial(_propose, config, proposer, vectors)
         total = sum(stop - start for start, stop in map(parts.bounds, my_parts))
-        with inference_mode(state.device, config.precision), console.progress(total, "candidates") as steps:
-            for part in my_parts:
-                _write_part(config, proposer, vectors, sentences, parts, part, steps)
+        with console.progress(total, "candidates") as steps:
+            if config.ray is None:
+                proposer.lm.model.to(state.device)
+                for part in whole(my_parts):
+                    _write(parts, part, asked(_texts(sentences, parts, part), steps.advance))
+            else:
+                _write_by_workers(config, Errand(proposer.lm, asked), sentences, parts, my_parts, steps)
     state.wait_for_everyone()
     return read_sites(parts.paths)
+
+
+def _write_by_workers(
+    config: MethodFlags, errand: "Errand", sentences: pa.Array, parts: Parts, missing: list[int], steps: console.Steps
+) -> None:
+    """The parts that are missing, asked about by workers on a Ray cluster and written here."""
+
+    def take(part: int) -> list[str]:
+        return _texts(sentences, parts, part)
+
+    trade = Trade(_start, errand, LIBRARIES)
+    with on_cluster(config) as ray:
+        crew: Crew[int, list[list[Site]]] = Crew(ray, config, trade, lambda part: parts.paths[part].name, take)
+        for part, sites in crew.results(missing):
+            _write(parts, part, sites)
+            steps.advance(len(sites))
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What a worker needs: the masked LM, on the CPU, and what asks it for the candidates of sentences."""
+
+    lm: MaskedLm
+    ask: Callable[[list[str], Callable[[int], None]], list[list[Site]]]
+
+
+def _start(errand: Errand) -> Callable[[list[str]], list[list[Site]]]:
+    """In a worker: what finds the candidates of sentences."""
+    errand.lm.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return lambda texts: errand.ask(texts, lambda _: None)
+
+
+def _texts(sentences: pa.Array, parts: Parts, part: int) -> list[str]:
+    start, stop = parts.bounds(part)
+    texts: list[str] = sentences[start:stop].to_pylist()
+    return texts
+
+
+def _write(parts: Parts, part: int, sites: list[list[Site]]) -> None:
+    write_atomically(parts.paths[part], lambda path: write_sites(path, sites, parts.footer(part)))
 
 
 def _texts_sha256(sentences: pa.Array) -> str:
@@ -104,21 +154,18 @@ def _texts_sha256(sentences: pa.Array) -> str:
     return digest.hexdigest()
 
 
-def _write_part(
+def _propose(
     config: MethodFlags,
     proposer: Proposer,
     vectors: WordVectors | None,
-    sentences: pa.Array,
-    parts: Parts,
-    part: int,
-    steps: console.Steps,
-) -> None:
-    start, stop = parts.bounds(part)
-    texts = sentences[start:stop].to_pylist()
+    texts: list[str],
+    advance: Callable[[int], None],
+) -> list[list[Site]]:
+    """The candidates of sentences, in small batches."""
     sites: list[list[Site]] = []
-    for first in range(0, len(texts), SENTENCES_AT_ONCE):
-        some = texts[first : first + SENTENCES_AT_ONCE]
-        sites += propose(proposer.lm, proposer.words, vectors, some, config.num_candidates, config.max_seq_length)
-        steps.advance(len(some))
-    footer = parts.footer(part)
-    write_atomically(parts.paths[part], lambda path: write_sites(path, sites, footer))
+    with inference_mode(proposer.lm.model.device, config.precision):
+        for first in range(0, len(texts), SENTENCES_AT_ONCE):
+            some = texts[first : first + SENTENCES_AT_ONCE]
+            sites += propose(proposer.lm, proposer.words, vectors, some, config.num_candidates, config.max_seq_length)
+            advance(len(some))
+    return sites

@@ -26,8 +26,11 @@ class AugmentConfig(MethodFlags, OwnDataFlags, JsonFlags):
     name: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
 
     def check(self) -> None:
-        """Raises ConfigError for flags of the other method."""
+        """Raises ConfigError for flags of the other method, or of a cluster that would have nothing to do."""
         check_flags(self, self.method)
+        self.check_ray()
+        if self.method != "tinybert":
+            refuse_flags(self, {"ray"}, "is for method tinybert, whose masked LM takes the time")
         refuse_flags(self, flags_of_others(self.method), f"is not for method {self.method}")
 
     def variants_of(self, task: Task) -> int:

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from pipeline.cluster.config import RayFlags
 from pipeline.config import Config, SeedFlags, StoreFlags
 from teacher.inference.config import ForwardFlags
 
@@ -34,5 +35,5 @@ class AugmentFlags(Config):
     ngram_probability: float = Field(0.0, ge=0, le=1, description="mask-pos: share of variants cut to 1 to 5 words.")
 
 
-class MethodFlags(AugmentFlags, StoreFlags, ForwardFlags, SeedFlags):
+class MethodFlags(AugmentFlags, StoreFlags, ForwardFlags, SeedFlags, RayFlags):
     """All that a method reads."""

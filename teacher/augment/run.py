@@ -15,6 +15,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.files import held, make_folder
 from pipeline.logit_set.record_parts import AugmentationRecord, Setting
 from pipeline.sources import Source, load_source, rows_sha256
+from pipeline.stopping import whole
 from pipeline.tasks.task import TRAIN, Task, load_task
 from teacher.augment.config import AugmentConfig
 from teacher.augment.distinct import keep_distinct
@@ -151,7 +152,7 @@ def _generate(folder: Folder, rows: pa.Table, planned: PlannedVariants, sides: S
     my_parts = folder.generated.my_missing(state)
     total = sum(stop - start for start, stop in map(folder.generated.bounds, my_parts)) * len(sides)
     with console.progress(total, "variants") as steps:
-        for part in my_parts:
+        for part in whole(my_parts):
             start, stop = folder.generated.bounds(part)
             write_part(folder.generated, part, make_variants(rows.slice(start, stop - start), editor, sides))
             steps.advance((stop - start) * len(sides))

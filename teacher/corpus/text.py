@@ -1,13 +1,14 @@
 """A corpus as a teacher reads it: which documents belong to a split, cut and masked as the flags say."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError
+from pipeline.logit_set.record_parts import Shard
 from pipeline.sources import Documents, load_documents
 from pipeline.tasks.corpus import Corpus, load_corpus
 from pipeline.text.tokenizer import vocabulary_size
@@ -43,10 +44,26 @@ class Text:
             self.max_seq_length - special,
         )
 
+    def hold(self, shard: Shard) -> "HeldText":
+        """The documents of a shard, read, and no others."""
+        read = tuple(self._numbered(shard.split, shard.start, shard.stop))
+        without_files = replace(self.documents, parts=())
+        return HeldText(self.corpus, without_files, self.config, self.max_seq_length, read)
+
     def _numbered(self, split: str, start: int, stop: int) -> Iterator[list[Document]]:
         every = self.config.validation_every
         for first, texts in self.documents.read(start, stop):
             yield [(row, text) for row, text in enumerate(texts, start=first) if in_split(row, split, every)]
+
+
+@dataclass(frozen=True)
+class HeldText(Text):
+    """The documents of one shard, in memory, in the batches that they were read in."""
+
+    read: tuple[list[Document], ...]
+
+    def _numbered(self, split: str, start: int, stop: int) -> Iterator[list[Document]]:
+        yield from self.read
 
 
 def open_text(config: CorpusFlags, max_seq_length: int) -> Text:

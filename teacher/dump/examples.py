@@ -18,10 +18,11 @@ from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.examples import shard_table, text_hashes
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import Scores, SetRecord
+from pipeline.logit_set.record import FILE_NAME, Scores, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import Shard, UnlabelledRecord
 from pipeline.logit_set.writer import write_shard
 from pipeline.sources import Source, load_source, sentences
+from pipeline.stopping import whole
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Metric, Task, load_task
@@ -32,11 +33,13 @@ from teacher.augment.methods import METHODS
 from teacher.augment.run import sides_for, training_rows, variants_for
 from teacher.config import DumpTask
 from teacher.dump.answers import Known, hashes_by_shard, logits_of_repeated, logits_once
+from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.examples_record import staged_record
 from teacher.dump.extend import answers, extended, open_old, take_over
-from teacher.dump.jobs import Job, write_set
+from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched, write_behind
-from teacher.dump.rows import Rows
+from teacher.dump.repeated import keep_answers, kept_answers
+from teacher.dump.rows import Rows, ShardRows
 from teacher.dump.source_parts import amount
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
 from teacher.inference.batches import default_tokens_per_batch, teacher_logits
@@ -72,12 +75,13 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     inference = partial(inference_mode, state.device, config.precision)
     is_stated = bool(config.teacher_label_names)
-    with inference():
-        _probe(task, source, teacher, config.max_seq_length, max_tokens, is_stated)
+    if not _is_begun(root, teacher):
+        with inference():
+            _probe(task, source, teacher, config.max_seq_length, max_tokens, is_stated)
     variants = None
     if wanted is not None:
         _check_special_tokens(wanted, teacher)
-        is_job = config.num_shards > 1
+        is_job = config.job().count > 1
         variants = variants_for(wanted, task, training_rows(source), state, command, is_job)
     if unlabelled is not None:
         unlabelled = count_cut(unlabelled, source, teacher.reader, config.max_seq_length)
@@ -90,15 +94,14 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
             take_over(root, record, old)
 
     def write(record: SetRecord, shards: list[Shard]) -> None:
-        hashes = hashes_by_shard(source, record)
-        known = answers(old, hashes) if old is not None else Known.empty(record.target.num_logits)
         with inference():
-            known = logits_of_repeated(teacher, source, record, hashes, known, max_tokens)
-            _write_shards(root, record, Rows(source, variants), teacher, shards, known, max_tokens)
+            known = _known_answers(config, teacher, source, record, old, max_tokens)
+        rows = Rows(source, variants)
+        errand = Errand(record, teacher, config.precision, partial(_write_shards, teacher, known, max_tokens))
+        ask_here_or_there(config, root, errand, rows, shards, rows.hold)
 
     scores = partial(_teacher_scores, root, metrics=task.metrics, is_stated=is_stated)
-    job = Job(config.shard_index, config.num_shards)
-    record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, job, state, started)
+    record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, config.job(), state, started)
     if record is None or record.state != "verified" or not config.token_vectors:
         return record
     with inference():
@@ -130,6 +133,14 @@ def _require_space(root: Path, source: Source, num_variants: int, old: LogitSet 
     require_space(root.parent, amount(source, num_variants).expected_bytes - stored)
 
 
+def _is_begun(root: Path, teacher: Teacher) -> bool:
+    """Whether the set was begun with this teacher, who was questioned then."""
+    if not (root / FILE_NAME).exists():
+        return False
+    begun = read_set_record(root).teacher
+    return (begun.weights_sha256, begun.labels) == (teacher.weights_sha256, teacher.labels)
+
+
 def _check_special_tokens(wanted: AugmentConfig, teacher: Teacher) -> None:
     for token in METHODS[wanted.method].special_tokens(wanted):
         if teacher.tokenizer.token_to_id(token) is None:
@@ -148,6 +159,22 @@ def _probe(task: Task, source: Source, teacher: Teacher, max_seq_length: int, ma
     doubt_label_order(is_stated, teacher.target, teacher.name, teacher.labels, logits_NC, *gold_arrays(sample))
 
 
+def _known_answers(
+    config: DumpTask, teacher: Teacher, source: Source, record: SetRecord, old: LogitSet | None, max_tokens: int
+) -> Known:
+    """What is known before any shard: an old set's answers, and those to texts of several shards."""
+    is_shared = config.job().count > 1 and old is None
+    known = kept_answers(config.store, record) if is_shared else None
+    if known is not None:
+        return known
+    hashes = hashes_by_shard(source, record)
+    known = answers(old, hashes) if old is not None else Known.empty(record.target.num_logits)
+    known = logits_of_repeated(teacher, source, record, hashes, known, max_tokens)
+    if is_shared:
+        keep_answers(config.store, record, known)
+    return known
+
+
 @dataclass(frozen=True)
 class _Part:
     """The rows of a shard, on their way through the teacher."""
@@ -159,13 +186,13 @@ class _Part:
 
 
 def _write_shards(
-    root: Path,
-    record: SetRecord,
-    source: Rows,
     teacher: Teacher,
-    shards: list[Shard],
     known: Known,
     max_tokens: int,
+    root: Path,
+    record: SetRecord,
+    source: ShardRows,
+    shards: list[Shard],
 ) -> None:
     """Shard after shard; while the teacher goes through one, the next is read and the last is written."""
 
@@ -185,7 +212,7 @@ def _write_shards(
         write_shard(root, record, part.shard, table)
 
     with console.progress(sum(source.count(shard) for shard in shards), "teacher") as steps:
-        write_behind(map(ask, prefetched(map(read, shards))), write)
+        write_behind(map(ask, whole(prefetched(map(read, shards)))), write)
 
 
 def _teacher_scores(root: Path, record: SetRecord, metrics: tuple[Metric, ...], is_stated: bool) -> Scores:

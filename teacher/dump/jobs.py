@@ -6,23 +6,15 @@ order: what places shards by other rules calls `write` for each of them, between
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from accelerate import PartialState
 
 from pipeline import console
+from pipeline.cluster.launchers import Job
 from pipeline.logit_set.record import Scores, SetRecord, read_record_of
 from pipeline.logit_set.record_parts import RowsName, Shard
 from pipeline.logit_set.writer import complete_set, finish_set, reopen_set, start_set, unfinished_shards
-
-
-@dataclass(frozen=True)
-class Job:
-    """One of ``count`` commands that share a set's shards: every ``count``-th from ``index`` is its own."""
-
-    index: int = 0
-    count: int = 1
 
 
 def write_set(
@@ -54,6 +46,8 @@ def write_set(
         FingerprintMismatchError: if the folder holds a set with other settings.
         DataError: if the folder cannot be written.
     """
+    if job.source:
+        console.note(f"job {job.index} of {job.count} ({job.source})")
     record = start_set(root, planned, tokenizer_json)
     started(record)
     shards = my_shards(root, record, job, state)

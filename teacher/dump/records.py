@@ -1,7 +1,7 @@
 """The part of a record that says which model speaks."""
 
 from pipeline.logit_set.record_parts import TeacherRecord
-from teacher.inference.loaded import LoadedModel, weights_sha256
+from teacher.inference.loaded import LoadedModel
 
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers", "pyarrow")
 
@@ -11,7 +11,7 @@ def teacher_record(teacher: LoadedModel, labels: tuple[str, ...] = ()) -> Teache
     return TeacherRecord(
         name=teacher.name,
         revision=teacher.revision,
-        weights_sha256=weights_sha256(teacher.model),
+        weights_sha256=teacher.weights_sha256,
         num_parameters=teacher.num_parameters,
         labels=labels,
     )

@@ -1,6 +1,7 @@
 """What the teacher is asked about: a task's rows, variants of those in ``train``, and unlabelled rows after them."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,31 @@ def origins(source: Source, shard: Shard) -> pa.Array:
     return pa.array(np.repeat(["original", UNLABELLED], [own, shard.stop - shard.start - own]), pa.string())
 
 
+class ShardRows(Protocol):
+    """Where the rows of shards come from."""
+
+    def read(self, shard: Shard) -> pa.Table:
+        """The rows of a shard by source row and variant; variants have no gold, which is wrong for them too often."""
+
+    def count(self, shard: Shard) -> int:
+        """About how many rows a shard has."""
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """The rows of one shard, in memory."""
+
+    table: pa.Table
+
+    def read(self, shard: Shard) -> pa.Table:
+        """See `ShardRows`."""
+        return self.table
+
+    def count(self, shard: Shard) -> int:
+        """See `ShardRows`."""
+        return int(self.table.num_rows)
+
+
 @dataclass(frozen=True)
 class Rows:
     """A task's rows, with variants or without."""
@@ -37,8 +63,13 @@ class Rows:
     source: Source
     variants: Variants | None
 
+    def hold(self, shard: Shard) -> HeldRows:
+        """The rows of a shard, and no others."""
+        rows = self.read(shard)
+        return HeldRows(rows.take(pa.array(np.arange(rows.num_rows))))  # a slice would be sent with all it is cut from
+
     def read(self, shard: Shard) -> pa.Table:
-        """The rows of a shard by source row and variant; variants have no gold, which is wrong for them too often."""
+        """See `ShardRows`."""
         rows = source_rows(self.source, shard)
         rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
         rows = rows.append_column("origin", origins(self.source, shard)).select(COLUMNS)
@@ -51,7 +82,7 @@ class Rows:
         return both.sort_by([("source_row", "ascending"), ("variant", "ascending")])
 
     def count(self, shard: Shard) -> int:
-        """About how many rows a shard has."""
+        """See `ShardRows`."""
         num_rows = shard.stop - shard.start
         if self.variants is None or shard.split != TRAIN:
             return num_rows

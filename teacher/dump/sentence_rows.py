@@ -1,10 +1,11 @@
 """The sentences that a teacher is asked about: those of a corpus's documents, or of a task's rows, each by itself."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.arrays import Ragged, stacked
 from pipeline.logit_set.record_parts import Setting, Shard, SplitRecord
@@ -46,6 +47,9 @@ class SentenceRows(Protocol):
 
     def read(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sentences]:
         """The sentences of a split's source rows ``start`` to ``stop`` (exclusive), in batches."""
+
+    def hold(self, shard: Shard) -> "SentenceRows":
+        """What there is to be read of one shard, in memory."""
 
     def sample(self, tokens: LoadedTokenizer, num_rows: int) -> Sample:
         """Sentences of about so many source rows, spread evenly over those that students are trained on."""
@@ -90,6 +94,10 @@ class CorpusSentences:
         for cut in self.text.sequences(tokens, split, start, stop):
             yield Sentences(cut.source_row_N, cut.piece_N, cut.ids)
 
+    def hold(self, shard: Shard) -> "CorpusSentences":
+        """See `SentenceRows`."""
+        return CorpusSentences(self.text.hold(shard))
+
     def sample(self, tokens: LoadedTokenizer, num_rows: int) -> Sample:
         """See `SentenceRows`."""
         total, every = self.text.documents.num_documents, self.text.config.validation_every
@@ -107,11 +115,19 @@ class CorpusSentences:
 
 @dataclass(frozen=True)
 class TaskSentences:
-    """The sentences of a task's rows, of a pair both."""
+    """The sentences of a task's rows, of a pair both.
+
+    Attributes:
+        task: the task.
+        source: its rows.
+        max_seq_length: longest input in tokens.
+        first: the place, among all of a split's rows, of the first one in ``source``.
+    """
 
     task: Task
     source: Source
     max_seq_length: int
+    first: int = 0
 
     @property
     def subject(self) -> Task:
@@ -141,13 +157,19 @@ class TaskSentences:
 
     def read(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sentences]:
         """See `SentenceRows`."""
-        rows = self.source.splits[split].slice(start, stop - start)
+        rows = self.source.splits[split].slice(start - self.first, stop - start)
         texts = [part for part in sentences(rows) if part is not None]
         read = stacked([tokens.reader.read(part, None, self.max_seq_length)[0] for part in texts])
         row_N = np.repeat(np.arange(rows.num_rows), len(texts))
         piece_N = np.tile(np.arange(len(texts)), rows.num_rows)
         source_row_N = rows.column("source_row").to_numpy()[row_N]
         yield Sentences(source_row_N, piece_N, read.take(row_N + piece_N * rows.num_rows))
+
+    def hold(self, shard: Shard) -> "TaskSentences":
+        """See `SentenceRows`."""
+        rows = self.source.splits[shard.split].take(pa.array(np.arange(shard.start, shard.stop)))
+        source = replace(self.source, splits={shard.split: rows})
+        return replace(self, source=source, first=shard.start)
 
     def sample(self, tokens: LoadedTokenizer, num_rows: int) -> Sample:
         """See `SentenceRows`."""

@@ -27,8 +27,10 @@ from pipeline.logit_set.sentences import (
 from pipeline.logit_set.vector_basis import BASIS_FILE, Basis, fit_basis, read_basis
 from pipeline.logit_set.vector_codecs import AnyVectorCodec, vector_codec_for
 from pipeline.logit_set.writer import write_sentences_shard
+from pipeline.stopping import whole
 from teacher.config import DumpCorpus, DumpTask
-from teacher.dump.jobs import Job, write_set
+from teacher.dump.cluster import Errand, ask_here_or_there
+from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched
 from teacher.dump.sentence_rows import Sample, SentenceRows, open_rows
 from teacher.dump.sentences_record import estimated_bytes, staged_record
@@ -80,14 +82,13 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
             write_atomically(root / BASIS_FILE, lambda path: path.write_bytes(basis.to_bytes()))
 
     def write(record: SetRecord, shards: list[Shard]) -> None:
-        with inference():
-            _write_shards(root, record, rows, encoder, basis, shards, max_tokens)
+        errand = Errand(record, encoder, config.precision, partial(_write_shards, encoder, basis, max_tokens))
+        ask_here_or_there(config, root, errand, rows, shards, rows.hold)
 
     def scores(record: SetRecord) -> Scores:
         return SentenceSet(root, record).scores()
 
-    job = Job(config.shard_index, config.num_shards)
-    record = write_set(root, planned, encoder.reader.tokenizer_json(), write, scores, job, state, started)
+    record = write_set(root, planned, encoder.reader.tokenizer_json(), write, scores, config.job(), state, started)
     if record is None or record.state != "verified" or not config.token_vectors:
         return record
     with inference():
@@ -110,16 +111,16 @@ def _basis(
 
 
 def _write_shards(
+    encoder: SentenceEncoder,
+    basis: Basis | None,
+    max_tokens: int,
     root: Path,
     record: SetRecord,
     rows: SentenceRows,
-    encoder: SentenceEncoder,
-    basis: Basis | None,
     shards: list[Shard],
-    max_tokens: int,
 ) -> None:
     with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
-        for shard in shards:
+        for shard in whole(shards):
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
             statistics = no_vector_statistics()
             groups = _groups(record, shard, rows, encoder, basis, max_tokens, statistics, steps)

@@ -22,11 +22,13 @@ from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
 from pipeline.logit_set.writer import write_tokens_shard
+from pipeline.stopping import whole
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences
 from teacher.corpus.text import Text, masking_plan, open_text
-from teacher.dump.jobs import Job, write_set
+from teacher.dump.cluster import Errand, ask_here_or_there
+from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched
 from teacher.dump.tokens_record import estimate_size, staged_record
 from teacher.inference.batches import default_tokens_per_batch, run_batches
@@ -74,14 +76,13 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
                 write_decoder(root, decoder_of(lm))
 
     def write(record: SetRecord, shards: list[Shard]) -> None:
-        with inference():
-            _write_shards(root, record, text, lm, plan, shards, max_tokens)
+        errand = Errand(record, lm, config.precision, partial(_write_shards, lm, plan, max_tokens))
+        ask_here_or_there(config, root, errand, text, shards, text.hold)
 
     def scores(record: SetRecord) -> Scores:
         return TokenSet(root, record).scores()
 
-    job = Job(config.shard_index, config.num_shards)
-    return write_set(root, planned, lm.reader.tokenizer_json(), write, scores, job, state, started)
+    return write_set(root, planned, lm.reader.tokenizer_json(), write, scores, config.job(), state, started)
 
 
 def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
@@ -115,17 +116,17 @@ def _check_finite(lm: MaskedLm, logits_PV: torch.Tensor, document: int) -> None:
 
 
 def _write_shards(
+    lm: MaskedLm,
+    plan: MaskingPlan,
+    max_tokens: int,
     root: Path,
     record: SetRecord,
     text: Text,
-    lm: MaskedLm,
-    plan: MaskingPlan,
     shards: list[Shard],
-    max_tokens: int,
 ) -> None:
     done = ""
     with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
-        for shard in shards:
+        for shard in whole(shards):
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}{done}")
             statistics = no_statistics()
             groups = _groups(record, shard, text, lm, plan, max_tokens, statistics, steps)

@@ -84,6 +84,11 @@ class LoadedModel:
         """From texts to ids: the one way for all that the model reads."""
         return self.tokens.reader
 
+    @cached_property
+    def weights_sha256(self) -> str:
+        """Hash of all weights and buffers, taken once."""
+        return weights_sha256(self.model)
+
     @property
     def num_parameters(self) -> int:
         """Number of the model's parameters."""

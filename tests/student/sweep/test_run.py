@@ -23,6 +23,7 @@ from pipeline.logit_set.reader import LogitSet
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord
 from student.config import SweepConfig, TrainConfig
+from student.sweep.cluster import train_on_cluster
 from student.sweep.run import sweep
 from student.sweep.workers import train_all
 from student.train.train import train
@@ -90,6 +91,31 @@ def swept(rating_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_sweep(swept: Path, tmp_path: Path) -> Path:
     """A private copy of the finished sweep."""
     return shutil.copytree(swept, tmp_path / "sweep")
+
+
+@pytest.mark.slow
+def test_a_sweep_on_a_cluster_is_a_sweep(ray_cluster: Any, rating_set: Path, tmp_path: Path) -> None:
+    grid = {"grid": ("learning_rate=1e-2",)}
+    record = sweep(sweep_config(rating_set, tmp_path / "sweep", **grid, ray="local", ray_workers=1), "sweep")
+    before = times(tmp_path / "sweep")
+    again = sweep(sweep_config(rating_set, tmp_path / "sweep", **grid), "sweep")
+    assert again["result"] == record["result"]
+    assert before == times(tmp_path / "sweep")
+    train(tiny_config(rating_set, tmp_path / "alone", learning_rate=0.01, seed=43), "train-student")
+    assert same_weights(tmp_path / "sweep" / run_name(0.01, 43), tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_a_sweep_that_the_workers_do_not_see_is_refused(
+    ray_cluster: Any, rating_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("student.sweep.run.train_on_cluster", elsewhere)
+    with pytest.raises(ConfigError, match="is not seen by the workers; a sweep on a cluster needs a file system"):
+        sweep(sweep_config(rating_set, tmp_path / "sweep", ray="local", ray_workers=1), "sweep")
+
+
+def elsewhere(flags: Any, folder: Path, configs: Any) -> Any:
+    return train_on_cluster(flags, folder / "elsewhere", configs)
 
 
 def test_a_sweeps_students_are_those_that_training_makes(swept: Path, rating_set: Path, tmp_path: Path) -> None:

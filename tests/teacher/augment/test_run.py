@@ -28,6 +28,7 @@ from pipeline.tasks.task import Task
 from teacher.augment import candidates
 from teacher.augment import folder as folder_module
 from teacher.augment.config import AugmentConfig
+from teacher.augment.folder import open_variants
 from teacher.augment.run import augment, variants_for
 from teacher.augment.words import replaceable
 from teacher.dump.examples import dump
@@ -67,6 +68,12 @@ def case(work: Path, store: Path, name: str) -> AugmentationRecord:
     return write(work, store, task, method, **CASES[name])
 
 
+def stored_record(root: Path) -> AugmentationRecord:
+    variants = open_variants(root)
+    assert variants is not None
+    return variants.record
+
+
 def rows_of(root: Path) -> list[dict[str, Any]]:
     """The variants in a folder, in the order in which they are stored."""
     tables = [pq.read_table(path, partitioning=None) for path in sorted((root / "rows").glob("*.parquet"))]
@@ -102,6 +109,21 @@ def made(work: Path, masked_lm: Path, tmp_path_factory: pytest.TempPathFactory) 
 def copied(made: Path, tmp_path: Path) -> Path:
     """A store of one's own with the same."""
     return Path(shutil.copytree(made, tmp_path / "store"))
+
+
+@pytest.mark.slow
+def test_workers_on_a_cluster_find_the_same_candidates(
+    ray_cluster: Any, work: Path, made: Path, tmp_path: Path
+) -> None:
+    there = write(work, tmp_path, **CASES["opinion-tinybert"], ray="local", ray_workers=1)
+    assert there.rows_sha256 == stored_record(made / "augmented" / "opinion-tinybert").rows_sha256
+    (candidates_there,) = (tmp_path / "candidates").rglob("*.parquet")
+    assert sha256(candidates_there) in {sha256(path) for path in (made / "candidates").rglob("*.parquet")}
+
+
+def test_methods_without_a_model_need_no_cluster(work: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--ray: is for method tinybert"):
+        write(work, tmp_path, method="mask-pos", ray="local")
 
 
 @pytest.mark.parametrize("name", CASES)

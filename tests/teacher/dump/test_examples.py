@@ -160,6 +160,19 @@ def test_a_job_writes_its_own_shards_only(work: Path, store: Path, tmp_path: Pat
         write(work, tmp_path, rows_per_shard=20, shard_index=3, num_shards=3)
 
 
+def test_a_slurm_array_writes_a_set(
+    work: Path, teachers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states = []
+    for task in (4, 3):
+        variables = {"ID": task, "MIN": 3, "MAX": 4, "COUNT": 2}
+        for name, value in variables.items():
+            monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(value))
+        states.append(write(work, tmp_path, rows_per_shard=20, shard_index="auto").state)
+    assert states == ["staged", "verified"]
+    assert "job 1 of 2 (Slurm: SLURM_ARRAY_TASK_ID=4" in capsys.readouterr().err
+
+
 @pytest.fixture
 def copied(store: Path, tmp_path: Path) -> Path:
     """A store of one's own with the finished set ``opinion``."""

@@ -1,0 +1,57 @@
+"""Flags of the commands that can share their work among workers on a Ray cluster."""
+
+import json
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from pipeline.config import Config, refuse_flags
+from pipeline.environment import numbers
+from pipeline.errors import ConfigError
+
+LOCAL = "local"
+
+
+class RayFlags(Config):
+    """Where the work is done, by whom."""
+
+    panel: ClassVar = "A Ray cluster"
+    ray: str | None = Field(
+        None,
+        description="Share the work among workers on a Ray cluster: its address, auto for the one that this machine is "
+        "in, local (or nothing) for one that is started here.",
+    )
+    ray_workers: int | None = Field(
+        None, ge=1, description="How many workers. (default: one for each GPU of the cluster, without any for each CPU)"
+    )
+    ray_resources: str | None = Field(
+        None, description='What each worker takes, as JSON. (default: {"GPU": 1} where there are GPUs, else {"CPU": 1})'
+    )
+
+    def check_ray(self) -> None:
+        """Raises ConfigError for flags that say how a cluster is used without one, and for resources that are none."""
+        if self.ray is None:
+            refuse_flags(self, {"ray_workers", "ray_resources"}, "is for workers on a cluster; give --ray, too")
+        elif numbers(["WORLD_SIZE"]).get("WORLD_SIZE", 1) > 1:
+            raise ConfigError("--ray: places its workers itself; start the command without accelerate or torchrun")
+        self.resources()
+
+    def resources(self) -> dict[str, float] | None:
+        """What each worker takes, by name; None if it is not told.
+
+        Raises:
+            ConfigError: if that is no object of positive numbers.
+        """
+        if self.ray_resources is None:
+            return None
+        try:
+            told: Any = json.loads(self.ray_resources)
+        except ValueError:
+            told = None
+        if not isinstance(told, dict) or not told or not all(_is_amount(amount) for amount in told.values()):
+            raise ConfigError(f'--ray-resources: {self.ray_resources} should be like {{"GPU": 1, "CPU": 4}}')
+        return {str(name): float(amount) for name, amount in told.items()}
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")

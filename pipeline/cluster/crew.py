@@ -1,0 +1,252 @@
+"""Workers on a Ray cluster, who pull pieces of work: the driver hands them out, and takes what comes back.
+
+A piece must be a function of what it is given, so that it can be done again anywhere. Ray places the workers, moves the
+bytes and tells of deaths; what a death means is decided here. A worker that dies is replaced, and its piece is done
+again; a piece that has taken three workers with it is given up. What a worker says is wrong ends the command.
+"""
+
+import os
+import platform
+import signal
+import socket
+import statistics
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from time import monotonic
+from typing import Any, Generic, TypeVar
+
+from pipeline import console, stopping
+from pipeline.cluster.config import LOCAL, RayFlags
+from pipeline.errors import ConfigError, DistillError, MissingDependencyError, PassingError
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+MOST_DEATHS = 3  # of workers on the same piece, or in a row before any was ready
+GETTING_READY = "getting ready"
+SLOW = 2  # times what the others take
+TELL_EVERY_S = 60
+
+
+@dataclass(frozen=True)
+class Trade(Generic[Result]):
+    """What workers do.
+
+    Attributes:
+        start: called once by each worker with ``shared``; gives what does a piece.
+        shared: sent to each machine once.
+        libraries: packages whose versions must be those of the driver.
+    """
+
+    start: Callable[[Any], Callable[[Any], Result]]
+    shared: Any
+    libraries: Sequence[str] = ()
+
+
+@dataclass
+class _Worker:
+    """A worker as the driver knows it: Ray's handle, on which machine, and what it has done."""
+
+    actor: Any
+    place: str = ""
+    pieces: int = 0
+    seconds: float = 0.0
+
+
+class _Actor:
+    """A worker where it works; made an actor by Ray."""
+
+    def __init__(self, start: Callable[[Any], Callable[[Any], Any]], shared: Any, versions: dict[str, str]) -> None:
+        os.environ["RANK"] = "worker"  # the driver alone reports
+        self._start, self._shared, self._versions = start, shared, versions
+
+    def ready(self) -> tuple[str, DistillError | None]:
+        """Where this worker is, and what is wrong with it, if anything."""
+        place = f"{socket.gethostname()}, process {os.getpid()}"
+        here = _versions(self._versions)
+        wrong = [
+            f"{name} {here[name]} (the driver: {told})" for name, told in self._versions.items() if here[name] != told
+        ]
+        if wrong:
+            return place, ConfigError(f"{place}: has other versions: {', '.join(wrong)}; all machines need the same")
+        try:
+            self._work = self._start(self._shared)
+        except DistillError as error:
+            return place, error
+        return place, None
+
+    def do(self, piece: Any) -> tuple[Any, float]:
+        """What comes of a piece, an error if that is what comes of it, and the seconds it took."""
+        start = monotonic()
+        try:
+            return self._work(piece), monotonic() - start
+        except DistillError as error:
+            return error, monotonic() - start
+
+
+@contextmanager
+def on_cluster(flags: RayFlags) -> Iterator[Any]:
+    """Ray, connected to the cluster that the flags name; one that this process is connected to already is used.
+
+    Raises:
+        MissingDependencyError: if Ray is not installed.
+        PassingError: if the cluster cannot be reached.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingDependencyError("--ray needs ray: pip install 'distill-offline[ray]'") from error
+    if ray.is_initialized():
+        yield ray
+        return
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=flags.ray, log_to_driver=False, logging_level="error", **_local(flags))
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise PassingError(f"--ray {flags.ray}: cannot be reached: {str(error).splitlines()[0]}") from error
+    if is_main:
+        signal.signal(signal.SIGTERM, handler)  # Ray puts its own there
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _local(flags: RayFlags) -> dict[str, Any]:
+    """What only a cluster that is started here is told; it lets as many work as were asked for, also on few CPUs."""
+    if flags.ray != LOCAL:
+        return {}
+    return {"include_dashboard": False, "num_cpus": max(flags.ray_workers or 1, os.cpu_count() or 1)}
+
+
+@dataclass
+class Crew(Generic[Piece, Result]):
+    """The workers of one command; made for one round of pieces.
+
+    Attributes:
+        ray: the library, connected.
+        flags: how many workers, and what each takes.
+        trade: what they do.
+        name: what a piece is called in messages.
+        take: what a worker is given for a piece; called when it is handed out.
+    """
+
+    ray: Any
+    flags: RayFlags
+    trade: Trade[Result]
+    name: Callable[[Piece], str]
+    take: Callable[[Piece], Any]
+    _in_hand: dict[Any, tuple[_Worker, Piece | None]] = field(default_factory=dict)  # None: it is getting ready
+    _waiting: deque[Piece] = field(default_factory=deque)
+    _deaths: Counter[str] = field(default_factory=Counter)
+    _num_dead: int = 0
+    _done: list[_Worker] = field(default_factory=list)
+
+    def results(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Result]]:
+        """Each piece with what has come of it, as they come. After SIGTERM, what is in hand is still done.
+
+        Raises:
+            DistillError: what a worker says is wrong with a piece or with itself, or if workers die of a piece.
+        """
+        ray = self.ray
+        self._waiting.extend(pieces)
+        shared, hire = ray.put(self.trade.shared), self._hire()
+        try:
+            with stopping.in_hand():
+                for _ in range(min(self._num_workers(), len(pieces))):
+                    self._start(hire, shared)
+                while self._in_hand:
+                    yield from self._next(hire, shared)
+        finally:
+            for worker, _ in self._in_hand.values():
+                ray.kill(worker.actor)
+        self._tell()
+
+    def _next(self, hire: Any, shared: Any) -> Iterator[tuple[Piece, Result]]:
+        """Waits for one answer, and gives its worker the next piece before the result is used."""
+        answers, _ = self.ray.wait(list(self._in_hand), num_returns=1, timeout=TELL_EVERY_S)
+        if not answers:
+            busy = sum(piece is not None for _, piece in self._in_hand.values())
+            console.note(f"{busy} of {len(self._in_hand)} workers work, {len(self._waiting)} pieces wait for one")
+            return
+        worker, piece = self._in_hand.pop(answers[0])
+        try:
+            answer, told = self.ray.get(answers[0])
+        except self.ray.exceptions.RayTaskError:  # a fault in our code, which no repetition mends
+            raise
+        except self.ray.exceptions.RayError:
+            self._bury(worker, piece, hire, shared)
+            return
+        if piece is None:
+            worker.place = answer
+            self._require(told)
+            self._deaths[GETTING_READY] = 0
+        else:
+            worker.pieces, worker.seconds = worker.pieces + 1, worker.seconds + told
+            self._require(answer, self.name(piece))
+        self._hand_out(worker)
+        if piece is not None:
+            yield piece, answer
+
+    def _require(self, answer: Any, name: str = "") -> None:
+        if isinstance(answer, DistillError):
+            raise type(answer)(f"{name}: {answer}" if name else str(answer))
+
+    def _num_workers(self) -> int:
+        there = self.ray.cluster_resources()
+        return self.flags.ray_workers or int(there.get("GPU", 0)) or int(there.get("CPU", 1))
+
+    def _hire(self) -> Any:
+        takes = self.flags.resources() or ({"GPU": 1.0} if self.ray.cluster_resources().get("GPU") else {"CPU": 1.0})
+        own = {"num_cpus": takes.pop("CPU", 0), "num_gpus": takes.pop("GPU", 0), "resources": takes}
+        return self.ray.remote(_Actor).options(max_restarts=0, **own)
+
+    def _start(self, hire: Any, shared: Any) -> None:
+        worker = _Worker(hire.remote(self.trade.start, shared, _versions(self.trade.libraries)))
+        self._in_hand[worker.actor.ready.remote()] = (worker, None)
+
+    def _hand_out(self, worker: _Worker) -> None:
+        """Gives a worker the next piece, or lets it go."""
+        if self._waiting and not stopping.is_asked():
+            piece = self._waiting.popleft()
+            self._in_hand[worker.actor.do.remote(self.take(piece))] = (worker, piece)
+        else:
+            self._done.append(worker)
+            self.ray.kill(worker.actor)
+
+    def _bury(self, worker: _Worker, piece: Piece | None, hire: Any, shared: Any) -> None:
+        """Puts a dead worker's piece back, and another one in its place."""
+        self._done.append(worker)
+        name = GETTING_READY if piece is None else self.name(piece)
+        self._deaths[name] += 1
+        self._num_dead += 1
+        if self._deaths[name] >= MOST_DEATHS:
+            advice = "is there memory enough, and does a single process without --ray get through it?"
+            raise DistillError(f"{name}: {MOST_DEATHS} workers have died of it, given up; {advice}")
+        console.note(f"a worker died ({worker.place or 'never ready'}), {name}: it is done again by another")
+        if piece is not None:
+            self._waiting.appendleft(piece)
+        if self._waiting and not stopping.is_asked():
+            self._start(hire, shared)
+
+    def _tell(self) -> None:
+        """Says who has done how much, and who was slow."""
+        at_work = [worker for worker in self._done if worker.pieces]
+        paces = [worker.seconds / worker.pieces for worker in at_work]
+        if not paces:
+            return
+        pieces, again = sum(worker.pieces for worker in at_work), sum(self._deaths.values())
+        console.note(
+            f"{len(at_work)} workers: {pieces} pieces in {statistics.median(paces):.1f} s each; {again} workers died"
+        )
+        for worker, pace in zip(at_work, paces, strict=True):
+            if worker.pieces > 1 and pace > SLOW * statistics.median(paces):
+                console.warn(f"the worker on {worker.place} was slow: {pace:.1f} s a piece")
+
+
+def _versions(names: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    return {"Python": platform.python_version()} | {name: version(name) for name in names if name != "Python"}

@@ -1,0 +1,86 @@
+"""Which job this is of those that a launcher has started, by the variables that the launcher sets for each."""
+
+from dataclasses import dataclass
+
+from pipeline.environment import numbers
+from pipeline.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The variables of one launcher.
+
+    Attributes:
+        index: number of this job.
+        first: number of the first job; 0 for all where there is no such variable.
+        last: number of the last job, where there is such a variable.
+        count: how many jobs there are, where there is such a variable.
+    """
+
+    index: str
+    first: str = ""
+    last: str = ""
+    count: str = ""
+
+
+LAUNCHERS = {
+    "Slurm": Launcher(
+        "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX", count="SLURM_ARRAY_TASK_COUNT"
+    ),
+    "Kubernetes": Launcher("JOB_COMPLETION_INDEX"),
+    "SkyPilot": Launcher("SKYPILOT_NODE_RANK", count="SKYPILOT_NUM_NODES"),
+    "AWS Batch": Launcher("AWS_BATCH_JOB_ARRAY_INDEX", count="AWS_BATCH_JOB_ARRAY_SIZE"),
+    "Cloud Run": Launcher("CLOUD_RUN_TASK_INDEX", count="CLOUD_RUN_TASK_COUNT"),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One of ``count`` commands that share a set's shards: every ``count``-th from ``index`` is its own.
+
+    Attributes:
+        index: which, from 0.
+        count: of how many.
+        source: what told it, for people; empty if that were flags.
+    """
+
+    index: int = 0
+    count: int = 1
+    source: str = ""
+
+
+def launched_job(num_jobs: int | None) -> Job:
+    """The job that a launcher's variables say this process is.
+
+    Args:
+        num_jobs: how many jobs there are, if the user has told it.
+
+    Raises:
+        ConfigError: if no launcher is found, or several, or the variables do not fit each other or ``num_jobs``.
+    """
+    found = {name: told for name, launcher in LAUNCHERS.items() if (told := _variables(launcher))}
+    if len(found) != 1:
+        names = " and ".join(found) or f"none of {', '.join(launcher.index for launcher in LAUNCHERS.values())}"
+        raise ConfigError(f"--shard-index auto: {names} is set, but one of them is needed; give the number itself")
+    ((name, told),) = found.items()
+    launcher = LAUNCHERS[name]
+    source = ", ".join(f"{variable}={value}" for variable, value in told.items())
+    first = told.get(launcher.first, 0)
+    count: int | None = told.get(launcher.count, num_jobs)
+    if count is None:
+        raise ConfigError(f"--shard-index auto: {name} does not say how many jobs there are; give --num-shards, too")
+    if num_jobs not in (None, count):
+        problem = f"{num_jobs} jobs, but {name} has started {count} ({source})"
+        raise ConfigError(f"--num-shards: {problem}; leave it out, or give --shard-index as a number")
+    has_gaps = launcher.last in told and told[launcher.last] - first + 1 != count
+    index = told[launcher.index] - first
+    if has_gaps or not 0 <= index < count:
+        problem = f"the jobs of {name} must be numbered without gaps ({source})"
+        raise ConfigError(f"--shard-index auto: {problem}; give --shard-index and --num-shards as numbers")
+    return Job(index, count, f"{name}: {source}")
+
+
+def _variables(launcher: Launcher) -> dict[str, int]:
+    """A launcher's variables that are set; none unless it tells the number of this job."""
+    told = numbers(name for name in vars(launcher).values() if name)
+    return told if launcher.index in told else {}

@@ -1,0 +1,73 @@
+"""Students trained by workers on a Ray cluster, whose machines all see the store and the sweep's folder.
+
+A run is written where it will lie, with its checkpoints, so that what a lost worker has begun another goes on with.
+"""
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.cluster.config import RayFlags
+from pipeline.cluster.crew import Crew, Trade, on_cluster
+from pipeline.config import as_flags
+from pipeline.errors import ConfigError, DistillError
+from pipeline.training.run_record import SWEEP_RECORD
+from student.config import TrainConfig
+from student.train.train import LIBRARIES, train
+from student.train.training_data import load_data
+
+
+@dataclass(frozen=True)
+class _Errand:
+    """What a worker needs for every run: from where paths count, where the runs lie, and one that names the rows."""
+
+    here: Path
+    folder: Path
+    config: TrainConfig
+
+
+def train_on_cluster(
+    flags: RayFlags, folder: Path, configs: Sequence[TrainConfig]
+) -> Iterator[tuple[int, DistillError | None]]:
+    """Trains students of one logit set, see `train_all`.
+
+    Args:
+        flags: the cluster, and how many workers.
+        folder: the sweep's, with its record.
+        configs: they name the same set and the same rows.
+
+    Raises:
+        ConfigError: if a machine does not see the folder.
+        DistillError: if the rows cannot be read there, or workers die of a run.
+    """
+    if not configs:
+        return
+    trade = Trade(_start, _Errand(Path.cwd(), folder, configs[0]), LIBRARIES)
+    with on_cluster(flags) as ray:
+        crew: Crew[int, list[DistillError]] = Crew(
+            ray, flags, trade, lambda number: str(configs[number].output_dir), configs.__getitem__
+        )
+        for number, wrong in crew.results(range(len(configs))):
+            yield number, next(iter(wrong), None)
+
+
+def _start(errand: _Errand) -> Callable[[TrainConfig], list[DistillError]]:
+    """In a worker: what trains a student, and gives what was wrong with it, if anything."""
+    if not (errand.here / errand.folder / SWEEP_RECORD).exists():
+        where = errand.here / errand.folder
+        raise ConfigError(
+            f"{where} is not seen by the workers; a sweep on a cluster needs a file system that all share"
+        )
+    os.chdir(errand.here)
+    data = load_data(errand.config)
+
+    def run(config: TrainConfig) -> list[DistillError]:
+        try:
+            train(config, shlex.join(["distill", "train-student", *as_flags(config)]), data)
+        except DistillError as error:
+            return [error]
+        return []
+
+    return run

@@ -1,0 +1,72 @@
+"""Sets written by workers on a cluster of this machine: the bytes are those of a single process, whoever dies."""
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import TeacherError
+from pipeline.logit_set.reader import LogitSet
+from teacher.dump.cluster import Errand, ask_here_or_there
+from teacher.dump.examples import dump
+from teacher.dump.sentences import dump_vectors
+from teacher.dump.tokens import dump_mlm
+from teacher.inference.masked_lm import load_masked_lm
+from tests.conftest import corpus_config, dump_config, vectors_config
+
+pytestmark = pytest.mark.slow
+RAY = {"ray": "local", "ray_workers": 1}
+
+
+def files(root: Path) -> dict[str, str]:
+    """SHA-256 of every file of a set that does not say when it was made."""
+    paths = [path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix in {".parquet", ".safetensors"}]
+    assert paths
+    return {str(path.relative_to(root)): sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def test_plain_jobs_and_workers_mixed_write_the_set_of_one_process(
+    ray_cluster: Any, work: Path, augmented_set: LogitSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {"augment": "mask-pos", "pos_probability": 0, "mask_probability": 0.3, "num_variants": 3, "seed": 1}
+    store = tmp_path / "store"
+    (store / "augmented").mkdir(parents=True)
+    variants = augmented_set.root.parent / "augmented" / "opinion-mask-pos"
+    (store / "augmented" / "opinion-mask-pos").symlink_to(variants)
+    first = dump(dump_config(work, "opinion", store, **flags, shard_index=1, num_shards=3), "job")
+    assert first is not None
+    assert first.state == "staged"
+    record = dump(dump_config(work, "opinion", store, **flags, ray="local", ray_workers=2), "ray")
+    assert record is not None
+    assert record.state == "verified"
+    assert files(store / "opinion-mask-pos") == files(augmented_set.root)
+    assert record.fingerprint == augmented_set.record.fingerprint
+    assert record.shards == augmented_set.record.shards
+    assert record.scores == augmented_set.record.scores
+    assert "2 workers: " in capsys.readouterr().err
+
+
+def test_tokens_and_vectors_are_those_of_one_process(
+    ray_cluster: Any, work: Path, token_store: Path, vector_store: Path, tmp_path: Path
+) -> None:
+    dump_mlm(corpus_config(work, tmp_path, name="sampled", codec="sampled", top_k=10, **RAY), "ray")
+    assert files(tmp_path / "sampled") == files(token_store / "sampled")
+    pca = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
+    dump_vectors(vectors_config(work, tmp_path, **pca, **RAY), "ray")
+    assert files(tmp_path / "pca") == files(vector_store / "pca")
+
+
+def test_a_teacher_that_says_nan_ends_it_and_the_shard_is_named(
+    ray_cluster: Any, work: Path, opinion_set: LogitSet, masked_lm: Path, tmp_path: Path
+) -> None:
+    record, shards = opinion_set.record, list(opinion_set.record.shards)
+    config = dump_config(work, "opinion", tmp_path, **RAY)
+    errand = Errand(record, load_masked_lm(str(masked_lm), None, 32), "fp32", _says_nan)
+    with pytest.raises(TeacherError, match=rf"^{shards[0].path}: teacher: gives NaN$"):
+        ask_here_or_there(config, tmp_path, errand, None, shards, lambda shard: shard.index)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def _says_nan(*_: object) -> None:
+    raise TeacherError("teacher: gives NaN")
