@@ -17,10 +17,9 @@ from pipeline.arrays import Floats, Ints
 from student.model.model import Student
 
 LARGEST = 7
-TABLE_STEP = 2.75  # of a table's typical number; what it costs is in docs/students.md
+STEPS = {"vectors": 1.75, "forward_matrices": 3.25, "backward_matrices": 3.25}  # what they cost: docs/students.md
+MLP_STEP = 1.0
 RARENESS = 0.25  # the step grows with 1 / count to this power
-HEAD_STEP = 0.5  # an MLP's weights are in every answer
-PARTS = ("vectors", "forward_matrices", "backward_matrices")
 MLP_WEIGHT = "0.weight"
 
 
@@ -104,7 +103,7 @@ def coarse(student: Student, count_V: Ints | None) -> CoarseStudent:
     made = Student(config.model_copy(update={"table_dtype": "float32", "used_rows": len(ids_R) + 1})).eval()
     made.head.load_state_dict(student.head.state_dict())
     tables = {}
-    for name in PARTS:
+    for name, step in STEPS.items():
         part, made_part = getattr(encoder, name), getattr(made.encoder, name)
         if part is None:
             continue
@@ -112,7 +111,7 @@ def coarse(student: Student, count_V: Ints | None) -> CoarseStudent:
             _rows(student, part.table, np.array([config.pad_id]))[0],
             _rows(student, part.table, ids_R),
         )
-        tables[name] = packed(weight_RF, neutral_F, TABLE_STEP, None if count_V is None else count_V[ids_R])
+        tables[name] = packed(weight_RF, neutral_F, step, None if count_V is None else count_V[ids_R])
         made_part.table.weight[:] = torch.from_numpy(neutral_F)
         made_part.table.weight[torch.from_numpy(ids_R)] = torch.from_numpy(tables[name].values())
     return CoarseStudent(made, ids_R, tables, _coarse_mlp(made) if config.head == "mlp" else None)
@@ -120,7 +119,7 @@ def coarse(student: Student, count_V: Ints | None) -> CoarseStudent:
 
 def _coarse_mlp(student: Student) -> Packed:
     weight: Tensor = student.head.state_dict()[MLP_WEIGHT]
-    mlp = packed(weight.numpy(), np.zeros(weight.shape[1], np.float32), HEAD_STEP)
+    mlp = packed(weight.numpy(), np.zeros(weight.shape[1], np.float32), MLP_STEP)
     weight.copy_(torch.from_numpy(mlp.values()))
     return mlp
 
