@@ -199,6 +199,7 @@ class ExportConfig(RunFlags, StoreFlags, JsonFlags):
     """Flags of ``distill export``."""
 
     onnx: Path | None = Field(None, description="Write the student as an ONNX file, for any batch and length.")
+    html: Path | None = Field(None, description="Write the student as one HTML file, a page that answers by itself.")
     output_dir: Path | None = Field(None, description="Write the student as a folder, with smaller --tables.")
     tables: TableDtype | None = Field(None, description="How the embedding tables are stored. (default: as in RUN)")
     logits: str | None = Field(None, description="Measure the scores on this set. (default: what it was trained on)")

@@ -137,18 +137,18 @@ def describe(config: DescribeConfig) -> None:
 
 @takes(ExportConfig)
 def export(config: ExportConfig) -> None:
-    """Write a student as an ONNX file, or with smaller tables, and measure what that costs."""
-    from student.export import export as export_student
+    """Write a student as an ONNX or an HTML file, or with smaller tables, and measure what that costs."""
+    from student.export.run import export as export_student
 
     result = export_student(config)
     if config.json_output:
         console.print_json(result)
         return
     before, after = result["bytes"]["before"], result["bytes"]["after"]
-    rows: list[list[Any]] = [["bytes of the weights", before, after]]
+    rows: list[list[Any]] = [["bytes of the weights" if config.html is None else "bytes", before, after]]
     for split, scores in result["scores"].items():
         rows += [[f"{split} {name}", value["before"], value["after"]] for name, value in scores.items()]
-    console.print_table(["", str(config.run), f"{config.tables or 'the same'} tables"], rows)
+    console.print_table(["", str(config.run), str(config.html or f"{config.tables or 'the same'} tables")], rows)
     if config.onnx is not None:
         onnx = result["onnx"]
         pairs = {"bytes": onnx["bytes"], "largest difference from torch": onnx["difference"]}

@@ -7,7 +7,7 @@ or with one beyond the table, are left to `tokenizers`.
 """
 
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,18 +32,31 @@ def character_table(tokenizer: Tokenizer, firsts: Collection[str] = ()) -> Chara
     Returns:
         An array of `CHARACTER`, or None if the answers are not one for each.
     """
-    asked = [chr(code) for code in range(NUM_CHARACTERS) if chr(code) != BETWEEN and _is_independent(chr(code))]
-    normal = tokenizer.normalizer.normalize_str(BETWEEN + BETWEEN.join(asked) + BETWEEN)
-    words = " ".join(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
-    first, *answers, last = words.split(BETWEEN)
-    if len(answers) != len(asked) or first or last:
+    asked = [chr(code) for code in range(NUM_CHARACTERS) if _is_independent(chr(code))]
+    answered = answers(tokenizer, asked)
+    if len(answered) != len(asked):
         return None
     table = np.zeros(NUM_CHARACTERS, CHARACTER)
     table["kind"] = UNKNOWN
-    for character, answer in zip([*asked, BETWEEN], [*answers, BETWEEN], strict=True):
+    for character, answer in zip(asked, answered, strict=True):
         if not any(first in answer for first in firsts):
             table[ord(character)] = _entry(character, answer)
     return table
+
+
+def answers(tokenizer: Tokenizer, asked: Sequence[str]) -> list[str]:
+    """What a tokenizer of BERT's kind makes of characters, each between two digits, with a space where words part.
+
+    Where a character is not answered by itself, the answers are not as many as the characters.
+    """
+    others = [character for character in asked if character != BETWEEN]
+    normal = tokenizer.normalizer.normalize_str(BETWEEN + BETWEEN.join(others) + BETWEEN)
+    words = " ".join(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
+    first, *answered, last = words.split(BETWEEN)
+    if first or last or len(answered) != len(others):
+        return []
+    given = iter(answered)
+    return [BETWEEN if character == BETWEEN else next(given) for character in asked]
 
 
 def _is_independent(character: str) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from pipeline.errors import IntegrityError
-from student.export import with_small_tables
+from student.export.run import with_small_tables
 from student.model.embeddings import Encoder
 from student.model.model import Student, num_bytes, num_parameters
 from student.model.tables import INT8_MAX, SmallDtype, SmallTable, put_side_by_side, trained_table

@@ -17,7 +17,7 @@ from pipeline.tasks.metrics import fidelity
 from student.config import EvaluateConfig, ExportConfig, SweepConfig, TrainConfig
 from student.data import load_examples
 from student.evaluate import evaluate, student_logits
-from student.export import export
+from student.export.run import export
 from student.model.model import Student
 from student.sweep.run import sweep
 from student.train.train import train

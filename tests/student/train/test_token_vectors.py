@@ -15,7 +15,7 @@ from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE
 from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
 from student.config import ReproduceConfig, SweepConfig
 from student.data import load_examples
-from student.export import with_small_tables
+from student.export.run import with_small_tables
 from student.model.model import Student
 from student.reproduce import reproduce
 from student.sweep.run import sweep

@@ -1,31 +1,40 @@
-"""``distill export``: a trained student as an ONNX file or with smaller tables, and what that costs."""
+"""``distill export``: a trained student as an ONNX or HTML file or with smaller tables, and what that costs."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from pipeline import console
+from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, raise_all
 from pipeline.files import make_folder, sha256
+from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.query.mixture import open_sets
+from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, write_run_record
 from student.config import ExportConfig
-from student.data import Examples
-from student.evaluate import dev_examples, evaluate_split, open_measured
+from student.data import Examples, as_read, load_chosen
+from student.evaluate import Evaluation, dev_examples, evaluate_split, open_measured
+from student.export.coarse import coarse
+from student.export.html_file import check_writable, write_html
+from student.export.onnx_file import check_exportable, write_onnx
 from student.model.card import CARD_FILE, card_text
 from student.model.model import Student, num_bytes, num_parameters
 from student.model.tables import SmallDtype, SmallTable
 from student.model.weights import WEIGHTS_FILE
-from student.onnx_file import check_exportable, write_onnx
+from student.trained_sets import trained_sets
 
 
 def export(config: ExportConfig) -> dict[str, Any]:
     """Writes what the flags ask for, and measures it on the dev splits of the student's logit set.
 
     Returns:
-        ``bytes`` of the weights and ``scores`` per split and metric, each ``before`` and ``after``; no scores without a
-        set to measure on. ``onnx``: the file's ``bytes`` and the largest ``difference`` of a logit from torch.
+        ``bytes`` of the weights, or of the HTML file, and ``scores`` per split and metric, each ``before`` and
+        ``after``; no scores without a set to measure on. ``onnx``: the file's ``bytes`` and the largest ``difference``
+        of a logit from torch.
 
     Raises:
         ConfigError: if the flags ask for nothing or do not fit the run.
@@ -36,6 +45,8 @@ def export(config: ExportConfig) -> dict[str, Any]:
     raise_all(ConfigError, "wrong flags", _problems(config, student, record))
     if config.onnx is not None:
         check_exportable(student)
+    if config.html is not None:
+        return _export_html(config.html, config, student, record)
     tables = config.tables or student.config.table_dtype
     record["exported"] = {"from_sha256": sha256(config.run / WEIGHTS_FILE), "tables": tables}
     if config.output_dir is not None:
@@ -44,17 +55,8 @@ def export(config: ExportConfig) -> dict[str, Any]:
     if tables != "float32" and tables != student.config.table_dtype:
         exported = with_small_tables(student, tables)
     rows = _dev_rows(config, student, record)
-    before = {split: evaluate_split(student, examples) for split, examples in rows.items()}
-    after = before
-    if exported is not student:
-        after = {split: evaluate_split(exported, examples) for split, examples in rows.items()}
-    result: dict[str, Any] = {
-        "bytes": {"before": num_bytes(student), "after": num_bytes(exported)},
-        "scores": {
-            split: {name: {"before": value, "after": after[split]["gold"][name]} for name, value in e["gold"].items()}
-            for split, e in before.items()
-        },
-    }
+    before, after = _evaluations(student, exported, rows)
+    result = _compared(before, after) | {"bytes": {"before": num_bytes(student), "after": num_bytes(exported)}}
     if config.onnx is not None:
         make_folder(config.onnx.parent)
         difference = write_onnx(exported, config.onnx)
@@ -63,6 +65,47 @@ def export(config: ExportConfig) -> dict[str, Any]:
         record["result"]["evaluation"] = after
         _write_folder(exported, record, config.output_dir)
     return result
+
+
+def _export_html(path: Path, config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Any]:
+    tokenizer = load_tokenizer(config.run / TOKENIZER_FILE, student.config.tokenizer_sha256)
+    check_writable(student, tokenizer)
+    make_folder(path.parent)
+    rows = _dev_rows(config, student, record)
+    made = coarse(student, _occurrences(config, student, record))
+    write_html(made, tokenizer, config.run.absolute().name, path)
+    scores = _compared(*_evaluations(student, made.student, rows))
+    return scores | {"bytes": {"before": num_bytes(student), "after": path.stat().st_size}}
+
+
+def _occurrences(config: ExportConfig, student: Student, record: RunRecord) -> Ints | None:
+    """How often each token occurs in the rows that the student was trained on; None if they are gone."""
+    settings = record["settings"]
+    try:
+        logit_set = open_sets(trained_sets(record, config.store), settings.get("mix"))
+        examples = as_read(load_chosen(logit_set, settings["query"]), student.config)
+    except (DataError, IntegrityError) as error:
+        console.warn(f"rare tokens are kept as exactly as frequent ones, so the file is larger or worse: {error}")
+        return None
+    tokens = np.concatenate([part.flat for part in examples.sequences])
+    return np.bincount(tokens, minlength=student.config.num_tokens)
+
+
+def _evaluations(
+    student: Student, exported: Student, rows: dict[str, Examples]
+) -> tuple[dict[str, Evaluation], dict[str, Evaluation]]:
+    before = {split: evaluate_split(student, examples) for split, examples in rows.items()}
+    if exported is student:
+        return before, before
+    return before, {split: evaluate_split(exported, examples) for split, examples in rows.items()}
+
+
+def _compared(before: dict[str, Evaluation], after: dict[str, Evaluation]) -> dict[str, Any]:
+    scores = {
+        split: {name: {"before": value, "after": after[split]["gold"][name]} for name, value in e["gold"].items()}
+        for split, e in before.items()
+    }
+    return {"scores": scores}
 
 
 @torch.no_grad()
@@ -91,8 +134,10 @@ def _problems(config: ExportConfig, student: Student, record: RunRecord) -> list
     problems = []
     if record["state"] != "finished":
         problems.append(f"{config.run}: not finished; repeat its command first: {record['command']}")
-    if config.onnx is None and config.output_dir is None:
-        problems.append("nothing to write: give --onnx FILE, or --output-dir FOLDER with --tables")
+    if config.onnx is None and config.output_dir is None and config.html is None:
+        problems.append("nothing to write: give --onnx FILE, --html FILE, or --output-dir FOLDER with --tables")
+    if config.html is not None and (config.onnx is not None or config.output_dir is not None or config.tables):
+        problems.append("--html: has tables of its own kind; leave out --tables, --onnx and --output-dir")
     stored, wanted = student.config.table_dtype, config.tables or student.config.table_dtype
     if wanted != stored != "float32":
         problems.append(f"--tables {wanted}: the tables of {config.run} are {stored} already")

@@ -16,10 +16,10 @@ from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, In
 from student.config import EvaluateConfig, ExportConfig
 from student.describe import describe
 from student.evaluate import evaluate
-from student.export import export, with_small_tables
+from student.export.onnx_file import write_onnx
+from student.export.run import export, with_small_tables
 from student.model.model import Student, num_bytes
 from student.model.tables import SmallDtype
-from student.onnx_file import write_onnx
 from student.predict import Predictor
 from student.train.train import train
 from tests.helpers.students import tiny_config

@@ -1,0 +1,1 @@
+"""``distill export``: a student in other forms."""

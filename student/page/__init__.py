@@ -1,0 +1,1 @@
+"""The page on which people try a student, whoever answers: a server, or the page itself."""

@@ -1,0 +1,142 @@
+"""``distill export --html`` as a command, its page in a real browser, and its kernel as it is compiled here."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.logit_set.reader import open_set
+from pipeline.text.tokenizer import load_tokenizer
+from student.export.coarse import coarse
+from student.export.html_file import write_html
+from student.model.model import Student
+from tests.helpers.browser import PROGRAM, Tab, browser_tab
+from tests.helpers.commands import invoke
+from tests.helpers.node import PROGRAM as NODE
+from tests.helpers.node import running_node
+
+EXPORT = Path(__file__).parents[3] / "student" / "export"
+HOSTILE = "lovely <script>window.broken=1</script> <img src=x onerror=window.broken=1> &amp; food"
+DESKTOP, PHONE = 1000, 375
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+def test_the_command_writes_what_it_measures(roles_run: Path, store: Path, tmp_path: Path) -> None:
+    page = tmp_path / "new" / "roles.html"
+    result = invoke("export", roles_run, "--html", page, "--store", store, "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["bytes"]["after"] == page.stat().st_size
+    rows = open_set(store / "roles").read("validation", ("sentence1", "sentence2", "label")).to_pylist()
+    with running_node() as node:
+        answers = node.ask(page, [[row["sentence1"], row["sentence2"]] for row in rows])["predictions"]
+    names = Student.load(roles_run).config.target.names
+    is_right = [names[row["label"]] == answer["label"] for row, answer in zip(rows, answers, strict=True)]
+    assert told["scores"]["validation"]["accuracy"]["after"] == pytest.approx(sum(is_right) / len(rows))
+
+
+def test_without_the_training_rows_all_tokens_count_the_same(roles_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(roles_run, tmp_path / "run")
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"logit_sets": [str(tmp_path / "gone")]}))
+    result = invoke("export", run, "--html", tmp_path / "x.html", "--store", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "rare tokens are kept as exactly as frequent ones" in re.sub(r"\s+", " ", result.stderr)
+    assert (tmp_path / "x.html").exists()
+
+
+def test_wrong_flags_leave_nothing(roles_run: Path, store: Path, tmp_path: Path) -> None:
+    for flags in (("--tables", "int8"), ("--onnx", tmp_path / "x.onnx"), ("--output-dir", tmp_path / "small")):
+        result = invoke("export", roles_run, "--html", tmp_path / "x.html", *flags, "--store", store)
+        assert result.exit_code == 2
+        assert "--html: has tables of its own kind" in re.sub(r"\s+", " ", result.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_compiled_kernel_is_that_of_the_source(tmp_path: Path) -> None:
+    """Another release of clang may write other bytes: then only that it compiles is seen."""
+    clang = shutil.which("clang++")
+    if clang is None or not Path("/usr/include/wasm32-wasi").exists() or shutil.which("wasm-ld") is None:
+        pytest.skip("needs clang for WebAssembly")
+    subprocess.run([EXPORT / "build.sh", tmp_path / "kernel.wasm"], check=True)
+    there, made = (path.read_bytes() for path in (EXPORT / "kernel.wasm", tmp_path / "kernel.wasm"))
+    compiler = re.compile(rb"processed-by.*", re.DOTALL)
+    if compiler.findall(there) == compiler.findall(made):
+        assert made == there, "kernel.cpp was changed: run student/export/build.sh student/export/kernel.wasm"
+
+
+@pytest.fixture(scope="module")
+def page(opinion_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Student]:
+    """The page of a student, and that student."""
+    student = Student.load(opinion_run)
+    tokenizer = load_tokenizer(opinion_run / "tokenizer.json", student.config.tokenizer_sha256)
+    made, path = coarse(student, None), tmp_path_factory.mktemp("page") / "opinion.html"
+    write_html(made, tokenizer, "opinion", path)
+    return path, made.student
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with browser_tab(tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
+
+
+needs_browser = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
+
+
+def opened(browser: Tab, page: Path, width: int) -> Tab:
+    browser.requests.clear()
+    browser.complaints.clear()
+    browser.open(page.as_uri(), width)
+    browser.until("run")
+    return browser
+
+
+def type_text(tab: Tab, text: str, words: int) -> None:
+    tab.type("#text1", text)
+    tab.until(f"document.querySelectorAll('#words span').length === {words}")
+
+
+@pytest.mark.slow
+@needs_browser
+def test_typing_shows_what_the_student_says_and_asks_nobody(browser: Tab, page: tuple[Path, Student]) -> None:
+    path, student = page
+    tab = opened(browser, path, DESKTOP)
+    type_text(tab, "the food was lovely .", 5)
+    said = tab.value("(async () => (await backend.student.predict(['the food was lovely .']))[0])()")
+    names = student.config.target.names
+    bars = [text for name in names for text in (name, "", f"{100 * said['probabilities'][name]:.1f} %")]
+    assert tab.texts("#bars > *") == bars
+    assert tab.value("document.querySelector('#latency').textContent").startswith("answered in ")
+    assert tab.value("document.querySelector('#teacher').hidden")
+    assert {request for request in tab.requests if not request.startswith("data:,")} == {path.as_uri()}
+    assert tab.complaints == []
+    blocked = tab.value("fetch('https://example.org').then(() => 'asked', () => 'refused')")
+    assert blocked == "refused"
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_markup_stays_text_at_any_width(browser: Tab, page: tuple[Path, Student], width: int) -> None:
+    tab = opened(browser, page[0], width)
+    type_text(tab, f"{HOSTILE} {'x' * 300}", len(HOSTILE.split()) + 1)
+    assert tab.texts("#words span")[:-1] == HOSTILE.split()
+    assert tab.value("window.broken === undefined && document.querySelectorAll('script').length === 3")
+    assert tab.value("document.documentElement.scrollWidth") <= width
+    assert tab.complaints == []
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_file_becomes_a_table(browser: Tab, page: tuple[Path, Student], tmp_path: Path) -> None:
+    tab = opened(browser, page[0], DESKTOP)
+    (tmp_path / "given.txt").write_text("the food was lovely .\nthe wine was awful .\n" * 200)
+    tab.choose_file("#file", tmp_path / "given.txt")
+    tab.until("!document.querySelector('#download').hidden")
+    assert len(tab.texts("tbody tr")) == 50
+    assert tab.value("document.querySelector('#progress').textContent") == "400 rows; the first 50 are shown"
