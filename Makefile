@@ -4,7 +4,7 @@ BIN = $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 INSTALLED = $(VENV)/.installed
 
-.PHONY: install demo test test-fast check fix sanitize bench clean
+.PHONY: install demo test test-fast check fix sanitize torture bench clean
 
 install: $(INSTALLED)
 
@@ -34,6 +34,9 @@ fix: install
 
 sanitize: install
 	tests/sanitize.sh $(abspath $(BIN)/python)
+
+torture: install
+	$(BIN)/python -m tests.torture --results torture.jsonl
 
 bench: install
 	$(BIN)/python -m tests.benchmarks

@@ -7,18 +7,26 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, overload
 
 import typer
 
-from pipeline import console
+from pipeline import console, log
 from pipeline.config import Config, build_kind, flag_help, flag_name, flag_order, flag_panel, is_argument
 from pipeline.environment import store_folder
 from pipeline.errors import DistillError, MissingDependencyError
+from pipeline.limits import limit_reached
 
 SET_FILE = "distill.json"  # `pipeline.logit_set.record` is too heavy to ask
 NAME_SETS = {"logits", "a", "b", "set_or_run", "extend"}  # fields that the names of sets are completed for
+LOG_FILE = inspect.Parameter(
+    "log_file",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[Path | None, typer.Option(help="Append what happens to this file, a JSON object a line.")],
+)
 A = TypeVar("A", bound=Config)
 B = TypeVar("B", bound=Config)
 Command = Callable[..., None]
@@ -46,10 +54,10 @@ def takes(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Callab
             command(build_kind(by_flag, {name: value for name, value in values.items() if _typed(context, name)}))
 
         parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-        parameters += _parameters(by_flag)
+        parameters += [*_parameters(by_flag), LOG_FILE]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return reports_errors(run)
+        return _logged(reports_errors(run))
 
     return decorate
 
@@ -61,7 +69,7 @@ def set_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turns a user's mistake into one message and exit code 2, and Ctrl-C into advice and exit code 130."""
+    """Turns a user's mistake, or a machine's limit, into one message and exit code 2, Ctrl-C into advice and 130."""
 
     @functools.wraps(command)
     def run(*args: Any, **values: Any) -> None:
@@ -70,9 +78,33 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
         except DistillError as error:
             console.error(str(error))
             raise typer.Exit(2) from error
+        except typer.Exit:  # a RuntimeError, to Python
+            raise
+        except (OSError, MemoryError, RuntimeError) as error:
+            reason = limit_reached(error)
+            if reason is None:
+                raise
+            console.error(reason)
+            raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
             console.note("interrupted; repeat the command to go on from what is finished")
             raise typer.Exit(130) from error
+
+    return run
+
+
+def _logged(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command's log the place that ``--log-file`` names."""
+
+    @functools.wraps(command)
+    def run(*args: Any, log_file: Path | None = None, **values: Any) -> None:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(log.written_to(log_file))
+            except OSError as error:
+                console.error(f"--log-file {log_file}: cannot be written: {error.strerror}; choose another file")
+                raise typer.Exit(2) from error
+            command(*args, **values)
 
     return run
 
