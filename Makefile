@@ -5,7 +5,7 @@ CONSTRAINTS ?= constraints.txt
 INSTALLED = $(VENV)/.installed
 COMPILED = $(VENV)/.compiled
 
-.PHONY: install demo test test-fast check fix sanitize bench clean
+.PHONY: install demo test test-fast check fix sanitize torture bench clean
 
 install: $(INSTALLED) $(COMPILED)
 
@@ -40,6 +40,9 @@ fix: install
 
 sanitize: install
 	tests/sanitize.sh $(abspath $(BIN)/python)
+
+torture: install
+	$(BIN)/python -m tests.torture --results torture.jsonl
 
 bench: install
 	$(BIN)/python -m tests.benchmarks

@@ -18,10 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from pipeline import log
 from pipeline.environment import is_main_process, progress_disabled
 from pipeline.untrusted import visible
 
-LINE_EVERY_S = 30
+LINE_EVERY_S, LOG_EVERY_S = 30, 10
 LONGEST_CELL, SHORTEST_CELL = 60, 20  # characters of a text in a table of rows
 BEYOND_ASCII = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
 
@@ -38,17 +39,20 @@ def safe(text: str) -> str:
 def note(message: str) -> None:
     """Tells what is going on (stderr, main process only)."""
     if is_main_process():
+        log.event("note", message=message)
         stderr.print(safe(message), soft_wrap=True)
 
 
 def warn(message: str) -> None:
     """Tells of something the user should know (stderr, main process only)."""
     if is_main_process():
+        log.event("warning", message=message)
         stderr.print(f"[yellow]warning:[/] {safe(message)}", soft_wrap=True)
 
 
 def error(message: str) -> None:
     """Tells why the command stops (stderr, every process)."""
+    log.event("error", message=message)
     stderr.print(f"[red]error:[/] {safe(message)}", soft_wrap=True)
 
 
@@ -158,15 +162,23 @@ class Steps:
     def __init__(self, bar: Progress, total: int, description: str) -> None:
         self._bar = bar
         self._task = bar.add_task(visible(description), total=total)
-        self._spoken = time.monotonic()
+        self._spoken = self._logged = time.monotonic()
 
     def advance(self, steps: int = 1) -> None:
         """Moves the bar on."""
         self._bar.advance(self._task, steps)
+        if time.monotonic() - self._logged > LOG_EVERY_S:
+            self._logged = time.monotonic()
+            self.log()
         if not stderr.is_terminal and not progress_disabled() and time.monotonic() - self._spoken > LINE_EVERY_S:
             self._spoken = time.monotonic()
             state = self._bar.tasks[self._task]
             note(f"{state.description}: {state.completed:,.0f} of {state.total:,.0f}")
+
+    def log(self) -> None:
+        """Tells the log how far it has come."""
+        state = self._bar.tasks[self._task]
+        log.event("progress", what=state.description, done=int(state.completed), total=int(state.total or 0))
 
     def describe(self, description: str) -> None:
         """Changes the text beside the bar."""
@@ -179,4 +191,6 @@ def progress(total: int, description: str) -> Iterator[Steps]:
     silent = not is_main_process() or progress_disabled() or not stderr.is_terminal
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=stderr, disable=silent) as bar:
-        yield Steps(bar, total, description)
+        steps = Steps(bar, total, description)
+        yield steps
+        steps.log()

@@ -44,6 +44,12 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def num_processes() -> int:
+    """How many processes were launched together, by ``accelerate launch`` or ``torchrun``; 1 without them."""
+    value = os.environ.get("WORLD_SIZE", "")
+    return int(value) if value.isdigit() else 1
+
+
 def progress_disabled() -> bool:
     """Whether the user switched progress bars off, by Hugging Face's variable."""
     return os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() in {"1", "ON", "YES", "TRUE"}

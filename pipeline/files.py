@@ -6,8 +6,9 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -15,6 +16,7 @@ from filelock import FileLock, Timeout
 from pipeline.errors import DataError, DistillError, IntegrityError, PassingError, unless_passing
 
 TEMPORARY_SUFFIX = ".distill-tmp"
+TEMPORARIES = (f".*{TEMPORARY_SUFFIX}", ".tmp??????")  # ours; those that safetensors makes on its way to ours
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
@@ -43,7 +45,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], durable: bool 
     except OSError as error:
         raise write_error(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -53,6 +55,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_text_once(path: Path, text: str) -> None:
     """Writes a small file unless it exists already; of several processes at once, one wins."""
+    if path.exists():
+        return
     temporary = _temporary(path)
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -62,7 +66,7 @@ def write_text_once(path: Path, text: str) -> None:
     except OSError as error:
         raise write_error(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
 
 
 def make_folder(path: Path) -> None:
@@ -73,9 +77,8 @@ def make_folder(path: Path) -> None:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".writable.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=path):  # has no name that a kill could leave behind
+            pass
     except OSError as error:
         raise write_error(path, error) from error
 
@@ -91,8 +94,9 @@ def require_space(folder: Path, num_bytes: int) -> None:
 
 def remove_temporaries(folder: Path) -> None:
     """Removes what killed processes left in a folder; call it only when no process writes to it."""
-    for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
-        path.unlink(missing_ok=True)
+    for pattern in TEMPORARIES:
+        for path in folder.glob(pattern):
+            _remove(path)
 
 
 def read_small_file(path: Path, max_bytes: int) -> bytes:
@@ -166,6 +170,12 @@ def _link(source: Path, path: Path) -> None:
             stream.write(source.read_text(encoding="utf-8"))
 
 
+def _remove(temporary: Path) -> None:
+    """Removes a temporary file; that it cannot be must not hide why it was not needed."""
+    with suppress(OSError):
+        temporary.unlink()
+
+
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -179,11 +189,14 @@ def held(lock: Path, busy: str) -> Iterator[None]:
     """Holds a lock, a file, which the end of the process, too, lets go.
 
     Raises:
-        DataError: ``busy``, if another process holds it.
+        DataError: ``busy``, if another process holds it; also if it cannot be written.
     """
-    try:
-        with FileLock(lock, timeout=0):
-            yield
-            lock.unlink(missing_ok=True)
-    except Timeout as error:
-        raise DataError(busy) from error
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(lock, timeout=0))
+        except Timeout as error:
+            raise DataError(busy) from error
+        except OSError as error:
+            raise write_error(lock, error) from error
+        yield
+        _remove(lock)

@@ -22,6 +22,7 @@ from pipeline.cli import (
 )
 from pipeline.cli import serve as server
 from pipeline.cli.help import Command
+from pipeline.cli.launched import end_with_launcher
 
 COMMANDS = {
     "finetune-teacher": teacher.finetune_teacher,
@@ -81,3 +82,4 @@ def distill(
     ] = False,
 ) -> None:
     """Distil BERT offline."""
+    end_with_launcher()

@@ -7,20 +7,28 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, overload
 
 import typer
 
-from pipeline import console
+from pipeline import console, log
 from pipeline.config import Config, build_kind, flag_help, flag_name, flag_order, flag_panel, is_argument
 from pipeline.environment import store_folder
 from pipeline.errors import DistillError, MissingDependencyError, PassingError, passes
+from pipeline.limits import limit_reached
 from pipeline.stopping import Stopped, stops_on_sigterm
 
 GO_ON = "repeat the command to go on from what is finished"
 SET_FILE = "distill.json"  # `pipeline.logit_set.record` is too heavy to ask
 NAME_SETS = {"logits", "a", "b", "set_or_run", "extend"}  # fields that the names of sets are completed for
+LOG_FILE = inspect.Parameter(
+    "log_file",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[Path | None, typer.Option(help="Append what happens to this file, a JSON object a line.")],
+)
 A = TypeVar("A", bound=Config)
 B = TypeVar("B", bound=Config)
 Command = Callable[..., None]
@@ -48,10 +56,10 @@ def takes(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Callab
             command(build_kind(by_flag, {name: value for name, value in values.items() if _typed(context, name)}))
 
         parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-        parameters += _parameters(by_flag)
+        parameters += [*_parameters(by_flag), LOG_FILE]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return reports_errors(run)
+        return _logged(reports_errors(run))
 
     return decorate
 
@@ -73,15 +81,34 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
         except DistillError as error:
             console.error(str(error))
             raise typer.Exit(error.exit_code) from error
-        except OSError as error:
-            if not passes(error):
+        except typer.Exit:  # a RuntimeError, to Python
+            raise
+        except (OSError, MemoryError, RuntimeError) as error:
+            reason = limit_reached(error)
+            if reason is None and not passes(error):
                 raise
-            console.error(f"{error}; repeat the command once this is mended: what is finished is kept")
-            raise typer.Exit(PassingError.exit_code) from error
+            console.error(reason or f"{error}; repeat the command once this is mended: what is finished is kept")
+            raise typer.Exit(PassingError.exit_code if passes(error) else 2) from error
         except (KeyboardInterrupt, Stopped) as error:
             is_stopped = isinstance(error, Stopped)
             console.note(f"{'stopped' if is_stopped else 'interrupted'}; {GO_ON}")
             raise typer.Exit(143 if is_stopped else 130) from error
+
+    return run
+
+
+def _logged(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command's log the place that ``--log-file`` names."""
+
+    @functools.wraps(command)
+    def run(*args: Any, log_file: Path | None = None, **values: Any) -> None:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(log.written_to(log_file))
+            except OSError as error:
+                console.error(f"--log-file {log_file}: cannot be written: {error.strerror}; choose another file")
+                raise typer.Exit(2) from error
+            command(*args, **values)
 
     return run
 

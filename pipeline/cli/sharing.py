@@ -59,7 +59,7 @@ def verify(config: VerifyConfig) -> None:
 @takes(CardConfig)
 def card(config: CardConfig) -> None:
     """Print a set's card, or write it anew."""
-    from pipeline.files import write_text
+    from pipeline.files import remove_temporaries, write_text
     from pipeline.logit_set.card import CARD_FILE, card_text
     from pipeline.logit_set.reader import find_set
     from pipeline.logit_set.record import read_set_record
@@ -67,6 +67,7 @@ def card(config: CardConfig) -> None:
     root = find_set(config.logits, config.store)
     text = card_text(read_set_record(root))
     if config.write:
+        remove_temporaries(root)
         write_text(root / CARD_FILE, text)
         console.note(f"wrote {root / CARD_FILE}")
     else:

@@ -83,7 +83,8 @@ def with_token_vectors(
         write_atomically(path, lambda temporary: _write(temporary, table, _footer(record, speaker)))
         recorded = _recorded(root, record, speaker)
         assert recorded is not None, "what has just been written is sound"
-    remove_temporaries(path.parent)
+    for folder in (root, path.parent):
+        remove_temporaries(folder)
     write_text(root / CARD_FILE, card_text(recorded))
     write_set_record(root, recorded)
     return recorded

@@ -144,7 +144,8 @@ def complete_set(root: Path, record: SetRecord) -> SetRecord:
     missing = unfinished_shards(root, record)
     if missing:
         raise IntegrityError(f"{root}: {len(missing)} of {len(record.shards)} shards are missing")
-    remove_temporaries((root / record.shards[0].path).parent)
+    for folder in (root, (root / record.shards[0].path).parent):
+        remove_temporaries(folder)
     shards = tuple(_measured(root, shard) for shard in record.shards)
     signals = record.signals.measured(root)
     complete = record.model_copy(update={"state": "complete", "shards": shards, "signals": signals})

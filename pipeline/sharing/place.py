@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from pipeline.errors import (
     MissingDependencyError,
     unless_passing,
 )
-from pipeline.files import write_atomically
+from pipeline.files import remove_temporaries, write_atomically
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 CHUNK_BYTES = 2**22
@@ -112,6 +112,11 @@ class Place:
         """Removes a file."""
         with self._reported():
             self.fs.rm_file(self._path(name))
+
+    def remove_temporaries(self, folders: Iterable[str]) -> None:
+        """Removes what killed processes left half written in folders inside the set; only local ones can have it."""
+        for folder in folders if isinstance(self.fs, LocalFileSystem) else ():
+            remove_temporaries(Path(self._path(folder)))
 
     def _chunks(self, name: str, max_bytes: int) -> Iterator[bytes]:
         total = 0

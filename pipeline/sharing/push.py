@@ -114,6 +114,7 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
         place.remove(FILE_NAME)  # rather no set for a while than one that is half old, half new
     all_at_once(f"to {place.url}", [partial(send, name) for name in missing])
     place.write(FILE_NAME, to_json(record).encode())
+    place.remove_temporaries({str(PurePosixPath(name).parent) for name in (FILE_NAME, *files)})
     for name in sorted(obsolete & _sizes(place, obsolete).keys()):
         place.remove(name)
     place.remove(JOURNAL)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pipeline.arrays import Floats
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.files import read_small_file, sha256, write_text
+from pipeline.files import read_small_file, remove_temporaries, sha256, write_text
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 
 CERTIFICATE_FILE = "certificate.json"
@@ -148,6 +148,7 @@ def student_files(run: Path) -> dict[str, str]:
 
 def write_certificate(run: Path, certificate: Certificate) -> None:
     """Puts a certificate into a run's folder, in place of an older one."""
+    remove_temporaries(run)
     write_text(run / CERTIFICATE_FILE, certificate.model_dump_json(indent=2) + "\n")
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, raise_all
-from pipeline.files import make_folder, sha256
+from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.query.mixture import open_sets
 from pipeline.text.tokenizer import load_tokenizer
@@ -165,6 +165,7 @@ def _dev_rows(config: ExportConfig, student: Student, record: RunRecord) -> dict
 
 def _write_folder(student: Student, record: RunRecord, folder: Path) -> None:
     make_folder(folder)
+    remove_temporaries(folder)
     write_run_record(folder / RUN_RECORD, record)  # first, so that a killed export knows its own folder again
     card = card_text(student.config, num_parameters(student), num_bytes(student), record)
     student.companions[CARD_FILE] = card.encode()

@@ -9,7 +9,7 @@ import numpy as np
 from pipeline import console
 from pipeline.cluster.config import RayFlags
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
-from pipeline.files import make_folder, sha256
+from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.query.mixture import mix_of
@@ -59,6 +59,7 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
     for trial in trials:  # a set without token vectors is told before anything is trained
         starts_from_teacher(trial.config, first.root, first.record)
     make_folder(folder)
+    remove_temporaries(folder)
     study = open_study(config.storage or f"sqlite:///{folder / STORAGE}", folder.name, trials)
     is_new = not (folder / SWEEP_RECORD).exists()
     _start_record(config, folder, logit_set, command)

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import IntegrityError
-from pipeline.files import remove_temporaries
 from pipeline.logit_set.record_parts import AugmentationRecord, Sample, Setting
 from teacher.augment.folder import Folder, write_part
 
@@ -66,7 +65,6 @@ def keep_distinct(
                     sample.append(_sample(originals, row))
             seen += table.num_rows
             steps.advance(table.num_rows)
-    remove_temporaries(folder.rows.folder)
     record = AugmentationRecord(
         method=method,
         settings=settings,

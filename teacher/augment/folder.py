@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, setting_changes, short
-from pipeline.files import make_folder, sha256, write_atomically
+from pipeline.files import make_folder, remove_temporaries, sha256, write_atomically
 from pipeline.logit_set.record import fingerprint
 from pipeline.logit_set.record_parts import AugmentationRecord, Setting
 from pipeline.logit_set.shard_file import parquet_writer
@@ -79,6 +79,8 @@ class Variants:
 def start_folder(folder: Folder, settings: dict[str, Setting], command: str) -> None:
     """Creates a folder for variants, or goes on with the one that was begun with the same settings.
 
+    What killed processes left half written goes: call it only when no other process writes there.
+
     Args:
         folder: the folder.
         settings: all that decides the rows.
@@ -90,6 +92,8 @@ def start_folder(folder: Folder, settings: dict[str, Setting], command: str) -> 
     """
     make_folder(folder.generated.folder)
     make_folder(folder.rows.folder)
+    for place in (folder.root, folder.generated.folder, folder.rows.folder):
+        remove_temporaries(place)
     path = folder.root / AUGMENT_FILE
     if path.exists() and any(folder.root.glob("*/*.parquet")):
         check_settings(folder.root, read_run_record(path)["settings"], settings)

@@ -17,7 +17,7 @@ from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.sources import Source, sentences
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.rows import source_rows
-from teacher.inference.batches import teacher_logits
+from teacher.inference.batches import naming_rows, teacher_logits
 from teacher.inference.classifier import Teacher
 
 HASH = f"S{TEXT_HASH_BYTES}"
@@ -86,7 +86,8 @@ def logits_of_repeated(
         left = np.setdiff1d(left, in_shard, assume_unique=True)
     rows = pa.concat_tables(parts)
     inputs = teacher.reader.tokenize(*sentences(rows), record.max_seq_length)
-    logits_NC = np.concatenate([known.logits_KC, teacher_logits(teacher, inputs, max_tokens)])
+    with naming_rows(inputs, rows, "/".join(record.splits)):
+        logits_NC = np.concatenate([known.logits_KC, teacher_logits(teacher, inputs, max_tokens)])
     return Known.of([*known.hash_K, *text_hashes(rows, record.tokenizer.sha256)], logits_NC)
 
 

@@ -42,7 +42,7 @@ from teacher.dump.repeated import keep_answers, kept_answers
 from teacher.dump.rows import Rows, ShardRows
 from teacher.dump.source_parts import amount
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
-from teacher.inference.batches import default_tokens_per_batch, teacher_logits
+from teacher.inference.batches import default_tokens_per_batch, naming_rows, teacher_logits
 from teacher.inference.classifier import Teacher, load_teacher
 from teacher.inference.label_order import doubt_label_order
 from teacher.inference.precision import inference_mode, keep_head_in_float32
@@ -155,7 +155,8 @@ def _probe(task: Task, source: Source, teacher: Teacher, max_seq_length: int, ma
     sample = rows.take(pa.array(places))
     inputs = teacher.reader.tokenize(*sentences(sample), max_seq_length)
     require_known(teacher.tokenizer, inputs, f"teacher {teacher.name}")
-    logits_NC = teacher_logits(teacher, inputs, max_tokens)
+    with naming_rows(inputs, sample, split):
+        logits_NC = teacher_logits(teacher, inputs, max_tokens)
     doubt_label_order(is_stated, teacher.target, teacher.name, teacher.labels, logits_NC, *gold_arrays(sample))
 
 
@@ -204,7 +205,8 @@ def _write_shards(
     def ask(part: _Part) -> tuple[_Part, Floats]:
         shard = part.shard
         steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
-        return part, logits_once(teacher, part.inputs, part.hashes, known, max_tokens, steps.advance)
+        with naming_rows(part.inputs, part.rows, part.shard.split):
+            return part, logits_once(teacher, part.inputs, part.hashes, known, max_tokens, steps.advance)
 
     def write(answered: tuple[_Part, Floats]) -> None:
         part, logits_NC = answered

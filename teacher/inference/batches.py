@@ -1,8 +1,10 @@
 """A teacher's logits of many inputs, by padded batches. Shapes: B batch, L tokens, N rows, C logits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
+import pyarrow as pa
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
 
@@ -16,6 +18,33 @@ from teacher.inference.loaded import LoadedModel
 
 CPU_TOKENS_PER_BATCH = 2048
 GPU_TOKENS_PER_BATCH = 32768
+LONGEST_SHOWN = 100  # characters of a text in a message
+
+
+class NotFiniteError(TeacherError):
+    """The teacher gives NaN or Inf for an input, which the error knows."""
+
+    def __init__(self, message: str, asked: Tokenized) -> None:
+        super().__init__(message)
+        self.asked = asked
+
+
+@contextmanager
+def naming_rows(inputs: Sequence[Tokenized], rows: pa.Table, splits: str) -> Iterator[None]:
+    """Makes of a `NotFiniteError` a TeacherError that says which row of a task it is about, and its text.
+
+    Args:
+        inputs: what the teacher is asked about in the block.
+        rows: the rows that it was made from, in the same order.
+        splits: the split that they are of, or several.
+    """
+    try:
+        yield
+    except NotFiniteError as error:
+        row = rows.slice(inputs.index(error.asked), 1).to_pylist()[0]
+        texts = [row[name] for name in ("sentence1", "sentence2") if row[name] is not None]
+        shown = " / ".join(repr(text[:LONGEST_SHOWN]) for text in texts)
+        raise TeacherError(f"{splits}, row {row['source_row']}, {shown}: {error}") from error
 
 
 def default_tokens_per_batch(device: torch.device) -> int:
@@ -41,7 +70,8 @@ def teacher_logits(
         logits_NC: float32, before softmax, rows as ``inputs``, columns in the task's label order.
 
     Raises:
-        TeacherError: if a logit is not finite, or a single row does not fit the memory.
+        NotFiniteError: if a logit is not finite.
+        TeacherError: if a single row does not fit the memory.
     """
     logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
     outputs: list[tuple[list[int], torch.Tensor]] = []  # on the device to the end: a copy a batch would wait for it
@@ -57,9 +87,10 @@ def teacher_logits(
     finite_N = np.isfinite(logits_NC).all(axis=1)
     if not finite_N.all():
         row = int(np.flatnonzero(~finite_N)[0])
-        raise TeacherError(
-            f"teacher {teacher.name}: gives NaN or Inf for row {row} of this part: {logits_NC[row].tolist()}; "
-            "fp16 overflows with some models, try --precision bf16 or fp32"
+        raise NotFiniteError(
+            f"teacher {teacher.name}: gives NaN or Inf, {logits_NC[row].tolist()}; "
+            "fp16 overflows with some models, try --precision bf16 or fp32",
+            inputs[row],
         )
     return logits_NC
 

@@ -1,4 +1,5 @@
 import errno
+import os
 import resource
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import torch
 
 from pipeline.errors import DataError
 from pipeline.files import (
+    held,
     make_folder,
     remove_temporaries,
     sha256,
@@ -97,6 +99,39 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert names(tmp_path / "a" / "b") == []
 
 
+def test_a_folder_is_tried_without_a_name_that_a_kill_could_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    usual = os.open
+
+    def noted(path: str, *arguments: int) -> int:
+        opened.append(str(path))
+        return usual(path, *arguments)
+
+    monkeypatch.setattr(os, "open", noted)
+    make_folder(tmp_path / "a")
+    assert {Path(name) for name in opened} == {tmp_path / "a"}  # a file without a name is opened by its folder's
+
+
+def test_what_cannot_be_removed_does_not_hide_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    def write(temporary: Path) -> None:
+        monkeypatch.setattr(Path, "unlink", refuse)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(DataError, match=r"a\.txt: cannot be written: the disk is full"):
+        write_atomically(tmp_path / "a.txt", write)
+
+
+def test_a_lock_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="lock: cannot be written"), held(tmp_path / "file" / "lock", "busy"):
+        pass
+
+
 def test_first_writer_wins(tmp_path: Path) -> None:
     write_text_once(tmp_path / "a.txt", "first")
     write_text_once(tmp_path / "a.txt", "second")
@@ -122,6 +157,7 @@ def test_one_of_several_processes_wins_and_all_see_it_whole(tmp_path: Path) -> N
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / ".train.parquet.17.distill-tmp").touch()
+    (tmp_path / "examples" / ".tmpA1b2C3").touch()  # as safetensors names its own
     (tmp_path / "keep.tmp").touch()
     remove_temporaries(tmp_path)
     assert names(tmp_path / "examples") != []  # only the folder itself: another process may write below it

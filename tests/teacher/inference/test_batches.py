@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +12,7 @@ from tokenizers.models import WordLevel
 from pipeline.errors import TeacherError
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import Tokenized
-from teacher.inference.batches import collate, teacher_logits
+from teacher.inference.batches import collate, naming_rows, teacher_logits
 from teacher.inference.classifier import Teacher
 from teacher.inference.loaded import LoadedTokenizer
 
@@ -91,8 +92,11 @@ def test_other_errors_are_not_taken_for_lack_of_memory() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_logit_that_is_not_finite_is_refused_with_its_row(value: float) -> None:
-    with pytest.raises(TeacherError, match=r"NaN or Inf for row 2 of this part: \[9\.0, -?(nan|inf), 7\.0\].*bf16"):
-        teacher_logits(ramp_teacher(Ramp(not_finite=value)), tokens([1, 2, 3], [4], [2, 7], [7]), 4)
+    inputs = tokens([1, 2, 3], [4], [2, 7], [7])
+    columns = {"source_row": [10, 11, 17, 20], "sentence1": list("abcd"), "sentence2": [None, None, "e f", None]}
+    message = r"^train, row 17, 'c' / 'e f': .*NaN or Inf, \[9\.0, -?(nan|inf), 7\.0\].*bf16"
+    with pytest.raises(TeacherError, match=message), naming_rows(inputs, pa.table(columns), "train"):
+        teacher_logits(ramp_teacher(Ramp(not_finite=value)), inputs, 4)
 
 
 def test_no_rows_give_no_logits() -> None:

@@ -1,0 +1,34 @@
+"""Limits of the machine that a command runs into, in plain words: no mistake of its code, and none of the user's."""
+
+import errno
+
+REASONS = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the disk's quota is used up; free some space",
+    errno.EROFS: "the disk is read-only; make it writable, or choose another folder",
+    errno.EIO: "the disk does not answer as it should; look at it, or choose another folder",
+    errno.EMFILE: "this process may open no more files; raise `ulimit -n`",
+    errno.ENFILE: "the system may open no more files; end other programs",
+    errno.ENOMEM: "no memory is left; choose smaller batches, or end other programs",
+}
+# how torch and Python's threads say so, in a RuntimeError
+OUT_OF_MEMORY = ("allocate memory", "enough memory", "out of memory", "bad_alloc", "create a primitive", "new thread")
+
+
+def limit_reached(error: BaseException) -> str | None:
+    """Says which limit of the machine an error, or one that it was raised from, is about; None if it is about none."""
+    seen: BaseException | None = error
+    while seen is not None:
+        reason = _reason(seen)
+        if reason is not None:
+            where = f"{seen.filename}: " if isinstance(seen, OSError) and seen.filename else ""
+            return f"{where}{reason} and repeat the command: what is finished is kept"
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def _reason(error: BaseException) -> str | None:
+    if isinstance(error, OSError):
+        return REASONS.get(error.errno or 0)
+    is_memory = isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY)
+    return REASONS[errno.ENOMEM] if is_memory else None

@@ -1,0 +1,38 @@
+import errno
+
+import pyarrow as pa
+import pytest
+import torch
+
+from pipeline.limits import limit_reached
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left", "a/b"), ["a/b: the disk is full", "repeat the command"]),
+        (OSError(errno.EROFS, "Read-only", "a/b"), ["a/b: the disk is read-only"]),
+        (OSError(errno.EMFILE, "Too many open files", "a"), ["ulimit -n"]),
+        (MemoryError(), ["no memory is left"]),
+        (pa.ArrowMemoryError("malloc of size 64 failed"), ["no memory is left"]),
+        (RuntimeError("can't start new thread"), ["no memory is left"]),
+        (FileNotFoundError(errno.ENOENT, "No such file", "a"), None),
+        (RuntimeError("shapes differ"), None),
+    ],
+)
+def test_a_limit_is_told_apart_from_a_mistake(error: BaseException, words: list[str] | None) -> None:
+    reason = limit_reached(error)
+    assert (reason is None) == (words is None)
+    assert all(part in str(reason) for part in words or [])
+
+
+def test_torch_that_asks_for_too_much() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60)
+    assert "no memory is left" in str(limit_reached(caught.value))
+
+
+def test_the_reason_may_lie_below_another_error() -> None:
+    error = ValueError("not a tokenizer")
+    error.__cause__ = OSError(errno.EMFILE, "Too many open files", "a")
+    assert "ulimit" in str(limit_reached(error))

@@ -1,0 +1,49 @@
+"""The short form of ``make torture``: a few commands, disturbed at a few file operations, repeated and compared."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.torture.faults import points
+from tests.torture.judge import problems
+from tests.torture.visit import Outcome
+
+WHOLE = {"a": b"1", "rows/b": b"2"}
+
+
+def outcome(code: int | None, stderr: str = "") -> Outcome:
+    return Outcome(code, stderr, (), (), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "found", "wrong"),
+    [
+        (outcome(-9), outcome(0), WHOLE, []),
+        (outcome(2, "error: full\n"), outcome(0), WHOLE, []),
+        (outcome(-9), outcome(0), {"a": b"1"}, ["lost"]),
+        (outcome(-9), outcome(0), WHOLE | {"a": b"3"}, ["lost"]),
+        (outcome(-9), outcome(0), WHOLE | {"c": b""}, ["twice"]),
+        (outcome(-9), outcome(0), WHOLE | {"rows/.c.distill-tmp": b""}, ["left"]),
+        (outcome(None), outcome(0), WHOLE, ["hung"]),
+        (outcome(1, "Traceback …"), outcome(0), WHOLE, ["message"]),
+        (outcome(2, "error: one\nerror: two\n"), outcome(0), WHOLE, ["message"]),
+        (outcome(-9), outcome(2, "error: no\n"), {}, ["lost", "message"]),
+    ],
+)
+def test_what_is_wrong_is_seen(first: Outcome, again: Outcome, found: dict[str, bytes], wrong: list[str]) -> None:
+    assert problems(first, again, {-9, 2}, found, WHOLE) == wrong
+
+
+def test_equal_neighbours_are_visited_three_times() -> None:
+    assert points(("open a", *["write "] * 9, "rename a", "rename a")) == [1, 2, 6, 10, 11, 12]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the shim is loaded by Linux's loader")
+def test_nothing_is_lost_twice_or_left() -> None:
+    command = [sys.executable, "-m", "tests.torture", "--short", "--most", "1"]
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

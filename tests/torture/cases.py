@@ -1,0 +1,91 @@
+"""The commands that are tortured: all that write. ``W`` is the world, ``O`` the folder that they write to."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.torture.visit import Try
+
+OPINION = "--manifest W/opinion.yaml --data W/data"
+DUMP = f"{OPINION} --model-name-or-path W/teachers/opinion --max-seq-length 32 --rows-per-shard 10"
+CORPUS = "--corpus tiny --data W/corpus.txt --max-seq-length 32 --min-seq-length 4 --validation-every 5"
+TOKENS = f"{CORPUS} --model-name-or-path W/teachers/mlm --rows-per-shard 12 --num-samples 5"
+STUDENT = "--matrix-size 3 --vector-size 5 --hidden-size 8 --num-train-epochs 2 --learning-rate 0.01"
+HELD_OUT = "source_row % 2 = 0"
+MASKED = "--pos-probability 0 --mask-probability 0.3 --num-variants 2"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, and what it is tortured with.
+
+    Attributes:
+        command: its line.
+        before: a folder of the world that a copy of is what it finds.
+        is_short: whether the short form has it, too.
+    """
+
+    command: str
+    before: str | None = None
+    is_short: bool = False
+
+    def arguments(self, world: Path, out: Path) -> list[str]:
+        """The line's words, with places in them."""
+        return words(self.command, world, out)
+
+
+CASES = {
+    "teacher-dump": Case(f"teacher-dump {DUMP} --store O --no-token-vectors", is_short=True),
+    "teacher-dump, token vectors": Case(f"teacher-dump {DUMP} --store O --token-vectors"),
+    "teacher-dump --augment": Case(f"teacher-dump {DUMP} --store O --no-token-vectors --augment mask-pos {MASKED}"),
+    "teacher-dump --extend": Case(
+        f"teacher-dump {DUMP} --store O --no-token-vectors --name new --extend opinion", before="short"
+    ),
+    "teacher-dump --corpus": Case(f"teacher-dump {TOKENS} --signal mlm --store O"),
+    "teacher-dump --signal vectors": Case(
+        f"teacher-dump {CORPUS} --signal vectors --vector-codec pca --pca-dims 8 --rows-per-shard 12 "
+        "--model-name-or-path W/bert --store O"
+    ),
+    "augment": Case(f"augment {OPINION} --method mask-pos {MASKED} --store O", is_short=True),
+    "import": Case(f"import W/answers.jsonl {OPINION} --teacher someone --max-seq-length 32 --store O"),
+    "recode": Case("recode W/logits/tokens --name topk --codec topk --top-k 5 --store O"),
+    "push": Case("push W/logits/opinion file://O/there"),
+    "pull": Case("pull file://W/there --store O", is_short=True),
+    "pull --replace": Case("pull file://W/there --store O --replace", before="short"),
+    "join": Case(f"join W/blind {OPINION} --name joined --store O"),
+    "train-student": Case(f"train-student --logits W/logits/opinion --output-dir O/run {STUDENT}", is_short=True),
+    "pretrain-student": Case(
+        "pretrain-student --logits W/logits/tokens --output-dir O/run --matrix-size 3 --vector-size 5 "
+        "--per-device-train-batch-size 16 --max-steps 4 --save-steps 2"
+    ),
+    "finetune-teacher": Case(
+        f"finetune-teacher {OPINION} --model-name-or-path W/bert --output-dir O/teacher --max-seq-length 32 "
+        "--num-train-epochs 2 --per-device-train-batch-size 8 --save-steps 2"
+    ),
+    "sweep": Case(
+        f"sweep --logits W/logits/opinion --output-dir O/sweep {STUDENT} --num-train-epochs 1 --grid alpha=0.5,1"
+    ),
+    "certify": Case(f"certify O --where '{HELD_OUT}' --disagreement 0.9 --confidence 0.1", before="run"),
+    "predict --file": Case("predict W/run --file W/texts.jsonl --output O/answers.parquet", is_short=True),
+    "export": Case("export W/run --output-dir O/small --tables int8"),
+    "export --onnx": Case("export W/run --onnx O/student.onnx"),
+    "report": Case("report W/run --output O/report.html"),
+    "card": Case("card O/opinion --write", before="short"),
+    "results": Case(
+        "results --tasks '' --manifest W/opinion.yaml --data W/data --teachers W/teachers --seeds 1 "
+        "--experiment W/experiment.yaml --output-dir O/results"
+    ),
+}
+
+
+def words(line: str, world: Path, out: Path) -> list[str]:
+    """A command's words: ``W`` and ``O`` at the beginning of a path are places."""
+    placed = [word.replace("W/", f"{world}/").replace("O/", f"{out}/") for word in shlex.split(line)]
+    return [str(out) if word == "O" else word for word in placed]
+
+
+def run_all(world: Path, *lines: str) -> None:
+    """Runs commands one after another, each in a process of its own."""
+    for line in lines:
+        outcome = Try(words(line, world, world), world).outcome()
+        assert outcome.code == 0, f"{line}: {outcome.stderr}"

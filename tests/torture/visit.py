@@ -1,0 +1,106 @@
+"""One try: a command in a fork of this process, which has imported everything, with what is to happen to it."""
+
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.cli import app
+from tests.torture.shim import Fault, arm
+
+PATIENCE_S = 300  # much more than a try takes on a busy machine; a command that waits for another never ends
+END = "\x00"  # of the operations in the log
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a try.
+
+    Attributes:
+        code: exit code, negative for the signal that ended it; None if it hung.
+        stderr: what it said.
+        operations: names and paths of the file operations it did, if they were logged.
+        modules: what it had imported at its end, if that was logged.
+        seconds: how long it took.
+    """
+
+    code: int | None
+    stderr: str
+    operations: tuple[str, ...]
+    modules: tuple[str, ...]
+    seconds: float
+
+
+class Try:
+    """A command on its way, in a process of its own."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        out: Path,
+        at: int = 0,
+        fault: Fault = Fault(),  # noqa: B008
+        environment: dict[str, str] | None = None,
+        is_logged: bool = False,
+    ) -> None:
+        self._started = time.monotonic()
+        self._stderr, self._log = os.memfd_create("stderr"), os.memfd_create("log")
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.environ.update(environment or {})
+            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+            os.dup2(0, 1)
+            os.dup2(self._stderr, 2)
+            arm(out, at, fault, self._log if is_logged else -1)
+            code = _exit_code(arguments)
+            if is_logged:
+                os.write(self._log, (END + "\n".join(sys.modules)).encode())
+            os._exit(code)
+        self._pidfd = os.pidfd_open(self.pid)
+
+    def ended_within(self, seconds: float) -> bool:
+        """Whether it ends before so much time has passed."""
+        return bool(select.select([self._pidfd], [], [], seconds)[0])
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Sends it a signal; it may have ended."""
+        os.kill(self.pid, number)
+
+    def outcome(self, patience_s: float = PATIENCE_S) -> Outcome:
+        """Waits for its end; a try that does not end is killed."""
+        has_ended = self.ended_within(patience_s)
+        if not has_ended:
+            self.kill()
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self._pidfd)
+        code = os.waitstatus_to_exitcode(status) if has_ended else None
+        stderr, log = _content(self._stderr), _content(self._log)
+        operations, _, modules = log.partition(END)
+        seconds = time.monotonic() - self._started
+        return Outcome(code, stderr, tuple(operations.splitlines()), tuple(modules.splitlines()), seconds)
+
+
+def _exit_code(arguments: Sequence[str]) -> int:
+    """Runs a command as the program ``distill`` would."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["distill", *arguments]
+    try:
+        app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _content(descriptor: int) -> str:
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    text = os.pread(descriptor, size, 0).decode(errors="replace")
+    os.close(descriptor)
+    return text

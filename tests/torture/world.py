@@ -1,0 +1,69 @@
+"""What the tortured commands read: tiny tasks, teachers, sets and runs, made by the commands themselves."""
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+
+from pipeline.demo.data import write_demo_data
+from pipeline.tasks.target import make_target
+from pipeline.tasks.task import load_task
+from teacher.finetune.common import save_teacher
+from teacher.inference.classifier import new_classifier
+from teacher.inference.masked_lm import load_masked_lm
+from teacher.tiny import create_tiny_bert
+from tests.torture.cases import DUMP, HELD_OUT, STUDENT, TOKENS, run_all
+
+TRAIN_ROWS, VALIDATION_ROWS = 24, 12
+SHORT = (
+    f"teacher-dump {DUMP} --store W/logits --token-vectors",
+    f"train-student --logits opinion --store W/logits --output-dir W/run {STUDENT} --where 'not ({HELD_OUT})'",
+    "push opinion file://W/there --store W/logits",
+)
+LONG = (
+    f"teacher-dump {DUMP} --data W/fewer --store W/short --no-token-vectors",
+    f"teacher-dump {TOKENS} --codec hidden --name tokens --store W/logits",
+    "push opinion file://W/blind --store W/logits --without-text",
+)
+EXPERIMENT = """
+sets: {default: {max_seq_length: 32}}
+students: {small: {matrix_size: 3, vector_size: 5, hidden_size: 8, num_train_epochs: 1}}
+"""
+
+
+def make_world(folder: Path, is_short: bool) -> None:
+    """Fills a folder with everything that the cases name, or those of the short form."""
+    sentences = write_demo_data(folder, TRAIN_ROWS, VALIDATION_ROWS)
+    create_tiny_bert(folder / "bert", sentences, hidden_size=32, num_layers=1)
+    task = load_task(manifest=folder / "opinion.yaml")
+    torch.manual_seed(1)
+    teacher = new_classifier(task, make_target(task), str(folder / "bert"), None, 32)
+    save_teacher(teacher.model, teacher.name, teacher.revision, folder / "teachers" / "opinion")
+    (folder / "texts.jsonl").write_bytes((folder / "data/opinion/validation.jsonl").read_bytes())
+    run_all(folder, *SHORT)
+    if is_short:
+        return
+    lm = load_masked_lm(str(folder / "bert"), None, 32, new_head=True)
+    save_teacher(lm.model, lm.name, None, folder / "teachers" / "mlm")
+    (folder / "corpus.txt").write_text("\n".join(line.capitalize() for line in sentences[:24]) + "\n")
+    (folder / "experiment.yaml").write_text(EXPERIMENT)
+    _shortened(folder / "data", folder / "fewer")
+    _answer(folder / "data" / "opinion", folder / "answers.jsonl")
+    run_all(folder, *LONG)
+
+
+def _shortened(data: Path, folder: Path) -> None:
+    """The same rows without the last third of those of ``train``."""
+    shutil.copytree(data, folder)
+    path = folder / "opinion" / "train.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: len(lines) * 2 // 3]))
+
+
+def _answer(data: Path, file: Path) -> None:
+    """Somebody's answers to every row."""
+    lines = [line for path in sorted(data.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    texts = dict.fromkeys(json.loads(line)["sentence1"] for line in lines)
+    rows = [{"sentence1": text, "logits": [len(text) / 10, number / 7]} for number, text in enumerate(texts)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
