@@ -1,6 +1,5 @@
 """What a student looks like and what its logits mean: ``config.json``."""
 
-import json
 from math import isqrt
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -9,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.config import flag_name, parse_model
 from pipeline.errors import ConfigError, IntegrityError, raise_all
+from pipeline.record_file import read_record
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Metric
 from student.config import (
@@ -290,8 +290,8 @@ def read_config(path: Path) -> StudentConfig:
         IntegrityError: if it is missing or damaged, or of another format version.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values.get("kind") in PRETRAINED:
+        values = read_record(path)
+        if _kind(values):
             raise IntegrityError(f"{path.parent}: a pretrained student, without a task; train one --init-from it")
         version = values.get("format_version")
         if version != FORMAT_VERSION:
@@ -299,7 +299,7 @@ def read_config(path: Path) -> StudentConfig:
         return parse_model(StudentConfig, values, str(path))
     except FileNotFoundError as error:
         raise IntegrityError(f"{path.parent}: not a student: it has no {path.name}") from error
-    except (OSError, ValueError, TypeError, AttributeError, ConfigError) as error:
+    except ConfigError as error:
         raise IntegrityError(f"{path}: not a student's config: {error}") from error
 
 
@@ -311,7 +311,7 @@ def read_encoder_config(path: Path) -> EncoderConfig:
     """
     if not is_pretrained(path.parent):
         return read_config(path)
-    values = json.loads(path.read_text(encoding="utf-8"))
+    values = read_record(path)
     try:
         return parse_model(PRETRAINED[values["kind"]], values, str(path))
     except ConfigError as error:
@@ -321,7 +321,12 @@ def read_encoder_config(path: Path) -> EncoderConfig:
 def is_pretrained(folder: Path) -> bool:
     """Whether a folder holds a pretrained student, rather than one of a task or nothing readable."""
     try:
-        values = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return _kind(read_record(folder / CONFIG_FILE)) is not None
+    except (FileNotFoundError, IntegrityError):
         return False
-    return isinstance(values, dict) and values.get("kind") in PRETRAINED
+
+
+def _kind(values: dict[str, Any]) -> type[EncoderConfig] | None:
+    """What a pretrained student's config is; None of a student of a task."""
+    kind = values.get("kind")
+    return PRETRAINED.get(kind) if isinstance(kind, str) else None
