@@ -3,8 +3,10 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 INSTALLED = $(VENV)/.installed
+FUZZED ?= $(patsubst tests/fuzz/readers/%.py,%,$(wildcard tests/fuzz/readers/*.py))
+FUZZ_RUNS ?= 1000000
 
-.PHONY: install demo test test-fast check fix sanitize bench clean
+.PHONY: install demo test test-fast check fix sanitize fuzz bench clean
 
 install: $(INSTALLED)
 
@@ -34,6 +36,13 @@ fix: install
 
 sanitize: install
 	tests/sanitize.sh $(abspath $(BIN)/python)
+
+fuzz: install
+	$(BIN)/pip install --quiet -c $(CONSTRAINTS) -e '.[fuzz]'
+	for reader in $(FUZZED); do $(BIN)/python -m tests.fuzz $$reader -runs=$(FUZZ_RUNS) || exit 1; done
+	$(BIN)/python -m tests.fuzz.coverage $(FUZZED)
+	$(BIN)/python -m tests.fuzz.queries
+	$(BIN)/python -m tests.fuzz.flips
 
 bench: install
 	$(BIN)/python -m tests.benchmarks

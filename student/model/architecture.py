@@ -27,8 +27,7 @@ from student.model.heads import HEADS, HeadShape
 from student.model.pairings import PAIRINGS
 from student.model.weights import CONFIG_FILE
 
-FORMAT_VERSION = 1
-
+FORMAT_VERSION, MAX_SIZE = 1, 2**22
 Facts = dict[str, Any]  # what the task and its logit set decide of a StudentConfig
 SpecialIds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
@@ -50,13 +49,13 @@ class EncoderConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    vocabulary_size: int = Field(ge=1)
-    pad_id: int = Field(ge=0)
+    vocabulary_size: int = Field(ge=1, le=MAX_SIZE)
+    pad_id: int = Field(ge=0, le=MAX_SIZE)
     tokenizer_sha256: str
-    max_seq_length: int = Field(ge=1)
+    max_seq_length: int = Field(ge=1, le=MAX_SIZE)
     embedding: EmbeddingKind
     matrix_size: int = Field(ge=0, le=64)
-    vector_size: int = Field(ge=0)
+    vector_size: int = Field(ge=0, le=MAX_SIZE)
     bidirectional: bool
     pooling: PoolingKind = "sum"
     initializer_range: float = Field(0.01, ge=0)
@@ -73,6 +72,17 @@ class EncoderConfig(BaseModel):
         if self.used_rows is not None and self.used_rows > self.num_tokens:
             raise ValueError(f"used_rows is {self.used_rows}, more than the {self.num_tokens} tokens")
         return self
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes that the weights have at least: of the tables, and of what reads a representation."""
+        of_tables = 4 * self.num_tokens if self.table_dtype == "float32" else self.used_rows or self.num_tokens
+        return (self.matrix_size**2 + self.vector_size) * (of_tables + 4 * self._readers)
+
+    @property
+    def _readers(self) -> int:
+        """How many numbers are made of a whole representation at least."""
+        return 0
 
     @property
     def num_tokens(self) -> int:
@@ -114,7 +124,7 @@ class StudentConfig(EncoderConfig):
     pairing: PairingKind = "diffcat"
     special_ids: SpecialIds | None = None
     head: HeadKind = "mlp"
-    hidden_size: int | None = Field(1000, ge=1)
+    hidden_size: int | None = Field(1000, ge=1, le=MAX_SIZE)
     token_dropout: float = Field(0.0, ge=0, lt=1)
     hidden_dropout: float = Field(ge=0, lt=1)
 
@@ -128,6 +138,10 @@ class StudentConfig(EncoderConfig):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    @property
+    def _readers(self) -> int:
+        return self.hidden_size or 0
 
     @property
     def is_joint(self) -> bool:
@@ -161,7 +175,11 @@ class MlmConfig(EncoderConfig):
     kind: Literal["mlm"] = "mlm"
     format_version: Literal[1] = 1
     corpus: str
-    num_outputs: int
+    num_outputs: int = Field(ge=1, le=MAX_SIZE)
+
+    @property
+    def _readers(self) -> int:
+        return self.num_outputs
 
 
 class VectorConfig(EncoderConfig):
@@ -176,7 +194,7 @@ class VectorConfig(EncoderConfig):
     kind: Literal["vectors"] = "vectors"
     format_version: Literal[1] = 1
     subject: str
-    width: int = Field(ge=1)
+    width: int = Field(ge=1, le=2**16)
     vector_map: VectorMap
 
 

@@ -14,6 +14,7 @@ from pipeline.training.checkpoint import check_tensors, write_tensors
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+SUSPICIOUS_BYTES = 2**26
 
 
 def save_weights(folder: Path, config: BaseModel, model: nn.Module) -> None:
@@ -21,6 +22,23 @@ def save_weights(folder: Path, config: BaseModel, model: nn.Module) -> None:
     write_text(folder / CONFIG_FILE, with_checksum(config.model_dump_json(indent=2)))
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     write_tensors(folder / WEIGHTS_FILE, weights)
+
+
+def check_room(folder: Path, least_bytes: int) -> None:
+    """Refuses a ``config.json`` of far more numbers than the weights have, before any memory is taken for them.
+
+    Args:
+        folder: the model's.
+        least_bytes: what the weights must have.
+
+    Raises:
+        IntegrityError: if a few lines would fill the memory.
+    """
+    path = folder / WEIGHTS_FILE
+    there = path.stat().st_size if path.exists() else 0
+    if least_bytes > there + SUSPICIOUS_BYTES:
+        message = f"describes at least {least_bytes:,} bytes of weights, but {path.name} has {there:,}"
+        raise IntegrityError(f"{folder / CONFIG_FILE}: {message}")
 
 
 def load_weights(folder: Path, model: nn.Module) -> None:
