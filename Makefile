@@ -4,8 +4,10 @@ BIN = $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 INSTALLED = $(VENV)/.installed
 COMPILED = $(VENV)/.compiled
+FUZZED ?= $(patsubst tests/fuzz/readers/%.py,%,$(wildcard tests/fuzz/readers/*.py))
+FUZZ_RUNS ?= 1000000
 
-.PHONY: install demo test test-fast check fix sanitize torture bench clean
+.PHONY: install demo test test-fast check fix sanitize torture fuzz bench clean
 
 install: $(INSTALLED) $(COMPILED)
 
@@ -43,6 +45,13 @@ sanitize: install
 
 torture: install
 	$(BIN)/python -m tests.torture --results torture.jsonl
+
+fuzz: install
+	$(BIN)/pip install --quiet -c $(CONSTRAINTS) -e '.[fuzz]'
+	for reader in $(FUZZED); do $(BIN)/python -m tests.fuzz $$reader -runs=$(FUZZ_RUNS) || exit 1; done
+	$(BIN)/python -m tests.fuzz.coverage $(FUZZED)
+	$(BIN)/python -m tests.fuzz.queries
+	$(BIN)/python -m tests.fuzz.flips
 
 bench: install
 	$(BIN)/python -m tests.benchmarks

@@ -2,10 +2,12 @@
 
 import csv
 import io
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -100,6 +102,23 @@ def build_kind(kinds: Mapping[str, type[C]], values: Mapping[str, Any]) -> C:
         reasons[name] = f"is for a {' or a '.join(others)}, not for a {chosen}"
     given = {name: value for name, value in values.items() if name in fields or value is not None}
     return _build(kinds[chosen], given, reasons)
+
+
+def parse_yaml(text: str, subject: str) -> Any:
+    """Reads YAML.
+
+    Args:
+        text: the content of a file.
+        subject: the file's name, for the message.
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:  # the latter by odd tags
+        reason = "nested too deep" if isinstance(error, RecursionError) else error
+        raise ConfigError(f"{subject}: not YAML: {reason}") from error
 
 
 def flag_help(config: type[Config], field: str) -> str | None:
@@ -224,9 +243,17 @@ def _key_problem(error: Any, model: type[BaseModel]) -> str:
     return f"{where}: {message} (got {_brief(error['input'])})" if where else message
 
 
+def _repr(value: Any) -> str:
+    """As `repr`, but of a list in a list in a list not all: YAML can say in a few lines what fills the memory."""
+    shown = reprlib.Repr()
+    shown.maxlist = shown.maxdict = shown.maxtuple = shown.maxstring = shown.maxother = MOST_SHOWN
+    shown.maxlevel = 2
+    return shown.repr(value)
+
+
 def _brief(value: Any) -> str:
     """A value for a message; of a long text or list the beginning."""
     if isinstance(value, list | dict) and len(value) > MOST_SHOWN:
         return f"{len(value):,} values"
-    text = repr(value[:MOST_SHOWN] if isinstance(value, str) else value)
+    text = repr(value[:MOST_SHOWN]) if isinstance(value, str) else _repr(value)
     return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"

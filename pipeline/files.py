@@ -99,15 +99,20 @@ def remove_temporaries(folder: Path) -> None:
             _remove(path)
 
 
-def read_small_file(path: Path, max_bytes: int) -> bytes:
+def read_small_file(path: Path, max_bytes: int, may_be_link: bool = False) -> bytes:
     """Reads a plain file that may come from somebody else.
+
+    Args:
+        path: the file.
+        max_bytes: how large it may be.
+        may_be_link: whether a link is followed, as the hub's client makes them of all that it downloads.
 
     Raises:
         FileNotFoundError: if there is none.
         IntegrityError: if it is a link, a device, too large, or cannot be read.
     """
     try:
-        status = path.lstat()
+        status = path.stat() if may_be_link else path.lstat()
         if not stat.S_ISREG(status.st_mode):
             raise IntegrityError(f"{path}: not a plain file")
         if status.st_size > max_bytes:

@@ -5,9 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
-from pipeline.config import parse_model
+from pipeline.config import parse_model, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean
 from student.config import TrainConfig
 
@@ -44,10 +42,7 @@ def load_recipe(name_or_path: str) -> Recipe:
         text = files("student").joinpath("recipes", f"{name_or_path}.yaml").read_text(encoding="utf-8")
     else:
         text = _read(name_or_path)
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--recipe {name_or_path}: not YAML: {error}") from error
+    values = parse_yaml(text, f"--recipe {name_or_path}")
     if not isinstance(values, dict):
         raise ConfigError(f"--recipe {name_or_path}: not a mapping of settings")
     grid = values.pop("grid", {})

@@ -4,8 +4,6 @@ A set is rows and what a teacher says about them: examples of a task with logits
 distributions over the vocabulary, or sentences with a vector each.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar
 
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
@@ -21,6 +19,7 @@ from pipeline.files import read_small_file, write_text
 from pipeline.logit_set.codecs import AnyCodec
 from pipeline.logit_set.record_parts import (
     SET_NAME,
+    SHA256_PATTERN,
     AugmentationRecord,
     CorpusRecord,
     MaskingRecord,
@@ -39,18 +38,23 @@ from pipeline.logit_set.record_parts import (
 )
 from pipeline.logit_set.row_kinds import OPTIONAL_PARTS, ROW_KINDS
 from pipeline.logit_set.signals import Signals
+from pipeline.record_file import CHECKSUM, MAX_RECORD_BYTES, json_sha256, with_checksum, without_checksum
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import TRAIN, Metric
-from pipeline.untrusted import parse_json
+from pipeline.untrusted import num_values, parse_json
 
 FILE_NAME = "distill.json"
 TOKENIZER_FILE = "tokenizer.json"
 FORMAT_VERSION: Final = 1
-MAX_RECORD_BYTES = 64 * 2**20
-MAX_SEQ_LENGTH, MAX_VALUES = 2**20, 100_000
+MAX_SEQ_LENGTH, MAX_VALUES, MAX_SHARDS = 2**20, 100_000, 2**16
 State = Literal["staged", "complete", "verified"]
 Scores = dict[str, dict[str, float]]  # by split and metric
 P = TypeVar("P")
+
+
+def _with_checksum(schema: dict[str, Any]) -> None:
+    """The file has a key that the record has not."""
+    schema["properties"][CHECKSUM] = {"pattern": SHA256_PATTERN, "type": "string"}
 
 
 class SetRecord(Part):
@@ -73,6 +77,7 @@ class SetRecord(Part):
         versions_before: the earlier versions that wrote some of its shards: of other rows, but of the same settings.
     """
 
+    model_config = ConfigDict(json_schema_extra=_with_checksum)
     format_version: Literal[1] = FORMAT_VERSION
     name: str = Field(pattern=SET_NAME)
     state: State
@@ -91,7 +96,7 @@ class SetRecord(Part):
     splits: Mapping[SplitName, SplitRecord] = Field(min_length=1)
     settings: dict[str, Setting]
     fingerprint: str
-    shards: tuple[Shard, ...] = Field(min_length=1, fail_fast=True)
+    shards: tuple[Shard, ...] = Field(min_length=1, max_length=MAX_SHARDS, fail_fast=True)
     scores: dict[SplitName, dict[SplitName, float]] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
@@ -275,7 +280,7 @@ def lasting(settings: dict[str, Setting]) -> dict[str, Setting]:
 
 def fingerprint(settings: dict[str, Setting]) -> str:
     """SHA-256 of the settings, independent of their order."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return json_sha256(settings)
 
 
 def read_set_record(root: Path) -> SetRecord:
@@ -300,26 +305,21 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
     """
     try:
         values: Any = parse_json(text)
+        number = values.get("format_version") if isinstance(values, dict) else None
+        if type(number) is not int or number != FORMAT_VERSION:
+            raise IntegrityError(
+                f"{path}: format version {number!r}, but this release reads {FORMAT_VERSION}; "
+                "install the release of distill that wrote it"
+            )
+        values = without_checksum(values)
     except ValueError as error:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
-    number = values.get("format_version") if isinstance(values, dict) else None
-    if type(number) is not int or number != FORMAT_VERSION:
-        raise IntegrityError(
-            f"{path}: format version {number!r}, but this release reads {FORMAT_VERSION}; "
-            "install the release of distill that wrote it"
-        )
-    if _num_values([value for key, value in values.items() if key != "shards"]) > MAX_VALUES:
+    if num_values([value for key, value in values.items() if key != "shards"]) > MAX_VALUES:
         raise IntegrityError(f"{path}: more than {MAX_VALUES:,} values beside the shards, so not the record of a set")
     try:
         return parse_model(SetRecord, values, path)
     except ConfigError as error:
         raise IntegrityError(str(error)) from error
-
-
-def _num_values(value: Any) -> int:
-    """Values at any depth: a wrong one costs hundreds of times its own bytes, as each gets a message."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + sum(map(_num_values, parts))
 
 
 def read_record_of(root: Path, rows: RowsName, advice: str) -> SetRecord:
@@ -346,5 +346,5 @@ def write_set_record(root: Path, record: SetRecord) -> None:
 
 
 def to_json(record: SetRecord) -> str:
-    """The text of a ``distill.json``; what is None is left out."""
-    return record.model_dump_json(indent=2, exclude_none=True) + "\n"
+    """The text of a ``distill.json``, with its checksum; what is None is left out."""
+    return with_checksum(record.model_dump_json(indent=2, exclude_none=True))

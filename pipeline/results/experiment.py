@@ -5,10 +5,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.config import Config, as_flags, parse_model
+from pipeline.config import Config, as_flags, parse_model, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean
 from student.config import TrainConfig
 from student.recipe import with_recipe
@@ -88,11 +87,7 @@ def load_experiment(path: Path | None) -> tuple[Experiment, str]:
         raise ConfigError(f"--experiment {path}: cannot be read: {error}") from error
     text = own if own is not None else files("pipeline.results").joinpath("glue.yaml").read_text(encoding="utf-8")
     subject = f"--experiment {path}" if path else "glue.yaml"
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{subject}: not YAML: {error}") from error
-    return parse_model(Experiment, values, subject), subject
+    return parse_model(Experiment, parse_yaml(text, subject), subject), subject
 
 
 def as_file(name: str) -> str:

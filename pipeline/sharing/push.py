@@ -21,7 +21,6 @@ from pipeline.logit_set.card import CARD_FILE, is_open
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import (
     FILE_NAME,
-    MAX_RECORD_BYTES,
     TOKENIZER_FILE,
     SetRecord,
     parse_set_record,
@@ -29,6 +28,7 @@ from pipeline.logit_set.record import (
     to_json,
 )
 from pipeline.logit_set.row_kinds import ROW_KINDS
+from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sharing import hub
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, open_place

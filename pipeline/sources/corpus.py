@@ -152,7 +152,7 @@ class ParquetPart:
         try:
             # not pre-buffered, so that a large row group is never whole in memory
             self._file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
         self._column = text_column(corpus, self.place, self._file.schema_arrow.names)
         self.num_rows = self._file.metadata.num_rows
@@ -212,7 +212,7 @@ class LinePart:
                 return text
             values = json.loads(text)
             return values[text_column(self._corpus, f"{self.place}, row {row}", list(values))]
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise DataError(f"{self.place}, row {row} (line {row + 1}): cannot be read: {error}") from error
 
 

@@ -1,6 +1,7 @@
 """Local files: Parquet, CSV, TSV (GLUE's unquoted kind) and JSON lines."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,7 +77,16 @@ def read(path: Path, headerless_tsv_columns: tuple[str, ...] = ()) -> pa.Table:
     if path.suffix not in readers:
         raise DataError(f"{path}: unknown kind of file {path.suffix!r}; known: {', '.join(EXTENSIONS)}")
     with reading(path):
-        return readers[path.suffix]()
+        table = readers[path.suffix]()
+        check_names(path, table.column_names)
+    return table
+
+
+def check_names(path: Path, names: Sequence[str]) -> None:
+    """Raises DataError if a column is there twice, so that it is not plain which one is meant; nameless ones may be."""
+    twice = next((name for name, count in Counter(names).items() if count > 1 and name), None)
+    if twice is not None:
+        raise DataError(f"{path}: the column {twice!r} is there twice; rename or remove one")
 
 
 @contextmanager
@@ -84,10 +94,8 @@ def reading(path: Path) -> Iterator[None]:
     """Turns what can go wrong while a file is read into a DataError; of text that is not UTF-8 with the line."""
     try:
         yield
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: {_bad_line(path)}") from error
-    except (pa.ArrowException, OSError) as error:
-        if "UTF8" in str(error) and path.suffix != ".parquet":
+    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
+        if ("UTF8" in str(error) or isinstance(error, UnicodeDecodeError)) and path.suffix != ".parquet":
             raise DataError(f"{path}: {_bad_line(path)}") from error
         raise DataError(f"{path}: not a readable {path.suffix[1:]} file: {str(error).splitlines()[0]}") from error
 

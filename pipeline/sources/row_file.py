@@ -13,7 +13,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from pipeline.errors import DataError
-from pipeline.sources.local import EXTENSIONS, UNQUOTED_TSV, delimited_options, reading
+from pipeline.sources.local import EXTENSIONS, UNQUOTED_TSV, check_names, delimited_options, reading
 from pipeline.untrusted import parse_json
 
 ROWS_PER_BATCH = 8192
@@ -67,6 +67,7 @@ def open_rows(path: Path, headerless_tsv_columns: tuple[str, ...] = ()) -> RowFi
 
     with reading(path):
         names, read_columns = kinds[path.suffix]()
+        check_names(path, names)
     return RowFile(path, names, read)
 
 

@@ -1,11 +1,14 @@
 """Is a text one SELECT that only reads? Told from its syntax tree, before it runs.
 
 Functions that take SQL or files as text would carry past this what it refuses: ``json_execute_serialized_sql`` did
-overwrite a shard. So of the functions that make tables only those that are known to be harmless are let through.
+overwrite a shard. So only functions that are known to be harmless are let through: those that functions.txt allows.
 """
 
 import json
 from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import duckdb
@@ -13,12 +16,7 @@ import duckdb
 from pipeline.errors import QueryError, did_you_mean
 
 READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
-TABLE_FUNCTIONS = {
-    *("duckdb_columns", "duckdb_functions", "duckdb_tables", "duckdb_views", "pragma_table_info"),
-    *("generate_series", "histogram", "histogram_values", "json_each", "json_tree", "query_table"),
-    *("range", "repeat", "unnest"),
-}
-REFUSED_FUNCTIONS = {"sleep_ms", "pg_sleep", "write_log"}  # the first two outlast the limit of time
+OWN = "select function_name, function_type = 'table_macro' from duckdb_functions() where not internal"
 
 
 def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
@@ -30,11 +28,29 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     foreign = sorted({node["type"] for node in nodes if _is_query(node)} - READING_NODES)
     if foreign:
         raise QueryError(f"only SELECT is allowed inside a SELECT, but there is: {', '.join(foreign)}")
-    called = {node["function_name"] for node in nodes if "function_name" in node}
-    tables = {node["function"].get("function_name", "") for node in nodes if node.get("type") == "TABLE_FUNCTION"}
-    known = TABLE_FUNCTIONS | _own_table_macros(connection)
-    for name in sorted((tables - known) | (called & REFUSED_FUNCTIONS)):
+    own = connection.execute(OWN).fetchall()
+    tables = [node["function"] for node in nodes if node.get("type") == "TABLE_FUNCTION"]
+    known = listed_functions()["tables"] | {name for name, makes_table in own if makes_table}
+    for name in sorted({table.get("function_name", "") for table in tables} - known):
         raise QueryError(f"the function {name!r} is not allowed; {did_you_mean(name, known)}")
+    of_tables = set(map(id, tables))
+    called = {node["function_name"].lower() for node in nodes if "function_name" in node and id(node) not in of_tables}
+    known = listed_functions()["values"] | {name.lower() for name, makes_table in own if not makes_table}
+    for name in sorted(called - known):
+        close = " or ".join(map(repr, get_close_matches(name, known)))
+        raise QueryError(f"there is no function {name!r}, or it is not allowed{close and f'; did you mean {close}?'}")
+
+
+@cache
+def listed_functions() -> dict[str, set[str]]:
+    """The functions of DuckDB that a query may call, as ``values`` and as ``tables``, and those that are refused."""
+    sections: dict[str, set[str]] = {}
+    for line in files("pipeline.sql").joinpath("functions.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            names = sections.setdefault(line.strip("[]"), set())
+        elif line and not line.startswith("#"):
+            names.update(name.lower() for name in line.removesuffix(",").split(", "))
+    return sections
 
 
 def first_arguments(sql: str, functions: Collection[str]) -> set[str]:
@@ -93,8 +109,3 @@ def _is_query(node: dict[str, Any]) -> bool:
     """Whether a node is a statement: DuckDB names them ``…_NODE``."""
     kind = node.get("type")
     return isinstance(kind, str) and kind.endswith("_NODE")
-
-
-def _own_table_macros(connection: duckdb.DuckDBPyConnection) -> set[str]:
-    query = "select function_name from duckdb_functions() where function_type = 'table_macro' and not internal"
-    return {name for (name,) in connection.execute(query).fetchall()}

@@ -4,10 +4,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from pipeline.config import parse_model
+from pipeline.config import parse_model, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean
 
 ClassMetric = Literal["accuracy", "f1", "matthews_correlation"]
@@ -182,8 +181,4 @@ def parse_manifest(model: type[M], text: str, subject: str) -> M:
     Raises:
         ConfigError: if it is not YAML, or naming every key that is wrong.
     """
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{subject}: not YAML: {error}") from error
-    return parse_model(model, values, subject)
+    return parse_model(model, parse_yaml(text, subject), subject)

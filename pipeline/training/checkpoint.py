@@ -1,6 +1,8 @@
-"""Weights and optimizer states on disk: safetensors, whole or not at all, no pickle."""
+"""Weights and optimizer states on disk: safetensors with a checksum, whole or not at all, no pickle."""
 
+import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,10 @@ from safetensors.torch import save_file
 
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import write_atomically
+
+MAX_HEADER_BYTES = 2**24
+CHECKSUM, UNKNOWN = "sha256", "0" * 64
+STATED = re.compile(rb'"sha256":"([^"]*)"')
 
 
 def save_checkpoint(
@@ -46,6 +52,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.O
     if not path.exists():
         return None
     try:
+        check_tensors(path)
         with safe_open(path, framework="pt") as file:
             progress = json.loads(file.metadata()["progress"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -72,15 +79,43 @@ def unusable(path: Path, reason: object) -> IntegrityError:
 def write_tensors(
     path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None, durable: bool = True
 ) -> None:
-    """Writes a safetensors file, whole or not at all.
+    """Writes a safetensors file, whole or not at all, which says its own SHA-256 with these digits as zeros.
 
     Raises:
         DataError: if it cannot be written, such as on a full disk.
     """
+
+    def write(temporary: Path) -> None:
+        save_file(tensors, temporary, {**(metadata or {}), CHECKSUM: UNKNOWN})
+        place, _, actual = _checksum(temporary)
+        with temporary.open("r+b") as file:
+            file.seek(place)
+            file.write(actual)
+
     try:
-        write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata), durable)
+        write_atomically(path, write, durable)
     except SafetensorError as error:
         raise DataError(f"{path}: cannot be written: {error}; is the disk full? What is finished is kept") from error
+
+
+def check_tensors(path: Path) -> None:
+    """Raises ValueError if a safetensors file is not what its checksum says; earlier releases wrote none."""
+    _, stated, actual = _checksum(path)
+    if stated not in (b"", actual):
+        raise ValueError("its checksum is not that of its content: the file was damaged or changed")
+
+
+def _checksum(path: Path) -> tuple[int, bytes, bytes]:
+    """Where in a file its checksum stands, what it is there (nothing if there is none), and what it should be."""
+    with path.open("rb") as file:
+        size = file.read(8)
+        header = file.read(min(int.from_bytes(size, "little"), MAX_HEADER_BYTES))
+        found = STATED.search(header)
+        if found is None:
+            return 0, b"", b""
+        blank = header[: found.start(1)] + UNKNOWN.encode() + header[found.end(1) :]
+        digest = hashlib.file_digest(file, lambda: hashlib.sha256(size + blank))
+        return len(size) + found.start(1), found[1], digest.hexdigest().encode()
 
 
 def _unshared(model: torch.nn.Module) -> dict[str, torch.Tensor]:

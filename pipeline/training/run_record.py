@@ -1,12 +1,11 @@
 """A run's record on disk, and the history in it."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.errors import IntegrityError
-from pipeline.files import write_text
+from pipeline.record_file import read_record, write_record
 
 RUN_RECORD, SWEEP_RECORD = "run.json", "sweep.json"
 RunRecord = dict[str, Any]
@@ -53,16 +52,14 @@ def read_run_record(path: Path) -> RunRecord:
         IntegrityError: if it is missing or damaged.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_record(path)
     except FileNotFoundError as error:
         raise IntegrityError(f"{path.parent}: not a run: it has no {path.name}") from error
-    except (OSError, ValueError) as error:
-        raise IntegrityError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(record, dict) or not {"state", "settings", "command"} <= record.keys():
+    if not {"state", "settings", "command"} <= record.keys():
         raise IntegrityError(f"{path}: not the record of a run")
     return record
 
 
 def write_run_record(path: Path, record: RunRecord) -> None:
     """Writes a run's record, whole or not at all."""
-    write_text(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    write_record(path, record)

@@ -7,7 +7,6 @@ are margins of the rows themselves, but of the rows above one it is not known wh
 disagreements is binomial. Shapes: N rows.
 """
 
-import json
 import math
 from pathlib import Path
 
@@ -17,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from pipeline.arrays import Floats
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.files import read_small_file, remove_temporaries, sha256, write_text
+from pipeline.files import remove_temporaries, sha256, write_text
+from pipeline.record_file import read_record, with_checksum
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 
 CERTIFICATE_FILE = "certificate.json"
-MAX_BYTES = 2**20
 PERCENT = range(1, 101)
 LIKELY = 0.9
 
@@ -149,7 +148,7 @@ def student_files(run: Path) -> dict[str, str]:
 def write_certificate(run: Path, certificate: Certificate) -> None:
     """Puts a certificate into a run's folder, in place of an older one."""
     remove_temporaries(run)
-    write_text(run / CERTIFICATE_FILE, certificate.model_dump_json(indent=2) + "\n")
+    write_text(run / CERTIFICATE_FILE, with_checksum(certificate.model_dump_json(indent=2)))
 
 
 def read_certificate(run: Path) -> Certificate:
@@ -161,11 +160,10 @@ def read_certificate(run: Path) -> Certificate:
     """
     path = run / CERTIFICATE_FILE
     try:
-        values = json.loads(read_small_file(path, MAX_BYTES))
-        certificate = parse_model(Certificate, values, str(path))
+        certificate = parse_model(Certificate, read_record(path), str(path))
     except FileNotFoundError as error:
         raise ConfigError(f"{run}: has no certificate; make one with `distill certify {run}`") from error
-    except (ValueError, ConfigError) as error:
+    except ConfigError as error:
         raise IntegrityError(f"{path}: not a certificate: {error}") from error
     if certificate.student_sha256 != student_files(run):
         raise ConfigError(f"{path}: is of other weights than those beside it; repeat `distill certify {run}`")

@@ -1,6 +1,5 @@
 """What a student looks like and what its logits mean: ``config.json``."""
 
-import json
 from math import isqrt
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -9,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.config import flag_name, parse_model
 from pipeline.errors import ConfigError, IntegrityError, raise_all
+from pipeline.record_file import read_record
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Metric
 from student.config import (
@@ -27,8 +27,7 @@ from student.model.heads import HEADS, HeadShape
 from student.model.pairings import PAIRINGS
 from student.model.weights import CONFIG_FILE
 
-FORMAT_VERSION = 1
-
+FORMAT_VERSION, MAX_SIZE = 1, 2**22
 Facts = dict[str, Any]  # what the task and its logit set decide of a StudentConfig
 SpecialIds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
@@ -50,13 +49,13 @@ class EncoderConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    vocabulary_size: int = Field(ge=1)
-    pad_id: int = Field(ge=0)
+    vocabulary_size: int = Field(ge=1, le=MAX_SIZE)
+    pad_id: int = Field(ge=0, le=MAX_SIZE)
     tokenizer_sha256: str
-    max_seq_length: int = Field(ge=1)
+    max_seq_length: int = Field(ge=1, le=MAX_SIZE)
     embedding: EmbeddingKind
     matrix_size: int = Field(ge=0, le=64)
-    vector_size: int = Field(ge=0)
+    vector_size: int = Field(ge=0, le=MAX_SIZE)
     bidirectional: bool
     pooling: PoolingKind = "sum"
     initializer_range: float = Field(0.01, ge=0)
@@ -73,6 +72,17 @@ class EncoderConfig(BaseModel):
         if self.used_rows is not None and self.used_rows > self.num_tokens:
             raise ValueError(f"used_rows is {self.used_rows}, more than the {self.num_tokens} tokens")
         return self
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes that the weights have at least: of the tables, and of what reads a representation."""
+        of_tables = 4 * self.num_tokens if self.table_dtype == "float32" else self.used_rows or self.num_tokens
+        return (self.matrix_size**2 + self.vector_size) * (of_tables + 4 * self._readers)
+
+    @property
+    def _readers(self) -> int:
+        """How many numbers are made of a whole representation at least."""
+        return 0
 
     @property
     def num_tokens(self) -> int:
@@ -114,7 +124,7 @@ class StudentConfig(EncoderConfig):
     pairing: PairingKind = "diffcat"
     special_ids: SpecialIds | None = None
     head: HeadKind = "mlp"
-    hidden_size: int | None = Field(1000, ge=1)
+    hidden_size: int | None = Field(1000, ge=1, le=MAX_SIZE)
     token_dropout: float = Field(0.0, ge=0, lt=1)
     hidden_dropout: float = Field(ge=0, lt=1)
 
@@ -128,6 +138,10 @@ class StudentConfig(EncoderConfig):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    @property
+    def _readers(self) -> int:
+        return self.hidden_size or 0
 
     @property
     def is_joint(self) -> bool:
@@ -161,7 +175,11 @@ class MlmConfig(EncoderConfig):
     kind: Literal["mlm"] = "mlm"
     format_version: Literal[1] = 1
     corpus: str
-    num_outputs: int
+    num_outputs: int = Field(ge=1, le=MAX_SIZE)
+
+    @property
+    def _readers(self) -> int:
+        return self.num_outputs
 
 
 class VectorConfig(EncoderConfig):
@@ -176,7 +194,7 @@ class VectorConfig(EncoderConfig):
     kind: Literal["vectors"] = "vectors"
     format_version: Literal[1] = 1
     subject: str
-    width: int = Field(ge=1)
+    width: int = Field(ge=1, le=2**16)
     vector_map: VectorMap
 
 
@@ -290,8 +308,8 @@ def read_config(path: Path) -> StudentConfig:
         IntegrityError: if it is missing or damaged, or of another format version.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values.get("kind") in PRETRAINED:
+        values = read_record(path)
+        if _kind(values):
             raise IntegrityError(f"{path.parent}: a pretrained student, without a task; train one --init-from it")
         version = values.get("format_version")
         if version != FORMAT_VERSION:
@@ -299,7 +317,7 @@ def read_config(path: Path) -> StudentConfig:
         return parse_model(StudentConfig, values, str(path))
     except FileNotFoundError as error:
         raise IntegrityError(f"{path.parent}: not a student: it has no {path.name}") from error
-    except (OSError, ValueError, TypeError, AttributeError, ConfigError) as error:
+    except ConfigError as error:
         raise IntegrityError(f"{path}: not a student's config: {error}") from error
 
 
@@ -311,7 +329,7 @@ def read_encoder_config(path: Path) -> EncoderConfig:
     """
     if not is_pretrained(path.parent):
         return read_config(path)
-    values = json.loads(path.read_text(encoding="utf-8"))
+    values = read_record(path)
     try:
         return parse_model(PRETRAINED[values["kind"]], values, str(path))
     except ConfigError as error:
@@ -321,7 +339,12 @@ def read_encoder_config(path: Path) -> EncoderConfig:
 def is_pretrained(folder: Path) -> bool:
     """Whether a folder holds a pretrained student, rather than one of a task or nothing readable."""
     try:
-        values = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return _kind(read_record(folder / CONFIG_FILE)) is not None
+    except (FileNotFoundError, IntegrityError):
         return False
-    return isinstance(values, dict) and values.get("kind") in PRETRAINED
+
+
+def _kind(values: dict[str, Any]) -> type[EncoderConfig] | None:
+    """What a pretrained student's config is; None of a student of a task."""
+    kind = values.get("kind")
+    return PRETRAINED.get(kind) if isinstance(kind, str) else None

@@ -23,7 +23,7 @@ from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
 from student.model.products import GradientTaker
 from student.model.tables import SmallTable
-from student.model.weights import CONFIG_FILE, load_weights, save_weights
+from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
 
 
 class Student(nn.Module, PyTorchModelHubMixin):
@@ -103,7 +103,9 @@ class Student(nn.Module, PyTorchModelHubMixin):
         Raises:
             IntegrityError: if a file is missing or damaged, or of a newer format.
         """
-        student = cls(read_config(folder / CONFIG_FILE))
+        config = read_config(folder / CONFIG_FILE)
+        check_room(folder, config.least_bytes)
+        student = cls(config)
         load_weights(folder, student)
         for name in (TOKENIZER_FILE, CARD_FILE):
             if (folder / name).is_file():

@@ -11,7 +11,7 @@ from pipeline.logit_set.record import SetRecord
 from student.config import PretrainConfig
 from student.model.architecture import MlmConfig, VectorConfig, read_encoder_config
 from student.model.encoders import ENCODERS
-from student.model.weights import CONFIG_FILE, load_weights, save_weights
+from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
 
 C = TypeVar("C", MlmConfig, VectorConfig)
 
@@ -52,6 +52,7 @@ class PretrainedStudent(nn.Module, Generic[C]):
         config = read_encoder_config(folder / CONFIG_FILE)
         if not isinstance(config, cls.config_type):
             raise IntegrityError(f"{folder}: not a student that was pretrained on {cls.title}")
+        check_room(folder, config.least_bytes)
         student = cls(config)  # type: ignore[arg-type]  # which of the two a class takes, it says by `config_type`
         load_weights(folder, student)
         return student

@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
 from pipeline.logit_set.record import SetRecord
+from pipeline.training.checkpoint import check_tensors
 from student.config import EmbeddingFlags
 from student.model.architecture import StudentConfig, read_encoder_config
 from student.model.embeddings import Encoder
@@ -62,10 +63,11 @@ def copy_embeddings(run: Path, encoder: Encoder) -> None:
     """
     path = run / WEIGHTS_FILE
     try:
+        check_tensors(path)
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if name.startswith(PREFIX)]  # noqa: SIM118
             tables = {name.removeprefix(PREFIX): file.get_tensor(name) for name in names}
         with torch.no_grad():
             encoder.load_state_dict(tables)
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise IntegrityError(f"{path}: not the weights of a student: {error}") from error

@@ -62,7 +62,8 @@ def read_answers(config: ImportConfig, task: Task) -> Answers:
     kind = _kind(config, table)
     target = _target(task, kind)
     labels = names_of_outputs(config, target)
-    values = list(map(_parsed, table.column(kind).to_pylist()))
+    with local.reading(config.file):  # a key of JSON that is no text is found now
+        values = list(map(_parsed, table.column(kind).to_pylist()))
     row_A = np.array([row for row, value in enumerate(values) if value not in MISSING], dtype=np.int64)
     if not len(row_A):
         raise DataError(f"{config.file}: none of its {table.num_rows:,} rows has an answer in {kind!r}")

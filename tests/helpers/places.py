@@ -8,6 +8,7 @@ from typing import Any
 import fsspec
 
 from pipeline.logit_set.record import FILE_NAME
+from pipeline.record_file import parse_record
 from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import Pulled, pull
 from pipeline.sharing.push import Pushed, push
@@ -45,6 +46,6 @@ def remove(url: str, name: str) -> None:
 
 def edit_record(url: str, change: Callable[[dict[str, Any]], object]) -> None:
     """Makes the record at a place say something else."""
-    values = json.loads(objects(url)[FILE_NAME])
+    values = parse_record(objects(url)[FILE_NAME])
     change(values)
     replace(url, FILE_NAME, json.dumps(values).encode())

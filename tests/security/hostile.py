@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pipeline.files import sha256
 from pipeline.logit_set.record import FILE_NAME, read_set_record
 from pipeline.logit_set.shard_file import footer_of
+from pipeline.record_file import read_record
 
 MEMORY_BYTES, CPU_S, WALL_S = 4 * 2**30, 60, 120
 Change = Callable[[pa.Table], pa.Table]
@@ -37,7 +38,7 @@ def limited(*arguments: object) -> str:
 
 def edit(root: Path, **changes: Any) -> None:
     """Changes keys of a ``distill.json``; ``a__b`` is the key b of a."""
-    values = json.loads((root / FILE_NAME).read_text())
+    values = read_record(root / FILE_NAME)
     for path, value in changes.items():
         *parents, last = path.split("__")
         part = values

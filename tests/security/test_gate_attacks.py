@@ -85,13 +85,18 @@ MET: dict[str, list[str]] = {
         *("from read_csv('http://localhost:1/x.csv')", "from read_parquet('s3://bucket/x.parquet')"),
         *("from duckdb_secrets()", "from which_secret('s3://bucket/x', 's3')", "from duckdb_settings()"),
         *("from enable_logging(storage_path='{folder}/log')", "from disable_logging()", "from truncate_duckdb_logs()"),
-        *("select write_log('hello')", "from duckdb_logs()", "from checkpoint()", "from force_checkpoint()"),
+        *("from duckdb_logs()", "from checkpoint()", "from force_checkpoint()"),
         *("from enable_profiling(save_location='{folder}/profile.json')", "from disable_profiling()"),
         *("from create_external_resource('x')", "from register_external_resource_type('x')"),
         *("from arrow_scan(0, 0, 0)", "from pandas_scan(0)", "from seq_scan('v')", "from python_map_function(1)"),
         *("from summary(v)", "from test_all_types()", "from duckdb_extensions()", "from duckdb_no_such_thing()"),
+    ],
+    "there is no function '.*', or it is not allowed": [
         *("select sleep_ms(100000)", "select pg_sleep(100)", "select (1).sleep_ms()", "select Sleep_MS(100000)"),
-        "select list_transform(range(9), lambda x: sleep_ms(x))",
+        *("select list_transform(range(9), lambda x: sleep_ms(x))", "select write_log('hello')"),
+        *("select getenv('HOME')", "select nextval('s')", "select setval('s', 1)", "select current_setting('threads')"),
+        *("select json_serialize_plan('from v')", "select getvariable('x')", "select no_such_function(1)"),
+        *("select sum(x) over (order by sleep_ms(1)) from v", "select x from v order by setseed(0.5)"),
     ],
     "Cannot access file|file system operations are disabled": [
         *("select * from '/etc/passwd.csv'", "from '{folder}/other.parquet'", "from '{folder}/*.parquet'"),
@@ -104,8 +109,8 @@ MET: dict[str, list[str]] = {
         *("from 'http://localhost:1/x.csv'", "from 's3://bucket/x.parquet'"),
     ],
     "does not exist": [
-        *("select * from '/etc/passwd'", "from query_table('/etc/passwd')", "select getenv('HOME')"),
-        *(f"from query_table($$({COPY})$$)", f"from hardest($$({COPY})$$)", "select nextval('s')"),
+        *("select * from '/etc/passwd'", "from query_table('/etc/passwd')"),
+        *(f"from query_table($$({COPY})$$)", f"from hardest($$({COPY})$$)"),
         *("from connection", "from pa", "select 0::pointer"),
     ],
     "syntax error": [

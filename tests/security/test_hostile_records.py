@@ -12,7 +12,8 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME, MAX_RECORD_BYTES, parse_set_record, read_set_record
+from pipeline.logit_set.record import FILE_NAME, parse_set_record, read_set_record
+from pipeline.record_file import MAX_RECORD_BYTES, read_record
 from tests.helpers.commands import invoke
 from tests.security.hostile import edit, limited
 
@@ -68,7 +69,7 @@ def test_a_value_that_cannot_be_is_named(own_set: LogitSet, key: str, value: Any
     ],
 )
 def test_json_with_two_readings_is_refused(own_set: LogitSet, old: str, new: str, message: str) -> None:
-    text = (own_set.root / FILE_NAME).read_text()
+    text = json.dumps(read_record(own_set.root / FILE_NAME), indent=2)
     assert text.count(old) >= 1
     with pytest.raises(IntegrityError, match=message):
         parse_set_record(text.replace(old, new, 1).encode(), "distill.json")
@@ -179,17 +180,15 @@ def test_a_folder_whose_name_duckdb_would_read_is_left_out(own_set: LogitSet, st
 @pytest.mark.parametrize(
     "filler",
     [
-        '"settings": {' + ",".join(f'"k{number}": null' for number in range(2_000_000)) + "}",
-        '"shards": [' + "1," * 20_000_000 + "1]",
-        '"state": "' + "x" * 50_000_000 + '"',
+        '"settings": {' + ",".join(f'"k{number}": null' for number in range(1_000_000)) + "}",
+        '"shards": [' + "1," * 8_000_000 + "1]",
+        '"state": "' + "x" * 16_000_000 + '"',
         '"notes": "' + "x" * MAX_RECORD_BYTES + '"',
     ],
     ids=["settings", "shards", "state", "too large"],
 )
 def test_a_huge_manifest_is_refused_in_little_memory(own_set: LogitSet, filler: str) -> None:
-    text = (own_set.root / FILE_NAME).read_text()
-    key = filler.partition(":")[0]
-    values = json.loads(text)
+    values, key = read_record(own_set.root / FILE_NAME), filler.partition(":")[0]
     del values[json.loads(key)]
     (own_set.root / FILE_NAME).write_text(json.dumps(values)[:-1] + f", {filler}}}")
     assert FILE_NAME in limited("verify", own_set.root)

@@ -148,5 +148,5 @@ def test_a_recipe_without_a_task_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / CONFIG_FILE).write_text("{")
-    with pytest.raises(IntegrityError, match=r"config\.json: not a student's config"):
+    with pytest.raises(IntegrityError, match=r"config\.json: cannot be read"):
         describe(str(tmp_path))

@@ -13,6 +13,7 @@ from pipeline.cli import app
 from pipeline.errors import DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import FILE_NAME
+from pipeline.record_file import read_record
 from pipeline.tasks.intervals import bootstrap_intervals
 from pipeline.tasks.metrics import bin_scores
 from pipeline.tasks.target import NO_LABEL
@@ -129,7 +130,7 @@ def test_a_set_without_dev_splits_is_refused(work: Path, teachers: Path, opinion
 
 def test_refusing_an_unverified_set_names_no_missing_flag(store: Path, opinion_run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(store / "opinion", tmp_path / "opinion")
-    record = json.loads((copy / FILE_NAME).read_text())
+    record = read_record(copy / FILE_NAME)
     (copy / FILE_NAME).write_text(json.dumps(record | {"state": "complete"}))
     with pytest.raises(IntegrityError, match="state 'complete', not verified") as caught:
         evaluate(config(opinion_run, copy))
@@ -196,7 +197,7 @@ def test_scores_have_two_metrics_and_glues_number_is_their_mean(
 
 def test_a_runs_record_holds_what_evaluate_says(rating_runs: dict[str, Path]) -> None:
     for run in rating_runs.values():
-        assert json.loads((run / "run.json").read_text())["result"]["evaluation"] == evaluate(config(run))
+        assert read_record(run / "run.json")["result"]["evaluation"] == evaluate(config(run))
 
 
 def cells(line: str) -> list[str]:
@@ -268,7 +269,7 @@ def test_a_run_that_is_not_finished_is_not_evaluated_without_a_word(
     shutil.copytree(opinion_run, tmp_path / "run")
     evaluate(config(tmp_path / "run"))
     assert "not finished" not in capsys.readouterr().err
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    record = read_record(tmp_path / "run" / "run.json")
     (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"state": "running"}))
     evaluate(config(tmp_path / "run"))
     assert f"{tmp_path / 'run'}: not finished" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 
 from pipeline.cli import app
 from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.record_file import read_record
 from student.train.train import train
 from tests.fixtures.formats.generate import FOLDER
 from tests.helpers.rewritten_sets import Change, Row, rewritten
@@ -61,7 +62,7 @@ def test_other_logits_are_found_though_the_rows_are_the_same(query_run: Path) ->
 
 
 def test_other_rows_are_found_and_counted(query_run: Path) -> None:
-    then = json.loads((query_run / "run.json").read_text())["settings"]["rows"]
+    then = read_record(query_run / "run.json")["settings"]["rows"]
     changed_set = replace_set(query_run, lambda _, rows: [row | {"logits": [1.0, 0.0]} for row in rows])
     now = changed_set.read("train", ("label",), "label = 0").num_rows  # the new teacher always says the first class
     code, changed = compared(query_run)
@@ -81,7 +82,7 @@ def test_sets_are_looked_for_by_name_elsewhere(query_run: Path) -> None:
 
 def test_what_cannot_be_compared_is_an_error(query_run: Path, opinion_set: LogitSet) -> None:
     path = query_run / "run.json"
-    record = json.loads(path.read_text())
+    record = read_record(path)
     path.write_text(json.dumps(record | {"settings": record["settings"] | {"query": "select nothing from opinion"}}))
     assert reproduce(query_run).exit_code == 2
     missing = reproduce(query_run.parent)

@@ -11,7 +11,6 @@ from pipeline.errors import IntegrityError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import (
     FILE_NAME,
-    MAX_RECORD_BYTES,
     fingerprint,
     read_set_record,
     staged,
@@ -19,6 +18,7 @@ from pipeline.logit_set.record import (
 )
 from pipeline.logit_set.record import changed as changed_record
 from pipeline.logit_set.record_parts import Setting
+from pipeline.record_file import MAX_RECORD_BYTES, read_record
 
 MASKING = {"kind": "uniform", "probability": 0.15, "num_copies": 1, "seed": 1, "mask_id": 1}
 settings = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers() | st.booleans(), max_size=6)
@@ -26,7 +26,7 @@ settings = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integer
 
 def changed(logit_set: LogitSet, folder: Path, **changes: Any) -> Path:
     """A folder with a distill.json in which some keys are different."""
-    values = json.loads((logit_set.root / FILE_NAME).read_text())
+    values = read_record(logit_set.root / FILE_NAME)
     (folder / FILE_NAME).write_text(json.dumps(values | changes))
     return folder
 
@@ -112,7 +112,7 @@ def test_missing_and_oversized_file(tmp_path: Path) -> None:
         read_set_record(tmp_path)
     with (tmp_path / FILE_NAME).open("wb") as stream:
         stream.truncate(MAX_RECORD_BYTES + 1)
-    with pytest.raises(IntegrityError, match="which is more than the 67,108,864 it may have"):
+    with pytest.raises(IntegrityError, match="which is more than the 16,777,216 it may have"):
         read_set_record(tmp_path)
 
 
@@ -161,6 +161,6 @@ def test_what_is_made_from_a_set_is_staged_anew_and_checked(opinion_set: LogitSe
 def test_a_teacher_is_known_by_its_weights_or_by_its_answers(
     tmp_path: Path, opinion_set: LogitSet, changes: dict[str, Any], message: str
 ) -> None:
-    teacher = json.loads((opinion_set.root / FILE_NAME).read_text())["teacher"]
+    teacher = read_record(opinion_set.root / FILE_NAME)["teacher"]
     with pytest.raises(IntegrityError, match=message):
         read_set_record(changed(opinion_set, tmp_path, teacher=teacher | changes))

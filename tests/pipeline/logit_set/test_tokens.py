@@ -27,6 +27,7 @@ from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import read_groups, split_table, tokens_schema, write_tokens
 from pipeline.logit_set.verify import verify_shards
 from pipeline.logit_set.writer import complete_set, start_set
+from pipeline.record_file import read_record
 from tests.helpers.token_sets import (
     BLUE,
     CODECS_BY_NAME,
@@ -393,7 +394,7 @@ def test_another_tokenizer_is_refused(sampled: TokenSet, text: str) -> None:
 
 @pytest.mark.parametrize("version", [0, 5, "2", None, True, 2.5])
 def test_another_format_is_refused(sampled: TokenSet, version: object) -> None:
-    values = json.loads((sampled.root / FILE_NAME).read_text())
+    values = read_record(sampled.root / FILE_NAME)
     assert values["format_version"] == 1
     (sampled.root / FILE_NAME).write_text(json.dumps(values | {"format_version": version}))
     with pytest.raises(IntegrityError, match=rf"format version {version!r}, .* reads 1; install the release"):

@@ -12,6 +12,7 @@ from pipeline.errors import DataError, QueryError
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import FILE_NAME, write_set_record
 from pipeline.query.catalog import CATALOG_FILE, build_catalog, open_catalog
+from pipeline.record_file import read_record
 from pipeline.sql.gate import select
 from pipeline.sql.names import view_name
 
@@ -150,7 +151,7 @@ def test_damaged_set_is_left_out_with_a_warning(
     own_store: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     path = own_store / "roles" / FILE_NAME
-    record = json.loads(path.read_text())
+    record = read_record(path)
     if damage == "manifest":
         path.write_text("{")
     elif damage == "version":

@@ -12,6 +12,7 @@ from pipeline.logit_set.record import FILE_NAME
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.query.agreement import compare_teachers
 from pipeline.query.mixture import Mixture, open_sets
+from pipeline.record_file import read_record
 from pipeline.sharing.text_free import without_text
 from pipeline.sql.gate import open_files, select
 from pipeline.tasks.target import softmax
@@ -260,7 +261,7 @@ def test_a_damaged_set_is_not_mixed(opinion_set: LogitSet, decided: LogitSet, tm
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     with pytest.raises(DistillError, match="SHA-256"):
         open_sets([opinion_set.root, copy])
-    record = json.loads((copy / FILE_NAME).read_text())
+    record = read_record(copy / FILE_NAME)
     (copy / FILE_NAME).write_text(json.dumps(record | {"state": "complete"}))
     with pytest.raises(DistillError, match="not verified"):
         open_sets([opinion_set.root, copy])

@@ -15,6 +15,7 @@ from pipeline.logit_set.record import FILE_NAME, write_set_record
 from pipeline.logit_set.signals import Mlm, Signals
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.query.catalog import build_catalog, open_catalog
+from pipeline.record_file import read_record
 from pipeline.sql.gate import add_macros, select
 from pipeline.sql.names import words_view_name
 from tests.helpers.token_sets import CODECS_BY_NAME, WORDS, write_set
@@ -168,7 +169,7 @@ def test_a_damaged_set_is_left_out_with_a_warning(
             torn.root, torn.record.model_copy(update={"signals": Signals(mlm=Mlm(codec=CODECS_BY_NAME["sampled"]))})
         )
     elif damage == "version":
-        values = json.loads((torn.root / FILE_NAME).read_text())
+        values = read_record(torn.root / FILE_NAME)
         (torn.root / FILE_NAME).write_text(json.dumps(values | {"format_version": 2}))
     else:
         (torn.root / torn.record.shards[0].path).write_bytes(b"torn")

@@ -15,9 +15,10 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.logit_set.examples import write_examples
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME
+from pipeline.logit_set.record import FILE_NAME, changed, read_set_record, write_set_record
 from pipeline.logit_set.shard_file import footer_of
 from pipeline.logit_set.signals.logits import logits_of
+from pipeline.record_file import read_record
 from pipeline.report import pictures, questions
 from pipeline.report.page import Page, Rows, render
 from pipeline.report.set_report import set_page
@@ -226,7 +227,7 @@ def hostile_set(opinion_set: LogitSet, folder: Path) -> Path:
     place = table.column_names.index("sentence1")
     table = table.set_column(place, table.schema.field("sentence1"), texts)
     write_examples(root / shard.path, table, footer_of(opinion_set.record, shard))
-    values = json.loads((root / FILE_NAME).read_text())
+    values = read_record(root / FILE_NAME)
     for entry in values["shards"]:
         if entry["split"] == shard.split and entry["index"] == shard.index:
             path = root / shard.path
@@ -256,8 +257,7 @@ def test_a_changed_file_is_refused(opinion_set: LogitSet, tmp_path: Path) -> Non
 
 def test_only_a_verified_set_unless_that_is_allowed(opinion_set: LogitSet, opinion_page: Page, tmp_path: Path) -> None:
     root = Path(shutil.copytree(opinion_set.root, tmp_path / "opinion"))
-    text = (root / FILE_NAME).read_text().replace('"verified"', '"complete"')
-    (root / FILE_NAME).write_text(text)
+    write_set_record(root, changed(read_set_record(root), state="complete"))
     with pytest.raises(IntegrityError, match="--allow-unverified"):
         set_page(root)
     assert set_page(root, allow_unverified=True).figures() == opinion_page.figures()

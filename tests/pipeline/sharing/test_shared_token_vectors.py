@@ -18,6 +18,7 @@ from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE
 from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import open_catalog
+from pipeline.record_file import read_record
 from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.join import join
 from pipeline.sql.gate import select
@@ -115,7 +116,7 @@ def test_a_stranger_s_file_is_looked_into(change: str, message: str, opinion_vec
     path = root / VOCABULARY_FILE
     table = changed_table(pq.read_table(path), change)
     pq.write_table(table, path)
-    record = json.loads((root / FILE_NAME).read_text())
+    record = read_record(root / FILE_NAME)
     file = {"rows": table.num_rows, "bytes": path.stat().st_size, "sha256": sha256(path)}
     record["signals"]["token_vectors"]["file"] = file
     (root / FILE_NAME).write_text(json.dumps(record))
@@ -127,10 +128,8 @@ def test_a_stranger_s_file_is_looked_into(change: str, message: str, opinion_vec
 def test_a_file_of_another_set_is_refused(opinion_vectors: LogitSet, roles_vectors: LogitSet, tmp_path: Path) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "there")
     shutil.copy(roles_vectors.root / VOCABULARY_FILE, root / VOCABULARY_FILE)
-    values = json.loads((root / FILE_NAME).read_text())
-    values["signals"]["token_vectors"] = json.loads((roles_vectors.root / FILE_NAME).read_text())["signals"][
-        "token_vectors"
-    ]
+    values = read_record(root / FILE_NAME)
+    values["signals"]["token_vectors"] = read_record(roles_vectors.root / FILE_NAME)["signals"]["token_vectors"]
     (root / FILE_NAME).write_text(json.dumps(values))
     with pytest.raises(IntegrityError, match="its footer belongs to another set"):
         verify_shards(root, read_set_record(root))
@@ -138,7 +137,7 @@ def test_a_file_of_another_set_is_refused(opinion_vectors: LogitSet, roles_vecto
 
 def test_token_vectors_alone_are_no_set(opinion_vectors: LogitSet, tmp_path: Path) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "there")
-    values = json.loads((root / FILE_NAME).read_text())
+    values = read_record(root / FILE_NAME)
     del values["signals"]["logits"]
     (root / FILE_NAME).write_text(json.dumps(values))
     with pytest.raises(IntegrityError, match="signals: none of rows"):

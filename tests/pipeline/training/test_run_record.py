@@ -10,7 +10,7 @@ from pipeline.training.run_record import kind_of_folder, read_run_record
     ("text", "message"),
     [
         ("{", "cannot be read"),
-        ("[]", "not the record of a run"),
+        ("[]", "not a JSON object, but a list"),
         ('{"state": "running"}', "not the record of a run"),
         (b"\xff", "cannot be read"),
     ],

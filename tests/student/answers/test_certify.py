@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from pipeline.cli import app
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
+from pipeline.record_file import read_record
 from pipeline.tasks.target import softmax
 from student.answers.certificate import CERTIFICATE_FILE, read_certificate
 from student.answers.columns import margins
@@ -62,7 +63,7 @@ def test_it_counts_what_the_student_and_its_teacher_say_of_the_held_out_rows(run
 
 def with_threshold(run: Path, threshold: float) -> None:
     """Puts another threshold into a certificate."""
-    values = json.loads((run / CERTIFICATE_FILE).read_text())
+    values = read_record(run / CERTIFICATE_FILE)
     values["certified"]["threshold"] = threshold
     (run / CERTIFICATE_FILE).write_text(json.dumps(values))
 
@@ -157,7 +158,7 @@ def test_a_certificate_is_of_these_weights_and_whole(run: Path, opinion_run: Pat
         Predictor(run / "nowhere", abstain=True)
     result = invoke("certify", ratings_run, "--where", "true")
     assert (result.exit_code, "this one has scores" in result.stderr) == (2, True)
-    values = json.loads((run / CERTIFICATE_FILE).read_text())
+    values = read_record(run / CERTIFICATE_FILE)
     (run / CERTIFICATE_FILE).write_text(json.dumps(values | {"certified": None}))
     with pytest.raises(ConfigError, match=r"no threshold could be certified at 0\.8"):
         Predictor(run, abstain=True)

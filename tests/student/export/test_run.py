@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from pipeline.cli import app
 from pipeline.console import size
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, MissingDependencyError
+from pipeline.record_file import read_record
 from student.config import EvaluateConfig, ExportConfig
 from student.describe import describe
 from student.evaluate import evaluate
@@ -114,7 +115,7 @@ def test_a_smaller_folder_is_a_student_like_any_other(roles_run: Path, store: Pa
     assert result["bytes"] == {"before": num_bytes(whole), "after": num_bytes(small)}
     assert result["bytes"]["after"] < result["bytes"]["before"]
     evaluation = evaluate(EvaluateConfig(run=tmp_path / "small", store=store))
-    record = json.loads((tmp_path / "small" / "run.json").read_text())
+    record = read_record(tmp_path / "small" / "run.json")
     assert record["result"]["evaluation"] == evaluation
     before = evaluate(EvaluateConfig(run=roles_run, store=store))
     accuracy = {
@@ -183,7 +184,7 @@ def test_without_its_set_a_student_is_written_but_not_measured(
     roles_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(roles_run, tmp_path / "run")
-    record = json.loads((run / "run.json").read_text())
+    record = read_record(run / "run.json")
     (run / "run.json").write_text(json.dumps(record | {"logit_sets": [str(tmp_path / "gone")]}))
     config = ExportConfig(run=run, output_dir=tmp_path / "small", tables="float16", store=tmp_path)
     assert export(config)["scores"] == {}
@@ -217,10 +218,10 @@ def test_a_pair_run_becomes_a_file_and_a_folder_that_agree(roles_run: Path, stor
     ids = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[9, 10]])
     torch.testing.assert_close(says(file, *ids), small(*ids).detach(), rtol=1e-4, atol=1e-5)
     metadata = session(file).get_modelmeta().custom_metadata_map
-    assert json.loads(metadata["distill"]) == json.loads((folder / "config.json").read_text())
+    assert json.loads(metadata["distill"]) == read_record(folder / "config.json")
     assert size(num_bytes(small)) in (folder / "README.md").read_text()
     weights = hashlib.sha256(before["model.safetensors"]).hexdigest()
-    assert json.loads((folder / "run.json").read_text())["exported"] == {"from_sha256": weights, "tables": "float16"}
+    assert read_record(folder / "run.json")["exported"] == {"from_sha256": weights, "tables": "float16"}
     assert {path.name: path.read_bytes() for path in roles_run.iterdir() if path.is_file()} == before
 
 
@@ -294,7 +295,7 @@ def test_the_command_tells_a_mistake_in_one_message(opinion_run: Path) -> None:
 
 def test_an_unfinished_run_is_not_exported(opinion_run: Path, store: Path, tmp_path: Path) -> None:
     run = shutil.copytree(opinion_run, tmp_path / "run")
-    record = json.loads((run / "run.json").read_text())
+    record = read_record(run / "run.json")
     (run / "run.json").write_text(json.dumps({k: v for k, v in record.items() if k != "result"} | {"state": "running"}))
     with pytest.raises(ConfigError, match="run: not finished; repeat its command first: distill train-student"):
         export(ExportConfig(run=run, output_dir=tmp_path / "small", tables="int8", store=store))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
+from pipeline.record_file import read_record
 from pipeline.tasks.target import Target
 from student.model.architecture import StudentConfig
 from student.model.model import Student
@@ -155,7 +156,7 @@ def test_weights_of_another_student_are_refused(folder: Path, tmp_path_factory: 
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(folder: Path, change: dict[str, object], match: str) -> None:
-    config = json.loads((folder / CONFIG_FILE).read_text())
+    config = read_record(folder / CONFIG_FILE)
     (folder / CONFIG_FILE).write_text(json.dumps(config | change))
     with pytest.raises(IntegrityError, match=match):
         Student.load(folder)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from pipeline.errors import IntegrityError
+from pipeline.record_file import read_record
 from student.export.run import with_small_tables
 from student.model.embeddings import Encoder
 from student.model.model import Student, num_bytes, num_parameters
@@ -137,7 +138,7 @@ def test_a_token_beyond_the_vocabulary_is_no_neutral_one(token: int) -> None:
 
 def test_more_rows_than_tokens_are_refused(tmp_path: Path) -> None:
     student(table_dtype="int8").save(tmp_path)
-    config = json.loads((tmp_path / CONFIG_FILE).read_text())
+    config = read_record(tmp_path / CONFIG_FILE)
     (tmp_path / CONFIG_FILE).write_text(json.dumps(config | {"used_rows": 11}))
     with pytest.raises(IntegrityError, match="used_rows is 11, more than the 10 tokens"):
         Student.load(tmp_path)

@@ -17,6 +17,7 @@ from pipeline.cli import app
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.token_reader import open_tokens
+from pipeline.record_file import read_record
 from student.config import PretrainConfig
 from student.model.architecture import MlmConfig, read_encoder_config
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
@@ -224,7 +225,7 @@ def test_what_is_not_a_pretrained_student(token_store: Path, opinion_run: Path, 
     with pytest.raises(IntegrityError, match="not a student that was pretrained on masked words"):
         MlmStudent.load(opinion_run)
     pretrain(config(token_store, tmp_path / "mlm", max_steps=1), "x")
-    values = json.loads((tmp_path / "mlm" / CONFIG_FILE).read_text())
+    values = read_record(tmp_path / "mlm" / CONFIG_FILE)
     (tmp_path / "mlm" / CONFIG_FILE).write_text(json.dumps(values | {"format_version": 2}))
     with pytest.raises(IntegrityError, match="format_version"):
         read_encoder_config(tmp_path / "mlm" / CONFIG_FILE)

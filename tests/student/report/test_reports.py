@@ -9,6 +9,7 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.signals.logits import logits_of
+from pipeline.record_file import read_record
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Rows, render
 from student.answers.certificate import Certificate, Trial, student_files, write_certificate
@@ -65,7 +66,7 @@ def test_a_run_is_compared_with_gold_and_with_its_teacher(
 
 
 def test_a_runs_scores_are_those_of_its_record(opinion_page: Page, opinion_run: Path) -> None:
-    record = json.loads((opinion_run / "run.json").read_text())
+    record = read_record(opinion_run / "run.json")
     parts = record["result"]["evaluation"]["validation"]
     values = [parts["gold"], *parts["interval"]["accuracy"], parts["teacher"], parts["majority"]]
     figures = [f"{value['accuracy'] if isinstance(value, dict) else value:.4f}" for value in values]
@@ -77,7 +78,7 @@ def test_a_runs_scores_are_those_of_its_record(opinion_page: Page, opinion_run: 
 
 
 def test_student_and_teacher_together_go_from_the_one_to_the_other(opinion_page: Page, opinion_run: Path) -> None:
-    parts = json.loads((opinion_run / "run.json").read_text())["result"]["evaluation"]["validation"]
+    parts = read_record(opinion_run / "run.json")["result"]["evaluation"]["validation"]
     figures = figures_of(opinion_page)["Split validation", "Student and teacher together"]
     assert (figures[0]["percent"], figures[-1]["percent"]) == (0, 100)
     assert figures[0]["accuracy"] == pytest.approx(parts["gold"]["accuracy"])
@@ -134,7 +135,7 @@ def test_a_runs_page_is_whole_and_reproducible(opinion_page: Page, opinion_run: 
 
 def test_without_its_set_the_page_says_so(opinion_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(opinion_run, tmp_path / "run"))
-    record = json.loads((run / "run.json").read_text()) | {"logit_sets": [str(tmp_path / "gone" / "opinion")]}
+    record = read_record(run / "run.json") | {"logit_sets": [str(tmp_path / "gone" / "opinion")]}
     (run / "run.json").write_text(json.dumps(record))
     page = run_page(config_for(run, tmp_path / "store"), run)
     assert [section.title for section in page.sections] == [
@@ -156,7 +157,7 @@ def test_a_run_without_dev_rows_has_a_page(work: Path, teachers: Path, tmp_path:
 
 def test_a_set_that_has_moved_is_found_in_the_store(opinion_run: Path, store: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(opinion_run, tmp_path / "run"))
-    record = json.loads((run / "run.json").read_text()) | {"logit_sets": ["/gone/opinion"]}
+    record = read_record(run / "run.json") | {"logit_sets": ["/gone/opinion"]}
     (run / "run.json").write_text(json.dumps(record))
     assert "Split validation" in [section.title for section in run_page(config_for(run, store), run).sections]
     record["settings"]["logit_set_fingerprints"] = ["0" * 64]  # what lies there now is another set
@@ -166,7 +167,7 @@ def test_a_set_that_has_moved_is_found_in_the_store(opinion_run: Path, store: Pa
 
 def test_an_unfinished_run_names_its_command(opinion_run: Path, store: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(opinion_run, tmp_path / "run"))
-    record = json.loads((run / "run.json").read_text()) | {"state": "running"}
+    record = read_record(run / "run.json") | {"state": "running"}
     (run / "run.json").write_text(json.dumps(record))
     with pytest.raises(IntegrityError, match=r"not finished yet(.|\n)*distill train-student --task opinion"):
         run_page(config_for(run, store), run)
@@ -195,7 +196,7 @@ def swept(ratings: dict[str, LogitSet], tmp_path_factory: pytest.TempPathFactory
 
 def test_a_sweeps_points_their_sizes_and_speeds(swept: Path, ratings: dict[str, LogitSet]) -> None:
     page = sweep_page(config_for(swept, ratings["score"].root.parent), swept)
-    result = json.loads((swept / "sweep.json").read_text())["result"]
+    result = read_record(swept / "sweep.json")["result"]
     parsed = Parsed(render(page))
     rows = [[row[1], row[2], row[4]] for row in parsed.tables["validation pearson"][1:]]
     assert rows == [[str(p["values"]["hidden_size"]), f"{p['mean']:.4f}", "2"] for p in result["points"]]

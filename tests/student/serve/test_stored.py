@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.logit_set.reader import LogitSet
+from pipeline.record_file import read_record
 from pipeline.tasks.target import Target, softmax
 from student.serve.questions import Texts
 from student.serve.stored import Stored, stored_answers
@@ -32,7 +33,7 @@ def test_without_its_set_a_run_is_served_and_that_is_said(
     opinion_run: Path, opinion_set: LogitSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(opinion_run, tmp_path / "run")
-    record = json.loads((run / "run.json").read_text())
+    record = read_record(run / "run.json")
     assert stored_answers(run, opinion_set.record.target) is not None
     (run / "run.json").write_text(json.dumps(record | {"logit_sets": [str(tmp_path / "gone")]}))
     assert stored_answers(run, opinion_set.record.target) is None
@@ -44,7 +45,7 @@ def test_another_teachers_answers_in_the_same_place_are_not_told(
 ) -> None:
     other = rewritten(opinion_set, tmp_path / "new" / "opinion", with_logits(lambda row: [4.0, -1.0]))
     run = shutil.copytree(opinion_run, tmp_path / "run")
-    record = json.loads((run / "run.json").read_text())
+    record = read_record(run / "run.json")
     (run / "run.json").write_text(json.dumps(record | {"logit_sets": [str(other.root)]}))
     monkeypatch.setenv("DISTILL_STORE", str(tmp_path))
     assert stored_answers(run, opinion_set.record.target) is None
@@ -55,7 +56,7 @@ def test_another_teachers_answers_in_the_same_place_are_not_told(
 def test_of_several_teachers_their_mixture_is_told(opinion_run: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
     other = rewritten(opinion_set, tmp_path / "other", with_logits(lambda row: [4.0, -1.0]))
     run = shutil.copytree(opinion_run, tmp_path / "run")
-    record = json.loads((run / "run.json").read_text())
+    record = read_record(run / "run.json")
     both = (opinion_set, other)
     record["logit_sets"] = [str(one.root) for one in both]
     record["settings"] |= {"logit_set_fingerprints": [one.record.fingerprint for one in both], "mix": "weighted:1,3"}

@@ -10,6 +10,7 @@ import torch
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME
+from pipeline.record_file import read_record
 from student.config import TrainConfig
 from student.data import load_examples
 from student.evaluate import score_student
@@ -35,7 +36,7 @@ def test_run_folder_holds_all_that_is_needed(opinion_run: Path, opinion_set: Log
 
 
 def test_record_tells_how_to_repeat_the_run(opinion_run: Path, opinion_set: LogitSet) -> None:
-    record = json.loads((opinion_run / "run.json").read_text())
+    record = read_record(opinion_run / "run.json")
     settings, result = record["settings"], record["result"]
     assert record["state"] == "finished"
     assert record["command"] == "distill train-student --task opinion"
@@ -62,7 +63,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(store: Path, opi
     train(tiny_config(store / "opinion", tmp_path / "other", seed=1), "")
     assert same_weights(tmp_path / "again", opinion_run)
     assert not same_weights(tmp_path / "other", opinion_run)
-    assert again["result"] == json.loads((opinion_run / "run.json").read_text())["result"]
+    assert again["result"] == read_record(opinion_run / "run.json")["result"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_a_finished_run_is_not_repeated(store: Path, opinion_run: Path, tmp_path
     run = shutil.copytree(opinion_run, tmp_path / "run")
     (run / "model.safetensors").unlink()
     record = train(tiny_config(store / "opinion", run), "")
-    assert record == json.loads((opinion_run / "run.json").read_text())
+    assert record == read_record(opinion_run / "run.json")
     assert sorted(path.name for path in run.iterdir()) == ["README.md", "config.json", "run.json", "tokenizer.json"]
 
 
@@ -180,12 +181,12 @@ def test_where_the_set_lies_does_not_matter(store: Path, opinion_run: Path, tmp_
     copy = shutil.copytree(store / "opinion", tmp_path / "elsewhere" / "opinion")
     run = shutil.copytree(opinion_run, tmp_path / "run")
     record = train(tiny_config(copy, run), "")
-    assert record["result"] == json.loads((opinion_run / "run.json").read_text())["result"]
+    assert record["result"] == read_record(opinion_run / "run.json")["result"]
 
 
 def test_an_unverified_set_needs_a_flag(store: Path, opinion_run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(store / "opinion", tmp_path / "store" / "opinion")
-    record = json.loads((copy / FILE_NAME).read_text())
+    record = read_record(copy / FILE_NAME)
     (copy / FILE_NAME).write_text(json.dumps(record | {"state": "complete"}))
     with pytest.raises(IntegrityError, match=r"state 'complete', not verified.*--allow-unverified"):
         train(tiny_config(copy, tmp_path / "run"), "")

@@ -1,0 +1,70 @@
+"""Records in JSON files: each carries a checksum of itself, so that a damaged one never looks whole."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import IntegrityError
+from pipeline.files import read_small_file, write_text
+from pipeline.untrusted import parse_json
+
+CHECKSUM = "record_sha256"
+MAX_RECORD_BYTES = 2**24
+
+
+def json_sha256(values: Any) -> str:
+    """SHA-256 of JSON values, whatever the order of keys."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def with_checksum(text: str) -> str:
+    """The text of a record, an object with an indent of 2, with its checksum as the last key."""
+    body = text.rstrip().removesuffix("}").rstrip()
+    return f'{body},\n  "{CHECKSUM}": "{json_sha256(json.loads(text))}"\n}}\n'
+
+
+def without_checksum(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a record without its checksum, which earlier releases did not write.
+
+    Raises:
+        ValueError: if the checksum is there and not that of the values.
+    """
+    rest = {key: value for key, value in values.items() if key != CHECKSUM}
+    if CHECKSUM in values and values[CHECKSUM] != json_sha256(rest):
+        raise ValueError(
+            f"its {CHECKSUM} is not that of its content: the file was damaged or changed; "
+            f"if it was you who changed it, remove the key {CHECKSUM!r}"
+        )
+    return rest
+
+
+def parse_record(data: bytes) -> dict[str, Any]:
+    """The values of a record, without its checksum.
+
+    Raises:
+        ValueError: if it is no JSON object, or the checksum is not that of the values.
+    """
+    values = parse_json(data)
+    if not isinstance(values, dict):
+        raise ValueError(f"not a JSON object, but a {type(values).__name__}")
+    return without_checksum(values)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Reads a record, without its checksum.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        IntegrityError: if it is damaged, too large or no plain file.
+    """
+    data = read_small_file(path, MAX_RECORD_BYTES, may_be_link=True)
+    try:
+        return parse_record(data)
+    except ValueError as error:
+        raise IntegrityError(f"{path}: cannot be read: {error}") from error
+
+
+def write_record(path: Path, values: dict[str, Any]) -> None:
+    """Writes a record with its checksum, whole or not at all."""
+    write_text(path, with_checksum(json.dumps(values, indent=2, ensure_ascii=False)))

@@ -1,0 +1,36 @@
+"""Coverage-guided fuzzing of a reader of foreign bytes: ``python -m tests.fuzz record -runs=1000000``.
+
+A reader is a file in ``readers`` with SEEDS to begin with, the modules that it COVERS, and ``read``, of which nothing
+but an error of ours may come. Flags are libFuzzer's. Inputs that come to new places are kept in ``build/fuzz/READER``.
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["pipeline", "student", "teacher"]):
+    from pipeline.errors import DistillError
+    from student.serve.http import RefusedError
+
+    reader = import_module(f"tests.fuzz.readers.{sys.argv[1]}")
+
+
+def one_input(data: bytes) -> None:
+    """Reads what an enemy may have written."""
+    try:
+        reader.read(data)
+    except (DistillError, RefusedError):
+        return
+
+
+if __name__ == "__main__":
+    corpus = Path("build") / "fuzz" / sys.argv[1]
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(reader.SEEDS):
+        (corpus / f"seed-{number}").write_bytes(seed)
+        one_input(seed)  # so that what is imported late is not taken for slow
+    flags = ["-rss_limit_mb=2500", "-timeout=30", f"-artifact_prefix={corpus}-", *sys.argv[2:]]
+    atheris.Setup([sys.argv[0], *flags, str(corpus)], one_input)
+    atheris.Fuzz()

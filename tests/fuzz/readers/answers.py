@@ -1,0 +1,26 @@
+"""Imported answers, which anybody may have given."""
+
+from pipeline.tasks.task import load_task
+from teacher.imported.answers import read_answers
+from teacher.imported.config import ImportConfig
+from tests.fuzz.files import of_a_kind, seeds, written
+
+COVERS = ("teacher.imported.answers", "teacher.imported.probabilities")
+KINDS = (".csv", ".jsonl")
+TASK = load_task("rte")
+SEEDS = seeds(
+    KINDS,
+    {
+        ".csv": [b'probabilities\n"[0.5, 0.5]"\n\n"{""entailment"": 1}"\n', b'logits\n"[1, -2]"\n'],
+        ".jsonl": [
+            b'{"logprobs": {"entailment": -0.1, "not_entailment": -3}}\n{"logprobs": {}}\n',
+            b'{"logits": [1, 2]}',
+        ],
+    },
+)
+
+
+def read(data: bytes) -> None:
+    kind, content = of_a_kind(data, KINDS)
+    path = written(f"answers{kind}", content)
+    read_answers(ImportConfig(file=path, task="rte", teacher="anybody", rest="spread"), TASK)

@@ -1,0 +1,26 @@
+"""Documents of a corpus in text, JSON lines and Parquet."""
+
+from pipeline.sources.corpus import Documents, LinePart, ParquetPart
+from pipeline.tasks.corpus import Corpus
+from tests.fuzz.files import FIXTURES, of_a_kind, seeds, written
+
+COVERS = ("pipeline.sources.corpus",)
+KINDS = (".txt", ".jsonl", ".parquet")
+CORPUS = Corpus(name="own", columns=("text", "sentence1"))
+SEEDS = seeds(
+    KINDS,
+    {
+        ".txt": ["\ufeffone\n\ntwo é\r\n".encode()],
+        ".jsonl": [b'{"text": "one"}\n\n{"text": "two", "more": [1]}\n'],
+        ".parquet": [next((FIXTURES / "variants").rglob("validation*.parquet")).read_bytes()],
+    },
+)
+
+
+def read(data: bytes) -> None:
+    kind, content = of_a_kind(data, KINDS)
+    path = written(f"corpus{kind}", content)
+    part = ParquetPart(path, CORPUS) if kind == ".parquet" else LinePart(path, CORPUS)
+    documents = Documents("fuzzed", (part,), part.num_rows)
+    for _ in documents.read(0, documents.num_documents):
+        pass

@@ -1,0 +1,23 @@
+"""Bodies of requests to ``distill serve``."""
+
+from student.serve.questions import checked_texts, parsed
+from student.serve.routes import POST
+
+COVERS = ("student.serve.questions",)
+KINDS = tuple(kind for kind, _ in POST.values())
+SEEDS = [
+    bytes([number]) + body
+    for number in range(len(KINDS))
+    for body in (
+        b'{"inputs": "one"}',
+        b'{"inputs": ["a", "b"], "raw_scores": true, "truncate": null}',
+        b'{"inputs": [["a"], ["b", "c"]]}',
+        b'{"inputs": [{"text": "a", "text_pair": "b"}], "parameters": {"top_k": 2, "function_to_apply": "sigmoid"}}',
+    )
+]
+
+
+def read(data: bytes) -> None:
+    number = data[0] if data else 0
+    question = parsed(KINDS[number % len(KINDS)], data[1:])
+    checked_texts(question.rows(), number >= 128, 32)  # type: ignore[attr-defined]

@@ -1,0 +1,28 @@
+"""Rows of a task in Parquet, JSON lines, CSV, TSV and text: all at once, and batch by batch."""
+
+from pipeline.sources import local
+from pipeline.sources.row_file import open_rows
+from tests.fuzz.files import FIXTURES, of_a_kind, seeds, written
+
+COVERS = ("pipeline.sources.local", "pipeline.sources.row_file")
+KINDS = (".csv", ".tsv", ".jsonl", ".txt", ".parquet")
+SEEDS = seeds(
+    KINDS,
+    {
+        ".csv": [b'sentence,label\n"a, b\nc",1\nd,0\n', "\ufeffa\r\né\r\n".encode()],
+        ".tsv": [b'sentence\tlabel\na "b\t1\nd\t0\n', b"one\t1\ntwo\t0\n"],
+        ".jsonl": [b'{"a": "b", "c": {"d": [1, null]}}\n\n{"a": "e"}\n', b'{"a": [1.5, 2]}\n{"a": null}\n'],
+        ".txt": [b"a\nb\r\n\nc"],
+        ".parquet": [next((FIXTURES / "variants").rglob("validation*.parquet")).read_bytes()],
+    },
+)
+
+
+def read(data: bytes) -> None:
+    kind, content = of_a_kind(data, KINDS)
+    path = written(f"rows{kind}", content)
+    rows = open_rows(path, ("a", "b"))
+    for _ in rows.read(rows.names):
+        pass
+    if kind in local.EXTENSIONS:
+        local.read(path, ("a", "b"))

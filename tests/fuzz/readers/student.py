@@ -1,0 +1,51 @@
+"""The records in a student's folder; its weights and its tokenizer have readers of their own."""
+
+import json
+import shutil
+from typing import Any
+
+from pipeline.record_file import with_checksum
+from pipeline.training.run_record import RUN_RECORD, read_run_record
+from student.answers.certificate import CERTIFICATE_FILE, read_certificate
+from student.model.architecture import read_encoder_config
+from student.model.model import Student
+from student.model.weights import CONFIG_FILE
+from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds
+
+COVERS = ("student.model.architecture", "student.answers.certificate", "pipeline.training.run_record")
+KINDS = (CONFIG_FILE, RUN_RECORD, CERTIFICATE_FILE)
+RUN = FOLDER / "run"
+shutil.copytree(FIXTURES / "run", RUN)
+CERTIFICATE: dict[str, Any] = {
+    "disagreement": 0.1,
+    "confidence": 0.9,
+    "certified": None,
+    "trials": [],
+    "num_rows": 1,
+    "logit_set": "a",
+    "logit_set_fingerprint": "b",
+    "where": "c",
+    "rows_sha256": "d",
+    "logits_sha256": "e",
+    "student_sha256": {},
+}
+SEEDS = seeds(
+    KINDS,
+    {
+        CONFIG_FILE: [(FIXTURES / name / CONFIG_FILE).read_bytes() for name in ("run", "run-int8", "run-pretrained")],
+        RUN_RECORD: [(FIXTURES / "run" / RUN_RECORD).read_bytes()],
+        CERTIFICATE_FILE: [json.dumps(CERTIFICATE).encode(), with_checksum(json.dumps(CERTIFICATE, indent=2)).encode()],
+    },
+)
+
+
+def read(data: bytes) -> None:
+    kind, content = of_a_kind(data, KINDS)
+    (RUN / kind).write_bytes(content)
+    if kind == CONFIG_FILE:
+        read_encoder_config(RUN / kind)
+        Student.load(RUN)
+    elif kind == RUN_RECORD:
+        read_run_record(RUN / kind)
+    else:
+        read_certificate(RUN)

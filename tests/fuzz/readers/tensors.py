@@ -1,0 +1,36 @@
+"""Safetensors: the decoder and the basis of a set, the weights of a student."""
+
+import numpy as np
+
+from pipeline.logit_set.codecs.decoder import read_decoder
+from pipeline.logit_set.record import read_set_record
+from pipeline.logit_set.vector_basis import Basis, fit_basis, read_basis
+from student.model.model import Student
+from student.model.weights import WEIGHTS_FILE, load_weights
+from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds, written
+
+COVERS = ("pipeline.logit_set.codecs.decoder", "pipeline.logit_set.vector_basis", "student.model.weights")
+KINDS = ("decoder", "basis", "student")
+CODEC = read_set_record(FIXTURES / "hidden").codec
+STUDENT = Student.load(FIXTURES / "run")
+BASIS: Basis = fit_basis(np.eye(5, dtype=np.float32), 3)
+STUDENT.save(FOLDER)
+SEEDS = seeds(
+    KINDS,
+    {
+        "decoder": [(FIXTURES / "hidden" / "decoder.safetensors").read_bytes()],
+        "basis": [BASIS.to_bytes()],
+        "student": [(FIXTURES / "run" / WEIGHTS_FILE).read_bytes(), (FOLDER / WEIGHTS_FILE).read_bytes()],
+    },
+)
+
+
+def read(data: bytes) -> None:
+    kind, content = of_a_kind(data, KINDS)
+    path = written(WEIGHTS_FILE, content)
+    if kind == "decoder":
+        read_decoder(path, CODEC.vocabulary_size, CODEC.hidden_size)  # type: ignore[union-attr]
+    elif kind == "basis":
+        read_basis(path, 3, 5)
+    else:
+        load_weights(FOLDER, STUDENT)

@@ -1,0 +1,103 @@
+"""What fuzzing has found (tests/fuzz): files that ended in a traceback, or filled the memory."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
+from pipeline.record_file import read_record
+from pipeline.sources import local
+from pipeline.sources.corpus import LinePart, ParquetPart
+from pipeline.sources.row_file import open_rows
+from pipeline.tasks.corpus import Corpus
+from pipeline.tasks.task import Task, load_task, own_manifest, parse_manifest
+from student.model.architecture import read_config
+from student.model.model import Student
+from student.model.weights import CONFIG_FILE
+from student.pretrain.model import MlmStudent
+from teacher.imported.answers import read_answers
+from teacher.imported.config import ImportConfig
+from tests.fixtures.formats.generate import FOLDER
+
+CORPUS = Corpus(name="own", columns=("text",))
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", [DEEP, "{a: " * 2000, "splits: 2020-13-45", "name: !!int x", "name: !!float x", "name: !!timestamp x"]
+)
+def test_yaml_that_its_reader_stumbles_over(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"own\.yaml: not YAML: "):
+        parse_manifest(Task, text, "own.yaml")
+
+
+def test_yaml_that_grows_when_it_is_shown(tmp_path: Path) -> None:
+    levels = [f"- &{chr(98 + k)} [{', '.join([f'*{chr(97 + k)}'] * 10)}]" for k in range(9)]
+    (tmp_path / "own.yaml").write_text("name:\n- &a [x, x]\n" + "\n".join(levels))
+    with pytest.raises(ConfigError) as caught:
+        own_manifest(Task, tmp_path / "own.yaml", None, "--task")
+    assert len(str(caught.value)) < 5000
+
+
+def test_a_document_that_is_nested_too_deep(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(DEEP)
+    with pytest.raises(DataError, match=r"x\.jsonl, row 0 \(line 1\): cannot be read"):
+        list(LinePart(tmp_path / "x.jsonl", CORPUS).batches(0, 1))
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path, name: str) -> None:
+    between = "," if name.endswith("csv") else "\t"
+    (tmp_path / name).write_text("\n".join(between.join(row) for row in (["a", "b", "a"], ["1", "2", "3"])))
+    with pytest.raises(DataError, match=f"{name}: the column 'a' is there twice; rename or remove one"):
+        local.read(tmp_path / name)
+    with pytest.raises(DataError, match=f"{name}: the column 'a' is there twice; rename or remove one"):
+        open_rows(tmp_path / name)
+
+
+def test_a_name_of_a_column_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b'"a\nb\xff",c\n1,2\n')
+    with pytest.raises(DataError, match=r"rows\.csv: line 2: byte 0xff is not UTF-8"):
+        local.read(tmp_path / "rows.csv")
+    pq.write_table(pa.table({"text": ["one"]}), tmp_path / "x.parquet", compression="none")
+    data = (tmp_path / "x.parquet").read_bytes()
+    (tmp_path / "x.parquet").write_bytes(data.replace(b"text", b"te\xe9t"))
+    for read in (local.read, open_rows, lambda path: ParquetPart(path, CORPUS)):
+        with pytest.raises(DataError, match=r"x\.parquet: not a readable parquet file|not a readable Parquet file"):
+            read(tmp_path / "x.parquet")
+
+
+def test_a_key_of_an_answer_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "answers.jsonl").write_bytes(b'{"logits": {"entail\x8f": 1}}\n')
+    with pytest.raises(DataError, match=r"answers\.jsonl: line 1: byte 0x8f is not UTF-8"):
+        read_answers(ImportConfig(file=tmp_path / "answers.jsonl", task="rte", teacher="any"), load_task("rte"))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"vector_size": 2**22}, {"hidden_size": 2**22}, {"vocabulary_size": 2**22}, {"vector_size": 10**12}]
+)
+def test_a_config_that_describes_more_than_memory_holds(tmp_path: Path, changes: dict[str, Any]) -> None:
+    run = Path(shutil.copytree(FOLDER / "run", tmp_path / "run"))
+    config = read_record(run / CONFIG_FILE) | {"head": "mlp", "hidden_size": 8}
+    (run / CONFIG_FILE).write_text(json.dumps(config | changes))
+    with pytest.raises(IntegrityError, match=r"describes at least .* bytes of weights|less than or equal"):
+        Student.load(run)
+
+
+def test_a_pretrained_student_is_bounded_too(tmp_path: Path) -> None:
+    run = Path(shutil.copytree(FOLDER / "run-pretrained", tmp_path / "run"))
+    (run / CONFIG_FILE).write_text(json.dumps(read_record(run / CONFIG_FILE) | {"num_outputs": 2**22}))
+    with pytest.raises(IntegrityError, match=r"describes at least .* bytes of weights"):
+        MlmStudent.load(run)
+
+
+@pytest.mark.parametrize("text", [DEEP, "[]", '{"kind": []}', '{"kind": {}, "format_version": 1}', "{}", '"x"'])
+def test_a_config_that_is_anything(tmp_path: Path, text: str) -> None:
+    (tmp_path / CONFIG_FILE).write_text(text)
+    with pytest.raises(DistillError, match=CONFIG_FILE):
+        read_config(tmp_path / CONFIG_FILE)
