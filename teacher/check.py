@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from accelerate import PartialState
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError
@@ -16,6 +15,7 @@ from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
+from pipeline.processes import processes
 from pipeline.sources import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
 from pipeline.tasks.metrics import fidelity
@@ -88,7 +88,7 @@ def check(config: CheckConfig) -> Check:
         raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {record.subject!r}")
     teacher = _load(task, record, config.model_name_or_path, config.model_revision)
     rows = _sample(logit_set, config.sample, config.seed)
-    device = PartialState().device
+    device = processes().device
     if head_settings(record.precision).items() <= record.settings.items():
         keep_head_in_float32(teacher.model)
     teacher.model.to(device)

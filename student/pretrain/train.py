@@ -13,6 +13,7 @@ from pipeline.files import write_text
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import TOKENIZER_FILE, read_set_record
 from pipeline.logit_set.record_parts import RowsName
+from pipeline.processes import processes
 from pipeline.training import loop
 from pipeline.training.run import Run
 from pipeline.training.run_record import RunRecord
@@ -44,7 +45,7 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
     root = find_set(config.logits, config.store)
-    state = PartialState()
+    state = processes()
     lesson = LESSONS.get(read_set_record(root).rows, masked_lesson)(config, root, state)
     if not lesson.stream.num_rows:
         raise DataError(f"{root}: its train split has no row")

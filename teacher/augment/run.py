@@ -14,6 +14,7 @@ from pipeline import console
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import held, make_folder
 from pipeline.logit_set.record_parts import AugmentationRecord, Setting
+from pipeline.processes import processes
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.stopping import whole
 from pipeline.tasks.task import TRAIN, Task, load_task
@@ -45,7 +46,7 @@ def augment(config: AugmentConfig, command: str) -> AugmentationRecord | None:
     if TRAIN not in task.splits:
         raise ConfigError(f"task {task.name!r}: has no split {TRAIN!r}, and only its rows are augmented")
     rows = training_rows(load_source(task, config.data, (TRAIN,)))
-    state = PartialState()
+    state = processes()
     variants = _make(config, task, rows, state, command)
     return variants.record if state.is_main_process else None
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from accelerate import PartialState
 
 from pipeline import console
 from pipeline.arrays import Floats
@@ -21,6 +20,7 @@ from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME, Scores, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import Shard, UnlabelledRecord
 from pipeline.logit_set.writer import write_shard
+from pipeline.processes import processes
 from pipeline.sources import Source, load_source, sentences
 from pipeline.stopping import whole
 from pipeline.tasks.metrics import score_logits
@@ -67,7 +67,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     make_folder(config.store)
     old = open_old(config, root)
     _require_space(root, source, most_variants(wanted, task), old)
-    state = PartialState()
+    state = processes()
     teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length)
     keep_head_in_float32(teacher.model)
     teacher.model.to(state.device)

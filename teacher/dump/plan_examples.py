@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from accelerate import PartialState
 
 from pipeline import console
 from pipeline.errors import DistillError
+from pipeline.processes import processes
 from pipeline.sources import Source
 from pipeline.tasks.task import TRAIN
 from teacher.config import DumpTask
@@ -71,7 +71,7 @@ def estimate(config: DumpTask) -> Plan:
         tokens += shape.vocab_size * TOKENS_ALONE
         plan = replace(plan, tokens=tokens, disk_bytes=plan.disk_bytes + token_vectors_bytes(shape))
     lengths = _sampled_lengths(source, specials, config.max_seq_length)
-    device = PartialState().device
+    device = processes().device
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
     seconds = classifier_seconds(shape, lengths, max_tokens, device, config.precision) * tokens / sum(lengths)
     return replace(plan, seconds=seconds, memory_bytes=memory_bytes(shape, max_tokens))

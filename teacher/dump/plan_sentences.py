@@ -1,8 +1,7 @@
 """``teacher-dump --signal vectors --plan``: rows, shards, bytes, time and memory, before any model is loaded."""
 
-from accelerate import PartialState
-
 from pipeline.logit_set.vector_codecs import vector_codec_for
+from pipeline.processes import processes
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.calibration import classifier_seconds
 from teacher.dump.plan_examples import TOKENS_ALONE, Plan, memory_bytes, token_vectors_bytes
@@ -22,7 +21,7 @@ def estimate_vectors(config: DumpTask | DumpCorpus) -> Plan:
     codec = vector_codec_for(config, shape.hidden_size)
     sample = rows.sample(tokens, SAMPLED_ROWS)
     lengths = [length + tokens.num_special for length in sample.ids.lengths.tolist()]
-    device = PartialState().device
+    device = processes().device
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
     seconds = classifier_seconds(shape, lengths, max_tokens, device, config.precision) if lengths else 0.0
     of_rows = sum(lengths) * sample.multiplier

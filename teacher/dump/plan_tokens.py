@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from transformers import AutoModelForMaskedLM
 
 from pipeline.logit_set.codecs import codec_for
 from pipeline.logit_set.tokens import MaskedRows, no_statistics
+from pipeline.processes import processes
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan, mask
 from teacher.corpus.text import SPLITS, Text, masking_plan, open_text
@@ -36,7 +36,7 @@ def estimate_mlm(config: DumpCorpus) -> Plan:
     plan = masking_plan(text, tokens, config.seed, config.num_copies)
     size = estimate_size(text, tokens, plan)
     sample = _sample(text, tokens, plan)
-    device = PartialState().device
+    device = processes().device
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
     seconds = None
     if sample is not None:

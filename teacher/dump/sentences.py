@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from accelerate import PartialState
 
 from pipeline import console
 from pipeline.errors import DataError
@@ -27,6 +26,7 @@ from pipeline.logit_set.sentences import (
 from pipeline.logit_set.vector_basis import BASIS_FILE, Basis, fit_basis, read_basis
 from pipeline.logit_set.vector_codecs import AnyVectorCodec, vector_codec_for
 from pipeline.logit_set.writer import write_sentences_shard
+from pipeline.processes import processes
 from pipeline.stopping import whole
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.cluster import Errand, ask_here_or_there
@@ -61,7 +61,7 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
     rows = open_rows(config)
     root = config.store / config.set_name(rows.subject.name)
     make_folder(config.store)
-    state = PartialState()
+    state = processes()
     name, revision = config.teacher_for(rows.subject)
     encoder = load_encoder(name, revision, config.max_seq_length, config.pooling)
     encoder.model.to(state.device)

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
-from accelerate import PartialState
 
 from pipeline import console
 from pipeline.errors import TeacherError
@@ -22,6 +21,7 @@ from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
 from pipeline.logit_set.writer import write_tokens_shard
+from pipeline.processes import processes
 from pipeline.stopping import whole
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
@@ -57,7 +57,7 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
     name, revision = config.teacher_for(text.corpus)
     root = config.store / config.set_name(text.corpus.name)
     make_folder(config.store)
-    state = PartialState()
+    state = processes()
     lm = load_masked_lm(name, revision, config.max_seq_length)
     lm.model.to(state.device)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)

@@ -18,6 +18,7 @@ from pipeline.arrays import Floats, Ints
 from pipeline.device import has_fast_bf16
 from pipeline.errors import DataError
 from pipeline.files import make_folder
+from pipeline.processes import processes
 from pipeline.sources import ROWS_AT_ONCE, Source, load_source, rows_sha256, sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import NO_LABEL, gold_arrays, gold_classes, make_target
@@ -157,7 +158,7 @@ def finetune(config: FinetuneTask, command: str) -> RunRecord:
     assert config.objective != "mlm", "check() has refused it"
     target = make_target(task, config.objective)
     make_folder(config.output_dir)
-    accelerator = Accelerator()
+    accelerator = Accelerator(cpu=processes().device.type == "cpu")
     seed_step(config.seed, 0)
     teacher = new_classifier(task, target, config.model_name_or_path, config.model_revision, config.max_seq_length)
     settings = _settings(config, task, source, teacher) | {"processes": accelerator.num_processes}

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from pipeline.device import has_fast_bf16
 from pipeline.files import make_folder
+from pipeline.processes import processes
 from pipeline.training import loop
 from pipeline.training.run_record import Metrics, RunRecord
 from pipeline.training.steps import seed_step
@@ -83,7 +84,7 @@ def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
     config.check()
     text = open_text(config, config.max_seq_length)
     make_folder(config.output_dir)
-    accelerator = Accelerator()
+    accelerator = Accelerator(cpu=processes().device.type == "cpu")
     seed_step(config.seed, 0)
     lm = load_masked_lm(config.model_name_or_path, config.model_revision, config.max_seq_length, new_head=True)
     settings = _settings(config, text, lm) | {"processes": accelerator.num_processes}

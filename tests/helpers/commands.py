@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from accelerate import PartialState
 from typer.testing import CliRunner, Result
 
 from pipeline.cli import app
@@ -18,21 +17,18 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments)])
 
 
-def distill(
-    *arguments: object, environment: Mapping[str, str] | None = None, first: Callable[[], object] | None = None
-) -> Forked:
-    """Starts ``distill`` in a process of its own, which may do something ``first``."""
-    return Forked(partial(_distill, [*map(str, arguments)], first), environment=environment)
+def distill(*arguments: object, environment: Mapping[str, str] | None = None) -> Forked:
+    """Starts ``distill`` in a process of its own."""
+    return Forked(partial(app, [*map(str, arguments)]), environment=environment)
 
 
 def distill_in_two_processes(*arguments: object) -> None:
-    """Runs ``distill`` as two processes that share its work, as two GPUs' do; both must succeed."""
+    """Runs ``distill`` as two processes that share its work, as torchrun starts them; both must succeed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    join = partial(PartialState, cpu=True)  # without GPUs it joins only if told so
-    ranks = [shared | {"RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "true"} for rank in "01"]
-    for process in [distill(*arguments, environment=rank, first=join) for rank in ranks]:
+    ranks = [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    for process in [distill(*arguments, environment=rank) for rank in ranks]:
         _, error = process.communicate(timeout=180)
         assert process.returncode == 0, error
 
@@ -44,9 +40,3 @@ def kill_when(process: Forked, is_time: Callable[[], bool]) -> None:
     process.kill()
     _, error = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, error
-
-
-def _distill(arguments: list[str], first: Callable[[], object] | None) -> None:
-    if first is not None:
-        first()
-    app(arguments)

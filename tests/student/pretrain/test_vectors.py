@@ -242,7 +242,7 @@ def test_vectors_start_from_what_the_encoder_says_of_the_vocabulary(
     assert not torch.equal(vectors[is_used_V, :32], start_VK[is_used_V])
     assert not vectors[~is_used_V, 32:].any()
     assert vectors[is_used_V, 32:].any()
-    assert torch.equal(forward[~is_used_V], forward[pad_id].expand((~is_used_V).sum(), -1))
+    assert torch.equal(forward[~is_used_V], forward[pad_id].expand(int((~is_used_V).sum()), -1))
     assert record["settings"]["token_vectors_sha256"] == stored.sha256
     noise = pretrain(config(tmp_path, tmp_path / "noise", init="noise", **settings), "x")
     assert "token_vectors_sha256" not in noise["settings"]
