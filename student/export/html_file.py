@@ -30,12 +30,15 @@ def check_writable(student: Student, tokenizer: Tokenizer) -> None:
     """Tells early what `write_html` could not do.
 
     Raises:
-        ConfigError: if JavaScript could not compute the student's head, or read text as its tokenizer does.
+        ConfigError: if JavaScript could not compute the student's head, or read text as its tokenizer does, or if a
+            weight is not finite.
     """
     problems, head = tokenizer_problems(tokenizer), student.config.head
     if head not in HEADS_WRITTEN:
         known = " or ".join(HEADS_WRITTEN)
         problems.append(f"a student with a {head} head cannot be written; train one with --head {known}")
+    if not all(tensor.isfinite().all() for tensor in student.state_dict().values()):
+        problems.append("the student's weights hold numbers that are not finite")
     raise_all(ConfigError, "--html", problems)
 
 

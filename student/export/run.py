@@ -32,9 +32,9 @@ def export(config: ExportConfig) -> dict[str, Any]:
     """Writes what the flags ask for, and measures it on the dev splits of the student's logit set.
 
     Returns:
-        ``bytes`` of the weights and ``scores`` per split and metric, each ``before`` and ``after``; no scores without a
-        set to measure on. ``onnx``: the file's ``bytes`` and the largest ``difference`` of a logit from torch.
-        ``html``: the file's ``bytes``.
+        ``bytes`` of the weights, or of the HTML file, and ``scores`` per split and metric, each ``before`` and
+        ``after``; no scores without a set to measure on. ``onnx``: the file's ``bytes`` and the largest ``difference``
+        of a logit from torch.
 
     Raises:
         ConfigError: if the flags ask for nothing or do not fit the run.
@@ -70,9 +70,9 @@ def export(config: ExportConfig) -> dict[str, Any]:
 def _export_html(path: Path, config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Any]:
     tokenizer = load_tokenizer(config.run / TOKENIZER_FILE, student.config.tokenizer_sha256)
     check_writable(student, tokenizer)
+    make_folder(path.parent)
     rows = _dev_rows(config, student, record)
     made = coarse(student, _occurrences(config, student, record))
-    make_folder(path.parent)
     write_html(made, tokenizer, config.run.absolute().name, path)
     scores = _compared(*_evaluations(student, made.student, rows))
     return scores | {"bytes": {"before": num_bytes(student), "after": path.stat().st_size}}

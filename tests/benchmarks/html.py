@@ -42,7 +42,8 @@ def main(page: Path, texts: list[str]) -> None:
         opened = min(opened_s(tab, page, texts[0]) for _ in range(REPEATS))
         tab.value(f"window.texts = {json.dumps(texts)}")
         answered = min(answered_s(tab) for _ in range(REPEATS))
-    console.print_pairs(str(page), {"ms to the first answer": 1e3 * opened, "sentences a second": len(texts) / answered})
+    measured = {"ms to the first answer": 1e3 * opened, "sentences a second": len(texts) / answered}
+    console.print_pairs(str(page), measured)
 
 
 if __name__ == "__main__":

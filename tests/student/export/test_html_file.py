@@ -159,3 +159,7 @@ def test_what_javascript_cannot_do_is_told_first() -> None:
     words = Tokenizer.from_str(word_tokenizer({"[PAD]": 0, "a": 1}))
     with pytest.raises(ConfigError, match="not BERT's WordPiece"):
         check_writable(student(), words)
+    broken = student()
+    broken.encoder.tables()[0].weight.data[3, 1] = float("nan")
+    with pytest.raises(ConfigError, match="not finite"):
+        check_writable(broken, bert())
