@@ -30,8 +30,8 @@ def check_writable(student: Student, tokenizer: Tokenizer) -> None:
     """Tells early what `write_html` could not do.
 
     Raises:
-        ConfigError: if JavaScript could not compute the student's head, or read text as its tokenizer does; if a weight
-            is no finite number.
+        ConfigError: if JavaScript could not compute the student's head, or read text as its tokenizer does, or if a
+            weight is not finite.
     """
     problems, head = tokenizer_problems(tokenizer), student.config.head
     if head not in HEADS_WRITTEN:

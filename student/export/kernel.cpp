@@ -5,8 +5,7 @@
 #include <limits>
 
 #include "../kernels/cpp/chain.h"
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
+#include "../kernels/cpp/export.h"
 
 namespace {
 

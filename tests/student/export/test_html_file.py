@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from pipeline.arrays import Ragged
+from pipeline.arrays import Floats, Ragged
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
@@ -71,18 +71,35 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, C
     return result
 
 
+def by_torch(one: CoarseStudent, tokenizer: Tokenizer, rows: list[tuple[str, str]]) -> Floats:
+    """The logits of pairs, or of their first sentences."""
+    config = one.student.config
+    first, second = [a for a, _ in rows], [b for _, b in rows] if config.is_pair else None
+    ids = [Ragged.of(part) for part in expected(tokenizer, first, second, LENGTH)]
+    return in_batches(one.student.logits, sequences(config, *ids), config.target.num_logits, torch.device("cpu"))
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(sorted(STUDENTS)), rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=4))
 def test_it_says_what_torch_says(
     written: dict[str, tuple[Path, CoarseStudent, Tokenizer]], node: Node, name: str, rows: list[tuple[str, str]]
 ) -> None:
     path, one, tokenizer = written[name]
-    config = one.student.config
-    first, second = [a for a, _ in rows], [b for _, b in rows] if config.is_pair else None
-    ids = [Ragged.of(part) for part in expected(tokenizer, first, second, LENGTH)]
-    logits_NC = in_batches(one.student.logits, sequences(config, *ids), config.target.num_logits, torch.device("cpu"))
-    answer = node.ask(path, rows if config.is_pair else first)
-    np.testing.assert_allclose(answer["logits"], logits_NC, rtol=1e-4, atol=1e-4)
+    inputs = rows if one.student.config.is_pair else [a for a, _ in rows]
+    np.testing.assert_allclose(node.ask(path, inputs)["logits"], by_torch(one, tokenizer, rows), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["CBOW, compare", "joint"])
+def test_the_longer_sentence_of_a_pair_is_cut_first(
+    written: dict[str, tuple[Path, CoarseStudent, Tokenizer]], node: Node, name: str
+) -> None:
+    path, one, tokenizer = written[name]
+    lengths = (0, 2, 5, 6, 9, LENGTH, 30)
+    first, second = (
+        [" ".join(text.split()[:length]) for length in lengths] for text in ("a b é ] " * 8, "i the ß " * 10)
+    )
+    rows = [(a, b) for a in first for b in second]
+    np.testing.assert_allclose(node.ask(path, rows)["logits"], by_torch(one, tokenizer, rows), rtol=1e-4, atol=1e-4)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
