@@ -33,7 +33,7 @@ CORPUS = (
 )
 AUGMENT = (
     "--num-variants --pairs --masked-lm --word-vectors --num-candidates --replace-probability --mask-probability "
-    "--pos-probability --ngram-probability"
+    "--mask-token --pos-probability --ngram-probability"
 )
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
 FLAGS = {
