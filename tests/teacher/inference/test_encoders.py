@@ -71,7 +71,7 @@ def test_masked_words_and_sentence_vectors_are_those_of_transformers(family: str
         np.testing.assert_allclose(sentence_vectors(encoder, inner, 512)[0], states_LH.mean(dim=0), atol=1e-4)
 
 
-@every_family
+@pytest.mark.parametrize("family", ["BERT", "RoBERTa", "XLM-R", "ModernBERT"])
 def test_as_many_tokens_as_a_family_reads_and_no_more(family: str, roles: Task, tmp_path: Path) -> None:
     write_encoder(family, AutoModel, TEXTS, tmp_path)
     longest = POSITIONS - FAMILIES[family].offset
