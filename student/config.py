@@ -55,6 +55,9 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
     init: InitKind | None = Field(
         None, description="Vectors start from the set's token vectors, or from noise. (default: teacher if it has them)"
     )
+    window_size: int | None = Field(
+        None, ge=1, description="Read longer texts by windows of so many tokens, and average what they give."
+    )
     pairing: PairingKind = Field(
         "compare", description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], or as one sequence."
     )

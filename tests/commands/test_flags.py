@@ -21,7 +21,7 @@ from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 TRAINING = (
     "--task --logits --mix --store --output-dir --where --query --recipe --init --init-from --embedding "
-    "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range "
+    "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
     "--pairing --head --hidden-size "
     "--hidden-dropout --token-dropout --alpha --soft-loss --temperature --num-train-epochs --early-stopping-patience "
     "--learning-rate --warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to "
