@@ -4,11 +4,12 @@ import csv
 import io
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from pipeline.environment import store_folder
@@ -16,6 +17,7 @@ from pipeline.errors import ConfigError, did_you_mean, raise_all
 
 C = TypeVar("C", bound="Config")
 M = TypeVar("M", bound=BaseModel)
+ReportTo = Literal["none", "tensorboard"]
 MOST_SHOWN = 100  # characters of a wrong value
 SPELLINGS = {"json_output": "--json"}  # pydantic's models have a method `json`
 
@@ -64,6 +66,21 @@ class UnverifiedFlags(Config):
     """For the commands that read sets, and by themselves only verified ones."""
 
     allow_unverified: bool = Field(False, description="Use sets that are complete but not verified, too.")
+
+
+class ReportFlags(Config):
+    """For the commands that train."""
+
+    report_to: ReportTo = Field(
+        "none", description="Who is told of each evaluation, besides metrics.jsonl in the run's folder."
+    )
+
+    @field_validator("report_to")
+    @classmethod
+    def _is_there(cls, value: ReportTo) -> ReportTo:
+        if value != "none" and find_spec(value) is None:
+            raise ValueError(f"{value} is not installed: pip install 'distill-offline[{value}]'")
+        return value
 
 
 class OwnDataFlags(Config):

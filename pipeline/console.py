@@ -3,12 +3,14 @@
 Names and texts may come from somebody else's set: nothing in them reaches the terminal as a command (`safe`).
 """
 
+import io
 import json
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from rich.cells import cell_len
@@ -79,12 +81,24 @@ def print_text(text: str) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
     """Prints a result for people."""
+    stdout.print(_table(columns, rows, title))
+
+
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> str:
+    """What `print_table` prints, without colours."""
+    screen = Console(file=io.StringIO(), emoji=False, width=stdout.width, force_terminal=False, force_jupyter=False)
+    with screen.capture() as captured:
+        screen.print(_table(columns, rows, title))
+    return captured.get()
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None) -> Table:
     table = Table(title=title and safe(title), title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(safe(column), justify="right" if _is_numeric(rows, number) else "left")
     for row in rows:
         table.add_row(*(safe(show(cell)) for cell in row))
-    stdout.print(table)
+    return table
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -156,6 +170,11 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.1f} TB"
 
 
+def _is_live() -> bool:
+    """Whether bars can move on stderr: on a terminal, and in a notebook that has the widgets for it."""
+    return stderr.is_terminal or (stderr.is_jupyter and find_spec("ipywidgets") is not None)
+
+
 class Steps:
     """Advances one progress bar, or off a terminal prints a line now and then; created by `progress`."""
 
@@ -170,7 +189,7 @@ class Steps:
         if time.monotonic() - self._logged > LOG_EVERY_S:
             self._logged = time.monotonic()
             self.log()
-        if not stderr.is_terminal and not progress_disabled() and time.monotonic() - self._spoken > LINE_EVERY_S:
+        if not _is_live() and not progress_disabled() and time.monotonic() - self._spoken > LINE_EVERY_S:
             self._spoken = time.monotonic()
             state = self._bar.tasks[self._task]
             note(f"{state.description}: {state.completed:,.0f} of {state.total:,.0f}")
@@ -188,7 +207,7 @@ class Steps:
 @contextmanager
 def progress(total: int, description: str) -> Iterator[Steps]:
     """Shows how far the block has come, on the main process only."""
-    silent = not is_main_process() or progress_disabled() or not stderr.is_terminal
+    silent = not is_main_process() or progress_disabled() or not _is_live()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=stderr, disable=silent) as bar:
         steps = Steps(bar, total, description)

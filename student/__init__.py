@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from student.functions import evaluate_student, train_student
     from student.model.model import Student
     from student.predict import Predictor
 
-__all__ = ["Predictor", "Student"]
+__all__ = ["Predictor", "Student", "evaluate_student", "train_student"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from student.model.model import Student
 
         return Student
+    if name in ("evaluate_student", "train_student"):
+        from student import functions
+
+        return getattr(functions, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.cluster.config import RayFlags
-from pipeline.config import Config, JsonFlags, SeedFlags, StoreFlags, UnverifiedFlags
+from pipeline.config import Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
 
 EmbeddingKind = Literal["hybrid", "cmow", "cbow"]
 PairingKind = Literal["diffcat", "joint", "compare"]
@@ -38,7 +38,7 @@ class EmbeddingFlags(Config):
     initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the tables' initial noise.")
 
 
-class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
+class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
     """Flags of ``distill train-student``. The defaults are the paper's best student, and what was seen to better it."""
 
     helps: ClassVar = {"seed": "Seed of the weights, the order of rows and dropout."}
@@ -56,6 +56,9 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFl
     )
     recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
     init_from: Path | None = Field(None, description="Start from the embeddings of this run.")
+    window_size: int | None = Field(
+        None, ge=1, description="Read longer texts by windows of so many tokens, and average what they give."
+    )
     pairing: PairingKind = Field(
         "compare", description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], or as one sequence."
     )
@@ -79,7 +82,7 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFl
         return (value,) if isinstance(value, str) else value  # a recipe names a single set without a list
 
 
-class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
+class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
     """Flags of ``distill pretrain-student``. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
 
     helps: ClassVar = {"seed": "Seed of the weights and the order of rows."}

@@ -10,6 +10,7 @@ from pipeline.cluster.launchers import Job, launched_job
 from pipeline.config import (
     JsonFlags,
     OwnDataFlags,
+    ReportFlags,
     SeedFlags,
     SetFlags,
     StoreFlags,
@@ -55,7 +56,7 @@ class MaskedCorpusFlags(CorpusFlags):
     num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; about 1 / probability mask all.")
 
 
-class FinetuneFlags(OwnDataFlags, ModelFlags, SeedFlags, JsonFlags):
+class FinetuneFlags(OwnDataFlags, ModelFlags, SeedFlags, ReportFlags, JsonFlags):
     """Flags of ``distill finetune-teacher``, for a task or a corpus."""
 
     helps: ClassVar = {

@@ -1,6 +1,7 @@
 """The programs in examples/, run as they are."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from urllib.request import Request, urlopen
 import pyarrow.compute as pc
 import pytest
 
+from pipeline.console import show
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.sources import load_source
 from pipeline.tasks.task import load_task
@@ -32,6 +34,19 @@ def test_mrpc_from_the_teacher_to_an_onnx_file(tmp_path: Path) -> None:
             terminal.line(line)
     assert open_set(tmp_path / "logits" / "mrpc").record.state == "verified"
     assert (tmp_path / "mrpc.onnx").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_the_same_in_python(tmp_path: Path) -> None:
+    write_hub(tmp_path)
+    printed = Terminal(tmp_path).python((EXAMPLES / "in_python.py").read_text(encoding="utf-8"))
+    run = json.loads((tmp_path / "runs" / "python" / "run.json").read_text())
+    assert run["command"].startswith("train_student(")
+    assert "task='mrpc'" in run["command"]
+    score = run["result"]["evaluation"]["validation"]["gold"]["accuracy"]
+    assert re.search(rf"validation +. accuracy +. +{show(score)} ", printed), printed
+    lines = (tmp_path / "runs" / "python" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [entry["epoch"] for entry in run["result"]["history"]]
 
 
 def test_a_set_is_read_without_this_project(opinion_set: LogitSet, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from student.config import (
     SweepConfig,
     TrainConfig,
 )
+from student.summary import SCORE_COLUMNS, score_rows
 
 if TYPE_CHECKING:
     from student.predict import Predictor
@@ -104,18 +105,12 @@ def _print_evaluation(title: str, evaluation: dict[str, Any]) -> None:
     if not evaluation:
         console.note(f"{title}; there is no dev split to score it on")
         return
-    rows: list[list[Any]] = []
     others: list[list[Any]] = []
     for split, parts in evaluation.items():
-        for name, value in parts["gold"].items():
-            interval = "{:.3f} to {:.3f}".format(*parts["interval"][name])
-            rows.append([split, name, value, interval, parts["teacher"][name], parts["majority"][name]])
-        if len(parts["gold"]) > 1:
-            rows.append([split, "mean", parts["glue"], None, None, None])
         others += [[split, name.replace("_", " "), value] for name, value in parts["labels"].items()]
         others += [[split, name, value] for name, value in parts["bins"].items()]
         others += [[split, f"{name} with the teacher", value] for name, value in parts["fidelity"].items()]
-    console.print_table(["split", "metric", "student", "95 % interval", "teacher", "guessing"], rows, title=title)
+    console.print_table(SCORE_COLUMNS, score_rows(evaluation), title=title)
     console.print_table(["split", "also", "student"], others)
 
 

@@ -83,6 +83,7 @@ def _dump_task(config: DumpTask) -> None:
         _print_plan(plan, config.json_output)
         return
     from teacher.dump.examples import dump
+    from teacher.dump.summary import SPLIT_COLUMNS, split_rows
 
     record = dump(config, command_line())
     if record is None:
@@ -90,17 +91,13 @@ def _dump_task(config: DumpTask) -> None:
     if config.json_output:
         console.print_json(record.model_dump(mode="json"))
         return
-    rows = []
-    for split in record.splits:
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in record.scores.get(split, {}).items())
-        rows.append([split, record.rows_of(split), len(record.shards_of(split)), scores])
     if record.augmentation:
         _print_augmentation(record.augmentation)
     if record.unlabelled:
         console.print_pairs("unlabelled rows", record.unlabelled.lines())
     root = config.store / record.name
     title = f"{root}: {record.state}, {console.size(record.num_bytes)}"
-    console.print_table(["split", "rows", "files", "teacher against gold"], rows, title=title)
+    console.print_table(SPLIT_COLUMNS, split_rows(record), title=title)
     if record.state == "verified":
         compare_with_words(root)
 

@@ -26,7 +26,11 @@ class VectorFlags(Config):
     """Which vectors of sentences, and how they are stored, for the commands that write sets of sentences."""
 
     panel: ClassVar = "Vectors of sentences"
-    pooling: Pooling = Field("mean", description="A sentence's vector: mean of its tokens' states, or the first one.")
+    pooling: Pooling | None = Field(
+        None,
+        description="A sentence's vector: mean of its tokens' states, or the first one. (default: as "
+        "sentence-transformers has saved it, else mean)",
+    )
     vector_codec: VectorCodecName = Field("int8", description="How vectors are stored (--signal vectors).")
     pca_dims: int = Field(128, ge=1, description="Numbers a vector (--vector-codec pca).")
 

@@ -18,6 +18,8 @@ from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, SetRecord, read
 from pipeline.logit_set.record_parts import RowsName, Shard, TokenizerRecord
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
+from pipeline.shown import Rows
+from pipeline.sql.answer import fetch_rows
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
 from pipeline.sql.names import view_name
 from pipeline.tasks.target import gold_arrays
@@ -103,6 +105,20 @@ class LogitSet(OpenSet):
         files = self.checked_files(split)
         with open_files({"examples": files, self.view: files}) as connection:
             yield connection
+
+    def sql(self, query: str) -> Rows:
+        """What a SELECT over the rows of all splits answers; the view is called as the set is, or ``examples``.
+
+        The macros of ``distill sql`` are there: ``argmax``, ``entropy``, ``margin`` and the others.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+            QueryError: if it is no SELECT, or fails.
+        """
+        files = [file for split in self.splits for file in self.checked_files(split)]
+        with open_files({"examples": files, self.view: files}) as connection:
+            relation = select(connection, query)
+            return Rows(relation.columns, fetch_rows(relation))
 
     def checked_files(self, split: str) -> list[Path]:
         """The files of a split, after checking their checksums.

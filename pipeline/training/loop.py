@@ -7,10 +7,12 @@ from typing import Any, Literal, Protocol
 import torch
 
 from pipeline import console
+from pipeline.config import ReportTo
 from pipeline.errors import ConfigError
 from pipeline.training.run import Progress, Run
 from pipeline.training.run_record import Entry, Metrics, best_of, last_is_best
 from pipeline.training.steps import linear_decay, scale_learning_rates, seed_step
+from pipeline.training.tracker import tracker
 
 
 class Learner(Protocol):
@@ -88,13 +90,14 @@ class Schedule:
         return entries_since_best >= self.patience
 
 
-def train(run: Run, learner: Learner, schedule: Schedule) -> list[Entry]:
+def train(run: Run, learner: Learner, schedule: Schedule, report_to: ReportTo = "none") -> list[Entry]:
     """Trains to the end of the schedule, going on from the run's checkpoint if there is one.
 
     Args:
         run: has been started.
         learner: is trained in place.
         schedule: what happens at which step.
+        report_to: who is told of each entry of the history.
 
     Returns:
         The history: per entry its ``epoch`` or ``step``, mean ``loss`` of the rows since the one before, and
@@ -106,8 +109,10 @@ def train(run: Run, learner: Learner, schedule: Schedule) -> list[Entry]:
     """
     progress = run.resume(learner.model, learner.optimizer)
     learner.data_state = progress.data_state
-    _keep_if_best(run, learner, schedule, progress)  # the last try may have been stopped before it could
-    with console.progress(schedule.total_steps, "training") as bar:
+    run.tell(progress.history)  # the last try may have been stopped before it could
+    _keep_if_best(run, learner, schedule, progress)
+    told = tracker(report_to if run.is_main else "none", run.folder)
+    with console.progress(schedule.total_steps, "training") as bar, told as track:
         bar.advance(progress.step)
         while not schedule.is_over(progress):
             _train_to_next_stop(run, learner, schedule, progress, bar)
@@ -115,8 +120,11 @@ def train(run: Run, learner: Learner, schedule: Schedule) -> list[Entry]:
             learner.catch_up()
             if schedule.is_entry(progress.step):
                 _evaluate(learner, schedule, progress)
+                track(progress.history[-1])
             progress.data_state = learner.data_state
             run.save(learner.model, learner.optimizer, progress)
+            if schedule.is_entry(progress.step):
+                run.tell(progress.history)
             _keep_if_best(run, learner, schedule, progress)
     if run.is_main and not schedule.keep_best:
         learner.keep()

@@ -12,6 +12,7 @@ from pipeline.errors import FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, remove_temporaries
 from pipeline.training.checkpoint import load_checkpoint, save_checkpoint, unusable
 from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, finish_run, read_run_record, write_run_record
+from pipeline.training.tracker import write_metrics
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -120,6 +121,11 @@ class Run:
         """Writes the checkpoint, in place of the one before."""
         if self.is_main:
             save_checkpoint(self.checkpoint, model, optimizer, asdict(progress))
+
+    def tell(self, history: list[Entry]) -> None:
+        """Writes the metrics so far for others to read."""
+        if self.is_main and history:
+            write_metrics(self.folder, history)
 
     def record(self) -> RunRecord:
         """The run's record as it is on disk."""

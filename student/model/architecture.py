@@ -40,6 +40,7 @@ class EncoderConfig(BaseModel):
         matrix_size: side of the matrices; 0 for none (CBOW).
         vector_size: size of the vectors; 0 for none (CMOW).
         pooling: whether the vectors' maxima stand beside their sum.
+        window_size: tokens that are read together; features of longer texts are joined from windows. None for all.
         table_dtype: how the embedding tables are stored.
         used_rows: how many tokens have a row that is not neutral, the padding among them: those that were trained, or
             started from the teacher's vectors. Tables that are not of float32 have no row for the others. None if that
@@ -58,6 +59,7 @@ class EncoderConfig(BaseModel):
     vector_size: int = Field(ge=0, le=MAX_SIZE)
     bidirectional: bool
     pooling: PoolingKind = "sum"
+    window_size: int | None = Field(None, ge=1)
     initializer_range: float = Field(0.01, ge=0)
     table_dtype: TableDtype = "float32"
     used_rows: int | None = Field(None, ge=1)
@@ -102,6 +104,7 @@ class EncoderConfig(BaseModel):
             table_dtype=self.table_dtype,
             used_rows=self.used_rows,
             pooling=self.pooling,
+            window_size=self.window_size,
         )
 
 
@@ -133,6 +136,8 @@ class StudentConfig(EncoderConfig):
         problems = HEADS[self.head].problems(self.head_shape)
         if HEADS[self.head].reads_tokens and self.pooling != "sum":
             problems.append(f"the {self.head} head reads what is known of each token, pooled by no {self.pooling!r}")
+        if HEADS[self.head].reads_tokens and self.window_size is not None:
+            problems.append(f"the {self.head} head reads what is known of each token, not of windows")
         if self.is_joint and self.special_ids is None:
             problems.append(f"pairing {self.pairing!r} needs special_ids")
         if problems:
@@ -230,7 +235,8 @@ def embedding_summary(config: EncoderConfig) -> str:
     if config.matrix_size:
         ways = "both ways" if config.bidirectional else "left to right"
         parts.append(f"products of {config.matrix_size} x {config.matrix_size} matrices, {ways}")
-    return f"{ENCODERS[config.embedding].words}: {' and '.join(parts)}"
+    windows = f", averaged over windows of {config.window_size} tokens" if config.window_size else ""
+    return f"{ENCODERS[config.embedding].words}: {' and '.join(parts)}{windows}"
 
 
 def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
@@ -249,6 +255,7 @@ def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
         "special_ids": facts["special_ids"] if _is_joint(flags, facts) else None,
         "embedding": flags.embedding,
         **encoder,
+        "window_size": flags.window_size,
         "head": flags.head,
         "hidden_size": flags.hidden_size or head.default_width,
         "token_dropout": flags.token_dropout,
@@ -286,6 +293,8 @@ def _is_joint(flags: TrainConfig, facts: Facts) -> bool:
 
 def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
     problems = embedding_problems(flags, f"--head {flags.head}" if HEADS[flags.head].reads_tokens else None)
+    if flags.window_size is not None and HEADS[flags.head].reads_tokens:
+        problems.append(f"--window-size: --head {flags.head} reads what is known of each token, not of windows")
     if flags.init is not None and flags.init_from is not None:
         problems.append("--init: with --init-from the embeddings start from a run; give one of them")
     if flags.hidden_size is not None and not HEADS[flags.head].has_width:

@@ -14,6 +14,7 @@ from student.config import PoolingKind, TableDtype
 from student.kernels.reference import GROUP, Tables, exported_product, largest
 from student.model.products import NO_PADDING, GradientTaker, reduce, scan
 from student.model.tables import RowIndex, SmallTable, TokenTable, trained_table
+from student.model.windows import joined, window_starts
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class EncoderShape:
         table_dtype: how the tables are stored; only float32 can be trained.
         used_rows: rows of tables that are stored smaller. (default: one for each token)
         pooling: whether the maxima of the vectors stand beside their sum.
+        window_size: tokens that are read together; of longer sequences windows are joined. (default: all)
     """
 
     vocabulary_size: int
@@ -41,6 +43,7 @@ class EncoderShape:
     table_dtype: TableDtype = "float32"
     used_rows: int | None = None
     pooling: PoolingKind = "sum"
+    window_size: int | None = None
 
 
 class PooledVectors(nn.Module):
@@ -100,7 +103,7 @@ class Encoder(nn.Module):
         self.pad_id, self.vector_size, self.matrix_size = shape.pad_id, shape.vector_size, shape.matrix_size
         two_ways = bool(shape.matrix_size) and shape.bidirectional
         is_small = shape.table_dtype != "float32"
-        self.with_max = shape.pooling == "sum+max"
+        self.with_max, self.window_size = shape.pooling == "sum+max", shape.window_size
         vectors = table(torch.zeros(shape.vector_size)) if shape.vector_size else None
         self.vectors = PooledVectors(vectors, self.with_max) if vectors is not None else None
         self.forward_matrices = product() if shape.matrix_size else None
@@ -126,7 +129,11 @@ class Encoder(nn.Module):
             features_NF, float32, F = `size`.
         """
         tables, rows_T, padding = self._tables(ids_T)
-        return reduce(tables, rows_T, starts_S, padding, rows, self.with_max)
+        if self.window_size is None:
+            return reduce(tables, rows_T, starts_S, padding, rows, self.with_max)
+        starts_W, sequence_W = window_starts(starts_S, self.window_size)
+        features_WF = reduce(tables, rows_T, starts_W, padding, rows, self.with_max)
+        return joined(features_WF, sequence_W, slice(self.vector_size, self.vector_size * (1 + self.with_max)))
 
     def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """What has been read up to each token, and for both directions what is read from the end back to it.
@@ -172,6 +179,8 @@ class Encoder(nn.Module):
 
     def export_problems(self, longest: int) -> list[str]:
         """What keeps torch from writing `exported` for inputs of any length up to ``longest``."""
+        if self.window_size is not None:
+            return ["a student that reads windows cannot be exported"]
         if self.matrix_size and longest <= GROUP:
             return [f"a student of matrices for at most {GROUP} tokens cannot be exported"]
         return []

@@ -71,7 +71,8 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
         warmup_steps=int(config.warmup_ratio * total_steps),
         keep_best=False,
     )
-    result = {"history": loop.train(run, learner, schedule), "versions": {name: version(name) for name in LIBRARIES}}
+    history = loop.train(run, learner, schedule, config.report_to)
+    result = {"history": history, "versions": {name: version(name) for name in LIBRARIES}}
     if run.is_main:
         write_text(folder / TOKENIZER_FILE, lesson.stored.tokenizer_json())
         write_text(folder / CARD_FILE, lesson.card(learner.model, run.record() | {"result": result}))
@@ -80,6 +81,6 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
 
 def _settings(config: PretrainConfig, lesson: Lesson) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
-    places = {"logits", "store", "output_dir", "init", "save_steps", "allow_unverified", "json_output"}
+    places = {"logits", "store", "output_dir", "init", "save_steps", "allow_unverified", "report_to", "json_output"}
     settings = config.model_dump(mode="json", exclude={*places, *lesson.unused, "max_steps"})
     return settings | {"logit_set_fingerprint": lesson.stored.record.fingerprint} | lesson.settings

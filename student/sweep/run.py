@@ -27,7 +27,9 @@ from student.train.training_data import default_name, open_training_set, task_fa
 STORAGE = "optuna.db"
 PLACES = {"task", "logits", "store", "output_dir", "recipe", "init_from", "storage"}
 NOT_COMPARED = (
-    PLACES | {"init", "grid", "seeds", "processes", "allow_unverified", "json_output"} | RayFlags.model_fields.keys()
+    PLACES
+    | {"init", "grid", "seeds", "processes", "allow_unverified", "report_to", "json_output"}
+    | RayFlags.model_fields.keys()
 )
 
 

@@ -92,10 +92,10 @@ def _settings(
     config: TrainConfig, student_config: StudentConfig, data: TrainingData, vectors: VocabularyVectors | None
 ) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
-    places = {"task", "logits", "store", "output_dir", "recipe", "init", "init_from", "allow_unverified", "json_output"}
+    places = {"task", "logits", "store", "output_dir", "recipe", "init", "init_from", "allow_unverified"}
     logit_set, rows = data.logit_set, data.splits["train"]
     assert data.query == training_query(config, logit_set), "the rows were read for another query"
-    return config.model_dump(mode="json", exclude=places) | {
+    return config.model_dump(mode="json", exclude={*places, "report_to", "json_output"}) | {
         "matrix_size": student_config.matrix_size,
         "vector_size": student_config.vector_size,
         "bidirectional": student_config.bidirectional,
@@ -139,5 +139,5 @@ def _fit(
         student.save(run.folder)
 
     learner = StudentLearner(config, small, splits, keep)
-    history = loop.train(run, learner, learner.schedule())
+    history = loop.train(run, learner, learner.schedule(), config.report_to)
     return Student.load(run.folder).to(default_device()), history

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from pipeline.cluster.config import RayFlags
 from pipeline.config import Config, SeedFlags, StoreFlags
+from teacher.augment.words import MASK
 from teacher.inference.config import ForwardFlags
 
 Pairs = Literal["each", "both"]
@@ -29,6 +30,9 @@ class AugmentFlags(Config):
     num_candidates: int = Field(15, ge=1, description="tinybert: words to choose from at each place, K.")
     replace_probability: float = Field(0.4, gt=0, le=1, description="tinybert: share of words replaced, p_t.")
     mask_probability: float = Field(0.1, ge=0, lt=1, description="mask-pos: share of words masked.")
+    mask_token: str = Field(
+        MASK, min_length=1, description="mask-pos: how a masked word is written; <mask> for RoBERTa and XLM-R."
+    )
     pos_probability: float = Field(
         0.1, ge=0, lt=1, description="mask-pos: share of words replaced by one of the same part of speech; 0 for none."
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class MaskPos(Method):
     """Each word masked, replaced or kept, and some variants cut to a few words."""
 
-    flags = frozenset({"mask_probability", "pos_probability", "ngram_probability"})
+    flags = frozenset({"mask_probability", "mask_token", "pos_probability", "ngram_probability"})
     usual_variants = 10
 
     def check(self, flags: AugmentFlags) -> None:
@@ -26,7 +26,7 @@ class MaskPos(Method):
 
     def special_tokens(self, flags: AugmentFlags) -> tuple[str, ...]:
         """The mask, where words are masked."""
-        return (MASK,) if flags.mask_probability > 0 else ()
+        return (flags.mask_token,) if flags.mask_probability > 0 else ()
 
     def sides_of_pairs(self, num_variants: int, pairs: Pairs) -> Sides:
         """The first sentence, the second, both, and so round."""
@@ -46,11 +46,12 @@ class MaskPos(Method):
             "mask_probability": config.mask_probability,
             "pos_probability": config.pos_probability,
             "ngram_probability": config.ngram_probability,
+            **({} if config.mask_token == MASK else {"mask_token": config.mask_token}),
         }
         if not config.pos_probability:
-            return PlannedVariants(settings, lambda state: MaskPosEditor(*shares, config.seed))
+            return PlannedVariants(settings, lambda state: MaskPosEditor(*shares, config.seed, mask=config.mask_token))
         name, tagger = pattern_tagger()
         return PlannedVariants(
             settings | {"tagger": name},
-            lambda state: MaskPosEditor(*shares, config.seed, tagger, pools_of(rows, tagger)),
+            lambda state: MaskPosEditor(*shares, config.seed, tagger, pools_of(rows, tagger), config.mask_token),
         )

@@ -49,6 +49,7 @@ class MaskPosEditor:
         seed: of all choices.
         tagger: finds parts of speech; needed for replacement alone.
         pools: what words are replaced by.
+        mask: how a masked word is written.
     """
 
     mask_probability: float
@@ -57,6 +58,7 @@ class MaskPosEditor:
     seed: int
     tagger: Tagger | None = None
     pools: Pools = field(default_factory=lambda: Pools([], {}))
+    mask: str = MASK
 
     def edit(self, sentences: Sequence[str], source_rows: Ints, side: int, variants: Ints) -> list[list[Edited | None]]:
         """Variants of sentences, as `Editor.edit` says; None for one without a word left as it was."""
@@ -99,7 +101,7 @@ class MaskPosEditor:
             return None
         # a word may be drawn for itself, for it is in its pool
         replacements = [(span, word) for span, word in hits.items() if word != text[slice(*span)]]
-        kinds = {"mask" if word == MASK else "pos" for _, word in replacements} or ({"ngram"} if is_cut else set())
+        kinds = {"mask" if word == self.mask else "pos" for _, word in replacements} or ({"ngram"} if is_cut else set())
         start, end = (spans[first][0], spans[stop - 1][1]) if is_cut else (0, len(text))
         moved = [((a - start, b - start), word) for (a, b), word in replacements]
         edited = spliced(text[start:end], _spaced(text[start:end], moved))
@@ -108,7 +110,7 @@ class MaskPosEditor:
     def _instead(self, tag: str | None, change: float, choose: float) -> str | None:
         """What stands in a word's place; None if it stays."""
         if change < self.mask_probability:
-            return MASK
+            return self.mask
         if change >= self.mask_probability + self.pos_probability or tag not in self.pools.numbers:
             return None
         pool = self.pools.numbers[tag]

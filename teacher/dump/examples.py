@@ -144,7 +144,11 @@ def _is_begun(root: Path, teacher: Teacher) -> bool:
 def _check_special_tokens(wanted: AugmentConfig, teacher: Teacher) -> None:
     for token in METHODS[wanted.method].special_tokens(wanted):
         if teacher.tokenizer.token_to_id(token) is None:
-            raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {token}; use --augment tinybert")
+            own = teacher.tokens.mask_id
+            advice = (
+                "use --augment tinybert" if own is None else f"give --mask-token {teacher.tokenizer.id_to_token(own)}"
+            )
+            raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {token}; {advice}")
 
 
 def _probe(task: Task, source: Source, teacher: Teacher, max_seq_length: int, max_tokens: int, is_stated: bool) -> None:

@@ -36,7 +36,7 @@ from teacher.dump.sentence_rows import Sample, SentenceRows, open_rows
 from teacher.dump.sentences_record import estimated_bytes, staged_record
 from teacher.dump.token_vectors import add_encoders_token_vectors
 from teacher.inference.batches import default_tokens_per_batch
-from teacher.inference.encoder import SentenceEncoder, load_encoder, sentence_vectors
+from teacher.inference.encoder import SentenceEncoder, load_encoder, sentence_vectors, stated_pooling
 from teacher.inference.precision import inference_mode
 
 SAMPLED_ROWS = 512  # source rows, for the size of the whole
@@ -63,7 +63,8 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
     make_folder(config.store)
     state = processes()
     name, revision = config.teacher_for(rows.subject)
-    encoder = load_encoder(name, revision, config.max_seq_length, config.pooling)
+    pooling = config.pooling or stated_pooling(name, revision) or "mean"
+    encoder = load_encoder(name, revision, config.max_seq_length, pooling)
     encoder.model.to(state.device)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     codec = vector_codec_for(config, encoder.width)

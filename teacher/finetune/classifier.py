@@ -168,7 +168,7 @@ def finetune(config: FinetuneTask, command: str) -> RunRecord:
     rows = source.splits if config.held_out is None else hold_out(source.splits, config.held_out)
     splits = {name: _split(teacher, part, config.max_seq_length) for name, part in rows.items()}
     learner = ClassifierLearner(config, task, teacher, splits, accelerator)
-    history = loop.train(run, learner, learner.schedule())
+    history = loop.train(run, learner, learner.schedule(), config.report_to)
     result = {"history": history, "best": best_of(history)}
     if is_sentence_encoder(config.model_name_or_path, config.model_revision):
         result[SENTENCE_ENCODER] = config.model_name_or_path
@@ -197,7 +197,7 @@ def hold_out(splits: dict[str, pa.Table], share: float) -> dict[str, pa.Table]:
 def _settings(config: FinetuneTask, task: Task, source: Source, teacher: Teacher) -> dict[str, Any]:
     """What decides the result; where rows and encoder lie does not, only what is in them."""
     places = {"task", "data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps"}
-    settings = config.model_dump(mode="json", exclude={*places, "objective", "json_output"})
+    settings = config.model_dump(mode="json", exclude={*places, "objective", "report_to", "json_output"})
     settings |= {
         "task": f"{task.name} version {task.version}",
         "target": teacher.target.model_dump(mode="json"),

@@ -99,13 +99,13 @@ def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
         warmup_steps=config.warmup_steps,
         keep_best=False,
     )
-    history = loop.train(run, MaskedLmLearner(config, text, lm, accelerator), schedule)
+    history = loop.train(run, MaskedLmLearner(config, text, lm, accelerator), schedule, config.report_to)
     return run.finish({"history": history, "best": history[-1]})
 
 
 def _settings(config: FinetuneCorpus, text: Text, lm: MaskedLm) -> dict[str, Any]:
     """What decides the result; where text and encoder lie does not."""
-    places = {"data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps"}
+    places = {"data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps", "report_to"}
     others = {"max_documents", "json_output"}
     return config.model_dump(mode="json", exclude={*places, *others}) | {
         "corpus": f"{text.corpus.name} version {text.corpus.version}",

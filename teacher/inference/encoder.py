@@ -5,18 +5,24 @@ Shapes: N sentences, B batch, L tokens with special ones, H hidden size.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from transformers import AutoModel
+from transformers.utils import cached_file
 
 from pipeline import console
 from pipeline.arrays import Floats, Ragged, side_by_side
 from pipeline.device import to_device
-from pipeline.errors import TeacherError
+from pipeline.errors import DataError, TeacherError
 from pipeline.logit_set.config import Pooling
+from pipeline.text.safety import reported
+from pipeline.untrusted import parse_json
 from teacher.inference.batches import run_batches
 from teacher.inference.loaded import LoadedModel, load_config, load_tokenizer, load_weights
+
+POOLING_FILE = "1_Pooling/config.json"  # of sentence-transformers
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,21 @@ def load_encoder(name: str, revision: str | None, max_seq_length: int, pooling: 
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
     return SentenceEncoder(name, revision, model, tokens, pooling)
+
+
+def stated_pooling(name: str, revision: str | None) -> Pooling | None:
+    """What sentence-transformers makes of the states of a model that it has saved; None if nothing or neither of both.
+
+    Raises:
+        DataError: if its file cannot be read.
+    """
+    file = cached_file(name, POOLING_FILE, revision=revision, _raise_exceptions_for_missing_entries=False)
+    if file is None:
+        return None
+    with reported(f"{file}: cannot be read", DataError):
+        modes = parse_json(Path(file).read_bytes())
+        poolings: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+        return next((pooling for mode, pooling in poolings.items() if modes.get(mode) is True), None)
 
 
 def sentence_vectors(

@@ -5,6 +5,7 @@ are such models of which more is known.
 """
 
 import hashlib
+import inspect
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoTokenizer
+from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
@@ -21,10 +22,15 @@ from pipeline.text.reader import TextReader
 from pipeline.text.safety import reported
 from pipeline.text.tokenizer import frame_ids, vocabulary_size
 from pipeline.training.run_record import read_run_record
+from teacher.inference.model_folder import require_model_folder
 
 FINETUNE_RECORD = "finetune.json"
 SENTENCE_ENCODER = "sentence_encoder"  # in its result: what the teacher was fine-tuned from, if it is such
-ADAPTER = "adapter_config.json"
+# families that number positions from that of the padding token on, and so read fewer than they have
+AFTER_PADDING = {
+    *("camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm"),
+    *("xlm-roberta", "xlm-roberta-xl", "xmod"),
+}
 
 
 @dataclass(frozen=True)
@@ -102,16 +108,9 @@ def load_config(name: str, revision: str | None) -> Any:
         DataError: if it cannot be found or read.
         TeacherError: if the model's fine-tuning is not finished.
     """
-    if name.startswith((".", "/")) and not Path(name).exists():
-        raise DataError(f"model {name}: no such folder")
     if (Path(name) / FINETUNE_RECORD).exists() and read_run_record(Path(name) / FINETUNE_RECORD)["state"] != "finished":
         raise TeacherError(f"teacher {name}: its fine-tuning is not finished; repeat `distill finetune-teacher` first")
-    if (Path(name) / ADAPTER).exists() and not (Path(name) / "config.json").exists():
-        raise DataError(
-            f"model {name}: holds an adapter (LoRA or its like) without its model. Merge them first, with `peft`: "
-            f"AutoPeftModelForSequenceClassification.from_pretrained({name!r}).merge_and_unload().save_pretrained(…), "
-            "and the tokenizer beside it"
-        )
+    require_model_folder(name)
     with reported(_failure(name, "config"), DataError):
         return AutoConfig.from_pretrained(name, revision=revision)
 
@@ -158,7 +157,7 @@ def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length:
         tokenizer=tokenizer,
         pad_id=int(wrapped.pad_token_id or 0),
         mask_id=wrapped.mask_token_id,
-        reads_token_types="token_type_ids" in wrapped.model_input_names,
+        reads_token_types="token_type_ids" in wrapped.model_input_names and _takes_token_types(config),
         special_ids=special_ids,
         frame=frame_ids(tokenizer),
     )
@@ -180,7 +179,12 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
     transformers_logging.set_verbosity_error()  # it reports a new head as missing weights
     with reported(_failure(name, "weights"), DataError):
         model, info = auto_model.from_pretrained(
-            name, revision=revision, dtype=torch.float32, output_loading_info=True, **settings
+            name,
+            revision=revision,
+            dtype=torch.float32,
+            output_loading_info=True,
+            use_safetensors=True,  # nothing is read with pickle
+            **settings,
         )
     return model.eval(), sorted(info["missing_keys"])
 
@@ -203,8 +207,17 @@ def _check_fit(name: str, config: Any, tokenizer: Tokenizer, max_seq_length: int
             "tokenizer and model do not belong together"
         )
     positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and config.model_type in AFTER_PADDING:
+        positions -= config.pad_token_id + 1
     if positions is not None and max_seq_length > positions:
         raise ConfigError(f"--max-seq-length: {max_seq_length} tokens, but {name} reads at most {positions}")
+
+
+def _takes_token_types(config: Any) -> bool:
+    """Whether a model tells two sentences apart by ``token_type_ids``, whatever its tokenizer offers."""
+    classes = MODEL_MAPPING[type(config)]  # several for a few families
+    model = classes[0] if isinstance(classes, tuple) else classes
+    return "token_type_ids" in inspect.signature(model.forward).parameters and getattr(config, "type_vocab_size", 2) > 1
 
 
 def _failure(name: str, part: str) -> str:

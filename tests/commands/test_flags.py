@@ -21,10 +21,11 @@ from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 TRAINING = (
     "--task --logits --mix --store --output-dir --where --query --recipe --init --init-from --embedding "
-    "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --pairing --head "
-    "--hidden-size "
+    "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
+    "--pairing --head --hidden-size "
     "--hidden-dropout --token-dropout --alpha --soft-loss --temperature --num-train-epochs --early-stopping-patience "
-    "--learning-rate --warmup-steps --per-device-train-batch-size --max-grad-norm --seed --allow-unverified --json"
+    "--learning-rate --warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to "
+    "--allow-unverified --json"
 )
 CODEC = "--codec --num-samples --temperature --top-k"
 CORPUS = (
@@ -33,12 +34,13 @@ CORPUS = (
 )
 AUGMENT = (
     "--num-variants --pairs --masked-lm --word-vectors --num-candidates --replace-probability --mask-probability "
-    "--pos-probability --ngram-probability"
+    "--mask-token --pos-probability --ngram-probability"
 )
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
 FLAGS = {
     "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --held-out --max-steps "
-    "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps --json",
+    "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps "
+    "--report-to --json",
     "augment": f"{AUGMENT} --task --method --manifest --data --store --name --precision --max-seq-length --seed --json",
     "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} --augment --extend --variants --task --signal --teacher-labels "
     "--token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
@@ -59,7 +61,7 @@ FLAGS = {
     "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
     "--vector-size --pooling --initializer-range --alpha --temperature --vector-loss --vector-map "
     "--num-train-epochs --max-steps --learning-rate "
-    "--warmup-ratio --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed "
+    "--warmup-ratio --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed --report-to "
     "--allow-unverified --json",
     "index": "--store --json",
     "sql": "query --file --explain-row --store --json --csv --parquet",

@@ -17,9 +17,11 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments)])
 
 
-def distill(*arguments: object, environment: Mapping[str, str] | None = None) -> Forked:
-    """Starts ``distill`` in a process of its own."""
-    return Forked(partial(app, [*map(str, arguments)]), environment=environment)
+def distill(
+    *arguments: object, environment: Mapping[str, str] | None = None, first: Callable[[], object] | None = None
+) -> Forked:
+    """Starts ``distill`` in a process of its own, which may do something ``first``."""
+    return Forked(partial(_distill, [*map(str, arguments)], first), environment=environment)
 
 
 def distill_in_two_processes(*arguments: object) -> None:
@@ -40,3 +42,9 @@ def kill_when(process: Forked, is_time: Callable[[], bool]) -> None:
     process.kill()
     _, error = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, error
+
+
+def _distill(arguments: list[str], first: Callable[[], object] | None) -> None:
+    if first is not None:
+        first()
+    app(arguments)

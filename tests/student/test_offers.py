@@ -8,6 +8,7 @@ import pytest
 import pipeline
 import student
 from pipeline.logit_set.reader import LogitSet, open_set
+from student import functions
 from student.model.model import Student
 from student.predict import Predictor
 
@@ -15,7 +16,8 @@ from student.predict import Predictor
 def test_the_packages_offer_what_their_modules_hold() -> None:
     assert (student.Predictor, student.Student) == (Predictor, Student)
     assert (pipeline.open_set, pipeline.LogitSet) == (open_set, LogitSet)
-    assert student.__all__ == ["Predictor", "Student"]
+    assert student.__all__ == ["Predictor", "Student", "evaluate_student", "train_student"]
+    assert (student.train_student, student.evaluate_student) == (functions.train_student, functions.evaluate_student)
     assert pipeline.__all__ == ["LogitSet", "open_set"]
 
 

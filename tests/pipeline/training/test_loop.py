@@ -135,4 +135,4 @@ def test_no_checkpoint_outlives_a_finished_run(tmp_path: Path) -> None:
     first = toy_run(tmp_path)
     (tmp_path / CHECKPOINT).touch()
     assert toy_run(tmp_path) == first
-    assert sorted(contents(tmp_path)) == ["run.json", WEIGHTS]
+    assert sorted(contents(tmp_path)) == ["metrics.jsonl", "run.json", WEIGHTS]

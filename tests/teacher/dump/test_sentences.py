@@ -69,6 +69,16 @@ def test_vectors_are_those_of_transformers_alone(work: Path, vector_store: Path,
     np.testing.assert_allclose(sentence_set.decode(rows), expected_NH, atol=2e-3)
 
 
+def test_a_folder_of_sentence_transformers_says_how_to_pool(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(work / "bert", tmp_path / "encoder"))
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    for store, flags, pooling in (("said", {}, "cls"), ("asked", {"pooling": "mean"}, "mean")):
+        record = write(work, tmp_path / store, model_name_or_path=str(model), max_documents=20, **flags)
+        assert record.signals.vectors is not None
+        assert record.signals.vectors.pooling == pooling
+
+
 def test_cls_pooling_takes_the_first_state(work: Path, corpus_file: Path, tmp_path: Path) -> None:
     record = write(work, tmp_path, vector_codec="float16", pooling="cls")
     rows = rows_of(tmp_path / record.name, "validation")

@@ -244,13 +244,6 @@ def test_a_teacher_of_several_labels_a_row_is_refused(task: Task, word_teacher: 
         load(task, folder)
 
 
-def test_an_adapter_without_its_model_is_told_how_to_merge(task: Task, tmp_path: Path) -> None:
-    (tmp_path / "lora").mkdir()
-    (tmp_path / "lora" / "adapter_config.json").write_text("{}")
-    with pytest.raises(DataError, match=r"lora: holds an adapter.*merge_and_unload"):
-        load(task, tmp_path / "lora")
-
-
 def test_labels_that_differ_in_capitals_keep_a_logit_each(word_task: MakeTask, word_teacher: MakeTeacher) -> None:
     folder = word_teacher((0, 1, 2), ["apple", "pear", "Apple"])
     assert load(word_task(("Apple", "apple", "pear")), folder).order == (2, 0, 1)

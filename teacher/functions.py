@@ -1,0 +1,33 @@
+"""What the commands do, as functions with their flags as keywords; their results show themselves as tables."""
+
+from pipeline.keywords import call_text, takes_keywords
+from pipeline.shown import Result
+from teacher.config import DumpTask, FinetuneTask
+from teacher.dump.examples import dump
+from teacher.dump.summary import SPLIT_COLUMNS, split_rows
+from teacher.finetune.classifier import finetune
+
+
+@takes_keywords(FinetuneTask)
+def finetune_teacher(config: FinetuneTask) -> Result:
+    """Fine-tunes a teacher of a task, or goes on, as ``distill finetune-teacher`` does; returns its record."""
+    config.check()
+    record = finetune(config, call_text("finetune_teacher", config))
+    history = record["result"]["history"]
+    rows = [
+        [entry["epoch"], split, name, value]
+        for entry in history
+        for split, metrics in entry["metrics"].items()
+        for name, value in metrics.items()
+    ]
+    return Result(record, ("epoch", "split", "metric", "value"), rows, f"teacher {config.output_dir}")
+
+
+@takes_keywords(DumpTask)
+def dump_teacher(config: DumpTask) -> Result:
+    """Writes a teacher's logits of a task, or goes on, as ``distill teacher-dump`` does; returns the set's record."""
+    config.check()
+    record = dump(config, call_text("dump_teacher", config))
+    assert record is not None, "one process alone is the first"
+    title = f"{config.store / record.name}: {record.state}"
+    return Result(record.model_dump(mode="json"), SPLIT_COLUMNS, split_rows(record), title)
