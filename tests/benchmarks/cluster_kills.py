@@ -106,7 +106,7 @@ def kill_workers(folder: Path, store: str, kills: int) -> int:
             there = len(hashes(folder, store))
             if there > seen and kill_worker(os.getpid()):
                 killed, seen = killed + 1, there  # not again before another shard was written
-            time.sleep(0.02)
+            time.sleep(0.2)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -123,7 +123,7 @@ def kill_drivers(folder: Path, store: str, at: list[int]) -> int:
         command = [sys.executable, "-m", "pipeline", "teacher-dump", *flags]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for(partial(has_shards, folder, store, shards), process)
-        below = descendants(process.pid)
+        below = {pid: name for pid, name in descendants(process.pid).items() if "Actor" in name or "raylet" in name}
         process.kill()
         process.wait()
         wait_for(partial(are_gone, below))

@@ -36,13 +36,15 @@ AUGMENT = (
     "--num-variants --pairs --masked-lm --word-vectors --num-candidates --replace-probability --mask-probability "
     "--mask-token --pos-probability --ngram-probability"
 )
+RAY = "--ray --ray-workers --ray-resources"
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
 FLAGS = {
     "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --held-out --max-steps "
     "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps "
     "--report-to --json",
-    "augment": f"{AUGMENT} --task --method --manifest --data --store --name --precision --max-seq-length --seed --json",
-    "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} --augment --extend --variants --task --signal --teacher-labels "
+    "augment": f"{AUGMENT} {RAY} --task --method --manifest --data --store --name --precision --max-seq-length --seed "
+    "--json",
+    "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --augment --extend --variants --task --signal --teacher-labels "
     "--token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
     "--unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision --num-copies "
     "--max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
@@ -66,7 +68,7 @@ FLAGS = {
     "index": "--store --json",
     "sql": "query --file --explain-row --store --json --csv --parquet",
     "train-student": TRAINING,
-    "sweep": f"{TRAINING} --grid --seeds --processes --storage",
+    "sweep": f"{TRAINING} {RAY} --grid --seeds --processes --storage",
     "evaluate": "run --logits --store --allow-unverified --json",
     "reproduce": "run --store --allow-unverified --json",
     "describe": "run_or_recipe --json",
