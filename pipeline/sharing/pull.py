@@ -52,15 +52,30 @@ def pull(config: PullConfig) -> Pulled:
     record = _record_there(place)
     root = config.store / (config.name or record.name)
     here = _set_here(root, record, config.replace)
+    lock = config.store / FOLDER / f".{root.name}.lock"  # no set's name begins with a dot
     if here == record and _is_whole(root, record):
+        _forget(lock, root)
         return Pulled(root, here, ())
     make_folder(config.store / FOLDER)
-    lock = config.store / FOLDER / f".{root.name}.lock"  # no set's name begins with a dot
     with held(lock, f"{root}: is being pulled by another process; wait for it, or choose another --name"):
         pulled = _pull(config, place, record, root)
     with suppress(OSError):  # other sets are being pulled
         (config.store / FOLDER).rmdir()
     return pulled
+
+
+def _forget(lock: Path, root: Path) -> None:
+    """Removes what a pull that was killed after its set had its name has left, unless another one is under way."""
+    if lock.exists():
+        with suppress(DataError), held(lock, "another pull is under way"):
+            shutil.rmtree(_replaced(lock.parent, root), ignore_errors=True)
+    with suppress(OSError):
+        lock.parent.rmdir()
+
+
+def _replaced(folder: Path, root: Path) -> Path:
+    """Where a set lies that another takes the place of, until it is removed."""
+    return folder / f".{root.name}.old"
 
 
 def _is_whole(root: Path, record: SetRecord) -> bool:
@@ -164,7 +179,7 @@ def _is_here(shard: Shard, staging: Path, root: Path) -> bool:
 
 def _put_in_place(staging: Path, root: Path) -> None:
     """Gives the finished set its name; one that has the name is moved away first and removed after."""
-    old = staging.with_name(f".{root.name}.old")
+    old = _replaced(staging.parent, root)
     shutil.rmtree(old, ignore_errors=True)
     if root.exists():
         root.replace(old)

@@ -27,6 +27,7 @@ from teacher.augment.methods import METHODS
 from teacher.augment.variants import make_variants
 
 FOLDER = "augmented"
+LOCK = "lock"  # among what goes at the end, so that a kill in the last moment does not leave it
 RULES = 1  # to be raised when the same settings give other variants
 FILES = {"masked_lm", "word_vectors"}  # flags whose settings are hashes of what they name
 
@@ -131,10 +132,10 @@ def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState
         check_settings(root, existing.record.settings, planned.settings)
         return existing
     folder = Folder.of(root, planned.settings, rows.num_rows, len(sides))
-    make_folder(root.parent)
+    make_folder(folder.generated.folder)
     busy = f"{root}: is being made by another process; wait for it, or choose another --name"
     state.wait_for_everyone()  # all have looked before the first one writes
-    with held(root.parent / f".{root.name}.lock", busy) if state.is_main_process else nullcontext():
+    with held(folder.generated.folder / LOCK, busy) if state.is_main_process else nullcontext():
         if state.is_main_process:
             start_folder(folder, planned.settings, command)
         state.wait_for_everyone()

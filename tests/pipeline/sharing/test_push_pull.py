@@ -33,6 +33,15 @@ def changed(logit_set: LogitSet, number: int = 3) -> str:
     return record.shards[number].path
 
 
+def test_what_a_pull_left_that_was_killed_at_its_very_end_goes(opinion_set: LogitSet, tmp_path: Path) -> None:
+    send(opinion_set.root, str(tmp_path / "there"))
+    fetch(str(tmp_path / "there"), tmp_path / "store")
+    (tmp_path / "store" / FOLDER / ".opinion.old").mkdir(parents=True)
+    (tmp_path / "store" / FOLDER / ".opinion.lock").touch()
+    fetch(str(tmp_path / "there"), tmp_path / "store")
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["opinion"]
+
+
 def test_a_set_comes_out_as_it_went_in(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:
     sent = send(opinion_set.root, place)
     assert set(sent.sent) == contents(opinion_set.root).keys() - {FILE_NAME}

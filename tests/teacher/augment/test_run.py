@@ -194,9 +194,9 @@ def test_repeating_a_finished_one_changes_no_file(work: Path, copied: Path) -> N
 
 
 def test_two_of_one_name_do_not_meet(work: Path, tmp_path: Path) -> None:
-    (tmp_path / "augmented").mkdir()
+    (tmp_path / "augmented" / "roles-mask-pos" / "generated").mkdir(parents=True)
     with (
-        FileLock(tmp_path / "augmented" / ".roles-mask-pos.lock"),
+        FileLock(tmp_path / "augmented" / "roles-mask-pos" / "generated" / "lock"),
         pytest.raises(DataError, match="roles-mask-pos: is being made by another process; wait for it"),
     ):
         case(work, tmp_path, "roles-mask-pos")
