@@ -15,8 +15,17 @@ from tokenizers import Tokenizer
 
 from pipeline.errors import DataError, DistillError, IntegrityError, unless_passing
 
+MAX_TOKENS = 2**20
 MAX_GROWTH = 1000  # characters that normalizers may make of one
 MAX_SPECIAL_TOKENS = 64  # that a template may put around a text
+
+
+def size_problem(content: dict[str, Any]) -> str | None:
+    """What is wrong if there are more tokens than any tokenizer has; else None."""
+    model = content.get("model")
+    parts = (model.get("vocab") if isinstance(model, dict) else None, content.get("added_tokens"))
+    count = sum(len(part) for part in parts if isinstance(part, list | dict))
+    return f"it has {count:,} tokens, more than {MAX_TOKENS:,}" if count > MAX_TOKENS else None
 
 
 def growth_problem(content: dict[str, Any]) -> str | None:

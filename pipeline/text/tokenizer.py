@@ -10,10 +10,10 @@ from tokenizers import Encoding, Tokenizer
 
 from pipeline.errors import IntegrityError
 from pipeline.files import read_small_file
-from pipeline.text.safety import growth_problem, reported, vocabulary_problem
+from pipeline.text.safety import growth_problem, reported, size_problem, vocabulary_problem
 from pipeline.untrusted import parse_json
 
-MAX_TOKENIZER_BYTES = 64 * 2**20
+MAX_TOKENIZER_BYTES, MAX_COMMAS = 64 * 2**20, 2**21
 FAILURE = "the tokenizer fails on a text"
 PAD_TOKENS = ("[PAD]", "<pad>")
 
@@ -43,13 +43,15 @@ def read_tokenizer_json(path: Path, sha256: str) -> str:
     """
     try:
         text = read_small_file(path, MAX_TOKENIZER_BYTES).decode("utf-8")
+        if text.count(",") > MAX_COMMAS:  # to read so many values takes half a minute, and more than a gigabyte
+            raise ValueError(f"more than {MAX_COMMAS:,} values")
         content = parse_json(text)
         actual = tokenizer_sha256(text)
     except (FileNotFoundError, ValueError, AttributeError, RecursionError) as error:
         raise IntegrityError(f"{path}: not a readable tokenizer.json: {error}") from error
     if actual != sha256:
         raise IntegrityError(f"{path}: not the tokenizer that the ids come from; the file was changed")
-    problem = growth_problem(content)
+    problem = size_problem(content) or growth_problem(content)
     if problem:
         raise IntegrityError(f"{path}: {problem}; not used")
     return text

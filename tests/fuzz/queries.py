@@ -178,7 +178,7 @@ def settings(connection: duckdb.DuckDBPyConnection) -> list[tuple[object, ...]]:
 
 
 if __name__ == "__main__":
-    gate.LOCKED_DOWN |= {"memory_limit": "500MB", "max_execution_time": 1000, "threads": 1}
+    gate.LOCKED_DOWN |= {"memory_limit": "500MB", "max_execution_time": 5000, "threads": 1}
     with tempfile.TemporaryDirectory() as temporary:
         number, seed = (int(argument) for argument in (*sys.argv[1:], *("10000", "0")[len(sys.argv) - 1 :]))
         sys.stdout.write(f"{dict(fuzz(store(Path(temporary)), number, seed))}\n")

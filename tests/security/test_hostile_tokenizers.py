@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from pipeline.errors import IntegrityError
 from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.text import safety
 from pipeline.text.safety import growth_problem
 from pipeline.text.tokenizer import load_tokenizer, tokenize, tokenizer_sha256
 from tests.security.hostile import edit, limited
@@ -58,6 +59,20 @@ def test_refused_when_it_is_read(opinion_set: LogitSet, tmp_path: Path, parts: d
     path = written(opinion_set, tmp_path, **parts)
     with pytest.raises(IntegrityError, match=message):
         load(path)
+
+
+def test_more_tokens_than_any_tokenizer_has(
+    opinion_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safety, "MAX_TOKENS", 10)
+    with pytest.raises(IntegrityError, match=r"it has \d+ tokens, more than 10; not used"):
+        load(written(opinion_set, tmp_path))
+
+
+def test_more_values_than_are_worth_reading(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("[" + "1," * 2**21 + "1,1]")
+    with pytest.raises(IntegrityError, match="more than 2,097,152 values"):
+        load_tokenizer(tmp_path / "tokenizer.json", "0" * 64)
 
 
 @pytest.mark.parametrize(
