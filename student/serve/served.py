@@ -1,20 +1,14 @@
-"""A student that is served: its name, its answers, and what it says of itself.
-
-Shapes: N texts, F features of the representation.
-"""
+"""A student that is served: its name, its answers, and what it says of itself."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.arrays import Floats
-from student.predict import BATCH_SIZE, Predictor, in_batches
-from student.sequences import sequences
+from student.predict import BATCH_SIZE, Predictor
 from student.serve.batches import Batches
 from student.serve.config import ServeConfig
 from student.serve.http import RefusedError
@@ -38,7 +32,7 @@ class Served:
         self.stored = stored_answers(run, self.config.target)
         self._thread = ThreadPoolExecutor(1)  # one: torch uses all cores for a batch, and a tokenizer is for one thread
         self.logits = Batches(self.predictor.logits, self._thread, metrics)
-        self.vectors = Batches(partial(_vectors, self.predictor), self._thread, metrics)
+        self.vectors = Batches(lambda texts, _: self.predictor.encode(texts), self._thread, metrics)
 
     async def check_lengths(self, texts: Texts) -> None:
         """Raises RefusedError if an input has more tokens than the student reads."""
@@ -94,10 +88,3 @@ class Served:
 def name_of(run: Path) -> str:
     """The name under which a run is served: the last part of its path as it was given, which may be a link."""
     return run.resolve().name if run.name in {"", ".."} else run.name
-
-
-def _vectors(predictor: Predictor, sentences: list[str], _: list[str] | None) -> Floats:
-    """The representations of sentences, each alone, float32 [N, F]."""
-    student = predictor.student
-    parts = sequences(student.config, *predictor.reader.read(sentences, None, student.config.max_seq_length))
-    return in_batches(student.encoder.reduce, parts, student.encoder.size, student.device)
