@@ -67,7 +67,7 @@ def _layer_norm(layer: nn.LayerNorm) -> Layer:
     def normalised(values_BF: Floats) -> Floats:
         centred_BF = values_BF - values_BF.sum(axis=1, keepdims=True) * share
         variance_B1 = np.square(centred_BF).sum(axis=1, keepdims=True) * share
-        return centred_BF / np.sqrt(variance_B1 + eps) * weight_F + bias_F
+        return np.asarray(centred_BF / np.sqrt(variance_B1 + eps) * weight_F + bias_F)
 
     return normalised
 
