@@ -1,7 +1,6 @@
 """A student that is served: its name, its answers, and what it says of itself."""
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from student.serve.http import RefusedError
 from student.serve.metrics import Metrics
 from student.serve.questions import Texts
 from student.serve.stored import stored_answers
+from student.serve.worker import Worker
 
 
 class Served:
@@ -30,13 +30,13 @@ class Served:
         self.predictor = Predictor(run)
         self.config = self.predictor.student.config
         self.stored = stored_answers(run, self.config.target)
-        self._thread = ThreadPoolExecutor(1)  # one: torch uses all cores for a batch, and a tokenizer is for one thread
-        self.logits = Batches(self.predictor.logits, self._thread, metrics)
-        self.vectors = Batches(lambda texts, _: self.predictor.encode(texts), self._thread, metrics)
+        self._worker = Worker()
+        self.logits = Batches(self.predictor.logits, self._worker, metrics)
+        self.vectors = Batches(lambda texts, _: self.predictor.encode(texts), self._worker, metrics)
 
     async def check_lengths(self, texts: Texts) -> None:
         """Raises RefusedError if an input has more tokens than the student reads."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._check_lengths, texts)
+        await self._worker.do(partial(self._check_lengths, texts))
 
     def _check_lengths(self, texts: Texts) -> None:
         reader, most = self.predictor.reader, self.config.max_seq_length
