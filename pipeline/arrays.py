@@ -67,6 +67,11 @@ class Ragged:
         places = np.repeat(self.offsets[rows_N] - offsets[:-1], lengths_N) + np.arange(offsets[-1])
         return Ragged(self.flat[places], offsets)
 
+    def between(self, start: int, stop: int) -> "Ragged":
+        """The rows from one to before another; the ids are not copied."""
+        offsets = self.offsets[start : stop + 1]
+        return Ragged(self.flat[offsets[0] : offsets[-1]], offsets - offsets[0])
+
     def lists(self) -> list[list[int]]:
         """The rows as Python lists of ids."""
         flat, offsets = self.flat.tolist(), self.offsets.tolist()
@@ -96,7 +101,9 @@ def side_by_side(*parts: Ragged) -> Ragged:
 
 
 def stacked(parts: Sequence[Ragged]) -> Ragged:
-    """The rows of all parts, one part after the other."""
+    """The rows of all parts, one part after the other; of one that part itself."""
+    if len(parts) == 1:
+        return parts[0]
     lengths = np.concatenate([part.lengths for part in parts])
     flat = np.concatenate([part.flat for part in parts])
     return Ragged(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))

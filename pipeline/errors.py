@@ -81,8 +81,15 @@ def did_you_mean(name: str, known: Iterable[str], taken: Collection[str] = ()) -
     """Says which known name a wrong one resembles, and which names there are; one that is ``taken`` is not meant."""
     names = sorted(known)
     close = get_close_matches(name.lower(), [other for other in names if other not in taken], n=1)
-    suggestion = f"did you mean {close[0]!r}? " if close else ""
-    return f"{suggestion}Known: {', '.join(names) or 'none'}."
+    suggestion = f"did you mean {close[0]!r}? Known" if close else "known"
+    return f"{suggestion}: {', '.join(names) or 'none'}."
+
+
+def unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """Says why a file cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    return f"cannot be read: {error.strerror or error if isinstance(error, OSError) else error}"
 
 
 def short(value: object) -> str:

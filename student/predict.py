@@ -18,6 +18,7 @@ from student.answers.columns import labels
 from student.model.model import Student, default_device
 from student.model.tables import put_side_by_side
 from student.sequences import sequences
+from student.short_path import FEW, short_path
 
 BATCH_SIZE = 1024
 Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -43,6 +44,7 @@ class Predictor:
         put_side_by_side([part.table.weight for part in self.student.encoder.parts()])
         tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
+        self._short_path = short_path(self.student)
 
     def __call__(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[Prediction]:
         """Predicts labels, or scores for a task with scores.
@@ -79,19 +81,39 @@ class Predictor:
         Raises:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
-        self._check(sentences1, sentences2)
-        config, device = self.student.config, self.student.device
-        parts = sequences(config, *self.reader.read(sentences1, sentences2, config.max_seq_length))
-        return in_batches(self.student.logits, parts, config.target.num_logits, device)
-
-    def _check(self, sentences1: Sequence[str], sentences2: Sequence[str] | None) -> None:
+        _check_lists(sentences1, sentences2)
+        self._check_pairs(sentences1, sentences2)
         config = self.student.config
-        if isinstance(sentences1, str) or isinstance(sentences2, str):
-            raise ConfigError("give lists of sentences, not one string")
+        parts = sequences(config, *self.reader.read(sentences1, sentences2, config.max_seq_length))
+        if self._short_path is not None and len(parts[0]) <= FEW:
+            return self._short_path(parts)
+        return in_batches(self.student.logits, parts, config.target.num_logits, self.student.device)
+
+    def encode(self, sentences: Sequence[str]) -> Floats:
+        """What the student makes of each sentence before it compares or judges: its vector.
+
+        Args:
+            sentences: also of a student of pairs, each alone.
+
+        Returns:
+            float32 [N, F], F = ``student.encoder.size``, not normalised.
+        """
+        _check_lists(sentences)
+        student = self.student
+        parts = sequences(student.config, *self.reader.read(sentences, None, student.config.max_seq_length))
+        return in_batches(student.encoder.reduce, parts, student.encoder.size, student.device)
+
+    def _check_pairs(self, sentences1: Sequence[str], sentences2: Sequence[str] | None) -> None:
+        config = self.student.config
         if config.is_pair != (sentences2 is not None):
             raise ConfigError(f"this student of {config.task!r} takes {'pairs' if config.is_pair else 'one sentence'}")
         if sentences2 is not None and len(sentences1) != len(sentences2):
             raise ConfigError(f"{len(sentences1)} first sentences, but {len(sentences2)} second ones")
+
+
+def _check_lists(*texts: Sequence[str] | None) -> None:
+    if any(isinstance(text, str) for text in texts):
+        raise ConfigError("give lists of sentences, not one string")
 
 
 def in_batches(ask: Ask, parts: Sequence[Ragged], width: int, device: torch.device) -> Floats:
@@ -109,8 +131,8 @@ def in_batches(ask: Ask, parts: Sequence[Ragged], width: int, device: torch.devi
     numbers_NC = np.empty((len(parts[0]), width), dtype=np.float32)
     with torch.inference_mode():
         for start in range(0, len(numbers_NC), BATCH_SIZE):
-            rows = range(start, min(start + BATCH_SIZE, len(numbers_NC)))
-            taken = stacked([part.take(rows) for part in parts])
+            stop = min(start + BATCH_SIZE, len(numbers_NC))
+            taken = stacked([part.between(start, stop) for part in parts])
             ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (taken.flat, taken.offsets))
-            numbers_NC[rows.start : rows.stop] = ask(ids_T, starts_S).cpu().numpy()
+            numbers_NC[start:stop] = ask(ids_T, starts_S).cpu().numpy()
     return numbers_NC

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.config import parse_model, parse_yaml
-from pipeline.errors import ConfigError, did_you_mean
+from pipeline.errors import ConfigError, did_you_mean, unreadable
 from student.config import TrainConfig
 
 C = TypeVar("C", bound=TrainConfig)
@@ -77,4 +77,4 @@ def _read(path: str) -> str:
             f"--recipe: no file and no shipped recipe {path!r}: {did_you_mean(path, recipe_names())}"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--recipe {path}: cannot be read: {error}") from error
+        raise ConfigError(f"--recipe {path}: {unreadable(error)}") from error

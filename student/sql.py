@@ -78,9 +78,16 @@ def _function(
         run = next(iter(runs), None)
         if run not in students:
             raise QueryError(f"{name}: no run {run!r} is registered; {did_you_mean(str(run), students)}")
+        wrong = next((text.type for text in arguments[1:] if not _is_text(text.type)), None)
+        if wrong is not None:
+            raise QueryError(f"{name}: the text is {wrong}, not text; cast it with ::varchar")
         return answer(students[run], arguments[1:])
 
     return call
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null))
 
 
 def _labels(student: _Student, texts: tuple[pa.ChunkedArray, ...], threshold: float | None = None) -> pa.Array:

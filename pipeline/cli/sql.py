@@ -115,15 +115,15 @@ def _explain(store: Path, address: str, json_output: bool) -> None:
 
 def _query(query: str | None, file: Path | None) -> str | None:
     """The text of the query; None if it is to be asked for."""
-    from pipeline.errors import ConfigError, DataError
+    from pipeline.errors import ConfigError, DataError, unreadable
 
     if file is not None:
         if query is not None:
             raise ConfigError("the query is given twice, as an argument and as --file; leave one out")
         try:
             return file.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise DataError(f"--file {file}: cannot be read: {error}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"--file {file}: {unreadable(error)}") from error
     if query == "-" or (query is None and not sys.stdin.isatty()):
         return sys.stdin.read()
     return query

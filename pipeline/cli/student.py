@@ -24,6 +24,7 @@ from student.summary import SCORE_COLUMNS, score_rows
 if TYPE_CHECKING:
     from student.predict import Predictor
 
+FEW_ANSWERS = 100  # a certificate of fewer is warned of
 BEST_LABELS = 3  # shown of each prediction; more columns do not fit a terminal
 
 
@@ -186,10 +187,14 @@ def certify(config: CertifyConfig) -> None:
             "differ among them": f"{best.disagreements:,} (with that confidence below {best.bound:.2%})",
         }
         console.print_pairs(str(config.run), pairs)
+    if best is not None and best.answered < FEW_ANSWERS:
+        console.warn(f"it rests on {best.answered:,} answers: take more rows for one that says more")
     if best is None:
+        first = certificate.first_trial
         console.warn(
-            f"no threshold holds: not even of its surest answers to {certificate.num_rows:,} rows could it be shown "
-            f"that at most {config.disagreement:.2%} differ from the teacher; take more rows, or more --disagreement"
+            f"no threshold holds: of its {first.answered:,} surest answers to {certificate.num_rows:,} rows "
+            f"{first.disagreements:,} differ from the teacher, so that it could not be shown of any that at most "
+            f"{config.disagreement:.2%} do; take more rows, or more --disagreement"
         )
         if (config.run / CERTIFICATE_FILE).exists():
             console.note(f"{config.run / CERTIFICATE_FILE}: the earlier certificate stays")
@@ -228,7 +233,8 @@ def _inputs(config: PredictConfig, predictor: "Predictor") -> tuple[list[str], l
 
 
 def _print_written(result: dict[str, Any], json_output: bool) -> None:
-    console.note(f"{result['output']}: " + ("written" if result["written"] else "was there already, of the same rows"))
+    done = "written" if result["written"] else "were there already"
+    console.note(f"{result['output']}: {result['rows']:,} answers {done}")
     if json_output:
         console.print_json(result)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.tasks.task import SPLIT_PATTERN, MethodName, Metric
+from pipeline.tasks.task import SPLIT_PATTERN, MethodName, Metric, Names
 
 MAX_COUNT = 2**40  # rows, bytes, parameters
 MAX_VOCABULARY = 2**22
@@ -110,13 +110,19 @@ class Version(Part):
 
 
 class TaskRecord(Part):
-    """What a reader needs to know of the task."""
+    """What a reader needs to know of the task.
+
+    Attributes:
+        text_columns: names that the column of the (first) sentences may have in its files, and that of the second ones;
+            None in sets of before this was noted.
+    """
 
     name: str
     version: Count
     is_pair: bool
     metrics: tuple[Metric, ...] = Field(min_length=1)
     licence: str
+    text_columns: tuple[Names, ...] | None = Field(None, min_length=1, max_length=2)
 
 
 class TeacherRecord(Part):

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.config import Config, as_flags, parse_model, parse_yaml
-from pipeline.errors import ConfigError, did_you_mean
+from pipeline.errors import ConfigError, did_you_mean, unreadable
 from student.config import TrainConfig
 from student.recipe import with_recipe
 from teacher.config import DumpTask, FinetuneTask
@@ -84,7 +84,7 @@ def load_experiment(path: Path | None) -> tuple[Experiment, str]:
     try:
         own = path.read_text(encoding="utf-8") if path else None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--experiment {path}: cannot be read: {error}") from error
+        raise ConfigError(f"--experiment {path}: {unreadable(error)}") from error
     text = own if own is not None else files("pipeline.results").joinpath("glue.yaml").read_text(encoding="utf-8")
     subject = f"--experiment {path}" if path else "glue.yaml"
     return parse_model(Experiment, parse_yaml(text, subject), subject), subject

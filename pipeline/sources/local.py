@@ -10,7 +10,7 @@ import pyarrow.csv as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, unreadable
 from pipeline.tasks.task import Task
 
 MAX_LINE_BYTES = 2**26
@@ -111,7 +111,7 @@ def read_lines(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: {_bad_line(path)}") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
+        raise DataError(f"{path}: {unreadable(error)}") from error
     return lines[:-1] if lines[-1] == "" else lines
 
 

@@ -60,6 +60,8 @@ def open_rows(path: Path, headerless_tsv_columns: tuple[str, ...] = ()) -> RowFi
         raise DataError(f"{path}: no such file")
     if path.suffix not in kinds:
         raise DataError(f"{path}: unknown kind of file {path.suffix!r}; known: {', '.join((*EXTENSIONS, '.txt'))}")
+    if not path.stat().st_size:
+        raise DataError(f"{path}: is empty, without columns even")
 
     def read(columns: Sequence[str]) -> Batches:
         with reading(path):

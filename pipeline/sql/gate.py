@@ -7,6 +7,7 @@ guards against accidents and curious queries; it is not a sandbox for hostile fi
 operating system's for that).
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from pipeline.errors import QueryError
 from pipeline.sql.statement import check_select
 
 TIMEOUT_S = 600
+OF_A_FUNCTION = re.compile(r".*Python exception occurred while executing the UDF: \w+: ", re.DOTALL)
 LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -162,7 +164,7 @@ def _query_error(error: duckdb.Error) -> QueryError:
         return QueryError(
             "the query needs more than half of this machine's memory; ask for fewer rows or columns, or of one split"
         )
-    return QueryError(f"the query failed: {str(error).strip()}")
+    return QueryError(f"the query failed: {OF_A_FUNCTION.sub('', str(error)).strip()}")
 
 
 def parquet(paths: Sequence[Path]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from pipeline.config import parse_model, parse_yaml
-from pipeline.errors import ConfigError, did_you_mean
+from pipeline.errors import ConfigError, did_you_mean, unreadable
 
 ClassMetric = Literal["accuracy", "f1", "matthews_correlation"]
 ScoreMetric = Literal["pearson", "spearmanr"]
@@ -40,6 +40,11 @@ class Columns(_Part):
     sentence1: Names
     sentence2: Names | None = None
     label: Names
+
+    @property
+    def texts(self) -> tuple[Names, ...]:
+        """The names of the columns of text."""
+        return (self.sentence1,) if self.sentence2 is None else (self.sentence1, self.sentence2)
 
 
 class Hub(_Part):
@@ -168,7 +173,7 @@ def own_manifest(model: type[N], path: Path, name: str | None, flag: str) -> N:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--manifest {path}: cannot be read: {error}") from error
+        raise ConfigError(f"--manifest {path}: {unreadable(error)}") from error
     manifest = parse_manifest(model, text, str(path))
     if name is not None and name != manifest.name:
         raise ConfigError(f"{flag} {name!r} is not what --manifest {path} describes: that is {manifest.name!r}")

@@ -81,7 +81,7 @@ class TextReader:
             self._read(tuple(text[start : start + SENTENCES_AT_ONCE] for text in texts), max_seq_length, start)
             for start in range(0, max(1, len(sentences1)), SENTENCES_AT_ONCE)
         ]
-        return tuple(stacked(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
+        return tuple(stacked(part) for part in zip(*parts, strict=True))
 
     def encode(self, sentences: Sequence[str]) -> list[Encoding]:
         """Encodings of sentences, not cut, without special tokens: ids, and where in the text each stands.
@@ -178,7 +178,8 @@ class _Sentences:
         np.cumsum(length_N, out=offsets_S[1:])
         flat = np.empty(offsets_S[-1], np.int64)
         compiled_N = length_N.copy()
-        compiled_N[list(self.answers)] = 0
+        if self.answers:
+            compiled_N[list(self.answers)] = 0
         wordpiece.flatten(self.ids_T, self.starts_S, compiled_N, offsets_S, flat)
         for n, ids in self.answers.items():
             flat[offsets_S[n] : offsets_S[n + 1]] = ids[: length_N[n]]

@@ -75,6 +75,12 @@ class Certificate(BaseModel):
         """Share of the rows that are answered."""
         return self.certified.answered / self.num_rows if self.certified else 0.0
 
+    @property
+    def first_trial(self) -> Trial:
+        """The strictest threshold that counts: with too few rows that of all answers."""
+        first = fewest_rows(self.num_rows, self.disagreement, self.confidence)
+        return next((trial for trial in self.trials if trial.answered >= first), self.trials[-1])
+
 
 def certify_margins(
     margin_N: Floats, differs_N: np.ndarray, disagreement: float, confidence: float

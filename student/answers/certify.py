@@ -1,15 +1,18 @@
 """``distill certify``: from rows that a student was not trained on, how sure it must be to speak for its teacher."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import console
-from pipeline.errors import ConfigError, FingerprintMismatchError, short
+from pipeline.errors import ConfigError, FingerprintMismatchError, QueryError, short
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.query.selection import read_chosen
+from pipeline.sql.gate import check_condition
 from pipeline.tasks.target import Target, softmax
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
@@ -39,7 +42,8 @@ def certify(config: CertifyConfig) -> Certificate:
     logit_set = open_measured(record, config.logits, config.store, config.allow_unverified)
     check_readable(student.config, logit_set)
     where = f"variant = 0 and ({config.where}\n)"
-    rows = logit_set.read(TRAIN, COLUMNS, where)
+    with _told_of_the_condition_alone(config.where):
+        rows = logit_set.read(TRAIN, COLUMNS, where)
     examples = as_read(load_examples(logit_set, TRAIN, where), student.config)
     is_new_N = _not_trained_on(config, record, logit_set, rows)
     logits_NC, teacher_NC = student_logits(student, examples)[is_new_N], examples.teacher_NC[is_new_N]
@@ -61,6 +65,17 @@ def certify(config: CertifyConfig) -> Certificate:
     if certified is not None:
         write_certificate(config.run, certificate)
     return certificate
+
+
+@contextmanager
+def _told_of_the_condition_alone(where: str) -> Iterator[None]:
+    """Tells what is wrong with the user's condition without the query around it, which is ours."""
+    check_condition(where)
+    try:
+        yield
+    except QueryError as error:
+        reason = str(error).partition("\n\nLINE ")[0]
+        raise QueryError(f"--where {where!r}: {reason}") from error
 
 
 def _check_target(target: Target) -> None:
@@ -101,7 +116,7 @@ def _trained_rows(config: CertifyConfig, record: RunRecord) -> pa.Table:
             raise FingerprintMismatchError(
                 f"{one.root}: has the fingerprint {short(one.record.fingerprint)}, but {config.run} was trained on "
                 f"{short(then)}, so nobody can tell which rows are new to it; put that set back, or see "
-                "`distill reproduce`"
+                "`distill reproduce`. If it was extended since, train again on what it is now, into another folder"
             )
     trained = read_chosen(own_sets, settings["query"], COLUMNS)
     if keys_sha256(trained) != settings["rows_sha256"]:

@@ -13,6 +13,7 @@ from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.sources.checks import checked_text, column_name
 from pipeline.sources.row_file import RowFile, open_rows
 from pipeline.tasks.task import Task, load_task, task_names
+from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
 from student.answers.columns import answer_columns
 from student.answers.parts import write_in_parts
 from student.config import PredictConfig
@@ -40,7 +41,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
     """
     assert config.file is not None
     assert config.output is not None
-    rows, names = open_texts(config.file, config.manifest, predictor)
+    rows, names = open_texts(config, predictor)
     kept = kept_columns(config.columns, rows.names, str(rows.path))
     settings = {
         "student": {name: sha256(config.run / name) for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)},
@@ -69,20 +70,21 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
 def read_texts(config: PredictConfig, predictor: Predictor) -> SentenceColumns:
     """All texts of a file, the first sentences and the second ones or None; errors as of `predict_file`."""
     assert config.file is not None
-    rows, names = open_texts(config.file, config.manifest, predictor)
+    rows, names = open_texts(config, predictor)
     count_rows(rows, names, names)
     return texts_of(pa.concat_tables(rows.read(names)), names)
 
 
-def open_texts(path: Path, manifest: Path | None, predictor: Predictor) -> tuple[RowFile, list[str]]:
+def open_texts(config: PredictConfig, predictor: Predictor) -> tuple[RowFile, list[str]]:
     """Opens a file, and says in which of its columns the texts are.
 
     Raises:
         DataError: if there are no such columns.
     """
-    task = known_task(predictor, manifest)
-    rows = open_rows(path, task.headerless_tsv_columns if task else ())
-    return rows, text_names(rows.names, str(path), predictor, task)
+    assert config.file is not None
+    task = known_task(predictor, config.manifest)
+    rows = open_rows(config.file, task.headerless_tsv_columns if task else ())
+    return rows, text_names(rows.names, str(config.file), accepted_names(config.run, task, predictor))
 
 
 def known_task(predictor: Predictor, manifest: Path | None) -> Task | None:
@@ -97,18 +99,20 @@ def known_task(predictor: Predictor, manifest: Path | None) -> Task | None:
     return task
 
 
-def text_names(names: Sequence[str], place: str, predictor: Predictor, task: Task | None) -> list[str]:
-    """Which of a table's columns hold the texts: as the task's manifest names them, or sentence1 (and sentence2).
+def accepted_names(run: Path, task: Task | None, predictor: Predictor) -> Sequence[tuple[str, ...]]:
+    """What the columns of text may be called: as the task names them, or the run's record, or sentence1 (sentence2)."""
+    usual = [(name,) for name in ("sentence1", "sentence2")[: 1 + predictor.student.config.is_pair]]
+    record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
+    own = task.columns.texts if task is not None else record.get(TEXT_COLUMNS)
+    return usual if own is None else [tuple(dict.fromkeys((*a, *b))) for a, b in zip(own, usual, strict=True)]
+
+
+def text_names(names: Sequence[str], place: str, accepted: Sequence[tuple[str, ...]]) -> list[str]:
+    """Which of a table's columns hold the texts, by the names that they may have.
 
     Raises:
         DataError: if there are no such columns.
     """
-    accepted: list[tuple[str, ...]] = [("sentence1",)]
-    if predictor.student.config.is_pair:
-        accepted.append(("sentence2",))
-    if task is not None:
-        named = (task.columns.sentence1, task.columns.sentence2 or ())
-        accepted = [tuple(dict.fromkeys((*own, *usual))) for own, usual in zip(named, accepted, strict=False)]
     problems: list[str] = []
     found = [column_name(names, place, each, problems) for each in accepted]
     raise_all(DataError, "no text to predict on", problems)
@@ -139,7 +143,7 @@ def count_rows(rows: RowFile, names: Sequence[str], columns: Sequence[str]) -> i
     count = 0
     for table in rows.read(columns):
         for name in names:
-            checked_text(table, str(rows.path), name, problems, count)
+            checked_text(table, str(rows.path), name, problems, count + 1)  # from 1, as lines are
         count += table.num_rows
     raise_all(DataError, "rows without text", list(dict.fromkeys(problems)))  # a wrong type is one of every batch
     return count

@@ -10,7 +10,7 @@ from pipeline.errors import DataError
 from pipeline.sources.local import MAX_LINE_BYTES
 from pipeline.sources.row_file import parsed
 from student.answers.columns import answer_columns
-from student.answers.file import kept_columns, known_task, text_names
+from student.answers.file import accepted_names, kept_columns, known_task, text_names
 from student.config import PredictConfig
 from student.predict import Predictor
 
@@ -32,7 +32,7 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
         ConfigError: if a column that is to be kept is not there.
         DataError: if a line is no such object or holds no text, naming it; all before it are answered.
     """
-    task = known_task(predictor, config.manifest)
+    accepted = accepted_names(config.run, known_task(predictor, config.manifest), predictor)
     names: list[str] = []
     kept: dict[str, str] = {}
     number = 0
@@ -41,7 +41,7 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
         try:
             for line, row in parsed(PLACE, enumerate(lines, start=number + 1)):
                 if not names:
-                    names = text_names(list(row), PLACE, predictor, task)
+                    names = text_names(list(row), PLACE, accepted)
                     kept = kept_columns(config.columns, list(row), PLACE)
                 _check_texts(row, names, line)
                 rows.append(row)

@@ -4,6 +4,7 @@ Shapes: B batch, L tokens, T tokens of all sequences end to end, N sequences, S 
 size, V vocabulary, F features.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -200,16 +201,23 @@ class Encoder(nn.Module):
 
     def _tables(self, ids_T: torch.Tensor) -> tuple[Tables, torch.Tensor, int]:
         """The tables that the kernels read, the rows in them [T], and which row gets no gradient."""
-        parts = (self.vectors, self.forward_matrices, self.backward_matrices)
-        padding = self.pad_id
+        tables, padding = self.weights(), self.pad_id
         if self.rows is not None:
             ids_T, padding = self.rows(ids_T), NO_PADDING
-        if any(part is not None and part.table.weight.dtype == torch.int8 for part in parts):  # no kernel reads int8
+        if any(table is not None and table.dtype == torch.int8 for table in tables):  # no kernel reads int8
             gathered = ids_T if len(ids_T) else ids_T.new_zeros(1)  # kernels take no tables without rows
-            vectors, forward, backward = (None if part is None else part.table(gathered) for part in parts)
-            return (vectors, forward, backward), torch.arange(len(ids_T), device=ids_T.device), padding
-        vectors, forward, backward = (None if part is None else part.table.weight for part in parts)
-        return (vectors, forward, backward), ids_T, padding
+            tables = self._of_each(lambda part: part.table(gathered))
+            return tables, torch.arange(len(ids_T), device=ids_T.device), padding
+        return tables, ids_T, padding
+
+    def weights(self) -> Tables:
+        """What the tables of vectors, matrices and backward matrices store; None where there is none."""
+        return self._of_each(lambda part: part.table.weight)
+
+    def _of_each(self, numbers: Callable[[PooledVectors | MatrixProduct], torch.Tensor]) -> Tables:
+        parts = (self.vectors, self.forward_matrices, self.backward_matrices)
+        vectors, forward, backward = (None if part is None else numbers(part) for part in parts)
+        return vectors, forward, backward
 
     @torch.no_grad()
     def used_ids(self) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Logits as clients read them. Shapes: N inputs, C logits."""
 
-from typing import Literal
+from operator import itemgetter
+from typing import Any, Literal
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from pipeline.tasks.target import Target, predicted_scores, softmax
 from student.serve.http import RefusedError
 
 Scale = Literal["softmax", "sigmoid", "none"]
-Ranking = list[dict[str, float | str]]  # labels with their scores, the highest first
+Ranking = list[dict[str, Any]]  # labels with their scores, the highest first
 
 
 def rankings(target: Target, logits_NC: Floats, scale: Scale = "softmax") -> list[Ranking]:
@@ -27,13 +28,10 @@ def rankings(target: Target, logits_NC: Floats, scale: Scale = "softmax") -> lis
         raise RefusedError(424, "Backend", "score is NaN")
     if target.kind != "classes":
         return [[{"score": score, "label": "score"}] for score in predicted_scores(target, logits_NC).tolist()]
-    scores_NC = _scaled(logits_NC, scale)
-    order_NC = np.argsort(-scores_NC, axis=1, kind="stable")
-    ordered_NC = np.take_along_axis(scores_NC, order_NC, axis=1)
-    return [
-        [{"score": score, "label": target.names[k]} for k, score in zip(labels, scores, strict=True)]
-        for labels, scores in zip(order_NC.tolist(), ordered_NC.tolist(), strict=True)
-    ]
+    by_score = itemgetter("score")
+    rows = _scaled(logits_NC, scale).tolist()
+    named = ([{"score": score, "label": name} for score, name in zip(row, target.names, strict=True)] for row in rows)
+    return [sorted(row, key=by_score, reverse=True) for row in named]  # of equal ones the first label first
 
 
 def _scaled(logits_NC: Floats, scale: Scale) -> Floats:

@@ -5,15 +5,16 @@ Idle, it answers a single text at once; busy, its batches grow by themselves.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-
-import numpy as np
+from functools import partial
+from itertools import accumulate
 
 from pipeline.arrays import Floats
 from student.serve.metrics import GAUGE, Metrics
 from student.serve.questions import Texts
+from student.serve.worker import Worker
 
 MOST_AT_ONCE = 8192  # texts, so that nobody waits for all of a crowd
+SHORT_TEXTS, SHORT_CHARACTERS = 16, 8192  # a batch that the event loop can wait for
 
 Answer = Callable[[list[str], list[str] | None], Floats]
 Waiting = tuple[Texts, "asyncio.Future[Floats]"]
@@ -24,12 +25,12 @@ class Batches:
 
     Args:
         answer: what the student makes of many texts, a row each.
-        thread: where it works meanwhile.
+        worker: does it.
         metrics: what is counted.
     """
 
-    def __init__(self, answer: Answer, thread: Executor, metrics: Metrics) -> None:
-        self._answer, self._thread, self._metrics = answer, thread, metrics
+    def __init__(self, answer: Answer, worker: Worker, metrics: Metrics) -> None:
+        self._answer, self._worker, self._metrics = answer, worker, metrics
         self._waiting: list[Waiting] = []
         self._work: asyncio.Task[None] | None = None
 
@@ -56,7 +57,8 @@ class Batches:
             batch, self._waiting = _next(waiting)
             self._metrics.observe("te_batch_next_size", sum(len(texts) for texts, _ in batch))
             started = loop.time()
-            answers = await loop.run_in_executor(self._thread, self._answers, [texts for texts, _ in batch])
+            asked = [texts for texts, _ in batch]
+            answers = await self._worker.do(partial(self._answers, asked), is_short=_is_short(asked))
             self._metrics.observe("te_request_inference_duration", loop.time() - started)
             for (_, future), answer in zip(batch, answers, strict=True):
                 if future.done():
@@ -73,9 +75,18 @@ class Batches:
             first = [text for texts in batch for text in texts.first]
             second = [text for texts in batch for text in texts.second or ()]
             rows = self._answer(first, second if batch[0].second is not None else None)
-            return np.split(rows, np.cumsum([len(texts) for texts in batch])[:-1])
+            ends = accumulate(len(texts) for texts in batch)
+            return [rows[end - len(texts) : end] for texts, end in zip(batch, ends, strict=True)]
         except Exception as error:  # noqa: BLE001  (whatever it is, it is told to the one whose text it was)
             return [error] if len(batch) == 1 else [self._answers([texts])[0] for texts in batch]
+
+
+def _is_short(batch: Sequence[Texts]) -> bool:
+    texts = sum(len(texts) for texts in batch)
+    return (
+        texts <= SHORT_TEXTS
+        and sum(len(t) for one in batch for t in one.first + (one.second or [])) <= SHORT_CHARACTERS
+    )
 
 
 def _next(waiting: list[Waiting]) -> tuple[list[Waiting], list[Waiting]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BODY_SECONDS = 30
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -40,7 +41,7 @@ class Reply:
 
 def as_json(value: Any) -> Reply:
     """An answer that is JSON; raises ValueError for numbers that JSON has no way to write."""
-    return Reply(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
+    return Reply(ENCODER.encode(value).encode())
 
 
 def refusal(error: RefusedError) -> Reply:

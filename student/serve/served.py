@@ -1,10 +1,5 @@
-"""A student that is served: its name, its answers, and what it says of itself.
+"""A student that is served: its name, its answers, and what it says of itself."""
 
-Shapes: N texts, F features of the representation.
-"""
-
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -12,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.arrays import Floats
-from student.predict import BATCH_SIZE, Predictor, in_batches
-from student.sequences import sequences
+from student.predict import BATCH_SIZE, Predictor
 from student.serve.batches import Batches
 from student.serve.config import ServeConfig
 from student.serve.http import RefusedError
 from student.serve.metrics import Metrics
 from student.serve.questions import Texts
 from student.serve.stored import stored_answers
+from student.serve.worker import Worker
 
 
 class Served:
@@ -36,13 +30,13 @@ class Served:
         self.predictor = Predictor(run)
         self.config = self.predictor.student.config
         self.stored = stored_answers(run, self.config.target)
-        self._thread = ThreadPoolExecutor(1)  # one: torch uses all cores for a batch, and a tokenizer is for one thread
-        self.logits = Batches(self.predictor.logits, self._thread, metrics)
-        self.vectors = Batches(partial(_vectors, self.predictor), self._thread, metrics)
+        self._worker = Worker()
+        self.logits = Batches(self.predictor.logits, self._worker, metrics)
+        self.vectors = Batches(lambda texts, _: self.predictor.encode(texts), self._worker, metrics)
 
     async def check_lengths(self, texts: Texts) -> None:
         """Raises RefusedError if an input has more tokens than the student reads."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._check_lengths, texts)
+        await self._worker.do(partial(self._check_lengths, texts))
 
     def _check_lengths(self, texts: Texts) -> None:
         reader, most = self.predictor.reader, self.config.max_seq_length
@@ -94,10 +88,3 @@ class Served:
 def name_of(run: Path) -> str:
     """The name under which a run is served: the last part of its path as it was given, which may be a link."""
     return run.resolve().name if run.name in {"", ".."} else run.name
-
-
-def _vectors(predictor: Predictor, sentences: list[str], _: list[str] | None) -> Floats:
-    """The representations of sentences, each alone, float32 [N, F]."""
-    student = predictor.student
-    parts = sequences(student.config, *predictor.reader.read(sentences, None, student.config.max_seq_length))
-    return in_batches(student.encoder.reduce, parts, student.encoder.size, student.device)

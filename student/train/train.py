@@ -12,7 +12,7 @@ from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.query.mixture import mix_of
 from pipeline.training import loop
 from pipeline.training.run import Run
-from pipeline.training.run_record import Entry, RunRecord, best_of
+from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord, best_of
 from pipeline.training.steps import seed_step
 from student.config import TrainConfig
 from student.data import as_read
@@ -52,8 +52,11 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     logit_set, student_config = data.logit_set, design(config, data.facts)
     vectors = data.start(config)
     folder = config.output_dir or Path("runs") / default_name(logit_set)
-    places = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
-    run = Run(folder, _settings(config, student_config, data, vectors), command, places)
+    context: dict[str, Any] = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
+    task = logit_set.sets[0].record.task
+    if task is not None and task.text_columns is not None:
+        context[TEXT_COLUMNS] = task.text_columns
+    run = Run(folder, _settings(config, student_config, data, vectors), command, context)
     finished = run.start()
     if finished is not None:
         return finished

@@ -67,7 +67,12 @@ def all_shards(
 def task_record(task: Task) -> TaskRecord:
     """Describes a task."""
     return TaskRecord(
-        name=task.name, version=task.version, is_pair=task.is_pair, metrics=task.metrics, licence=task.licence
+        name=task.name,
+        version=task.version,
+        is_pair=task.is_pair,
+        metrics=task.metrics,
+        licence=task.licence,
+        text_columns=task.columns.texts,
     )
 
 

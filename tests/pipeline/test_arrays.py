@@ -30,6 +30,14 @@ def test_take_is_picking_from_the_lists(rows: list[list[int]], data: st.DataObje
     assert taken.flat.dtype == taken.offsets.dtype == np.dtype(np.int64)
 
 
+@given(rows=lists_of_ids, data=st.data())
+def test_rows_between_two_are_those_of_the_lists(rows: list[list[int]], data: st.DataObject) -> None:
+    start, stop = sorted((data.draw(st.integers(0, len(rows))), data.draw(st.integers(0, len(rows)))))
+    part = Ragged.of(rows).between(start, stop)
+    assert lists(part) == rows[start:stop]
+    assert part.offsets[0] == 0
+
+
 @given(lists_of_ids)
 def test_column_holds_the_lists_and_reads_back(rows: list[list[int]]) -> None:
     column = Ragged.of(rows).column(pa.uint16())

@@ -27,8 +27,9 @@ def test_nothing_else_is_offered(package: object) -> None:
         package.Studnet  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_torch_waits_until_it_is_asked_for() -> None:
+def test_torch_waits_until_it_is_asked_for_and_answers_need_no_more() -> None:
     asked = "print('torch' in sys.modules)"
-    program = f"import sys, student, pipeline.cli; {asked}; student.Student; {asked}"
+    others = "print(sys.modules.keys() & {'triton', 'scipy', 'duckdb', 'accelerate', 'sklearn', 'matplotlib'})"
+    program = f"import sys, student, pipeline.cli; {asked}; student.Student; {asked}; student.Predictor; {others}"
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert process.stdout.split() == ["False", "True"]
+    assert process.stdout.split() == ["False", "True", "set()"]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from pipeline.bench.vocabulary import made_up_tokenizer
@@ -20,6 +21,7 @@ from student.data import load_examples
 from student.evaluate import student_logits
 from student.model.model import Student
 from student.predict import Predictor
+from student.short_path import FEW
 
 
 def texts(logit_set: LogitSet, column: str) -> list[str]:
@@ -53,6 +55,30 @@ def test_logits_are_the_numbers_behind_the_answers(opinion_run: Path) -> None:
     names = predictor.student.config.target.names
     assert [result["label"] for result in results] == [names[k] for k in logits_NC.argmax(axis=1)]
     assert predictor.logits([]).shape == (0, 2)
+
+
+def test_few_sentences_take_another_way_to_the_same_answers(roles_run: Path) -> None:
+    predictor = Predictor(roles_run)
+    texts = [f"{name} paid ben ." for name in ("anna", "clara", "ben", "emma")] * 5
+    for first, second in zip(range(FEW - 1, FEW + 2), range(1, 4), strict=True):
+        pairs = texts[:first], texts[second : first + second]
+        alone_NC = np.concatenate([predictor.logits([a], [b]) for a, b in zip(*pairs, strict=True)])
+        np.testing.assert_allclose(alone_NC, predictor.logits(*pairs), atol=1e-5)
+    assert predictor.logits([], []).shape == (0, len(predictor.student.config.target.names))
+
+
+def test_vectors_are_what_the_encoder_makes_of_each_sentence_alone(roles_run: Path) -> None:
+    predictor = Predictor(roles_run)
+    encoder, reader = predictor.student.encoder, predictor.reader
+    sentences = ["anna paid ben .", "", "ben paid anna ."]
+    vectors_NF = predictor.encode(sentences)
+    assert vectors_NF.dtype == np.float32
+    for vector_F, sentence in zip(vectors_NF, sentences, strict=True):
+        ids = [reader.tokenizer.encode(sentence, add_special_tokens=False).ids or [predictor.student.config.pad_id]]
+        np.testing.assert_allclose(vector_F, encoder(torch.tensor(ids)).detach().numpy()[0], atol=1e-5)
+    assert not np.allclose(vectors_NF[0], vectors_NF[2], atol=1e-3)  # another order, another product
+    with pytest.raises(ConfigError, match="not one string"):
+        predictor.encode("anna")
 
 
 def test_without_compiled_code_the_answers_are_the_same(opinion_run: Path) -> None:

@@ -92,6 +92,7 @@ def test_functions_of_others_are_not_replaced(opinion_run: Path, own: duckdb.Duc
         ("select predict('nowhere', 'x')", "no run 'nowhere' is registered"),
         ("select predict('{run}', 'x', 'y')", "takes one sentence"),
         ("select predict('{run}')", r"predict\(run, text\), or predict\(run, text1, text2\) for pairs"),
+        ("select predict('{run}', 5)", r"the text is int32, not text; cast it with ::varchar"),
         ("select predict(t, 'x') from (values ('a'), ('b')) v(t)", "the run must be the same for all rows"),
     ],
 )

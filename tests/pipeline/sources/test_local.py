@@ -270,7 +270,7 @@ def test_rows_hash_depends_on_text_gold_and_order(tmp_path: Path) -> None:
 
 def test_a_missing_column_is_not_taken_for_one_that_is_another(tmp_path: Path) -> None:
     columns = {"sentence1": "sentence1", "sentence2": "sentence2", "label": "label"}
-    with pytest.raises(DataError, match=r"no column 'sentence2'; Known: label, sentence1\."):
+    with pytest.raises(DataError, match=r"no column 'sentence2'; known: label, sentence1\."):
         read(tmp_path, "train.csv", "sentence1,label\na,0\n", task_of(columns=columns))
     with pytest.raises(DataError, match=r"no column 'sentence2'; did you mean 'sentence_2'\?"):
         read(tmp_path, "train.csv", "sentence1,sentence_2,label\na,b,0\n", task_of(columns=columns))

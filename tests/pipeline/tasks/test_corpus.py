@@ -107,5 +107,5 @@ def test_wrong_manifest_is_refused(tmp_path: Path, text: str, message: str) -> N
 
 
 def test_manifest_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--manifest .*gone\.yaml: cannot be read"):
+    with pytest.raises(ConfigError, match=r"--manifest .*gone\.yaml: no such file"):
         load_corpus(manifest=tmp_path / "gone.yaml")

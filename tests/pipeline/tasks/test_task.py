@@ -141,7 +141,7 @@ def test_regression_manifest(tmp_path: Path) -> None:
 
 
 def test_manifest_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--manifest .*gone\.yaml: cannot be read"):
+    with pytest.raises(ConfigError, match=r"--manifest .*gone\.yaml: no such file"):
         load_task(manifest=tmp_path / "gone.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
     with pytest.raises(ConfigError, match=r"cannot be read.*utf-8"):

@@ -15,7 +15,7 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.record_file import read_record
 from pipeline.tasks.target import softmax
-from student.answers.certificate import CERTIFICATE_FILE, read_certificate
+from student.answers.certificate import CERTIFICATE_FILE, fewest_rows, read_certificate
 from student.answers.columns import margins
 from student.predict import Predictor
 from student.sql import register
@@ -44,6 +44,7 @@ def run(half_run: Path, tmp_path: Path) -> Path:
     result = invoke("certify", folder, *FLAGS)
     assert result.exit_code == 0, result.stderr
     assert "answers where the margin is above" in result.stdout
+    assert "answers: take more rows" in result.stderr
     return folder
 
 
@@ -110,8 +111,25 @@ def test_what_cannot_be_shown_is_not_claimed(half_run: Path, tmp_path: Path) -> 
     result = invoke("certify", run, "--where", HELD_OUT, "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["coverage"] == 0
-    assert "no threshold holds" in result.stderr
+    trials = json.loads(result.stdout)["trials"]
+    first = next(
+        trial for trial in trials if trial["answered"] >= fewest_rows(48, 0.01, 0.95) or trial["answered"] == 48
+    )
+    said = " ".join(result.stderr.split())
+    assert f"of its {first['answered']} surest answers to 48 rows {first['disagreements']} differ" in said
     assert not (run / CERTIFICATE_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "wrong"), [("nope = 1", "'nope' not found"), ("source_row =", "not a SQL condition")]
+)
+def test_only_the_condition_is_told_of_that_was_given(half_run: Path, where: str, wrong: str) -> None:
+    result = invoke("certify", half_run, "--where", where)
+    said = " ".join(result.stderr.split())
+    assert result.exit_code == 2
+    assert f"'{where}'" in said
+    assert wrong in said.replace('"', "'")
+    assert "variant" not in said
 
 
 def test_a_failed_proof_leaves_the_one_that_is_there(run: Path) -> None:

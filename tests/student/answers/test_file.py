@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,10 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import Target
+from pipeline.tasks.task import Task
+from pipeline.training.run_record import RUN_RECORD, read_run_record, write_run_record
 from student.answers.columns import answer_columns, margins
 from student.predict import Predictor
 from tests.helpers.commands import invoke
@@ -99,11 +103,41 @@ def test_texts_are_found_by_the_tasks_names(opinion_run: Path, tmp_path: Path) -
     assert "no column 'review' or 'sentence1'; did you mean 'revue'?" in said
 
 
+def test_a_run_knows_the_names_that_its_set_was_made_with(
+    roles_run: Path, roles_set: LogitSet, roles: Task, tmp_path: Path
+) -> None:
+    assert roles_set.record.task is not None
+    assert roles_set.record.task.text_columns == roles.columns.texts == (("sentence1",), ("sentence2",))
+    run = Path(shutil.copytree(roles_run, tmp_path / "run"))
+    record = read_run_record(run / RUN_RECORD)
+    assert record["text_columns"] == [["sentence1"], ["sentence2"]]
+    write_run_record(run / RUN_RECORD, record | {"text_columns": [["before", "first"], ["after"]]})
+    (tmp_path / "rows.csv").write_text("first,after\nanna paid ben .,ben was paid by anna .\n")
+    assert predict(run, tmp_path / "rows.csv").num_rows == 1
+    said = refused(roles_run, tmp_path / "rows.csv")
+    assert "no column 'sentence1'" in said
+    write_run_record(run / RUN_RECORD, {key: record[key] for key in record if key != "text_columns"})  # as older ones
+    assert "no column 'sentence1'" in refused(run, tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "tsv", "jsonl", "txt"])
+def test_a_file_without_a_byte_is_refused(opinion_run: Path, tmp_path: Path, kind: str) -> None:
+    (tmp_path / f"rows.{kind}").touch()
+    assert f"rows.{kind}: is empty" in refused(opinion_run, tmp_path / f"rows.{kind}")
+
+
+def test_how_many_answers_were_written_is_told(opinion_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("the food was dull .\n" * 1001)
+    command = ("predict", opinion_run, "--file", tmp_path / "rows.txt", "--output", tmp_path / "o.parquet")
+    assert "o.parquet: 1,001 answers written" in " ".join(invoke(*command).stderr.split())
+    assert "o.parquet: 1,001 answers were there already" in " ".join(invoke(*command).stderr.split())
+
+
 def test_rows_without_text_are_named_before_anything_is_answered(opinion_run: Path, tmp_path: Path) -> None:
     texts = ["fine"] * 20000
     pq.write_table(pa.table({"sentence1": [*texts, None, "x", None]}), tmp_path / "rows.parquet")
     said = refused(opinion_run, tmp_path / "rows.parquet")
-    assert "rows.parquet: 'sentence1' is null in rows 20000, 20002" in said
+    assert "rows.parquet: 'sentence1' is null in rows 20001, 20003" in said
     pq.write_table(pa.table({"sentence1": list(range(20000))}), tmp_path / "numbers.parquet")
     assert refused(opinion_run, tmp_path / "numbers.parquet").count("holds int64, not text") == 1
     lines = [{"sentence1": "fine"}] * 9000 + [{"sentence1": 5}]
@@ -138,7 +172,7 @@ def test_no_key_of_what_is_kept_is_lost(other: object, opinion_run: Path, tmp_pa
         ("a.jsonl", b'{"sentence1": "x", "n": NaN}\n', "a.jsonl, line 1: not JSON: NaN is not a finite number"),
         ("a.jsonl", b'{"sentence1": "x", "sentence1": "y"}\n', "line 1: not JSON: the key 'sentence1' is there twice"),
         ("a.jsonl", b'{"sentence1": 3}\n', "a.jsonl: column 'sentence1' holds int64, not text"),
-        ("a.jsonl", b"", "no column 'sentence1'"),
+        ("a.jsonl", b"\n", "no column 'sentence1'"),
         ("a.csv", b"sentence1\nfine\n\xff\n", "a.csv: line 3: byte 0xff is not UTF-8"),
         ("a.csv", b'sentence1,b\nx,y\n"z,w\n', "a.csv: not a readable csv file"),
         ("a.txt", b"fine\n\xff\n", "a.txt: line 2: byte 0xff is not UTF-8"),

@@ -1,7 +1,6 @@
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from student.serve import batches
 from student.serve.batches import Batches
 from student.serve.metrics import Metrics
 from student.serve.questions import Texts
+from student.serve.worker import Worker
 
 
 class Lengths:
@@ -37,9 +37,10 @@ def lengths() -> Lengths:
 
 
 @pytest.fixture
-def waiting(lengths: Lengths) -> Iterator[Batches]:
-    with ThreadPoolExecutor(1) as thread:
-        yield Batches(lengths, thread, Metrics(1))
+def waiting(lengths: Lengths, monkeypatch: pytest.MonkeyPatch) -> Batches:
+    """Batches none of which is so short that the event loop, which the test goes on in, answers it itself."""
+    monkeypatch.setattr(batches, "SHORT_TEXTS", 0)
+    return Batches(lengths, Worker(), Metrics(1))
 
 
 def texts(*first: str) -> Texts:

@@ -1,0 +1,99 @@
+"""Answers as a student does, with numpy alone: ``python examples/student_in_numpy.py runs/sst2 "a fine film ."``.
+
+For students with a BERT tokenizer, tables of float32 and an MLP or a linear head; of pairs two texts each, by DiffCat
+or concatenate-compare. Shapes: L tokens, E and M = D * D numbers of a token's vector and matrix, F features, C labels.
+"""
+
+import json
+import re
+import sys
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+
+DTYPES = {"F32": np.float32, "I32": np.int32}
+
+
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file by name: 8 bytes tell how long the header is, and that where each array lies."""
+    content = path.read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    arrays = {}
+    for name, one in json.loads(content[8:begin]).items():
+        start, stop = one["data_offsets"]
+        arrays[name] = np.frombuffer(content[begin + start : begin + stop], DTYPES[one["dtype"]]).reshape(one["shape"])
+    return arrays
+
+
+def words_of(text: str, normalizer: dict) -> list[str]:
+    """BERT's words: control characters go, each punctuation mark and each Chinese character stands alone."""
+    text = "".join(" " if c.isspace() else c for c in text if c.isspace() or unicodedata.category(c)[0] != "C")
+    if normalizer.get("strip_accents") or (normalizer.get("strip_accents") is None and normalizer["lowercase"]):
+        text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+    text = text.lower() if normalizer["lowercase"] else text
+    alone = "".join({c for c in text if unicodedata.category(c)[0] == "P" or c in "$+<=>^`|~" or "一" <= c <= "鿿"})
+    return re.sub(f"([{re.escape(alone)}])", r" \1 ", text).split() if alone else text.split()
+
+
+def pieces_of(word: str, vocabulary: dict[str, int], unknown: int) -> list[int]:
+    """WordPiece: the longest piece that the vocabulary has, again and again; a word with a gap is unknown."""
+    ids, start = [], 0
+    while start < len(word):
+        pieces = (("##" if start else "") + word[start:end] for end in range(len(word), start, -1))
+        piece = next((piece for piece in pieces if piece in vocabulary), None)
+        if piece is None or len(word) > 100:
+            return [unknown]
+        ids.append(vocabulary[piece])
+        start += len(piece) - (2 if start else 0)
+    return ids
+
+
+def features(ids: list[int], weights: dict[str, np.ndarray], with_max: bool) -> np.ndarray:
+    """[sum of v_t ; max of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1], F numbers."""
+    parts = []
+    if "encoder.vectors.table.weight" in weights:
+        v_LE = weights["encoder.vectors.table.weight"][ids]
+        parts += [v_LE.sum(axis=0)] + [v_LE.max(axis=0) if ids else v_LE.sum(axis=0)] * with_max
+    for name, order in (("forward", ids), ("backward", ids[::-1])):
+        table_VM = weights.get(f"encoder.{name}_matrices.table.weight")
+        if table_VM is not None:
+            side = int(table_VM.shape[1] ** 0.5)
+            product = np.eye(side, dtype=np.float32)
+            for matrix in table_VM[order].reshape(-1, side, side):
+                product = product @ matrix
+            parts.append(product.reshape(-1))
+    return np.concatenate(parts)
+
+
+def head(x_F: np.ndarray, weights: dict[str, np.ndarray]) -> np.ndarray:
+    """Logits C: LayerNorm and Linear, before which an MLP has Linear and ReLU."""
+    layers = [name.removesuffix(".bias") for name in sorted(weights) if name.startswith("head.") and "bias" in name]
+    for layer in layers:
+        weight, bias = weights[f"{layer}.weight"], weights[f"{layer}.bias"]
+        is_norm = weight.ndim == 1
+        x_F = (x_F - x_F.mean()) / np.sqrt(x_F.var() + 1e-5) * weight + bias if is_norm else weight @ x_F + bias
+        x_F = x_F if is_norm or layer == layers[-1] else np.maximum(x_F, 0)
+    return x_F
+
+
+def main(run: Path, *texts: str) -> None:
+    """Prints the label of an input and the probability of each."""
+    config, tokenizer = (json.loads((run / name).read_text("utf-8")) for name in ("config.json", "tokenizer.json"))
+    weights, model = read_safetensors(run / "model.safetensors"), tokenizer["model"]
+    unknown, room = model["vocab"][model["unk_token"]], config["max_seq_length"] - 1 - len(texts)  # [CLS], [SEP]
+    split = [words_of(text, tokenizer["normalizer"]) for text in texts]
+    ids = [[i for word in words for i in pieces_of(word, model["vocab"], unknown)] for words in split]
+    while sum(map(len, ids)) > room:  # the longer is cut first
+        max(reversed(ids), key=len).pop()
+    u_F, *w = (features(one, weights, config["pooling"] == "sum+max") for one in ids)
+    for w_F in w:
+        u_F = np.concatenate([u_F, w_F, *[u_F * w_F] * (config["pairing"] == "compare"), np.abs(u_F - w_F)])
+    logits_C = head(u_F, weights)
+    p_C = np.exp(logits_C - logits_C.max())
+    probabilities = dict(zip(config["target"]["names"], (p_C / p_C.sum()).tolist(), strict=True))
+    print(max(probabilities, key=probabilities.get), probabilities)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

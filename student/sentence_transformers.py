@@ -1,0 +1,62 @@
+"""A student's encoder as a module of sentence-transformers, version 6 or newer."""
+
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from sentence_transformers.base.modules import InputModule
+from tokenizers import Tokenizer
+
+from pipeline.arrays import stacked
+from student.predict import Predictor
+from student.sequences import sequences
+
+
+class StudentModule(InputModule):  # type: ignore[misc]
+    """What a student makes of each sentence, for ``SentenceTransformer(modules=[StudentModule("runs/mnli")])``.
+
+    Args:
+        run: folder of a finished run.
+
+    Raises:
+        IntegrityError: if the folder holds no student.
+    """
+
+    def __init__(self, run: str | Path) -> None:
+        super().__init__()
+        predictor = Predictor(run)
+        self.student, self.reader = predictor.student, predictor.reader
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that the student's ids come from."""
+        return self.reader.tokenizer
+
+    @property
+    def max_seq_length(self) -> int:
+        """Most tokens of a sentence, special tokens counted in; the rest is cut."""
+        return self.student.config.max_seq_length
+
+    def preprocess(self, inputs: list[str], prompt: str | None = None, **_: Any) -> dict[str, torch.Tensor]:
+        """Returns the sentences' tokens end to end, int64 ``input_ids`` [T], and where each starts, ``starts`` [S]."""
+        texts = [f"{prompt or ''}{text}" for text in inputs]
+        ids = stacked(sequences(self.student.config, *self.reader.read(texts, None, self.max_seq_length)))
+        return {"input_ids": torch.from_numpy(ids.flat), "starts": torch.from_numpy(ids.offsets)}
+
+    def forward(self, features: dict[str, torch.Tensor], **_: Any) -> dict[str, torch.Tensor]:
+        """Adds ``sentence_embedding``, float32 [N, F], not normalised."""
+        features["sentence_embedding"] = self.student.encoder.reduce(features["input_ids"], features["starts"])
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Returns F."""
+        return self.student.encoder.size
+
+    def save(self, output_path: str, *_: Any, **__: Any) -> None:
+        """Writes the student's folder."""
+        self.student.save_pretrained(output_path)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **_: Any) -> Self:
+        """Reads a folder that `save` wrote; one of the hub is to be downloaded first."""
+        return cls(Path(model_name_or_path) / subfolder)

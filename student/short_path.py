@@ -1,0 +1,83 @@
+"""The logits of a few inputs without torch's operators, which would take several times as long as the arithmetic.
+
+The encoder is the same compiled kernel on the same tables, the head is numpy's. Shapes: B inputs, F features, C logits.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from pipeline.arrays import Floats, Ragged, stacked
+from student.kernels import compiled
+from student.model.model import Student
+from student.model.pairings import PAIRINGS
+from student.model.products import backend
+
+FEW = 16  # inputs; of more the arithmetic takes the time, and torch is as good at that
+
+Ask = Callable[[Sequence[Ragged]], Floats]
+Layer = Callable[[Floats], Floats]
+
+
+def short_path(student: Student) -> Ask | None:
+    """What gives a student's logits [B, C] of the sequences of a few inputs, as `Student.logits` does.
+
+    None if that takes torch: on a GPU, without compiled kernels, with tables of int8 or a head of other layers.
+    """
+    encoder, layers = student.encoder, _layers(student.head)
+    vectors, forward, backward = (None if table is None else table.detach() for table in encoder.weights())
+    tables = vectors, forward, backward
+    if layers is None or student.device.type != "cpu" or backend(tables, torch.empty(0)) is not compiled:
+        return None
+    row_V = None if encoder.rows is None else encoder.rows.row_V.numpy()
+    compare = PAIRINGS[student.config.pairing].compare if student.config.num_sequences == 2 else None
+
+    def ask(parts: Sequence[Ragged]) -> Floats:
+        taken = stacked(parts)
+        rows_T = taken.flat if row_V is None else row_V[taken.flat]
+        features = compiled.reduce(
+            tables, torch.from_numpy(rows_T), torch.from_numpy(taken.offsets), with_max=encoder.with_max
+        )
+        values: Floats = (compare(*features.chunk(2)) if compare else features).numpy()
+        for layer in layers:
+            values = layer(values)
+        return values
+
+    return ask
+
+
+def _layers(head: nn.Module) -> list[Layer] | None:
+    """The layers of a head in numpy, if all of them are known here."""
+    if not isinstance(head, nn.Sequential) or any(type(layer) not in LAYERS for layer in head):
+        return None
+    return [LAYERS[type(layer)](layer) for layer in head]
+
+
+def _linear(layer: nn.Linear) -> Layer:
+    weight_FC, bias_C = layer.weight.detach().numpy().T, layer.bias.detach().numpy()
+    return lambda values_BF: values_BF @ weight_FC + bias_C
+
+
+def _layer_norm(layer: nn.LayerNorm) -> Layer:
+    weight_F, bias_F = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+    share, eps = np.float32(1 / len(weight_F)), np.float32(layer.eps)
+
+    def normalised(values_BF: Floats) -> Floats:
+        centred_BF = values_BF - values_BF.sum(axis=1, keepdims=True) * share
+        variance_B1 = np.square(centred_BF).sum(axis=1, keepdims=True) * share
+        return np.asarray(centred_BF / np.sqrt(variance_B1 + eps) * weight_F + bias_F)
+
+    return normalised
+
+
+def _relu(_: nn.ReLU) -> Layer:
+    return lambda values_BF: np.maximum(values_BF, 0)
+
+
+LAYERS: dict[type[nn.Module], Callable[..., Layer]] = {
+    nn.Linear: _linear,
+    nn.LayerNorm: _layer_norm,
+    nn.ReLU: _relu,
+}

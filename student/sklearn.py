@@ -1,0 +1,124 @@
+"""A student as a classifier of scikit-learn: text in, labels out, trained from a set."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from pipeline.arrays import Floats
+from pipeline.errors import ConfigError, DataError, raise_all
+from pipeline.tasks.target import softmax
+from student.config import TrainConfig
+from student.predict import Predictor
+from student.train.train import train
+from student.train.training_data import open_training_set
+
+MAX_EXAMPLES = 3
+
+Texts = Sequence[str] | Sequence[Sequence[str]]  # sentences, or of pairs two in each row
+
+
+class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Learns from a set's logits what its teacher said of texts.
+
+    Args:
+        logits: a set: a path, or a name in the store.
+        flags: other flags of ``distill train-student`` by name, such as ``{"num_train_epochs": 3}``.
+        output_dir: folder of the run; one that is finished is taken as it is. (default: none is kept)
+
+    Attributes:
+        classes_: the labels' names [C], in the order of the columns of `predict_proba`.
+        predictor_: what answers.
+    """
+
+    def __init__(
+        self,
+        logits: str | Path | None = None,
+        flags: Mapping[str, Any] | None = None,
+        output_dir: str | Path | None = None,
+    ) -> None:
+        self.logits = logits
+        self.flags = flags
+        self.output_dir = output_dir
+
+    def fit(self, X: Texts | None = None, y: object = None) -> Self:
+        """Trains on the set's rows, or on those of them that have these texts.
+
+        Args:
+            X: texts that the teacher was asked about, such as the training part of a split. (default: all rows)
+            y: is not looked at; gold is the set's.
+
+        Raises:
+            ConfigError: naming every flag that does not fit, or if the task has scores and no labels.
+            DataError: if the set has no row with one of the texts.
+        """
+        flags = dict(self.flags or {})
+        if self.logits is not None:
+            flags["logits"] = (str(self.logits),)
+        if X is not None:
+            flags["where"] = _where(TrainConfig.from_flags(**flags), _columns(X))
+        with TemporaryDirectory(prefix="distill-sklearn-") as temporary:
+            folder = Path(self.output_dir or temporary)
+            train(TrainConfig.from_flags(**flags, output_dir=folder), "student.sklearn.StudentClassifier.fit")
+            return self._answer_with(folder)
+
+    @classmethod
+    def of_run(cls, run: str | Path) -> Self:
+        """The classifier that a finished run is, fitted."""
+        return cls(output_dir=run)._answer_with(Path(run))
+
+    def predict(self, X: Texts) -> np.ndarray:
+        """Returns the label of each text [N], str."""
+        p_NC = self.predict_proba(X)  # first: it looks whether there is anything to ask
+        return self.classes_[p_NC.argmax(axis=1)]  # type: ignore[no-any-return]
+
+    def predict_proba(self, X: Texts) -> Floats:
+        """Returns the probability of each label, float32 [N, C], in the order of ``classes_``."""
+        check_is_fitted(self)
+        return softmax(self.predictor_.logits(*_columns(X)))
+
+    def _answer_with(self, run: Path) -> Self:
+        self.predictor_ = Predictor(run)
+        target = self.predictor_.student.config.target
+        if target.kind != "classes":
+            raise ConfigError("StudentClassifier: this task has scores and no labels; ask student.Predictor")
+        self.classes_ = np.array(target.names)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        tags.target_tags.required = False
+        tags.no_validation = True  # texts are no arrays of numbers
+        return tags
+
+
+def _columns(X: Texts) -> tuple[list[str], ...]:
+    """The sentences, or the first and the second ones of pairs."""
+    if isinstance(X, str):
+        raise ConfigError("give a list of texts, not one string")
+    sentences = [row for row in X if isinstance(row, str)]
+    return (sentences,) if len(sentences) == len(X) else tuple(map(list, zip(*X, strict=True)))
+
+
+def _where(config: TrainConfig, columns: tuple[list[str], ...]) -> str:
+    """The condition for the rows with these texts, beside the one that there is."""
+    logit_set = open_training_set(config)
+    names = ("sentence1", "sentence2")[: 1 + logit_set.record.is_pair]
+    if len(columns) != len(names):
+        raise ConfigError(f"fit: {logit_set.root} has {'pairs' if len(names) > 1 else 'one sentence'} in each row")
+    table = logit_set.read("train", ("source_row", *names), "variant = 0")
+    known: dict[tuple[str, ...], list[int]] = {}
+    for number, *texts in zip(*(table.column(name).to_pylist() for name in ("source_row", *names)), strict=True):
+        known.setdefault(tuple(texts), []).append(number)
+    wanted = dict.fromkeys(zip(*columns, strict=True))
+    missing = [texts for texts in wanted if texts not in known]
+    shown = [f"{logit_set.root}: its teacher was not asked about {' and '.join(map(repr, one))}" for one in missing]
+    more = [f"and {len(missing) - MAX_EXAMPLES:,} others"] if len(missing) > MAX_EXAMPLES else []
+    raise_all(DataError, "nothing to learn of texts", [*shown[:MAX_EXAMPLES], *more])
+    rows = ", ".join(str(row) for row in sorted(row for texts in wanted for row in known[texts]))
+    return f"source_row in ({rows})" + (f" and ({config.where}\n)" if config.where else "")
