@@ -10,11 +10,12 @@ import torch
 from pipeline.arrays import Floats, Ragged, stacked
 from pipeline.errors import ConfigError
 from pipeline.logit_set.record import TOKENIZER_FILE
-from pipeline.tasks.target import predicted_scores, softmax
+from pipeline.tasks.target import predicted_scores, probabilities
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from student.answers.certificate import certified_threshold
-from student.answers.columns import labels
+from student.answers.columns import chosen
+from student.answers.thresholds import stored_thresholds
 from student.model.model import Student, default_device
 from student.model.tables import put_side_by_side
 from student.sequences import sequences
@@ -32,6 +33,10 @@ class Predictor:
         run: folder of a finished run.
         abstain: answer ``abstain`` where the student is less sure than its certificate (``distill certify``) demands.
 
+    Attributes:
+        threshold: the margin below which it abstains; None if it never does.
+        bias_C: added to the logits before labels are chosen; of a multi-label student its thresholds. None for nothing.
+
     Raises:
         IntegrityError: if the folder holds no student.
         ConfigError: if it is to abstain, and the run has no certificate.
@@ -39,7 +44,9 @@ class Predictor:
 
     def __init__(self, run: str | Path, abstain: bool = False) -> None:
         self.student = Student.load(Path(run)).to(default_device())
+        target = self.student.config.target
         self.threshold = certified_threshold(Path(run)) if abstain else None
+        self.bias_C = -stored_thresholds(Path(run), target) if target.kind == "labels" else None
         put_side_by_side([part.table.weight for part in self.student.encoder.parts()])
         tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
@@ -52,18 +59,19 @@ class Predictor:
             sentences2: the second sentences, for a pair task.
 
         Returns:
-            One dict per input: ``label`` and ``probabilities`` by label name, or ``score``.
+            One dict per input: ``label`` (of a multi-label task the list of labels that hold) and ``probabilities`` by
+            label name, or ``score``.
 
         Raises:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
         target, logits_NC = self.student.config.target, self.logits(sentences1, sentences2)
-        if target.kind != "classes":
+        if not target.has_labels:
             return [{"score": score} for score in predicted_scores(target, logits_NC).tolist()]
-        p_NC = softmax(logits_NC)
+        labels = chosen(target, logits_NC, self.threshold, self.bias_C).to_pylist()
         return [
             {"label": label, "probabilities": dict(zip(target.names, row, strict=True))}
-            for label, row in zip(labels(target, p_NC, self.threshold).to_pylist(), p_NC.tolist(), strict=True)
+            for label, row in zip(labels, probabilities(target, logits_NC).tolist(), strict=True)
         ]
 
     def logits(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Floats:

@@ -113,6 +113,8 @@ def _print_evaluation(title: str, evaluation: dict[str, Any]) -> None:
         if len(parts["gold"]) > 1:
             rows.append([split, "mean", parts["glue"], None, None, None])
         others += [[split, name.replace("_", " "), value] for name, value in parts["labels"].items()]
+        decided = "with its thresholds"
+        others += [[split, f"{name.replace('_', ' ')} {decided}", v] for name, v in parts.get("thresholds", {}).items()]
         others += [[split, name, value] for name, value in parts["bins"].items()]
         others += [[split, f"{name} with the teacher", value] for name, value in parts["fidelity"].items()]
     console.print_table(["split", "metric", "student", "95 % interval", "teacher", "guessing"], rows, title=title)
@@ -255,7 +257,10 @@ def _shown(prediction: dict[str, Any]) -> dict[str, Any]:
     if "score" in prediction:
         return prediction
     probabilities: dict[str, float] = prediction["probabilities"]
+    label = prediction["label"]
+    if isinstance(label, list):
+        label = ", ".join(label) or "(none)"
     if len(probabilities) <= BEST_LABELS:
-        return {"label": prediction["label"], **probabilities}
+        return {"label": label, **probabilities}
     best = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[:BEST_LABELS]
-    return {"label": prediction["label"], "likeliest": ", ".join(f"{name} {probabilities[name]:.2f}" for name in best)}
+    return {"label": label, "likeliest": ", ".join(f"{name} {probabilities[name]:.2f}" for name in best)}

@@ -39,7 +39,7 @@ from pipeline.logit_set.record_parts import (
 )
 from pipeline.logit_set.row_kinds import OPTIONAL_PARTS, ROW_KINDS
 from pipeline.logit_set.signals import Signals
-from pipeline.tasks.target import Target
+from pipeline.tasks.target import LABEL_LISTS, Target
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.untrusted import parse_json
 
@@ -161,7 +161,10 @@ class SetRecord(Part):
         """The columns of the set's files: those of its rows, then those of its signals."""
         size = self.signals.mlm.codec.vocabulary_size if self.signals.mlm else self.tokenizer.vocabulary_size
         rows = ROW_KINDS[self.rows].columns(size, self.has_text)
-        return pa.schema([*rows, *(column for signal in self.signals.stored for column in signal.columns())])
+        schema = pa.schema([*rows, *(column for signal in self.signals.stored for column in signal.columns())])
+        if self.signals.logits is None or self.target.kind != "labels":
+            return schema
+        return schema.set(schema.get_field_index("label"), pa.field("label", LABEL_LISTS))
 
     def shards_of(self, split: str) -> list[Shard]:
         """The shards of a split, in row order."""

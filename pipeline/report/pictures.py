@@ -19,6 +19,8 @@ def against_gold(connection: Connection, table: str, target: Target, who: str) -
     """How somebody's answers, or scores, compare with gold."""
     if target.kind == "classes":
         return [reliability(connection, table, who), confusion(connection, table, target, who)]
+    if target.kind == "labels":
+        return []
     limits = questions.score_limits(connection, [table], target)
     return [scores(connection, table, target, who, limits), residuals(connection, table, target, who, limits)]
 
@@ -134,6 +136,14 @@ def row_table(title: str, rows: Rows, columns: Mapping[str, str], names: tuple[s
 
     cells = [tuple(cell(column, row[column]) for column in shown.values()) for row in rows]
     return Table(title, tuple(shown), cells, caption)
+
+
+def label_scores(connection: Connection, table: str, target: Target, who: str) -> Table:
+    """Precision, recall and F1 of every label that is gold or said."""
+    rows = questions.label_scores(connection, table, target)
+    columns = {name: name for name in ("label", "gold", "said", "precision", "recall", "f1")}
+    caption = "How many rows the label is gold of, and of how many it is said; which share of either is both."
+    return row_table(f"The {who} label by label", rows, columns, target.names, caption)
 
 
 CLASSES = {"label", "teacher", "student", "likely"}

@@ -18,7 +18,7 @@ from student.evaluate import score_student
 from student.model.heads import HEADS
 from student.model.model import Student
 from student.model.products import IS_COMPILED
-from student.train.losses import distillation_loss, score_loss
+from student.train.losses import distillation_loss, labels_loss, score_loss
 from student.train.optimizer import RowAdam
 
 
@@ -109,4 +109,5 @@ def _loss(
     if target.kind == "score":
         return score_loss(logits_BC, teacher_BC, gold_B, config.alpha, weight_B)
     soft = (config.temperature, config.soft_loss)
-    return distillation_loss(logits_BC, teacher_BC, gold_B, config.alpha, *soft, weight_B)
+    loss = labels_loss if target.kind == "labels" else distillation_loss
+    return loss(logits_BC, teacher_BC, gold_B, config.alpha, *soft, weight_B)
