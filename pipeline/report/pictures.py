@@ -141,10 +141,26 @@ def row_table(title: str, rows: Rows, columns: Mapping[str, str], names: tuple[s
 def label_scores(connection: Connection, table: str, target: Target, who: str) -> Table:
     """Precision, recall and F1 of every label that is gold or said."""
     rows = questions.label_scores(connection, table, target)
-    columns = {name: name for name in ("label", "gold", "said", "precision", "recall", "f1")}
+    columns = {
+        "label": "label",
+        "gold": "gold",
+        "said": "num_said",
+        "precision": "precision",
+        "recall": "recall",
+        "f1": "f1",
+    }
     caption = "How many rows the label is gold of, and of how many it is said; which share of either is both."
     return row_table(f"The {who} label by label", rows, columns, target.names, caption)
 
 
-CLASSES = {"label", "teacher", "student", "likely"}
+def confused(connection: Connection, table: str, target: Target, who: str) -> list[Table]:
+    """The commonest mistakes by name, where there are too many classes for a picture to name them."""
+    if target.kind != "classes" or target.num_logits <= charts.MOST_WRITTEN_CLASSES:
+        return []
+    columns = {"gold": "label", who: "said", "rows": "n", "share of the class": "share"}
+    rows = questions.confused(connection, table)
+    return [row_table(f"Commonest mistakes of the {who}", rows, columns, target.names, "The most rows first.")]
+
+
+CLASSES = {"label", "said", "teacher", "student", "likely"}
 TEXTS = {"sentence 1": "sentence1", "sentence 2": "sentence2"}

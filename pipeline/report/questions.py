@@ -43,6 +43,12 @@ def confusion(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
     return ask(connection, f"select label as a, teacher as b, n from confusion({table})")
 
 
+def confused(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
+    """Which class is most often taken for which other one."""
+    wrong = f"select label, teacher as said, n, share from confusion({table}) where label <> teacher"
+    return ask(connection, f"{wrong} order by n desc, label, said limit {SHOWN_ROWS}")
+
+
 def answers(connection: duckdb.DuckDBPyConnection, a: str, b: str) -> Rows:
     """What table ``b`` answers where table ``a`` gives an answer."""
     return ask(
@@ -79,7 +85,8 @@ def label_errors(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Row
 def label_scores(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
     """How good somebody is at each label, the commonest in gold first."""
     macro = "label_scores" if target.kind == "labels" else "class_scores"
-    return ask(connection, f"from {macro}({table}) order by gold desc, label")
+    scores = f"select * exclude (said), said as num_said from {macro}({table})"
+    return ask(connection, f"{scores} order by gold desc, label")
 
 
 def label_doubts(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:

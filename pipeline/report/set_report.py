@@ -112,6 +112,7 @@ def _split(connection: Connection, table: str, split: str, record: SetRecord) ->
         drawn += pictures.certainty(connection, table, target)
         tables.append(_hardest(connection, table, record))
     if has_gold and target.has_labels:
+        tables += pictures.confused(connection, table, target, "teacher")
         tables.append(pictures.label_scores(connection, table, target, "teacher"))
     if has_gold:
         suspects = {"classes": _likely_errors, "labels": _doubts}.get(target.kind, _farthest)

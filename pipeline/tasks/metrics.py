@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from pipeline.arrays import Bools, Floats, Floats64, Ints
-from pipeline.tasks.tallies import OF_LABELS, macro_f1, ratio, tallies
+from pipeline.tasks.tallies import OF_LABELS, label_f1, macro_f1, ratio, tallies
 from pipeline.tasks.target import NO_LABEL, Target, gold_classes, has_gold, predicted_scores, softmax
 from pipeline.tasks.task import Metric
 
@@ -22,6 +22,12 @@ def accuracy(counts_RCC: Floats64) -> Floats64:
 def f1(counts_RCC: Floats64) -> Floats64:
     """F1 of class 1 [R]; 0 where no row is of class 1 on either side."""
     return ratio(2 * counts_RCC[:, 1, 1], counts_RCC[:, 1, :].sum(axis=1) + counts_RCC[:, :, 1].sum(axis=1))
+
+
+def macro_f1_of_classes(counts_RCC: Floats64) -> Floats64:
+    """The mean F1 of the classes that are in gold or predicted [R]."""
+    right_RC = counts_RCC.diagonal(axis1=1, axis2=2)
+    return macro_f1(np.stack([right_RC, counts_RCC.sum(axis=1), counts_RCC.sum(axis=2)]))
 
 
 def matthews_correlation(counts_RCC: Floats64) -> Floats64:
@@ -48,6 +54,7 @@ def spearmanr(pairs_2RN: Floats64) -> Floats64:
 OF_COUNTS: dict[str, Callable[[Floats64], Floats64]] = {  # `ClassMetric`, of confusion matrices [R, gold, predicted]
     "accuracy": accuracy,
     "f1": f1,
+    "macro_f1": macro_f1_of_classes,
     "matthews_correlation": matthews_correlation,
 }
 OF_SCORES: dict[str, Callable[[Floats64], Floats64]] = {  # `ScoreMetric`, of scores [predicted or gold, R, N]
@@ -158,6 +165,24 @@ def label_tallies(target: Target, logits_NC: Floats, label_N: Ints) -> Floats64:
         return np.asarray(tallies(logits_NC > 0, label_N).sum(axis=1))
     counts_CC = confusion(label_N, logits_NC.argmax(axis=1), target.num_logits).astype(np.float64)
     return np.stack([counts_CC.diagonal(), counts_CC.sum(axis=0), counts_CC.sum(axis=1)])
+
+
+def scores_by_label(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str, dict[str, float]]:
+    """Of each label that is gold or said: precision, recall, F1 (0 where nothing is said, or gold), and both numbers.
+
+    Empty for targets without labels.
+    """
+    if not target.has_labels:
+        return {}
+    counts_3C = label_tallies(target, logits_NC, label_N)
+    right_C, said_C, gold_C = counts_3C
+    columns = zip(ratio(right_C, said_C), ratio(right_C, gold_C), label_f1(counts_3C), gold_C, said_C, strict=True)
+    named = zip(target.names, columns, strict=True)
+    return {
+        name: {"precision": float(p), "recall": float(r), "f1": float(f), "gold": int(gold), "said": int(said)}
+        for name, (p, r, f, gold, said) in named
+        if gold or said
+    }
 
 
 def bin_scores(metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, score_N: Floats) -> dict[str, float]:

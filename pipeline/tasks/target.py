@@ -3,7 +3,7 @@
 Shapes: N rows, C logits.
 """
 
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.tasks.task import Bins, Objective, Task
+from pipeline.tasks.task import Bins, ClassMetric, LabelMetric, Metric, Objective, ScoreMetric, Task
 
 NO_LABEL = -1
 LABEL_LISTS = pa.list_(pa.int32())  # the type of a row's labels, where any number of them may hold
@@ -53,6 +53,14 @@ class Target(BaseModel):
     def has_labels(self) -> bool:
         """Whether the logits are those of labels, and not of a score."""
         return self.kind in ("classes", "labels")
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What it can be scored by."""
+        fitting: tuple[Metric, ...] = get_args(
+            {"classes": ClassMetric, "labels": LabelMetric}.get(self.kind, ScoreMetric)
+        )
+        return fitting
 
 
 def make_target(task: Task, objective: Objective | None = None) -> Target:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, did_you_mean
 
-ClassMetric = Literal["accuracy", "f1", "matthews_correlation"]
+ClassMetric = Literal["accuracy", "f1", "macro_f1", "matthews_correlation"]
 LabelMetric = Literal["micro_f1", "macro_f1"]
 ScoreMetric = Literal["pearson", "spearmanr"]
 Metric = Literal[ClassMetric, LabelMetric, ScoreMetric]  # `pipeline.tasks.metrics` works them out

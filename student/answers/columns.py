@@ -38,7 +38,7 @@ def answer_columns(
 def chosen(target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None) -> pa.Array:
     """The label of each row, or of labels apart the list of those that hold; see `answer_columns`."""
     if target.kind == "classes":
-        return labels(target, softmax(logits_NC), threshold)
+        return labels(target, softmax(logits_NC if bias_C is None else logits_NC + bias_C), threshold)
     said_NC = logits_NC + (0 if bias_C is None else bias_C) > 0
     row_S, label_S = np.nonzero(said_NC)
     offsets_N = np.searchsorted(row_S, np.arange(len(said_NC) + 1))

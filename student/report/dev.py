@@ -59,7 +59,8 @@ def _tables(connection: Connection, target: Target) -> list[Table]:
     by_label = [pictures.label_scores(connection, who, target, who) for who in ("student", "teacher")]
     if target.kind == "labels":
         return by_label
-    return [*(by_label if target.has_labels else []), _only_teacher_right(connection, target)]
+    mistakes = pictures.confused(connection, "student", target, "student")
+    return [*mistakes, *(by_label if target.has_labels else []), _only_teacher_right(connection, target)]
 
 
 def _classes(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:

@@ -65,15 +65,13 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     student, history = _fit(config, student_config, data, vectors, run)
     dev = {split: as_read(part, student_config) for split, part in data.splits.items() if split != "train"}
     thresholds = _thresholds(student, dev)
+    bias_C = -as_logits(thresholds, student_config.target) if thresholds else None
     result = {
         "history": history,
         "best": best_of(history),
         "used_rows": student.config.used_rows,
         "thresholds": thresholds,
-        "evaluation": {
-            split: evaluate_split(student, examples, as_logits(thresholds, student_config.target))
-            for split, examples in dev.items()
-        },
+        "evaluation": {split: evaluate_split(student, examples, bias_C) for split, examples in dev.items()},
         "versions": {name: version(name) for name in LIBRARIES},
     }
     if data.teachers:

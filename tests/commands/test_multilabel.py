@@ -99,7 +99,7 @@ def test_thresholds_are_kept_and_used(folder: Path) -> None:
         assert answer["label"] == above
     parts = evaluate(EvaluateConfig(run=folder / "run", store=folder / "store"))["validation"]
     assert parts == json.loads(json.dumps(record["evaluation"]["validation"]))
-    assert parts["thresholds"]["macro_f1"] >= parts["gold"]["macro_f1"]
+    assert parts["decided"]["macro_f1"] >= parts["gold"]["macro_f1"]
 
 
 def test_predict_in_the_terminal_and_of_a_file(folder: Path, tmp_path: Path) -> None:
@@ -138,7 +138,8 @@ def test_what_is_for_one_label_a_row_is_refused(folder: Path) -> None:
 
     with duckdb.connect() as connection:
         register(connection, folder / "run")
-        assert len(connection.execute("select scores(?, 'the food')", [str(folder / "run")]).fetchone()[0]) == 3
+        (scores,) = connection.execute("select scores(?, 'the food')", [str(folder / "run")]).fetchall()
+        assert len(scores[0]) == 3
         with pytest.raises((QueryError, duckdb.Error), match="ask for scores"):
             connection.execute("select predict(?, 'the food')", [str(folder / "run")]).fetchall()
     voted = invoke("train-student", "--logits", folder / "store/topics", "--logits", folder / "store/topics")
