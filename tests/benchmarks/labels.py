@@ -141,13 +141,11 @@ def measure(folder: Path, name: str, metrics: str, students: dict[str, tuple[str
 
 def main(folder: Path) -> None:
     """Prints a table for each task."""
-    skewed: dict[str, tuple[str, ...]] = {
-        "plain": (),
-        "balanced": ("--class-weights", "balanced", "--metric-for-best-model", "macro_f1"),
-    }
+    plain: dict[str, tuple[str, ...]] = {"plain": ()}
+    skewed = plain | {"balanced": ("--class-weights", "balanced", "--metric-for-best-model", "macro_f1")}
     for name, metrics, students in (
         ("skewed", "accuracy, macro_f1", skewed),
-        ("several", "micro_f1, macro_f1", {"plain": ()}),
+        ("several", "micro_f1, macro_f1", plain),
     ):
         rows = measure(folder / name, name, metrics, students)
         console.print_table([name, *metrics.split(", "), "recall of puzzle"], rows)
