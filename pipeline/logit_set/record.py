@@ -37,9 +37,9 @@ from pipeline.logit_set.record_parts import (
     UnlabelledRecord,
     Version,
 )
-from pipeline.logit_set.row_kinds import OPTIONAL_PARTS, ROW_KINDS
+from pipeline.logit_set.row_kinds import OPTIONAL_PARTS, ROW_KINDS, with_label_lists
 from pipeline.logit_set.signals import Signals
-from pipeline.tasks.target import LABEL_LISTS, Target
+from pipeline.tasks.target import Target
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.untrusted import parse_json
 
@@ -162,9 +162,7 @@ class SetRecord(Part):
         size = self.signals.mlm.codec.vocabulary_size if self.signals.mlm else self.tokenizer.vocabulary_size
         rows = ROW_KINDS[self.rows].columns(size, self.has_text)
         schema = pa.schema([*rows, *(column for signal in self.signals.stored for column in signal.columns())])
-        if self.signals.logits is None or self.target.kind != "labels":
-            return schema
-        return schema.set(schema.get_field_index("label"), pa.field("label", LABEL_LISTS))
+        return with_label_lists(schema) if self.signals.logits and self.target.kind == "labels" else schema
 
     def shards_of(self, split: str) -> list[Shard]:
         """The shards of a split, in row order."""

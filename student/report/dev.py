@@ -56,11 +56,10 @@ def _section(split: str, teacher: pa.Table, student: Student, rows: Examples) ->
 
 
 def _tables(connection: Connection, target: Target) -> list[Table]:
-    by_label = [pictures.label_scores(connection, who, target, who) for who in ("student", "teacher")]
-    if target.kind == "labels":
-        return by_label
-    mistakes = pictures.confused(connection, "student", target, "student")
-    return [*mistakes, *(by_label if target.has_labels else []), _only_teacher_right(connection, target)]
+    tables = pictures.confused(connection, "student", target, "student")
+    if target.has_labels:
+        tables += [pictures.label_scores(connection, who, target, who) for who in ("student", "teacher")]
+    return tables if target.kind == "labels" else [*tables, _only_teacher_right(connection, target)]
 
 
 def _classes(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:
