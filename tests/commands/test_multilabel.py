@@ -197,3 +197,22 @@ def test_wrong_answers_are_named(folder: Path, tmp_path: Path, probabilities: di
     refused = invoke("import", tmp_path / "answers.jsonl", *places, "--teacher", "somebody")
     assert refused.exit_code == 2
     assert reason in refused.stderr
+
+
+def test_the_surest_labels_against_gold(folder: Path, topics: LogitSet) -> None:
+    logits_NC, label_NC, _ = topics.gold("validation")
+    distance_NC = np.abs(sigmoid(logits_NC) - label_NC)
+    row, label = np.unravel_index(distance_NC.argmax(), distance_NC.shape)
+    query = "select source_row, label, is_gold from label_doubts(topics) where split = 'validation' limit 1"
+    told = json.loads(invoke("sql", query, "--store", folder / "store", "--json").stdout)
+    assert told == [{"source_row": row, "label": label, "is_gold": bool(label_NC[row, label])}]
+
+
+def test_variants_have_no_labels(folder: Path, work: Path) -> None:
+    masked = {"augment": "mask-pos", "pos_probability": 0, "mask_probability": 0.3, "num_variants": 1, "seed": 1}
+    root = dump_topics(folder, work, name="masked", **masked).root
+    variants = open_set(root).read("train", ("label", "logits"), "variant > 0")
+    assert variants.num_rows > 0
+    assert variants.column("label").null_count == variants.num_rows
+    made = invoke("report", root, "--store", folder / "store", "--output", folder / "masked.html")
+    assert made.exit_code == 0, made.output

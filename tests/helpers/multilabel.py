@@ -43,12 +43,11 @@ def random_teacher(folder: Path, task: Task, encoder: Path) -> Path:
     return folder
 
 
-def dump_topics(folder: Path, work: Path) -> LogitSet:
-    """The verified set ``topics`` of such a teacher, in ``folder/store``."""
+def dump_topics(folder: Path, work: Path, name: str = "topics", **changes: object) -> LogitSet:
+    """The verified set of such a teacher, by its name in ``folder/store``."""
     manifest = write_topics(folder, (work / "sentences.txt").read_text().splitlines())
     teacher = random_teacher(folder / "teacher", load_task(manifest=manifest), work / "bert")
     flags = {"manifest": manifest, "data": folder, "model_name_or_path": str(teacher), "store": folder / "store"}
-    dump(
-        DumpTask.from_flags(**flags, max_seq_length=32, rows_per_shard=25, token_vectors=False), "distill teacher-dump"
-    )
-    return open_set(folder / "store" / "topics")
+    small = {"name": name, "max_seq_length": 32, "rows_per_shard": 25, "token_vectors": False}
+    dump(DumpTask.from_flags(**flags | small | changes), "distill teacher-dump")
+    return open_set(folder / "store" / name)
