@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 Floats = npt.NDArray[np.float32]
 Floats64 = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.cluster.config import RayFlags
 from pipeline.config import Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
+from pipeline.tasks.task import Metric
 
 EmbeddingKind = Literal["hybrid", "cmow", "cbow"]
 PairingKind = Literal["diffcat", "joint", "compare"]
 HeadKind = Literal["mlp", "linear", "cnn", "bilstm"]
 PoolingKind = Literal["sum", "sum+max"]
 SoftLoss = Literal["kl", "mse"]
+ClassWeights = Literal["balanced"]
 InitKind = Literal["teacher", "noise"]
 TableDtype = Literal["float32", "float16", "int8"]
 VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
@@ -69,7 +71,13 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
     soft_loss: SoftLoss = Field("kl", description="The teacher's term: divergence, or squared error of the logits.")
     temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
+    class_weights: ClassWeights | None = Field(
+        None, description="balanced: rows of a rare class count more, so that all classes do the same. (default: alike)"
+    )
     num_train_epochs: int = Field(20, ge=1, description="Most passes over the training rows.")
+    metric_for_best_model: Metric | None = Field(
+        None, description="Metric that chooses the best epoch, such as macro_f1. (default: the task's first)"
+    )
     early_stopping_patience: int = Field(5, ge=1, description="Stop after so many epochs without a better dev metric.")
     learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of Adam; decays linearly to 0.")
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
@@ -110,7 +118,15 @@ class RunFlags(Config):
     run: Path = Field(description="Folder of a run.", json_schema_extra={"argument": True})
 
 
-class EvaluateConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
+class CostFlags(Config):
+    """For the commands that choose labels by what a mistake costs."""
+
+    cost: tuple[str, ...] = Field(
+        (), description="What it costs to miss a label, as LABEL=NUMBER; repeat for more. (default: 1 for every label)"
+    )
+
+
+class EvaluateConfig(RunFlags, CostFlags, StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill evaluate``."""
 
     logits: str | None = Field(None, description="Evaluate on this set. (default: what it was trained on)")
@@ -122,7 +138,7 @@ class ReproduceConfig(RunFlags, UnverifiedFlags, JsonFlags):
     store: Path | None = Field(None, description="Look for its sets by name in this folder. (default: where they were)")
 
 
-class PredictConfig(RunFlags, JsonFlags):
+class PredictConfig(RunFlags, CostFlags, JsonFlags):
     """Flags of ``distill predict``."""
 
     texts: tuple[str, ...] = Field(
@@ -159,6 +175,8 @@ class PredictConfig(RunFlags, JsonFlags):
             problems.append(f"--output {output}: is the file that is read")
         if self.columns and output is None and not self.reads_stdin:
             problems.append("--columns: are kept in --output, or from standard input")
+        if self.cost and self.abstain:
+            problems.append("--cost: a certificate is about the likeliest label; leave out --abstain")
         if self.manifest is not None and file is None:
             problems.append("--manifest: names the columns of --file, and there is none")
         if problems:

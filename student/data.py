@@ -27,7 +27,7 @@ class Examples:
     Attributes:
         ids1: the first sentences' tokens.
         ids2: the second sentences' tokens, or None for single sentences.
-        label_N: int64 gold classes, ``NO_LABEL`` where there is none.
+        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where there is none; see `gold_arrays`.
         score_N: float32 gold scores, NaN where there is none.
         teacher_NC: float32 logits of the teacher, or of the mixture of teachers.
         weight_N: float32 weights of the rows in the loss, 1 in the mean.
@@ -96,7 +96,7 @@ def _examples(logit_set: LogitSet, split: str, rows: pa.Table, weight_N: Floats)
     examples = Examples(
         ragged(rows.column("ids1")),
         ragged(rows.column("ids2")) if is_pair else None,
-        *gold_arrays(rows),
+        *gold_arrays(logit_set.record.target, rows),
         logits_of(rows, logit_set.record.target.num_logits),
         weight_N,
         keys_sha256(rows),
@@ -128,7 +128,9 @@ def as_read(examples: Examples, config: StudentConfig) -> Examples:
 
 
 def gold_tensor(target: Target, examples: Examples) -> torch.Tensor:
-    """Training targets [N]: float32 scores for a score, else int64 classes."""
+    """Training targets [N]: float32 scores for a score, else int64 classes, or [N, C] of 0 and 1 for labels apart."""
+    if target.kind == "labels":
+        return torch.from_numpy(examples.label_N)
     if target.kind == "score":
         return torch.from_numpy(examples.score_N)
     return torch.from_numpy(gold_classes(target, examples.label_N, examples.score_N))

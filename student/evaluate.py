@@ -12,8 +12,17 @@ from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.query.mixture import open_sets
 from pipeline.tasks.intervals import bootstrap_intervals
-from pipeline.tasks.metrics import bin_scores, class_summary, fidelity, glue_score, majority_scores, score_logits
+from pipeline.tasks.metrics import (
+    bin_scores,
+    class_summary,
+    fidelity,
+    glue_score,
+    majority_scores,
+    score_logits,
+    scores_by_label,
+)
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
+from student.answers.costs import label_bias, read_costs
 from student.config import EvaluateConfig
 from student.data import Examples, as_read, load_examples, sorted_batches
 from student.model.architecture import StudentConfig
@@ -31,8 +40,9 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     Returns:
         Per split ``gold`` (the task's metrics), ``interval`` (95 % bootstrap intervals of them), ``teacher`` (the
         teacher's), ``majority`` (always answering the commonest class), ``glue`` (GLUE's one number for the task),
-        ``labels`` (macro F1, and how many labels are ever predicted), ``bins`` (other readings of binned scores) and
-        ``fidelity`` (agreement with the teacher, KL divergence from it).
+        ``labels`` (macro F1, and how many labels are ever predicted), ``decided`` (the metrics of what `predict` says,
+        by thresholds and costs, if there are any), ``by_label`` (precision, recall and F1 of each label, so decided),
+        ``bins`` (other readings of binned scores) and ``fidelity`` (agreement with the teacher, KL divergence from it).
 
     Raises:
         DataError: if the set is not where it was; FingerprintMismatchError: if its ids come from another tokenizer.
@@ -42,7 +52,9 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
         console.warn(f"{config.run}: not finished; these are the weights of its best epoch so far")
     student = Student.load(config.run).to(default_device())
     logit_set = open_measured(record, config.logits, config.store, config.allow_unverified)
-    return {split: evaluate_split(student, rows) for split, rows in dev_examples(student.config, logit_set).items()}
+    bias_C = label_bias(config.run, student.config.target, read_costs(config.cost))
+    splits = dev_examples(student.config, logit_set)
+    return {split: evaluate_split(student, rows, bias_C) for split, rows in splits.items()}
 
 
 def open_measured(record: RunRecord, logits: str | None, store: Path, allow_unverified: bool = False) -> LogitSet:
@@ -82,12 +94,13 @@ def check_readable(config: StudentConfig, logit_set: LogitSet) -> None:
         raise FingerprintMismatchError(f"{path}: one of the set and the student is for pairs, the other is not")
 
 
-def evaluate_split(student: Student, examples: Examples) -> Evaluation:
-    """All that `evaluate` tells of one split."""
+def evaluate_split(student: Student, examples: Examples, bias_C: Floats | None = None) -> Evaluation:
+    """All that `evaluate` tells of one split; ``bias_C`` is added to the logits before labels are chosen."""
     config = student.config
     student_NC = student_logits(student, examples)
     gold = (examples.label_N, examples.score_N)
     scores = score_logits(config.metrics, config.target, student_NC, *gold)
+    decided_NC = student_NC if bias_C is None else student_NC + bias_C
     return {
         "gold": scores,
         "interval": bootstrap_intervals(config.metrics, config.target, student_NC, *gold),
@@ -95,6 +108,8 @@ def evaluate_split(student: Student, examples: Examples) -> Evaluation:
         "majority": majority_scores(config.metrics, config.target, *gold),
         "glue": glue_score(scores),
         "labels": class_summary(config.target, student_NC, examples.label_N),
+        "decided": {} if bias_C is None else score_logits(config.metrics, config.target, decided_NC, *gold),
+        "by_label": scores_by_label(config.target, decided_NC, examples.label_N),
         "bins": bin_scores(config.metrics, config.target, student_NC, examples.score_N),
         "fidelity": fidelity(config.target, student_NC, examples.teacher_NC),
     }

@@ -1,6 +1,6 @@
 """From text to labels, by a trained student and its tokenizer alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,12 @@ import torch
 from pipeline.arrays import Floats, Ragged, stacked
 from pipeline.errors import ConfigError
 from pipeline.logit_set.record import TOKENIZER_FILE
-from pipeline.tasks.target import predicted_scores, softmax
+from pipeline.tasks.target import predicted_scores, probabilities
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from student.answers.certificate import certified_threshold
-from student.answers.columns import labels
+from student.answers.columns import chosen
+from student.answers.costs import label_bias
 from student.model.model import Student, default_device
 from student.model.tables import put_side_by_side
 from student.sequences import sequences
@@ -32,15 +33,24 @@ class Predictor:
     Args:
         run: folder of a finished run.
         abstain: answer ``abstain`` where the student is less sure than its certificate (``distill certify``) demands.
+        costs: what it costs to miss a label, by its name, where missing any other costs 1.
+
+    Attributes:
+        threshold: the margin below which it abstains; None if it never does.
+        bias_C: added to the logits before labels are chosen: thresholds of a multi-label student, costs; or None.
 
     Raises:
         IntegrityError: if the folder holds no student.
-        ConfigError: if it is to abstain, and the run has no certificate.
+        ConfigError: if it is to abstain, and the run has no certificate; or if the costs are not of its labels.
     """
 
-    def __init__(self, run: str | Path, abstain: bool = False) -> None:
+    def __init__(self, run: str | Path, abstain: bool = False, costs: Mapping[str, float] | None = None) -> None:
+        if abstain and costs:
+            raise ConfigError("costs: a certificate is about the likeliest label; abstain without them")
         self.student = Student.load(Path(run)).to(default_device())
+        target = self.student.config.target
         self.threshold = certified_threshold(Path(run)) if abstain else None
+        self.bias_C = label_bias(Path(run), target, costs or {})
         put_side_by_side([part.table.weight for part in self.student.encoder.parts()])
         tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
@@ -54,18 +64,19 @@ class Predictor:
             sentences2: the second sentences, for a pair task.
 
         Returns:
-            One dict per input: ``label`` and ``probabilities`` by label name, or ``score``.
+            One dict per input: ``label`` (of a multi-label task the list of labels that hold) and ``probabilities`` by
+            label name, or ``score``.
 
         Raises:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
         target, logits_NC = self.student.config.target, self.logits(sentences1, sentences2)
-        if target.kind != "classes":
+        if not target.has_labels:
             return [{"score": score} for score in predicted_scores(target, logits_NC).tolist()]
-        p_NC = softmax(logits_NC)
+        labels = chosen(target, logits_NC, self.threshold, self.bias_C).to_pylist()
         return [
             {"label": label, "probabilities": dict(zip(target.names, row, strict=True))}
-            for label, row in zip(labels(target, p_NC, self.threshold).to_pylist(), p_NC.tolist(), strict=True)
+            for label, row in zip(labels, probabilities(target, logits_NC).tolist(), strict=True)
         ]
 
     def logits(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Floats:

@@ -11,7 +11,7 @@ from duckdb.func import ARROW
 
 from pipeline.arrays import Floats
 from pipeline.errors import QueryError, did_you_mean
-from pipeline.tasks.target import predicted_scores, softmax
+from pipeline.tasks.target import predicted_scores, probabilities, softmax
 from student.answers.certificate import certified_threshold
 from student.answers.columns import labels
 from student.predict import Predictor
@@ -91,6 +91,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _labels(student: _Student, texts: tuple[pa.ChunkedArray, ...], threshold: float | None = None) -> pa.Array:
+    if student.target.kind == "labels":
+        raise QueryError("predict: any number of labels may hold of a row of this student; ask for scores(run, text)")
     if student.target.kind != "classes":
         raise QueryError("predict: this student has scores and no labels; ask for scores(run, text)[1]")
     return labels(student.target, softmax(student.logits(texts)), threshold)
@@ -102,8 +104,8 @@ def _labels_or_abstain(student: _Student, texts: tuple[pa.ChunkedArray, ...]) ->
 
 def _scores(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
     logits_NC = student.logits(texts)
-    is_classes = student.target.kind == "classes"
-    scores_NC = softmax(logits_NC) if is_classes else predicted_scores(student.target, logits_NC)[:, None]
+    target = student.target
+    scores_NC = probabilities(target, logits_NC) if target.has_labels else predicted_scores(target, logits_NC)[:, None]
     width = scores_NC.shape[1]
     offsets = pa.array(range(0, scores_NC.size + 1, width), pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(scores_NC.reshape(-1)))

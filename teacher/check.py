@@ -114,7 +114,7 @@ def _load(task: Task, record: SetRecord, name_or_path: str | None, revision: str
     """The teacher of a set, from where it was or from where the flags say that it lies now."""
     name = name_or_path or record.teacher.name
     revision = revision or (None if name_or_path else record.teacher.revision)
-    labels = record.teacher.labels if record.target.kind == "classes" else ()
+    labels = record.teacher.labels if record.target.has_labels else ()
     try:
         teacher = load_teacher(task, name, revision, labels, record.max_seq_length)
     except DataError as error:

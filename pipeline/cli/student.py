@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from student.predict import Predictor
 
 FEW_ANSWERS = 100  # a certificate of fewer is warned of
+LABEL_COLUMNS = ("gold", "said", "precision", "recall", "f1")
+MOST_LABELS = 20  # shown one by one
 BEST_LABELS = 3  # shown of each prediction; more columns do not fit a terminal
 
 
@@ -109,10 +111,28 @@ def _print_evaluation(title: str, evaluation: dict[str, Any]) -> None:
     others: list[list[Any]] = []
     for split, parts in evaluation.items():
         others += [[split, name.replace("_", " "), value] for name, value in parts["labels"].items()]
+        decided = "as it decides"
+        others += [[split, f"{name.replace('_', ' ')} {decided}", v] for name, v in parts.get("decided", {}).items()]
         others += [[split, name, value] for name, value in parts["bins"].items()]
         others += [[split, f"{name} with the teacher", value] for name, value in parts["fidelity"].items()]
     console.print_table(SCORE_COLUMNS, score_rows(evaluation), title=title)
     console.print_table(["split", "also", "student"], others)
+    for split, parts in evaluation.items():
+        _print_labels(split, parts.get("by_label", {}))
+
+
+def _print_labels(split: str, by_label: dict[str, dict[str, float]]) -> None:
+    """Scores label by label: of many the worst, which are what one looks for."""
+    if len(by_label) < 3:
+        return
+    worst = sorted(by_label, key=lambda name: by_label[name]["f1"])[:MOST_LABELS]
+    rows = [[name, *(by_label[name][key] for key in LABEL_COLUMNS)] for name in worst]
+    part = (
+        f"the {MOST_LABELS} worst of {len(by_label)} labels; --json has all"
+        if len(by_label) > len(worst)
+        else "by label"
+    )
+    console.print_table(["label", *LABEL_COLUMNS], rows, title=f"{split}: {part}")
 
 
 @takes(DescribeConfig)
@@ -204,9 +224,10 @@ def certify(config: CertifyConfig) -> None:
 @takes(PredictConfig)
 def predict(config: PredictConfig) -> None:
     """Predict labels or scores of sentences, of a file, or of rows as they arrive."""
+    from student.answers.costs import read_costs
     from student.predict import Predictor
 
-    predictor = Predictor(config.run, config.abstain)
+    predictor = Predictor(config.run, config.abstain, read_costs(config.cost))
     if config.reads_stdin:
         from student.answers.stream import predict_lines
 
@@ -256,7 +277,10 @@ def _shown(prediction: dict[str, Any]) -> dict[str, Any]:
     if "score" in prediction:
         return prediction
     probabilities: dict[str, float] = prediction["probabilities"]
+    label = prediction["label"]
+    if isinstance(label, list):
+        label = ", ".join(label) or "(none)"
     if len(probabilities) <= BEST_LABELS:
-        return {"label": prediction["label"], **probabilities}
+        return {"label": label, **probabilities}
     best = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[:BEST_LABELS]
-    return {"label": prediction["label"], "likeliest": ", ".join(f"{name} {probabilities[name]:.2f}" for name in best)}
+    return {"label": label, "likeliest": ", ".join(f"{name} {probabilities[name]:.2f}" for name in best)}

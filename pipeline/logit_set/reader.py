@@ -81,9 +81,9 @@ class LogitSet(OpenSet):
         return "examples"
 
     def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
-        """What the teacher says of a split's source rows, and their gold: logits [N, C], labels [N], scores [N]."""
+        """What the teacher says of a split's source rows, logits [N, C], and their gold, see `gold_arrays`."""
         rows = self.read(split, ("label", "score", "logits"), "variant = 0")
-        return logits_of(rows, self.record.target.num_logits), *gold_arrays(rows)
+        return logits_of(rows, self.record.target.num_logits), *gold_arrays(self.record.target, rows)
 
     def read_shard(self, shard: Shard, columns: list[str]) -> pa.Table:
         """Some columns of one file, whose bytes have been checked."""

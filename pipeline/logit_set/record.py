@@ -36,7 +36,7 @@ from pipeline.logit_set.record_parts import (
     UnlabelledRecord,
     Version,
 )
-from pipeline.logit_set.row_kinds import OPTIONAL_PARTS, ROW_KINDS
+from pipeline.logit_set.row_kinds import OPTIONAL_PARTS, ROW_KINDS, with_label_lists
 from pipeline.logit_set.signals import Signals
 from pipeline.record_file import CHECKSUM, MAX_RECORD_BYTES, json_sha256, with_checksum, without_checksum
 from pipeline.tasks.target import Target
@@ -167,7 +167,8 @@ class SetRecord(Part):
         """The columns of the set's files: those of its rows, then those of its signals."""
         size = self.signals.mlm.codec.vocabulary_size if self.signals.mlm else self.tokenizer.vocabulary_size
         rows = ROW_KINDS[self.rows].columns(size, self.has_text)
-        return pa.schema([*rows, *(column for signal in self.signals.stored for column in signal.columns())])
+        schema = pa.schema([*rows, *(column for signal in self.signals.stored for column in signal.columns())])
+        return with_label_lists(schema) if self.signals.logits and self.target.kind == "labels" else schema
 
     def shards_of(self, split: str) -> list[Shard]:
         """The shards of a split, in row order."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipeline.logit_set.record_parts import RowsName
+from pipeline.tasks.target import LABEL_LISTS
 
 TEXT_HASH_BYTES = 16
 TEXT_COLUMNS = ("sentence1", "sentence2", "ids1", "ids2")
@@ -34,6 +35,11 @@ def example_columns(vocabulary_size: int, has_text: bool = True) -> list[pa.Fiel
         pa.field("score", pa.float32()),
     ]
     return [column for column in columns if has_text or column.name not in TEXT_COLUMNS]
+
+
+def with_label_lists(columns: pa.Schema) -> pa.Schema:
+    """The columns of a multi-label task's rows, whose labels are a list."""
+    return columns.set(columns.get_field_index("label"), pa.field("label", LABEL_LISTS))
 
 
 def token_columns(vocabulary_size: int, has_text: bool = True) -> list[pa.Field]:

@@ -130,8 +130,14 @@ def _origin_problem(record: SetRecord, shard: Shard, rows: pa.Table) -> str | No
 
 
 def _gold_problem(record: SetRecord, rows: pa.Table) -> str | None:
-    num_labels = record.target.num_logits if record.target.kind == "classes" else 0
-    labels = pc.min_max(rows.column("label")).as_py()
+    num_labels = record.target.num_logits if record.target.has_labels else 0
+    label = rows.column("label")
+    if record.target.kind == "labels":
+        lists = label.combine_chunks()
+        label, parent_L = pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
+        if label.null_count or ((np.diff(label.to_numpy()) <= 0) & (np.diff(parent_L) == 0)).any():
+            return "the labels of a row do not ascend, or are null"
+    labels = pc.min_max(label).as_py()
     if labels["max"] is not None and not 0 <= labels["min"] <= labels["max"] < num_labels:
         return f"has labels from {labels['min']} to {labels['max']}, but the task has {num_labels} labels"
     if pc.any(pc.invert(pc.is_finite(rows.column("score")))).as_py():

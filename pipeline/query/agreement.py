@@ -45,7 +45,7 @@ def _compare(mixture: Mixture, split: str) -> Comparison:
         counts = {one.view: _count(connection, f'"{one.view}"') for one in mixture.sets}
         teachers = {one.view: _logits(connection, mixture, f'"{one.view}".logits') for one in mixture.sets}
         teachers["mixture"] = _logits(connection, mixture, mixture.mixed_logits)
-        gold = gold_arrays(_read(connection, mixture, f'"{mixture.view}".label, "{mixture.view}".score'))
+        gold = gold_arrays(record.target, _read(connection, mixture, f'"{mixture.view}".label, "{mixture.view}".score'))
     rows = len(teachers["mixture"])
     first_NC = teachers[mixture.view]
     comparison: Comparison = {

@@ -206,9 +206,10 @@ def _add(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -
 def _add_common(connection: duckdb.DuckDBPyConnection, sets: list[tuple[Path, SetRecord]], states: States) -> None:
     """What is about all sets: ``examples``, the teachers, and in which state each set was found."""
     connection.execute(f"drop view if exists {ALL_EXAMPLES}")
-    examples = [root.name for root, record in sets if record.rows == ALL_EXAMPLES and record.state != "staged"]
+    finished = [(root.name, record) for root, record in sets if record.state != "staged"]
+    examples = [(name, record) for name, record in finished if record.rows == ALL_EXAMPLES]
     if examples:
-        connection.execute(all_examples_sql(ALL_EXAMPLES, [(name, view_name(name)) for name in examples]))
+        connection.execute(all_examples_sql(ALL_EXAMPLES, examples))
     connection.execute("delete from teachers")
     for row in _teacher_rows(sets):
         connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?, ?)", row)

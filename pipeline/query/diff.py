@@ -29,8 +29,8 @@ BY_SPLIT = """
 select split, count(*) filter (same) as "both", count(*) filter (only_a) as only_a, count(*) filter (only_b) as only_b,
     count(*) filter (not same) as other_text, count(*) filter (same and other_gold) as other_gold,
     count(*) filter (same and difference > {tolerance}) as moved, max(difference) filter (same) as largest,
-    avg((argmax(a_logits) = argmax(b_logits))::int) filter (same) as agreement,
-    avg(kl(a_logits, b_logits)) filter (same) as kl
+    avg(({answer}(a_logits) = {answer}(b_logits))::int) filter (same) as agreement,
+    avg({kl}(a_logits, b_logits)) filter (same) as kl
 from pairs group by split order by split
 """
 BY_CLASS = """
@@ -90,7 +90,8 @@ def diff(config: DiffConfig) -> Diff:
     with open_files(views) as connection:
         connection.execute(PAIRS.format(same=_same_text(roots, a, b)))
         by_class = a.target.kind == "classes"
-        splits = _rows(connection, BY_SPLIT.format(tolerance=config.tolerance))
+        answer, kl = ("likely_labels", "label_kl") if a.target.kind == "labels" else ("argmax", "kl")
+        splits = _rows(connection, BY_SPLIT.format(tolerance=config.tolerance, answer=answer, kl=kl))
         if a.target.kind == "score":  # a single logit has no largest, and no distribution
             splits = [{k: v for k, v in row.items() if k not in ("agreement", "kl")} for row in splits]
         return Diff(

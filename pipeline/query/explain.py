@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from scipy.special import entr, softmax
+from scipy.special import entr, expit, softmax
 from tokenizers import Tokenizer
 
 from pipeline.arrays import Floats64
@@ -99,7 +99,7 @@ def _check(root: Path, shard: Shard, record: SetRecord, row: Row) -> None:
     problems = []
     if len(logits) != target.num_logits or not np.isfinite(logits).all():
         problems.append(f"logits {logits}, but {target.num_logits} finite numbers are needed")
-    if label is not None and not 0 <= label < target.num_logits:
+    if not all(number is not None and 0 <= number < target.num_logits for number in _numbers(label)):
         problems.append(f"label {label}, but there are {target.num_logits}: {', '.join(target.names)}")
     raise_all(IntegrityError, f"{root / shard.path}: row {row['source_row']}", problems)
 
@@ -144,17 +144,32 @@ def _text(row: Row, tokenizer: Tokenizer, record: SetRecord) -> Section:
     belongs = None
     if sentences[0] is not None:
         belongs = text_hash(record.tokenizer.sha256, sentences[0], sentences[1]) == row["text_hash"]
-    names, label = record.target.names, row["label"]
+    label = row["label"]
+    gold: str | list[str] | None = [record.target.names[number] for number in _numbers(label)]
+    if record.target.kind != "labels" or label is None:
+        gold = gold[0] if gold else None
     return {
         **{"split": row["split"], "source_row": row["source_row"], "variant": row["variant"]},
         **{"sentence1": sentences[0], "sentence2": sentences[1], "tokens1": tokens[0], "tokens2": tokens[1]},
         **{"text_hash": row["text_hash"].hex(), "text_hash_belongs_to_text": belongs},
-        **{"label": label, "gold": None if label is None else names[label], "score": row["score"]},
+        **{"label": label, "gold": gold, "score": row["score"]},
     }
+
+
+def _numbers(label: int | list[int] | None) -> list[int]:
+    """The labels of a row: none, one, or several."""
+    return label if isinstance(label, list) else [] if label is None else [label]
 
 
 def _answer(target: Target, logits_C: Floats64) -> Section:
     """What the logits mean; entropy in nats."""
+    if target.kind == "labels":
+        p_C = expit(logits_C)
+        return {
+            "logits": logits_C.tolist(),
+            "probabilities": dict(zip(target.names, p_C.tolist(), strict=True)),
+            "answer": [name for name, logit in zip(target.names, logits_C, strict=True) if logit > 0],
+        }
     score = None if target.kind == "classes" else float(predicted_scores(target, logits_C[None].astype(np.float32))[0])
     if target.kind == "score":
         return {"logits": logits_C.tolist(), "score": score}

@@ -110,7 +110,10 @@ def columns_as(first: Target, other: Target) -> str:
         return "*"
     logits = [other.names.index(name) + 1 for name in first.names]
     labels = [first.names.index(name) for name in other.names]
-    return f"* replace (list_select(logits, {logits}) as logits, {labels}[label + 1]::int as label)"
+    label = f"{labels}[label + 1]::int"
+    if first.kind == "labels":
+        label = f"list_sort(list_transform(label, lambda k: {labels}[k + 1]::int))"
+    return f"* replace (list_select(logits, {logits}) as logits, {label} as label)"
 
 
 def _problems(mixture: Mixture) -> list[str]:
@@ -135,7 +138,7 @@ def _target_problems(first: LogitSet, other: LogitSet) -> list[str]:
     if (ours.kind, ours.bins) != (theirs.kind, theirs.bins):
         return [f"{other.root}: its logits mean {_meaning(theirs)}, but those of {first.root} {_meaning(ours)}"]
     is_permuted = len(set(ours.names)) == len(ours.names) and sorted(ours.names) == sorted(theirs.names)
-    if ours.names == theirs.names or (ours.kind == "classes" and is_permuted):
+    if ours.names == theirs.names or (ours.has_labels and is_permuted):
         return []
     strange = next((name for name in theirs.names if name not in ours.names), theirs.names[0])
     lists = f"its labels are {', '.join(theirs.names)}, but those of {first.root} {', '.join(ours.names)}"
@@ -144,7 +147,7 @@ def _target_problems(first: LogitSet, other: LogitSet) -> list[str]:
 
 def _meaning(target: Target) -> str:
     if target.bins is None:
-        return "a score" if target.kind == "score" else target.kind
+        return {"score": "a score", "labels": "labels each by itself"}.get(target.kind, target.kind)
     return f"bins from {target.bins.low:g} to {target.bins.high:g}, {target.bins.width:g} wide"
 
 
@@ -175,16 +178,19 @@ def mix_sql(mix: str, target: Target, logits: Sequence[str]) -> str:
     """
     kind, _, numbers = mix.partition(":")
     teachers = f"[{', '.join(logits)}]"
+    macro = "mix_labels" if target.kind == "labels" else "mix"
     if mix == "vote":
         if target.kind == "score":
             raise ConfigError(
                 "--mix vote: these teachers say a score, and scores have no majority; use mean or weighted"
             )
+        if target.kind == "labels":
+            raise ConfigError("--mix vote: is for one label a row, and these have any number; use mean or weighted")
         call = f"vote({teachers})"
     elif mix == "mean":
-        call = f"mix({teachers}, {[1 / len(logits)] * len(logits)})"
+        call = f"{macro}({teachers}, {[1 / len(logits)] * len(logits)})"
     elif kind == "weighted":
-        call = f"mix({teachers}, {_weights(mix, numbers.split(','), len(logits))})"
+        call = f"{macro}({teachers}, {_weights(mix, numbers.split(','), len(logits))})"
     else:
         raise ConfigError(f"--mix {mix}: {did_you_mean(mix, EXAMPLES)}")
     return f"{call}::float[{target.num_logits}]"
@@ -249,4 +255,6 @@ def _shown(target: Target, what: str, one: Any, other: Any) -> str:
         return " and ".join(repr(sentence) for sentence in (one, other) if sentence is not None) or "none"
     if one is None:
         return "none" if other is None else f"{other:g}"
+    if isinstance(one, list):
+        return ", ".join(repr(target.names[number]) for number in one) or "no label"
     return repr(target.names[one]) if 0 <= one < target.num_logits else f"label {one}"

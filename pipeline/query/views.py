@@ -12,10 +12,11 @@ import pyarrow as pa
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.row_kinds import id_type
 from pipeline.sql.gate import parquet, quoted
+from pipeline.sql.names import view_name
 
 SPLIT_ROWS = "select {split} as split, {columns} from {files}"
 SET_ROWS = """select {name} as "set", * replace (ids1::uinteger[] as ids1, ids2::uinteger[] as ids2,
-    logits::float[] as logits) from "{view}" """
+    {label} as label, logits::float[] as logits) from "{view}" """
 
 
 def set_view_sql(view: str, root: Path, record: SetRecord) -> str:
@@ -28,12 +29,17 @@ def set_view_sql(view: str, root: Path, record: SetRecord) -> str:
     return f'create view "{view}" as {" union all ".join(branches)}'
 
 
-def all_examples_sql(view: str, views: Sequence[tuple[str, str]]) -> str:
-    """The statement that creates the view on all sets of examples, given the name and the view of each.
+def all_examples_sql(view: str, sets: Sequence[tuple[str, SetRecord]]) -> str:
+    """The statement that creates the view on all sets of examples, given the name and the record of each.
 
-    Sets differ in the width of their ids and in the number of their logits; here all have the same types.
+    Sets differ in the width of their ids and in the number of their logits; here all have the same types. Of
+    multi-label sets, whose labels are lists, the label is null here.
     """
-    branches = [SET_ROWS.format(name=quoted(name), view=its_view) for name, its_view in views]
+    labels = ["null::int" if record.target.kind == "labels" else "label" for _, record in sets]
+    branches = [
+        SET_ROWS.format(name=quoted(name), view=view_name(name), label=label)
+        for (name, _), label in zip(sets, labels, strict=True)
+    ]
     return f'create view "{view}" as {" union all ".join(branches)}'
 
 

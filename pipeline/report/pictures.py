@@ -19,6 +19,8 @@ def against_gold(connection: Connection, table: str, target: Target, who: str) -
     """How somebody's answers, or scores, compare with gold."""
     if target.kind == "classes":
         return [reliability(connection, table, who), confusion(connection, table, target, who)]
+    if target.kind == "labels":
+        return []
     limits = questions.score_limits(connection, [table], target)
     return [scores(connection, table, target, who, limits), residuals(connection, table, target, who, limits)]
 
@@ -136,5 +138,29 @@ def row_table(title: str, rows: Rows, columns: Mapping[str, str], names: tuple[s
     return Table(title, tuple(shown), cells, caption)
 
 
-CLASSES = {"label", "teacher", "student", "likely"}
+def label_scores(connection: Connection, table: str, target: Target, who: str) -> Table:
+    """Precision, recall and F1 of every label that is gold or said."""
+    rows = questions.label_scores(connection, table, target)
+    columns = {
+        "label": "label",
+        "gold": "gold",
+        "said": "num_said",
+        "precision": "precision",
+        "recall": "recall",
+        "f1": "f1",
+    }
+    caption = "How many rows the label is gold of, and of how many it is said; which share of either is both."
+    return row_table(f"The {who} label by label", rows, columns, target.names, caption)
+
+
+def confused(connection: Connection, table: str, target: Target, who: str) -> list[Table]:
+    """The commonest mistakes by name, where there are too many classes for a picture to name them."""
+    if target.kind != "classes" or target.num_logits <= charts.MOST_WRITTEN_CLASSES:
+        return []
+    columns = {"gold": "label", who: "said", "rows": "n", "share of the class": "share"}
+    rows = questions.confused(connection, table)
+    return [row_table(f"Commonest mistakes of the {who}", rows, columns, target.names, "The most rows first.")]
+
+
+CLASSES = {"label", "said", "teacher", "student", "likely"}
 TEXTS = {"sentence 1": "sentence1", "sentence 2": "sentence2"}

@@ -28,7 +28,7 @@ def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> Rows:
 
 def num_gold(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> int:
     """Rows with gold of the kind that the target is scored against."""
-    column = "label" if target.kind == "classes" else "score"
+    column = "label" if target.has_labels else "score"
     return int(ask(connection, f"select count({column}) as n from {table}")[0]["n"])
 
 
@@ -41,6 +41,12 @@ def calibration(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Rows
 def confusion(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
     """What each class is taken for."""
     return ask(connection, f"select label as a, teacher as b, n from confusion({table})")
+
+
+def confused(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
+    """Which class is most often taken for which other one."""
+    wrong = f"select label, teacher as said, n, share from confusion({table}) where label <> teacher"
+    return ask(connection, f"{wrong} order by n desc, label, said limit {SHOWN_ROWS}")
 
 
 def answers(connection: duckdb.DuckDBPyConnection, a: str, b: str) -> Rows:
@@ -74,6 +80,19 @@ def label_errors(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Row
     errors = ask(connection, f"from label_errors(looked_at) limit {SHOWN_ROWS}")
     connection.execute("drop view looked_at")
     return errors, every
+
+
+def label_scores(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
+    """How good somebody is at each label, the commonest in gold first."""
+    macro = "label_scores" if target.kind == "labels" else "class_scores"
+    scores = f"select * exclude (said), said as num_said from {macro}({table})"
+    return ask(connection, f"{scores} order by gold desc, label")
+
+
+def label_doubts(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
+    """Labels that the teacher is surest of against gold."""
+    shown = "source_row, label, if(is_gold, 'yes', 'no') as gold, p, sentence1, sentence2"
+    return ask(connection, f"select {shown} from label_doubts({table}) limit {SHOWN_ROWS}")
 
 
 def score_sql(target: Target, logits: str = "logits") -> str:
@@ -143,6 +162,10 @@ def changed_mind(connection: duckdb.DuckDBPyConnection, table: str, target: Targ
     """By origin of the variants how many there are, and how far what the teacher says moves."""
     if target.kind == "classes":
         return ask(connection, f"from variant_agreement({table})")
+    if target.kind == "labels":
+        both = _variants(table, "v.origin, o.logits as a, v.logits as b")
+        said = "avg((likely_labels(a) = likely_labels(b))::int) as agreement, avg(label_kl(a, b)) as kl"
+        return ask(connection, f"select origin, count(*) as n, {said} from ({both}) group by origin order by origin")
     pairs = variant_scores_sql(table, target)
     return ask(
         connection,

@@ -107,17 +107,16 @@ def _split(connection: Connection, table: str, split: str, record: SetRecord) ->
     target = record.target
     has_gold = questions.num_gold(connection, table, target) > 0
     drawn = pictures.against_gold(connection, table, target, "teacher") if has_gold else []
-    if target.kind != "score":
-        drawn += pictures.certainty(connection, table, target)
     tables = []
-    if target.kind != "score":
+    if target.kind in ("classes", "bins"):  # which are distributions
+        drawn += pictures.certainty(connection, table, target)
         tables.append(_hardest(connection, table, record))
+    if has_gold and target.has_labels:
+        tables += pictures.confused(connection, table, target, "teacher")
+        tables.append(pictures.label_scores(connection, table, target, "teacher"))
     if has_gold:
-        tables.append(
-            _likely_errors(connection, table, record)
-            if target.kind == "classes"
-            else _farthest(connection, table, record)
-        )
+        suspects = {"classes": _likely_errors, "labels": _doubts}.get(target.kind, _farthest)
+        tables.append(suspects(connection, table, record))
     text = "" if has_gold else "This split has no gold."
     return Section(f"Split {split}", text, pictures=tuple(drawn), tables=tuple(tables))
 
@@ -146,6 +145,13 @@ def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Tab
         "Rows whose gold may be wrong: the teacher finds another class likelier than it finds it on average for rows "
         f"that belong there (confident learning).{part}"
     )
+    return pictures.row_table("Likely label errors", rows, columns, record.target.names, caption)
+
+
+def _doubts(connection: Connection, table: str, record: SetRecord) -> Table:
+    columns = {"row": "source_row", "label": "label", "gold": "gold", "p(label)": "p", **TEXTS}
+    rows = questions.label_doubts(connection, table)
+    caption = "Where the teacher is surest that a label holds, or does not, against gold: one of the two is wrong."
     return pictures.row_table("Likely label errors", rows, columns, record.target.names, caption)
 
 

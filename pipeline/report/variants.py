@@ -12,11 +12,11 @@ AXES = ("original row", "variant")
 def variants_section(connection: Connection, table: str, target: Target, record: AugmentationRecord) -> Section:
     """Counts, the teacher's changes of mind by origin, and a few variants."""
     rows = questions.changed_mind(connection, table, target)
-    is_classes = target.kind == "classes"
-    drawn = _answers(connection, table, target) if is_classes else _scores(connection, table, target)
-    minds = _minds(rows) if is_classes else _moves(rows)
+    draw = {"classes": [_answers], "labels": []}.get(target.kind, [_scores])
+    drawn = tuple(picture(connection, table, target) for picture in draw)
+    minds = _minds(rows) if target.has_labels else _moves(rows)
     tables = (minds, _sample(record)) if record.sample else (minds,)  # a set without text has no sample
-    return Section("Variants of training rows", facts=record.lines(), pictures=(drawn,), tables=tables)
+    return Section("Variants of training rows", facts=record.lines(), pictures=drawn, tables=tables)
 
 
 def _minds(rows: Rows) -> Table:

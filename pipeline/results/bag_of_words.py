@@ -13,11 +13,11 @@ MAX_CHARACTERS = 10_000_000  # of training rows; so many take some seconds
 def bag_of_words_scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:
     """The task's metrics of TF-IDF with a regression, fitted on a set's training rows with gold, by dev split.
 
-    Empty if scikit-learn is not installed, there are no such rows or only of one label, or so many that it would take
-    longer than seconds.
+    Empty for multi-label tasks, if scikit-learn is not installed, there are no such rows or only of one label, or so
+    many that it would take longer than seconds.
     """
     record, baseline = logit_set.record, BASELINES["TF-IDF"]
-    if baseline.missing or TRAIN not in logit_set.splits or not record.has_text:
+    if record.target.kind == "labels" or baseline.missing or TRAIN not in logit_set.splits or not record.has_text:
         return {}
     train = read_rows(logit_set, TRAIN)
     if not _is_enough(train) or sum(map(len, [*train.texts1, *(train.texts2 or ())])) > MAX_CHARACTERS:

@@ -38,4 +38,4 @@ def read_rows(logit_set: LogitSet, split: str) -> Rows:
     """The rows of a split that have gold."""
     table = logit_set.read(split, COLUMNS, CHOSEN)
     logits_NC = logits_of(table, logit_set.record.target.num_logits)
-    return Rows(*sentences(table), *gold_arrays(table), logits_NC)
+    return Rows(*sentences(table), *gold_arrays(logit_set.record.target, table), logits_NC)

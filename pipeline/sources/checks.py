@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import did_you_mean
+from pipeline.sources.label_lists import label_lists, label_numbers, labels_of_columns, not_a_label
+from pipeline.sources.wording import MAX_EXAMPLES, column_name, row_numbers
 from pipeline.tasks.task import Task
 
-MAX_EXAMPLES = 3
+NO_GOLD: dict[Any, int | None] = {None: None, "": None, -1: None, "-1": None, "-": None}
 
 
 def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa.Table, list[str], list[str]]:
@@ -28,43 +29,24 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     problems: list[str] = []
     warnings: list[str] = []
     columns: dict[str, pa.Array] = {"source_row": pa.array(np.arange(table.num_rows))}
-    known = [*task.columns.sentence1, *(task.columns.sentence2 or ()), *task.columns.label]
+    known = [*task.columns.sentence1, *(task.columns.sentence2 or ()), *(task.columns.label or task.labels)]
     for name, accepted in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
         columns[name] = pa.nulls(table.num_rows, pa.string())
         if accepted is not None:
             columns[name] = _text(table, place, accepted, problems, warnings, known)
-    label_name = column_name(table.column_names, place, task.columns.label, problems, known)
-    raw = None if label_name is None else table.column(label_name).combine_chunks()
     columns["label"] = pa.nulls(table.num_rows, pa.int32())
     columns["score"] = pa.nulls(table.num_rows, pa.float32())
-    if raw is not None and task.type == "classification":
-        columns["label"] = _labels(task, raw, place, problems)
-    elif raw is not None:
-        columns["score"] = _scores(task, raw, place, problems)
-    gold = columns["label" if task.type == "classification" else "score"]
-    if gold.null_count and not problems:
-        warnings.append(f"{place}: {gold.null_count:,} of {table.num_rows:,} rows have no gold label")
+    gold = "score" if task.type == "regression" else "label"
+    if task.columns.label is None:
+        columns[gold] = labels_of_columns(task, table, place, problems, known)
+    else:
+        label_name = column_name(table.column_names, place, task.columns.label, problems, known)
+        if label_name is not None:
+            columns[gold] = READERS[task.type](task, table.column(label_name).combine_chunks(), place, problems)
+    if columns[gold].null_count and not problems:
+        warnings.append(f"{place}: {columns[gold].null_count:,} of {table.num_rows:,} rows have no gold label")
     _check_count(task, split, place, table.num_rows, problems, warnings)
     return pa.table(columns), problems, warnings
-
-
-def column_name(
-    names: Sequence[str], place: str, accepted: Sequence[str], problems: list[str], taken: Sequence[str] = ()
-) -> str | None:
-    """The first of the accepted names that is among a table's; if none is, that is added to the problems.
-
-    Args:
-        names: the table's columns.
-        place: file or hub address, for messages.
-        accepted: names that the column may have.
-        problems: is added to.
-        taken: columns that are something else.
-    """
-    name = next((name for name in accepted if name in names), None)
-    if name is None:
-        wanted = " or ".join(repr(a) for a in accepted)
-        problems.append(f"{place}: no column {wanted}; {did_you_mean(accepted[0], names, taken)}")
-    return name
 
 
 def text_column(
@@ -114,7 +96,7 @@ def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
     if pa.types.is_nested(raw.type):
         problems.append(f"{place}: label holds {raw.type}, not numbers or names")
         return pa.nulls(len(raw), pa.int32())
-    numbers = _label_numbers(task)
+    numbers = NO_GOLD | label_numbers(task)
     if pa.types.is_floating(raw.type):
         nan = pc.is_nan(raw).fill_null(False)
         if pc.any(nan).as_py():
@@ -122,11 +104,9 @@ def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
             return pa.nulls(len(raw), pa.int32())
     distinct = raw.unique().to_pylist()
     wrong = [value for value in distinct if value not in numbers or isinstance(value, bool)]
-    numbered_labels = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
     for value in wrong[:MAX_EXAMPLES]:
         rows = row_numbers(pc.equal(raw, pa.scalar(value, raw.type)).fill_null(False))
-        reason = f"is neither a name nor a number of the task's labels ({numbered_labels})"
-        problems.append(f"{place}: label {_as_written(value)} in {rows} {reason}")
+        problems.append(f"{place}: label {_as_written(value)} in {rows} {not_a_label(task)}")
     if wrong:
         return pa.nulls(len(raw), pa.int32())
     encoded = raw.dictionary_encode()
@@ -136,16 +116,6 @@ def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
 def _as_written(label: Any) -> str:
     """A label as its writer thinks of it: whole numbers become floats where some are missing."""
     return f"{label:g}" if isinstance(label, float) else repr(label)
-
-
-def _label_numbers(task: Task) -> dict[Any, int | None]:
-    """What a label may be in a source: no gold, a label's name, or its number; where names are numerals, a name."""
-    numbers: dict[Any, int | None] = {None: None, "": None, -1: None, "-1": None, "-": None}
-    if any(name.isdigit() for name in task.labels):
-        numbers |= {int(name): number for number, name in enumerate(task.labels) if name.isdigit()}
-    else:
-        numbers |= {key: number for number in range(len(task.labels)) for key in (number, str(number))}
-    return numbers | {name: number for number, name in enumerate(task.labels)}
 
 
 def _scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
@@ -165,17 +135,12 @@ def _scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
     return scores
 
 
+READERS = {"classification": _labels, "multilabel": label_lists, "regression": _scores}
+
+
 def _check_count(task: Task, split: str, place: str, rows: int, problems: list[str], warnings: list[str]) -> None:
     expected = task.splits[split]
     if rows == 0:
         problems.append(f"{place}: split {split!r} has no rows")
     elif expected is not None and rows != expected:
         warnings.append(f"{place}: {rows:,} rows where the whole split {split!r} has {expected:,}")
-
-
-def row_numbers(mask: pa.Array, first_row: int = 0) -> str:
-    """Which rows of a boolean column, the first of which has a number, are true, in words; of many the first."""
-    numbers = [first_row + number for number in pc.indices_nonzero(mask).to_pylist()]
-    shown = ", ".join(str(n) for n in numbers[:MAX_EXAMPLES])
-    more = f", … ({len(numbers):,} rows)" if len(numbers) > MAX_EXAMPLES else ""
-    return f"{'row' if len(numbers) == 1 else 'rows'} {shown}{more}"

@@ -57,8 +57,9 @@ def load_rows(hub: Hub, split: str) -> Any:
 
 
 def _check_label_names(task: Task, address: str, features: Any) -> None:
-    column = next((name for name in task.columns.label if name in features), None)
-    names = getattr(features[column], "names", None) if column else None
+    column = next((name for name in task.columns.label or () if name in features), None)
+    feature = features[column] if column else None
+    names = getattr(getattr(feature, "feature", feature), "names", None)  # of a list those of its elements
     if names and task.labels and tuple(names) != task.labels:
         raise DataError(
             f"{address}: names its labels {list(names)}, but the manifest of {task.name!r} says {list(task.labels)}; "

@@ -22,6 +22,42 @@ create or replace macro confusion(t) as table
     select split, label, argmax(logits) as teacher, count(*) as n, n / sum(n) over (partition by split, label) as share
     from query_table(t) where label is not null group by split, label, teacher order by all;
 
+-- precision, recall and F1 of each label, of rows with lists of labels that are gold and said
+create or replace macro label_f1(t) as table
+    select split, number as label, sum(gold)::bigint as gold, sum(said)::bigint as said,
+        sum(hit) / nullif(sum(said), 0) as precision, sum(hit) / nullif(sum(gold), 0) as recall,
+        2 * sum(hit) / sum(gold + said) as f1
+    from (
+        select split, unnest(gold) as number, 1 as gold, 0 as said, 0 as hit from query_table(t)
+        union all select split, unnest(said), 0, 1, 0 from query_table(t)
+        union all select split, unnest(list_intersect(gold, said)), 0, 0, 1 from query_table(t)
+    )
+    group by split, number order by split, number;
+
+-- how good the teacher is at each class: how many rows are of it in gold, how many it says are, and how many are both
+create or replace macro class_scores(t) as table
+    with answered as (
+        select split, [label] as gold, [argmax(logits)] as said from query_table(t) where label is not null
+    )
+    from label_f1(answered);
+
+-- the same of a multi-label task
+create or replace macro label_scores(t) as table
+    with answered as (
+        select split, label as gold, likely_labels(logits) as said from query_table(t) where label is not null
+    )
+    from label_f1(answered);
+
+-- of a multi-label task, which labels the teacher is surest of against gold, the surest first: one of the two is wrong
+create or replace macro label_doubts(t) as table
+    select split, source_row, number as label, is_gold, p, sentence1, sentence2
+    from (
+        select split, source_row, unnest(range(len(logits))) as number, unnest(sigmoid(logits)) as p,
+            list_contains(label, number) as is_gold, sentence1, sentence2
+        from query_table(t) where label is not null
+    )
+    where is_gold <> (p > 0.5) order by abs(p - is_gold::int) desc, split, source_row, number;
+
 -- whether two rows have the same text: by the text, or where a set has none by its hash
 create or replace macro same_text(x, y) as coalesce(
     x.sentence1 = y.sentence1 and x.sentence2 is not distinct from y.sentence2, x.text_hash = y.text_hash

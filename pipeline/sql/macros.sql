@@ -28,6 +28,26 @@ create or replace macro kl(p, q) as
         - log_sum_exp(p) + log_sum_exp(q)
     end;
 
+-- of a multi-label task: the probability of each label by itself, in their order
+create or replace macro sigmoid(l) as
+    list_transform(l, lambda x: 1 / (1 + exp(-x::double)));
+
+-- the numbers of the labels that are likelier than not, from 0, ascending: comparable with label of a multi-label task
+create or replace macro likely_labels(l) as
+    list_filter(list_transform(l, lambda x, i: case when x > 0 then i - 1 end), lambda k: k is not null);
+
+-- KL divergence of q from p, each label by itself: the mean over labels
+create or replace macro label_kl(p, q) as
+    case when len(p) <> len(q) then error('label_kl: one list has ' || len(p) || ' logits, the other ' || len(q)) else
+        list_avg(list_transform(p, lambda x, i: kl([x, 0], [q[i], 0])))
+    end;
+
+-- mix of several teachers of a multi-label task, label by label
+create or replace macro mix_labels(teachers, weights) as
+    list_transform(teachers[1], lambda _, c: list_transform(
+        [mix(list_transform(teachers, lambda l: [l[c], 0]), weights)], lambda pair: pair[1] - pair[2]
+    )[1]);
+
 -- several teachers of a row as one, mix([a.logits, b.logits], [0.7, 0.3]): log of the weighted mean of their probabilities,
 -- not of the logits, whose scale differs from teacher to teacher; of single logits, scores, the weighted mean
 create or replace macro mix(teachers, weights) as case

@@ -7,7 +7,8 @@ import numpy as np
 
 from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.tasks.metrics import OF_COUNTS, OF_SCORES, confusion
-from pipeline.tasks.target import NO_LABEL, Target, predicted_scores
+from pipeline.tasks.tallies import OF_LABELS, tallies
+from pipeline.tasks.target import Target, has_gold, predicted_scores
 from pipeline.tasks.task import Metric
 
 RESAMPLES = 1000
@@ -25,19 +26,22 @@ def bootstrap_intervals(
         metrics: names of the task's metrics.
         target: what the logits mean.
         logits_NC: float32, before softmax.
-        label_N: int64 gold classes, ``NO_LABEL`` where unknown.
+        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where unknown.
         score_N: float32 raw gold scores, NaN where unknown.
 
     Returns:
         ``[low, high]`` per metric; empty if no row has gold.
     """
     random = np.random.default_rng(SEED)
-    known = np.isfinite(score_N) if target.kind != "classes" else label_N != NO_LABEL
+    known = has_gold(target, label_N, score_N)
     if not known.any():
         return {}
     if target.kind == "classes":
         counts_RCC = _resampled_counts(random, label_N[known], logits_NC[known].argmax(axis=1), target.num_logits)
         values = {name: OF_COUNTS[name](counts_RCC) for name in metrics}
+    elif target.kind == "labels":
+        counts_3RC = _resampled_tallies(random, tallies(logits_NC[known] > 0, label_N[known]))
+        values = {name: OF_LABELS[name](counts_3RC) for name in metrics}
     else:
         pairs_2N = np.stack([predicted_scores(target, logits_NC)[known], score_N[known]]).astype(np.float64)
         values = _resampled_correlations(random, pairs_2N, metrics)
@@ -50,6 +54,16 @@ def _resampled_counts(random: np.random.Generator, gold_N: Ints, predicted_N: In
     counts_CC = confusion(gold_N, predicted_N, num_classes)
     drawn = random.multinomial(len(gold_N), counts_CC.ravel() / len(gold_N), size=RESAMPLES)
     return drawn.reshape(RESAMPLES, num_classes, num_classes).astype(np.float64)
+
+
+def _resampled_tallies(random: np.random.Generator, tallies_3NC: Floats64) -> Floats64:
+    """Sums [3, R, C] of resampled rows."""
+    num_rows = tallies_3NC.shape[1]
+    sums = []
+    for _ in range(RESAMPLES):
+        times_N = np.bincount(random.integers(num_rows, size=num_rows), minlength=num_rows)
+        sums.append(times_N @ tallies_3NC)
+    return np.stack(sums, axis=1)
 
 
 def _resampled_correlations(

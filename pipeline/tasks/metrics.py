@@ -1,4 +1,4 @@
-"""GLUE's metrics, of one set of rows or of many resampled ones at once.
+"""Metrics of one set of rows or of many resampled ones at once.
 
 Shapes: N rows, C logits or classes, R sets of N rows.
 """
@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 from scipy.stats import rankdata
 
-from pipeline.arrays import Floats, Floats64, Ints
-from pipeline.tasks.target import NO_LABEL, Target, gold_classes, predicted_scores, softmax
+from pipeline.arrays import Bools, Floats, Floats64, Ints
+from pipeline.tasks.tallies import OF_LABELS, label_f1, macro_f1, ratio, tallies
+from pipeline.tasks.target import NO_LABEL, Target, gold_classes, has_gold, predicted_scores, softmax
 from pipeline.tasks.task import Metric
 
 
@@ -20,7 +21,13 @@ def accuracy(counts_RCC: Floats64) -> Floats64:
 
 def f1(counts_RCC: Floats64) -> Floats64:
     """F1 of class 1 [R]; 0 where no row is of class 1 on either side."""
-    return _ratio(2 * counts_RCC[:, 1, 1], counts_RCC[:, 1, :].sum(axis=1) + counts_RCC[:, :, 1].sum(axis=1))
+    return ratio(2 * counts_RCC[:, 1, 1], counts_RCC[:, 1, :].sum(axis=1) + counts_RCC[:, :, 1].sum(axis=1))
+
+
+def macro_f1_of_classes(counts_RCC: Floats64) -> Floats64:
+    """The mean F1 of the classes that are in gold or predicted [R]."""
+    right_RC = counts_RCC.diagonal(axis1=1, axis2=2)
+    return macro_f1(np.stack([right_RC, counts_RCC.sum(axis=1), counts_RCC.sum(axis=2)]))
 
 
 def matthews_correlation(counts_RCC: Floats64) -> Floats64:
@@ -29,13 +36,13 @@ def matthews_correlation(counts_RCC: Floats64) -> Floats64:
     gold_RC, predicted_RC = counts_RCC.sum(axis=2), counts_RCC.sum(axis=1)
     covariance_R = right_R * total_R - (gold_RC * predicted_RC).sum(axis=1)
     spread_R = (total_R**2 - (gold_RC**2).sum(axis=1)) * (total_R**2 - (predicted_RC**2).sum(axis=1))
-    return _ratio(covariance_R, np.sqrt(spread_R))
+    return ratio(covariance_R, np.sqrt(spread_R))
 
 
 def pearson(pairs_2RN: Floats64) -> Floats64:
     """Pearson's correlation of predicted and gold scores [R]; 0 where one side is constant."""
     a_RN, b_RN = pairs_2RN - pairs_2RN.mean(axis=-1, keepdims=True)
-    correlation_R = _ratio((a_RN * b_RN).sum(axis=1), np.sqrt((a_RN**2).sum(axis=1) * (b_RN**2).sum(axis=1)))
+    correlation_R = ratio((a_RN * b_RN).sum(axis=1), np.sqrt((a_RN**2).sum(axis=1) * (b_RN**2).sum(axis=1)))
     return np.clip(correlation_R, -1, 1)
 
 
@@ -47,6 +54,7 @@ def spearmanr(pairs_2RN: Floats64) -> Floats64:
 OF_COUNTS: dict[str, Callable[[Floats64], Floats64]] = {  # `ClassMetric`, of confusion matrices [R, gold, predicted]
     "accuracy": accuracy,
     "f1": f1,
+    "macro_f1": macro_f1_of_classes,
     "matthews_correlation": matthews_correlation,
 }
 OF_SCORES: dict[str, Callable[[Floats64], Floats64]] = {  # `ScoreMetric`, of scores [predicted or gold, R, N]
@@ -70,16 +78,18 @@ def score_logits(
         metrics: names of the task's metrics.
         target: what the logits mean.
         logits_NC: float32, before softmax, in the task's label order.
-        label_N: int64 gold classes, ``NO_LABEL`` where unknown.
+        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where unknown; see `gold_arrays`.
         score_N: float32 raw gold scores, NaN where unknown.
 
     Returns:
-        One value per metric, between -1 and 1; empty if no row has gold. A correlation with a constant is 0.
+        One value per metric, between -1 and 1; empty if no row has gold. A correlation with a constant is 0. Of labels
+        that are apart, those count as said whose logit is above 0.
     """
+    known = has_gold(target, label_N, score_N)
     if target.kind == "classes":
-        known = label_N != NO_LABEL
         return _score_classes(metrics, logits_NC[known].argmax(axis=1), label_N[known], target.num_logits)
-    known = np.isfinite(score_N)
+    if target.kind == "labels":
+        return _score_labels(metrics, logits_NC[known] > 0, label_N[known])
     return _score_scores(metrics, predicted_scores(target, logits_NC)[known], score_N[known])
 
 
@@ -88,7 +98,8 @@ def fidelity(target: Target, student_NC: Floats, teacher_NC: Floats) -> dict[str
 
     Returns:
         For classes and bins: ``agreement`` (share of rows with the same arg max) and ``kl`` (mean KL divergence of
-        the student from the teacher, nats). For a score: ``pearson`` with the teacher and ``rmse``.
+        the student from the teacher, nats). For labels that are apart: ``agreement`` (share of rows with all labels
+        the same) and ``kl``, mean over labels. For a score: ``pearson`` with the teacher and ``rmse``.
     """
     if not len(teacher_NC):
         return {}
@@ -96,6 +107,10 @@ def fidelity(target: Target, student_NC: Floats, teacher_NC: Floats) -> dict[str
         error = student_NC[:, 0] - teacher_NC[:, 0]
         correlation = _score_scores(("pearson",), student_NC[:, 0], teacher_NC[:, 0])
         return correlation | {"rmse": float(np.sqrt((error**2).mean()))}
+    if target.kind == "labels":
+        agreement = float(((student_NC > 0) == (teacher_NC > 0)).all(axis=1).mean())
+        pairs = (_yes_and_no(numbers_NC) for numbers_NC in (teacher_NC, student_NC))
+        return {"agreement": agreement, "kl": mean_kl(*pairs)}
     agreement = float((student_NC.argmax(axis=1) == teacher_NC.argmax(axis=1)).mean())
     return {"agreement": agreement, "kl": mean_kl(teacher_NC, student_NC)}
 
@@ -112,33 +127,61 @@ def glue_score(scores: dict[str, float]) -> float | None:
 
 
 def majority_scores(metrics: tuple[Metric, ...], target: Target, label_N: Ints, score_N: Floats) -> dict[str, float]:
-    """The metrics of always answering the commonest gold class; 0 for correlations with a score."""
-    if target.kind != "classes":
-        return dict.fromkeys(metrics, 0.0) if np.isfinite(score_N).any() else {}
-    known = label_N != NO_LABEL
+    """The metrics of always answering the commonest gold label alone; 0 for correlations with a score."""
+    known = has_gold(target, label_N, score_N)
     if not known.any():
         return {}
-    commonest = int(np.bincount(label_N[known]).argmax())
-    always_NC = np.zeros((len(label_N), target.num_logits), dtype=np.float32)
+    if not target.has_labels:
+        return dict.fromkeys(metrics, 0.0)
+    counts_C = np.bincount(label_N[known]) if target.kind == "classes" else label_N[known].sum(axis=0)
+    commonest = int(counts_C.argmax())
+    always_NC = np.full((len(label_N), target.num_logits), -1, dtype=np.float32)
     always_NC[:, commonest] = 1
     return score_logits(metrics, target, always_NC, label_N, score_N)
 
 
 def class_summary(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str, float]:
-    """What accuracy does not tell of three labels or more: the mean F1 over labels, and how many are ever predicted.
+    """What the metrics do not tell of three labels or more: the mean F1 over labels, and how many are ever predicted.
 
     ``macro_f1`` is over the labels that gold or the prediction has. Empty for other targets, and without gold.
     """
-    known = label_N != NO_LABEL
-    if target.kind != "classes" or target.num_logits < 3 or not known.any():
+    if not target.has_labels or target.num_logits < 3:
         return {}
-    counts_CC = confusion(label_N[known], logits_NC[known].argmax(axis=1), target.num_logits).astype(np.float64)
-    gold_C, predicted_C = counts_CC.sum(axis=1), counts_CC.sum(axis=0)
-    f1_C = _ratio(2 * counts_CC.diagonal(), gold_C + predicted_C)
+    counts_3C = label_tallies(target, logits_NC, label_N)
+    if not counts_3C[2].any():
+        return {}
     return {
-        "macro_f1": float(f1_C[gold_C + predicted_C > 0].mean()),
-        "labels_in_gold": int((gold_C > 0).sum()),
-        "labels_predicted": int((predicted_C > 0).sum()),
+        "macro_f1": float(macro_f1(counts_3C[:, None])[0]),
+        "labels_in_gold": int((counts_3C[2] > 0).sum()),
+        "labels_predicted": int((counts_3C[1] > 0).sum()),
+    }
+
+
+def label_tallies(target: Target, logits_NC: Floats, label_N: Ints) -> Floats64:
+    """Of rows with gold, how often each label is rightly said, said, and gold [3, C]; of a target that has labels."""
+    known = has_gold(target, label_N, np.empty(0, dtype=np.float32))
+    logits_NC, label_N = logits_NC[known], label_N[known]
+    if target.kind == "labels":
+        return np.asarray(tallies(logits_NC > 0, label_N).sum(axis=1))
+    counts_CC = confusion(label_N, logits_NC.argmax(axis=1), target.num_logits).astype(np.float64)
+    return np.stack([counts_CC.diagonal(), counts_CC.sum(axis=0), counts_CC.sum(axis=1)])
+
+
+def scores_by_label(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str, dict[str, float]]:
+    """Of each label that is gold or said: precision, recall, F1 (0 where nothing is said, or gold), and both numbers.
+
+    Empty for targets without labels.
+    """
+    if not target.has_labels:
+        return {}
+    counts_3C = label_tallies(target, logits_NC, label_N)
+    right_C, said_C, gold_C = counts_3C
+    columns = zip(ratio(right_C, said_C), ratio(right_C, gold_C), label_f1(counts_3C), gold_C, said_C, strict=True)
+    named = zip(target.names, columns, strict=True)
+    return {
+        name: {"precision": float(p), "recall": float(r), "f1": float(f), "gold": int(gold), "said": int(said)}
+        for name, (p, r, f, gold, said) in named
+        if gold or said
     }
 
 
@@ -162,6 +205,11 @@ def bin_scores(metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, s
     }
 
 
+def _yes_and_no(logits_NC: Floats) -> Floats:
+    """Each label as two classes of its own [N * C, 2], whose softmax is the label's sigmoid."""
+    return np.stack([logits_NC, np.zeros_like(logits_NC)], axis=-1).reshape(-1, 2)
+
+
 def _log_softmax(logits_NC: Floats) -> np.ndarray:
     shifted = logits_NC.astype(np.float64) - logits_NC.max(axis=1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
@@ -174,13 +222,15 @@ def _score_classes(metrics: tuple[Metric, ...], predicted_N: Ints, gold_N: Ints,
     return {name: float(OF_COUNTS[name](counts_1CC)[0]) for name in metrics}
 
 
+def _score_labels(metrics: tuple[Metric, ...], said_NC: Bools, gold_NC: Ints) -> dict[str, float]:
+    if not len(gold_NC):
+        return {}
+    counts_31C = tallies(said_NC, gold_NC).sum(axis=1, keepdims=True)
+    return {name: float(OF_LABELS[name](counts_31C)[0]) for name in metrics}
+
+
 def _score_scores(metrics: tuple[Metric, ...], predicted_N: Floats, gold_N: Floats) -> dict[str, float]:
     if not len(gold_N):
         return {}
     pairs_21N = np.stack([predicted_N, gold_N]).astype(np.float64)[:, None]
     return {name: float(OF_SCORES[name](pairs_21N)[0]) for name in metrics}
-
-
-def _ratio(top_R: Floats64, bottom_R: Floats64) -> Floats64:
-    """The quotients; 0 where the lower side is 0."""
-    return np.divide(top_R, bottom_R, out=np.zeros_like(top_R), where=bottom_R > 0)

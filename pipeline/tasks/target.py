@@ -1,34 +1,36 @@
-"""What a teacher's logits stand for: class scores, bins of a score, or the score itself.
+"""What a teacher's logits stand for: class scores, labels each by itself, bins of a score, or the score itself.
 
 Shapes: N rows, C logits.
 """
 
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from pipeline.arrays import Floats, Ints
-from pipeline.errors import ConfigError
-from pipeline.tasks.task import Bins, Objective, Task
+from pipeline.arrays import Bools, Floats, Ints
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.tasks.task import Bins, ClassMetric, LabelMetric, Metric, Objective, ScoreMetric, Task
 
 NO_LABEL = -1
+LABEL_LISTS = pa.list_(pa.int32())  # the type of a row's labels, where any number of them may hold
 
 
 class Target(BaseModel):
     """The meaning of a row of logits.
 
     Attributes:
-        kind: ``classes`` (one logit per label), ``bins`` (one logit per bin of a score) or ``score`` (one logit, the
-            score itself).
+        kind: ``classes`` (one logit per label, of which one holds), ``labels`` (one logit per label, which holds or
+            not), ``bins`` (one logit per bin of a score) or ``score`` (one logit, the score itself).
         names: one name per logit.
         bins: the bins, for kind ``bins``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["classes", "bins", "score"]
+    kind: Literal["classes", "labels", "bins", "score"]
     names: tuple[str, ...]
     bins: Bins | None = None
 
@@ -47,6 +49,19 @@ class Target(BaseModel):
         """Number of logits per row, C."""
         return len(self.names)
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether the logits are those of labels, and not of a score."""
+        return self.kind in ("classes", "labels")
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What it can be scored by."""
+        fitting: tuple[Metric, ...] = get_args(
+            {"classes": ClassMetric, "labels": LabelMetric}.get(self.kind, ScoreMetric)
+        )
+        return fitting
+
 
 def make_target(task: Task, objective: Objective | None = None) -> Target:
     """Decides what the logits of a task mean; ``objective`` chooses between bins and the score for regression.
@@ -54,10 +69,10 @@ def make_target(task: Task, objective: Objective | None = None) -> Target:
     Raises:
         ConfigError: if the task cannot be trained with that objective.
     """
-    if task.type == "classification":
+    if task.type != "regression":
         if objective == "regression":
             raise ConfigError(f"--objective regression: task {task.name!r} has labels, not scores")
-        return Target(kind="classes", names=task.labels)
+        return Target(kind="labels" if task.type == "multilabel" else "classes", names=task.labels)
     if objective == "classification":
         if task.bins is None:
             raise ConfigError(f"--objective classification: the manifest of {task.name!r} has no `bins`")
@@ -70,7 +85,7 @@ def target_of_width(task: Task, num_logits: int) -> Target | None:
     objectives: tuple[Objective, ...] = ("regression", "classification")
     possible = (
         [make_target(task)]
-        if task.type == "classification" or task.bins is None
+        if task.type != "regression" or task.bins is None
         else [make_target(task, objective) for objective in objectives]
     )
     return next((target for target in possible if target.num_logits == num_logits), None)
@@ -93,12 +108,29 @@ def gold_classes(target: Target, label_N: Ints, score_N: Floats) -> Ints:
     return np.where(known, class_N, NO_LABEL)
 
 
+def has_gold(target: Target, label_N: Ints, score_N: Floats) -> Bools:
+    """Which rows have gold [N], of the arrays that `gold_arrays` gives."""
+    if not target.has_labels:
+        return np.isfinite(score_N)
+    return np.asarray((label_N if target.kind == "classes" else label_N[:, 0]) != NO_LABEL)
+
+
 def softmax(logits_NC: Floats) -> Floats:
     """Probabilities of each row, computed in float64 and returned as float32."""
     shifted = logits_NC.astype(np.float64)
     shifted -= shifted.max(axis=1, keepdims=True)
     exp = np.exp(shifted)
     return np.asarray(exp / exp.sum(axis=1, keepdims=True), dtype=np.float32)
+
+
+def sigmoid(logits_NC: Floats) -> Floats:
+    """Probability of each label by itself, computed in float64 and returned as float32."""
+    return np.exp(-np.logaddexp(0, -logits_NC.astype(np.float64))).astype(np.float32)
+
+
+def probabilities(target: Target, logits_NC: Floats) -> Floats:
+    """Of each label: they add up to 1, unless each label holds or not by itself."""
+    return sigmoid(logits_NC) if target.kind == "labels" else softmax(logits_NC)
 
 
 def predicted_scores(target: Target, logits_NC: Floats) -> Floats:
@@ -108,8 +140,30 @@ def predicted_scores(target: Target, logits_NC: Floats) -> Floats:
     return np.asarray(softmax(logits_NC) @ np.asarray(target.bins.values, dtype=np.float32))
 
 
-def gold_arrays(rows: pa.Table) -> tuple[Ints, Floats]:
-    """The columns label and score as arrays [N]: int64 with ``NO_LABEL``, float32 with NaN, where there is no gold."""
-    label = rows.column("label").fill_null(NO_LABEL).to_numpy().astype(np.int64)
+def gold_arrays(target: Target, rows: pa.Table) -> tuple[Ints, Floats]:
+    """The columns label and score as arrays: int64 with ``NO_LABEL``, float32 with NaN, where there is no gold.
+
+    Returns:
+        label_N: the class of each row. Where any number of labels may hold, label_NC: 1 if a label does, else 0.
+        score_N: the score of each row.
+
+    Raises:
+        IntegrityError: if a list of labels holds what is none.
+    """
     score = rows.column("score").cast(pa.float32()).fill_null(float("nan")).to_numpy()
-    return label, np.array(score, dtype=np.float32)
+    label = rows.column("label").combine_chunks()
+    if target.kind == "labels":
+        return _indicators(label, target.num_logits), np.array(score, dtype=np.float32)
+    return label.fill_null(NO_LABEL).to_numpy().astype(np.int64), np.array(score, dtype=np.float32)
+
+
+def _indicators(label: pa.Array, num_labels: int) -> Ints:
+    """Lists of the numbers of labels as label_NC; they may come from a stranger's file."""
+    numbers = pc.list_flatten(label)
+    strange = [number for number in numbers.unique().to_pylist() if number is None or not 0 <= number < num_labels]
+    if strange:
+        raise IntegrityError(f"label {strange[0]} of a row is not one of the {num_labels} there are")
+    label_NC = np.zeros((len(label), num_labels), dtype=np.int64)
+    label_NC[pc.is_null(label).to_numpy(zero_copy_only=False)] = NO_LABEL
+    label_NC[pc.list_parent_indices(label), numbers] = 1
+    return label_NC

@@ -2,20 +2,27 @@
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from pipeline.config import parse_model, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean, unreadable
 
-ClassMetric = Literal["accuracy", "f1", "matthews_correlation"]
+ClassMetric = Literal["accuracy", "f1", "macro_f1", "matthews_correlation"]
+LabelMetric = Literal["micro_f1", "macro_f1"]
 ScoreMetric = Literal["pearson", "spearmanr"]
-Metric = Literal[ClassMetric, ScoreMetric]  # `pipeline.tasks.metrics` works them out
+Metric = Literal[ClassMetric, LabelMetric, ScoreMetric]  # `pipeline.tasks.metrics` works them out
 SPLIT_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
 TRAIN = "train"  # the split that students learn from, and that rows are added to
 MAX_BINS = 10_000
 Objective = Literal["classification", "regression"]
+TaskType = Literal[Objective, "multilabel"]
+METRICS: dict[TaskType, Any] = {
+    "classification": ClassMetric,
+    "multilabel": LabelMetric,
+    "regression": ScoreMetric,
+}
 MethodName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]  # of augmentation; the teacher knows which
 M = TypeVar("M", bound=BaseModel)
 N = TypeVar("N", bound="Manifest")
@@ -35,11 +42,15 @@ class Manifest(_Part):
 
 
 class Columns(_Part):
-    """Names under which a source may hold each column; the first one present is used."""
+    """Names under which a source may hold each column; the first one present is used.
+
+    Attributes:
+        label: may be missing of a multi-label task, whose labels then have a column each.
+    """
 
     sentence1: Names
     sentence2: Names | None = None
-    label: Names
+    label: Names | None = None
 
     @property
     def texts(self) -> tuple[Names, ...]:
@@ -91,12 +102,15 @@ class Task(Manifest):
     """One supervised task, as its manifest in ``data_manifests/`` describes it.
 
     Attributes:
+        type: ``multilabel`` if any number of labels may hold of a row, each by itself.
+        label_separator: what stands between the labels of a row where a multi-label source has them in one text.
         num_variants: how many variants of a row a method of augmentation makes, where it is not the usual number.
     """
 
-    type: Objective
+    type: TaskType
     columns: Columns
     labels: tuple[str, ...] = ()
+    label_separator: str = Field(default=",", min_length=1)
     score_range: tuple[float, float] | None = None
     bins: Bins | None = None
     splits: dict[Annotated[str, Field(pattern=SPLIT_PATTERN)], int | None] = Field(min_length=1)
@@ -109,17 +123,20 @@ class Task(Manifest):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.type == "classification" and len(self.labels) < 2:
-            raise ValueError("a classification task needs at least two labels, in the order of their numbers")
+        if self.type != "regression" and len(self.labels) < 2:
+            raise ValueError(f"a {self.type} task needs at least two labels, in the order of their numbers")
+        if self.type != "multilabel" and self.columns.label is None:
+            raise ValueError("columns: label is missing; only the labels of a multilabel task may have a column each")
         if len(set(self.labels)) != len(self.labels):
             raise ValueError(f"labels: {list(self.labels)} names one twice")
         if self.score_range is not None and self.score_range[0] >= self.score_range[1]:
             raise ValueError(f"score_range: {list(self.score_range)} is not [low, high]")
         if self.type == "regression" and (self.labels or self.score_range is None):
             raise ValueError("a regression task needs score_range: [low, high] and no labels")
-        wrong = set(self.metrics) - set(get_args(ClassMetric if self.type == "classification" else ScoreMetric))
+        fitting = get_args(METRICS[self.type])
+        wrong = set(self.metrics) - set(fitting)
         if wrong:
-            raise ValueError(f"metrics {sorted(wrong)} do not fit a {self.type} task")
+            raise ValueError(f"metrics {sorted(wrong)} do not fit a {self.type} task; those are {', '.join(fitting)}")
         if "f1" in self.metrics and len(self.labels) != 2:
             raise ValueError("f1 is for two labels")
         return self

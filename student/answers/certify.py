@@ -79,6 +79,10 @@ def _told_of_the_condition_alone(where: str) -> Iterator[None]:
 
 
 def _check_target(target: Target) -> None:
+    if target.kind == "labels":
+        raise ConfigError(
+            "certify: is for students that answer with one label a row, and of this multilabel task any number may hold"
+        )
     if target.kind != "classes":
         raise ConfigError("certify: is for students that answer with labels, and this one has scores")
     if ABSTAIN in target.names:

@@ -10,8 +10,9 @@ from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
 from pipeline.logit_set.record import TOKENIZER_FILE
-from pipeline.sources.checks import checked_text, column_name
+from pipeline.sources.checks import checked_text
 from pipeline.sources.row_file import RowFile, open_rows
+from pipeline.sources.wording import column_name
 from pipeline.tasks.task import Task, load_task, task_names
 from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
 from student.answers.columns import answer_columns
@@ -49,6 +50,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
         "texts": names,
         "columns": list(kept),
         "threshold": predictor.threshold,
+        "bias": None if predictor.bias_C is None else predictor.bias_C.tolist(),
     }
     columns = list(dict.fromkeys([*names, *kept]))
     num_rows = count_rows(rows, names, columns)
@@ -60,7 +62,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
             for table in _from_row(rows.read(columns), done):
                 beside = {output: table.column(name) for name, output in kept.items()}
                 logits_NC = predictor.logits(*texts_of(table, names))
-                yield pa.table(beside | answer_columns(target, logits_NC, predictor.threshold))
+                yield pa.table(beside | answer_columns(target, logits_NC, predictor.threshold, predictor.bias_C))
                 steps.advance(table.num_rows)
 
         written = write_in_parts(config.output, settings, answered)

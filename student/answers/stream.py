@@ -72,7 +72,8 @@ def _check_texts(row: Row, names: Sequence[str], line: int) -> None:
 def _answers(predictor: Predictor, rows: list[Row], names: Sequence[str], kept: dict[str, str]) -> Iterator[Row]:
     if rows:
         logits_NC = predictor.logits(*([row[name] for row in rows] for name in names))
-        columns = answer_columns(predictor.student.config.target, logits_NC, predictor.threshold)
+        target = predictor.student.config.target
+        columns = answer_columns(target, logits_NC, predictor.threshold, predictor.bias_C)
         answers = pa.table(columns).to_pylist()
         for row, answer in zip(rows, answers, strict=True):
             yield {output: row.get(name) for name, output in kept.items()} | answer

@@ -251,6 +251,7 @@ def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
     if head.reads_squares and encoder["matrix_size"] and encoder["vector_size"] and flags.vector_size is None:
         encoder["vector_size"] = encoder["matrix_size"] ** 2
     values = facts | {
+        "metrics": metrics_of(flags, facts),
         "pairing": flags.pairing,
         "special_ids": facts["special_ids"] if _is_joint(flags, facts) else None,
         "embedding": flags.embedding,
@@ -263,6 +264,13 @@ def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
         "initializer_range": flags.initializer_range,
     }
     return parse_model(StudentConfig, values, "wrong flags")
+
+
+def metrics_of(flags: TrainConfig, facts: Facts) -> tuple[Metric, ...]:
+    """The task's metrics, that one first which chooses the best epoch."""
+    first = flags.metric_for_best_model
+    metrics: tuple[Metric, ...] = facts["metrics"]
+    return metrics if first is None else (first, *(name for name in metrics if name != first))
 
 
 def embedding_problems(flags: EmbeddingFlags, token_reader: str | None = None) -> list[str]:
@@ -307,6 +315,17 @@ def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
         problems.append("--soft-loss: a score has its own, the squared error")
     if flags.soft_loss == "mse" and flags.temperature != 1:
         problems.append("--temperature: --soft-loss mse has none")
+    return problems + _label_problems(flags, facts)
+
+
+def _label_problems(flags: TrainConfig, facts: Facts) -> list[str]:
+    target, metric, problems = facts["target"], flags.metric_for_best_model, []
+    if metric is not None and metric not in target.metrics:
+        problems.append(f"--metric-for-best-model {metric}: {facts['task']!r} has {', '.join(target.metrics)}")
+    if metric == "f1" and target.num_logits > 2:
+        problems.append("--metric-for-best-model f1: is for two labels; take macro_f1")
+    if flags.class_weights is not None and target.kind != "classes":
+        problems.append("--class-weights: are for one label a row; labels apart have thresholds, and scores no classes")
     return problems
 
 

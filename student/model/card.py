@@ -33,6 +33,7 @@ def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record
         "scores": _scores(record) if record else "Its scores were not recorded.",
         "example": f"print({call})",
         "names": ", ".join(f"`{name}`" for name in config.target.names),
+        "thresholds": _thresholds(record) if record else "",
         "origin": _origin(record) if record else "",
     }
     for key, value in values.items():
@@ -56,6 +57,13 @@ def _scores(record: RunRecord) -> str:
             others = f"{parts['teacher'][name]:.4f} | {parts['majority'][name]:.4f}"
             lines.append(f"| {split} | {name} | {value:.4f} | {low:.4f} to {high:.4f} | {others} |")
     return "\n".join(lines)
+
+
+def _thresholds(record: RunRecord) -> str:
+    """From which probability on each label holds, of a multi-label student."""
+    thresholds = record["result"].get("thresholds", {})
+    named = ", ".join(f"`{name}` {p:.2f}" for name, p in thresholds.items())
+    return f" Any number of them may hold, each from its probability on: {named}." if named else ""
 
 
 def _origin(record: RunRecord) -> str:

@@ -46,11 +46,20 @@ def _section(split: str, teacher: pa.Table, student: Student, rows: Examples) ->
         connection.register("teacher", teacher)
         connection.register("student", teacher.set_column(teacher.schema.get_field_index("logits"), "logits", column))
         has_gold = questions.num_gold(connection, "teacher", target) > 0
-        drawn = (_classes if target.kind == "classes" else _scores)(connection, target, has_gold)
+        drawn = []
+        if target.kind != "labels":
+            drawn = (_classes if target.kind == "classes" else _scores)(connection, target, has_gold)
         if has_gold and target.kind == "classes":
             drawn.append(cascade(logits_NC, rows))
-        tables = (_only_teacher_right(connection, target),) if has_gold else ()
-    return Section(f"Split {split}", pictures=tuple(drawn), tables=tables)
+        tables = _tables(connection, target) if has_gold else []
+    return Section(f"Split {split}", pictures=tuple(drawn), tables=tuple(tables))
+
+
+def _tables(connection: Connection, target: Target) -> list[Table]:
+    tables = pictures.confused(connection, "student", target, "student")
+    if target.has_labels:
+        tables += [pictures.label_scores(connection, who, target, who) for who in ("student", "teacher")]
+    return tables if target.kind == "labels" else [*tables, _only_teacher_right(connection, target)]
 
 
 def _classes(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:

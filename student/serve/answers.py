@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pipeline.arrays import Floats
-from pipeline.tasks.target import Target, predicted_scores, softmax
+from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax
 from student.serve.http import RefusedError
 
 Scale = Literal["softmax", "sigmoid", "none"]
@@ -19,17 +19,19 @@ def rankings(target: Target, logits_NC: Floats, scale: Scale = "softmax") -> lis
     Args:
         target: what the logits mean.
         logits_NC: the student's.
-        scale: what is made of them: probabilities, each label's own probability, or nothing.
+        scale: what is made of them: probabilities, each label's own probability, or nothing. Labels that are apart
+            have no other probability than their own.
 
     Raises:
         RefusedError: if a logit is no number.
     """
     if not np.isfinite(logits_NC).all():
         raise RefusedError(424, "Backend", "score is NaN")
-    if target.kind != "classes":
+    if not target.has_labels:
         return [[{"score": score, "label": "score"}] for score in predicted_scores(target, logits_NC).tolist()]
+    scores_NC = _scaled(logits_NC, "sigmoid" if target.kind == "labels" and scale == "softmax" else scale)
     by_score = itemgetter("score")
-    rows = _scaled(logits_NC, scale).tolist()
+    rows = scores_NC.tolist()
     named = ([{"score": score, "label": name} for score, name in zip(row, target.names, strict=True)] for row in rows)
     return [sorted(row, key=by_score, reverse=True) for row in named]  # of equal ones the first label first
 
@@ -38,6 +40,5 @@ def _scaled(logits_NC: Floats, scale: Scale) -> Floats:
     if scale == "softmax":
         return softmax(logits_NC)
     if scale == "sigmoid":
-        pairs_NC2 = np.stack([logits_NC, np.zeros_like(logits_NC)], axis=-1)
-        return softmax(pairs_NC2.reshape(-1, 2))[:, 0].reshape(logits_NC.shape)
+        return sigmoid(logits_NC)
     return logits_NC

@@ -49,7 +49,7 @@ class Served:
 
     def info(self, config: ServeConfig) -> dict[str, Any]:
         """What text-embeddings-inference tells of a model."""
-        is_classifier = self.config.target.kind == "classes"
+        is_classifier = self.config.target.has_labels
         names = self.config.target.names if is_classifier else ("score",)
         labels = {
             "id2label": {str(k): name for k, name in enumerate(names)},
@@ -79,7 +79,7 @@ class Served:
             "name": self.name,
             "task": self.config.task,
             "is_pair": self.config.is_pair,
-            "labels": list(target.names) if target.kind == "classes" else [],
+            "labels": list(target.names) if target.has_labels else [],
             "has_teacher": self.stored is not None,
             "max_client_batch_size": config.max_client_batch_size,
         }

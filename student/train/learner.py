@@ -18,7 +18,8 @@ from student.evaluate import score_student
 from student.model.heads import HEADS
 from student.model.model import Student
 from student.model.products import IS_COMPILED
-from student.train.losses import distillation_loss, score_loss
+from student.train.class_weights import balanced_weights
+from student.train.losses import distillation_loss, labels_loss, score_loss
 from student.train.optimizer import RowAdam
 
 
@@ -48,7 +49,10 @@ class StudentLearner(Learner):
         self._batches = make_batches(config, self._train.lengths)
         self._gold_N = gold_tensor(student.config.target, self._train)
         self._teacher_NC = torch.from_numpy(self._train.teacher_NC)
-        self._weight_N = torch.from_numpy(self._train.weight_N)
+        weight_N = self._train.weight_N
+        if config.class_weights == "balanced":
+            weight_N = weight_N * balanced_weights(self._train)
+        self._weight_N = torch.from_numpy(weight_N)
 
     def schedule(self) -> Schedule:
         """An entry, and a checkpoint, for each epoch."""
@@ -109,4 +113,5 @@ def _loss(
     if target.kind == "score":
         return score_loss(logits_BC, teacher_BC, gold_B, config.alpha, weight_B)
     soft = (config.temperature, config.soft_loss)
-    return distillation_loss(logits_BC, teacher_BC, gold_B, config.alpha, *soft, weight_B)
+    loss = labels_loss if target.kind == "labels" else distillation_loss
+    return loss(logits_BC, teacher_BC, gold_B, config.alpha, *soft, weight_B)

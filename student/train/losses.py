@@ -74,6 +74,47 @@ def logit_error(logits_BC: torch.Tensor, teacher_BC: torch.Tensor) -> torch.Tens
     return ((logits_BC - teacher_BC) ** 2).mean(dim=1)
 
 
+def labels_loss(
+    logits_BC: torch.Tensor,
+    teacher_BC: torch.Tensor,
+    gold_BC: torch.Tensor,
+    alpha: float,
+    temperature: float = 1.0,
+    soft_loss: SoftLoss = "kl",
+    weight_B: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`distillation_loss` for labels that hold or not, each by itself: binary terms, averaged over labels.
+
+    Args:
+        logits_BC: float32, the student's.
+        teacher_BC: float32, the teacher's, before the sigmoid.
+        gold_BC: int64, 1 if a label holds, else 0; rows of ``NO_LABEL`` where there is no gold.
+        alpha: weight of the gold.
+        temperature: T, for ``kl``.
+        soft_loss: ``kl`` or ``mse``, see `binary_divergence` and `logit_error`.
+        weight_B: float32, multiplies each row's loss. (default: 1)
+
+    Returns:
+        A scalar.
+    """
+    known_B = gold_BC[:, 0] != NO_LABEL
+    if soft_loss == "mse":
+        soft_B = logit_error(logits_BC, teacher_BC)
+    else:
+        soft_B = binary_divergence(logits_BC, teacher_BC, temperature)
+    gold_BC = gold_BC.clamp(min=0).to(logits_BC.dtype)  # what stands for no gold has no weight below
+    hard_B = functional.binary_cross_entropy_with_logits(logits_BC, gold_BC, reduction="none").mean(dim=1)
+    return _mean(_mix(hard_B, soft_B, known_B, alpha), weight_B)
+
+
+def binary_divergence(logits_BC: torch.Tensor, teacher_BC: torch.Tensor, temperature: float) -> torch.Tensor:
+    """`soft_divergence` of each label by itself, averaged over labels: BCE with the teacher, less its own entropy."""
+    scaled_BC, p_BC = teacher_BC / temperature, (teacher_BC / temperature).sigmoid()
+    bce = functional.binary_cross_entropy_with_logits
+    difference_BC = bce(logits_BC / temperature, p_BC, reduction="none") - bce(scaled_BC, p_BC, reduction="none")
+    return difference_BC.mean(dim=1) * temperature**2
+
+
 def score_loss(
     logits_BC: torch.Tensor,
     teacher_BC: torch.Tensor,

@@ -14,9 +14,10 @@ from pipeline.training import loop
 from pipeline.training.run import Run
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord, best_of
 from pipeline.training.steps import seed_step
+from student.answers.thresholds import as_logits, best_thresholds
 from student.config import TrainConfig
-from student.data import as_read
-from student.evaluate import evaluate_split
+from student.data import Examples, as_read
+from student.evaluate import evaluate_split, student_logits
 from student.model.architecture import StudentConfig, design
 from student.model.card import CARD_FILE, card_text
 from student.model.model import Student, default_device, num_bytes, num_parameters
@@ -65,15 +66,15 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     if data.splits.keys() == {"train"}:
         console.warn(f"{logit_set.root}: has no dev split, so nothing tells which epoch is best: the last one is kept")
     student, history = _fit(config, student_config, data, vectors, run)
+    dev = {split: as_read(part, student_config) for split, part in data.splits.items() if split != "train"}
+    thresholds = _thresholds(student, dev)
+    bias_C = -as_logits(thresholds, student_config.target) if thresholds else None
     result = {
         "history": history,
         "best": best_of(history),
         "used_rows": student.config.used_rows,
-        "evaluation": {
-            split: evaluate_split(student, as_read(examples, student_config))
-            for split, examples in data.splits.items()
-            if split != "train"
-        },
+        "thresholds": thresholds,
+        "evaluation": {split: evaluate_split(student, examples, bias_C) for split, examples in dev.items()},
         "versions": {name: version(name) for name in LIBRARIES},
     }
     if data.teachers:
@@ -81,6 +82,14 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     sizes = (num_parameters(student), num_bytes(student))
     write_text(folder / CARD_FILE, card_text(student.config, *sizes, run.record() | {"result": result}))
     return run.finish(result)
+
+
+def _thresholds(student: Student, dev: dict[str, Examples]) -> dict[str, float]:
+    """Of a multi-label student the probability from which on each label holds, by the first dev split."""
+    if student.config.target.kind != "labels" or not dev:
+        return {}
+    first = next(iter(dev.values()))
+    return best_thresholds(student.config.target, student_logits(student, first), first.label_N)
 
 
 def _start_line(config: TrainConfig, logit_set: LogitSet, vectors: VocabularyVectors | None) -> str:

@@ -161,7 +161,8 @@ def _probe(task: Task, source: Source, teacher: Teacher, max_seq_length: int, ma
     require_known(teacher.tokenizer, inputs, f"teacher {teacher.name}")
     with naming_rows(inputs, sample, split):
         logits_NC = teacher_logits(teacher, inputs, max_tokens)
-    doubt_label_order(is_stated, teacher.target, teacher.name, teacher.labels, logits_NC, *gold_arrays(sample))
+    gold = gold_arrays(teacher.target, sample)
+    doubt_label_order(is_stated, teacher.target, teacher.name, teacher.labels, logits_NC, *gold)
 
 
 def _known_answers(

@@ -21,7 +21,7 @@ from pipeline.files import make_folder
 from pipeline.processes import processes
 from pipeline.sources import ROWS_AT_ONCE, Source, load_source, rows_sha256, sentences
 from pipeline.tasks.metrics import score_logits
-from pipeline.tasks.target import NO_LABEL, gold_arrays, gold_classes, make_target
+from pipeline.tasks.target import Target, gold_arrays, gold_classes, has_gold, make_target
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.known import ROWS as KNOWN_ROWS
 from pipeline.text.known import require_known
@@ -45,7 +45,7 @@ class Split:
     Attributes:
         rows: the source rows, N of them.
         lengths_N: tokens per row.
-        label_N: int64 gold classes, ``NO_LABEL`` where there is none.
+        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where there is none; see `gold_arrays`.
         score_N: float32 gold scores, NaN where there is none.
     """
 
@@ -104,10 +104,7 @@ class ClassifierLearner(loop.Learner):
         gold = torch.as_tensor(self._gold_N[rows], device=accelerator.device)
         with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=has_fast_bf16()):
             logits_BC = self._wrapped(**batch).logits.float()
-        if self._teacher.target.kind == "score":
-            loss = functional.mse_loss(logits_BC[:, 0], gold)
-        else:
-            loss = functional.cross_entropy(logits_BC, gold)
+        loss = classifier_loss(self._teacher.target, logits_BC, gold)
         accelerator.backward(loss)
         accelerator.clip_grad_norm_(self._wrapped.parameters(), self._config.max_grad_norm)
         self.optimizer.step()
@@ -175,6 +172,15 @@ def finetune(config: FinetuneTask, command: str) -> RunRecord:
     return run.finish(result)
 
 
+def classifier_loss(target: Target, logits_BC: torch.Tensor, gold_B: torch.Tensor) -> torch.Tensor:
+    """The mean loss against gold that a target asks for, a scalar; of labels apart also the mean over labels."""
+    if target.kind == "score":
+        return functional.mse_loss(logits_BC[:, 0], gold_B)
+    if target.kind == "labels":
+        return functional.binary_cross_entropy_with_logits(logits_BC, gold_B.float())
+    return functional.cross_entropy(logits_BC, gold_B)
+
+
 def hold_out(splits: dict[str, pa.Table], share: float) -> dict[str, pa.Table]:
     """The splits with some training rows, always the same, as the first of the dev splits, which decides what is best.
 
@@ -213,12 +219,13 @@ def _split(teacher: Teacher, rows: pa.Table, max_seq_length: int) -> Split:
     first = teacher.reader.tokenize(*sentences(rows.slice(0, KNOWN_ROWS)), max_seq_length)
     require_known(teacher.tokenizer, first, f"model {teacher.name}")
     lengths = [len(row.ids) for part in parts for row in teacher.reader.tokenize(*sentences(part), max_seq_length)]
-    return Split(rows, np.array(lengths, dtype=np.int64), *gold_arrays(rows))
+    return Split(rows, np.array(lengths, dtype=np.int64), *gold_arrays(teacher.target, rows))
 
 
 def _gold(teacher: Teacher, split: Split) -> tuple[Floats | Ints, Ints]:
-    """Training targets [N] of every row, and the numbers of the rows that have one."""
-    if teacher.target.kind == "score":
-        return split.score_N, np.flatnonzero(np.isfinite(split.score_N))
-    class_N = gold_classes(teacher.target, split.label_N, split.score_N)
-    return class_N, np.flatnonzero(class_N != NO_LABEL)
+    """Training targets [N] of every row, [N, C] for labels apart, and the numbers of the rows that have one."""
+    target, label_N, score_N = teacher.target, split.label_N, split.score_N
+    gold_rows = np.flatnonzero(has_gold(target, label_N, score_N))
+    if target.kind == "score":
+        return score_N, gold_rows
+    return label_N if target.kind == "labels" else gold_classes(target, label_N, score_N), gold_rows

@@ -19,7 +19,7 @@ from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import Task
 from pipeline.untrusted import parse_json
 from teacher.imported.config import AnswersKind, ImportConfig
-from teacher.imported.probabilities import to_logits, wrong_numbers
+from teacher.imported.probabilities import to_logits, to_logits_apart, wrong_apart, wrong_numbers
 from teacher.inference.label_order import check_stated_labels, label_places
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
@@ -62,17 +62,22 @@ def read_answers(config: ImportConfig, task: Task) -> Answers:
     kind = _kind(config, table)
     target = _target(task, kind)
     labels = names_of_outputs(config, target)
+    if target.kind == "labels" and config.rest == "spread":
+        raise ConfigError("--rest spread: nothing is left to share out where each label has a probability of its own")
     with local.reading(config.file):  # a key of JSON that is no text is found now
         values = list(map(_parsed, table.column(kind).to_pylist()))
     row_A = np.array([row for row, value in enumerate(values) if value not in MISSING], dtype=np.int64)
     if not len(row_A):
         raise DataError(f"{config.file}: none of its {table.num_rows:,} rows has an answer in {kind!r}")
     numbers_AC, problems = _numbers([values[row] for row in row_A], labels, target)
-    if kind != "score":
+    if target.kind == "labels":
+        problems = wrong_apart(kind, numbers_AC, target.names) | problems
+    elif kind != "score":
         problems = wrong_numbers(kind, numbers_AC, target.names, config.rest == "spread") | problems
     raise_all(DataError, str(config.file), [f"row {row_A[a]}: {kind}: {problems[a]}" for a in sorted(problems)])
     num_spread = int(np.isnan(numbers_AC).any(axis=1).sum())
-    return Answers(table, kind, target, labels, row_A, to_logits(kind, numbers_AC), num_spread)
+    as_logits = to_logits_apart if target.kind == "labels" else to_logits
+    return Answers(table, kind, target, labels, row_A, as_logits(kind, numbers_AC), num_spread)
 
 
 def names_of_outputs(config: ImportConfig, target: Target) -> tuple[str, ...]:
@@ -84,7 +89,7 @@ def names_of_outputs(config: ImportConfig, target: Target) -> tuple[str, ...]:
     stated = names_of(config.teacher_labels)
     if not stated:
         return target.names
-    if target.kind != "classes":
+    if not target.has_labels:
         raise ConfigError(f"--teacher-labels: the answers are {target.kind}, not labels")
     check_stated_labels(stated, target.names)
     return stated
@@ -104,11 +109,11 @@ def _kind(config: ImportConfig, table: pa.Table) -> AnswersKind:
 
 
 def _target(task: Task, kind: AnswersKind) -> Target:
-    if kind == "score" and task.type == "classification":
+    if kind == "score" and task.type != "regression":
         raise ConfigError(
             f"score: task {task.name!r} has labels ({', '.join(task.labels)}); give probabilities, of each label one"
         )
-    return make_target(task, "classification" if task.type == "classification" or kind != "score" else "regression")
+    return make_target(task, "classification" if kind != "score" else "regression")
 
 
 def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> tuple[Floats64, dict[int, str]]:

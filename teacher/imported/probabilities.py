@@ -34,6 +34,18 @@ def wrong_numbers(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[str],
     return odd if may_spread else wrong | odd
 
 
+def wrong_apart(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[str]) -> dict[int, str]:
+    """The same of answers to each label by itself, whose probabilities need not add up to anything."""
+    wrong = {}
+    for a in np.flatnonzero(np.isnan(numbers_AC).any(axis=1)).tolist():
+        missing = [name for name, number in zip(names, numbers_AC[a], strict=True) if np.isnan(number)]
+        wrong[a] = f"nothing of {', '.join(missing)}; say of each label whether it holds"
+    low, high = {"logits": (-np.inf, np.inf), "probabilities": (0, 1), "logprobs": (-np.inf, 0)}[kind]
+    for a in np.flatnonzero(((numbers_AC < low) | (numbers_AC > high)).any(axis=1)).tolist():
+        wrong[a] = f"{numbers_AC[a].tolist()} are no {kind}: each lies between {low:g} and {high:g}"
+    return wrong
+
+
 def _gap(kind: AnswersKind, names: Sequence[str], numbers_C: Floats64) -> str:
     missing = ", ".join(name for name, number in zip(names, numbers_C, strict=True) if np.isnan(number))
     if kind == "logits":
@@ -64,3 +76,11 @@ def to_logits(kind: AnswersKind, numbers_AC: Floats64) -> Floats:
     probability_AC = np.where(is_missing_AC, share_A1, numbers_AC)
     probability_AC /= probability_AC.sum(axis=1, keepdims=True)
     return np.asarray(np.log(probability_AC.clip(min=FLOOR)), dtype=np.float32)
+
+
+def to_logits_apart(kind: AnswersKind, numbers_AC: Floats64) -> Floats:
+    """The same of labels apart: logits whose sigmoid are the probabilities, none nearer to 0 or 1 than `FLOOR`."""
+    if kind == "logits":
+        return numbers_AC.astype(np.float32)
+    probability_AC = (np.exp(numbers_AC) if kind == "logprobs" else numbers_AC).clip(FLOOR, 1 - FLOOR)
+    return np.asarray(np.log(probability_AC) - np.log1p(-probability_AC), dtype=np.float32)

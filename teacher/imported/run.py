@@ -91,7 +91,7 @@ def import_answers(config: ImportConfig, command: str) -> Imported:
 def _check_labels(config: ImportConfig, answers: Answers, matched: dict[str, Matched], source: Source) -> None:
     """Checks the order of labels on the gold of every split, before anything is written."""
     for split, part in matched.items():
-        gold = gold_arrays(source.splits[split].take(pa.array(part.source_row_M)))
+        gold = gold_arrays(answers.target, source.splits[split].take(pa.array(part.source_row_M)))
         is_stated = bool(config.teacher_labels)
         doubt_label_order(is_stated, answers.target, config.teacher, answers.labels, part.logits_MC, *gold)
 

@@ -13,6 +13,13 @@ from pipeline.tasks.task import Task
 from teacher.inference.label_order import check_stated_labels, label_places
 from teacher.inference.loaded import LoadedModel, load_config, load_tokenizer, load_weights
 
+PROBLEM_TYPES = {  # as transformers' configs have them, by kind of target
+    "classes": "single_label_classification",
+    "labels": "multi_label_classification",
+    "bins": "single_label_classification",
+    "score": "regression",
+}
+
 
 @dataclass(frozen=True)
 class Teacher(LoadedModel):
@@ -66,11 +73,7 @@ def outputs(
         ConfigError: if what is stated are not the task's labels.
         TeacherError: if the outputs do not fit the task.
     """
-    if getattr(config, "problem_type", None) == "multi_label_classification":
-        raise TeacherError(
-            f"teacher {name}: says yes or no to each label by itself (multi_label_classification), but tasks here have "
-            "one label a row; its logits would be taken for something else"
-        )
+    _check_problem_type(task, name, getattr(config, "problem_type", None))
     labels = tuple(config.id2label[k] for k in range(config.num_labels))
     target = target_of_width(task, config.num_labels)
     if target is None:
@@ -96,7 +99,7 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
         num_labels=target.num_logits,
         id2label=dict(enumerate(target.names)),
         label2id={label: number for number, label in enumerate(target.names)},
-        problem_type="regression" if target.kind == "score" else "single_label_classification",
+        problem_type=PROBLEM_TYPES[target.kind],
         ignore_mismatched_sizes=True,
     )
     return Teacher(name, revision, model, tokens, target, target.names, tuple(range(target.num_logits)))
@@ -106,7 +109,7 @@ def _label_order(
     task: Task, target: Target, name: str, labels: tuple[str, ...], given: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Finds which output of the teacher is which label: as told, as the manifest or the config says, or in order."""
-    if target.kind != "classes":
+    if not target.has_labels:
         if given:
             raise ConfigError(f"--teacher-labels: the outputs of this teacher are {target.kind}, not labels")
         return target.names, tuple(range(target.num_logits))
@@ -127,7 +130,22 @@ def _label_order(
     return labels, order
 
 
+def _check_problem_type(task: Task, name: str, problem_type: str | None) -> None:
+    """Refuses a teacher whose logits mean something else; one that does not say so is believed."""
+    if problem_type == PROBLEM_TYPES["labels"] and task.type != "multilabel":
+        raise TeacherError(
+            f"teacher {name}: says yes or no to each label by itself ({problem_type}), but {task.name!r} is a "
+            f"{task.type} task; its logits would be taken for something else. If any number of labels may hold of a "
+            "row, write `type: multilabel` into the manifest"
+        )
+    if task.type == "multilabel" and problem_type not in (None, PROBLEM_TYPES["labels"]):
+        raise TeacherError(
+            f"teacher {name}: says which one of its labels holds ({problem_type}), but of the multilabel task "
+            f"{task.name!r} any number may; fine-tune one with `distill finetune-teacher`"
+        )
+
+
 def _widths(task: Task) -> str:
-    if task.type == "classification":
+    if task.type != "regression":
         return f"{len(task.labels)} ({', '.join(task.labels)})"
     return "1 (the score)" + (f" or {task.bins.count} (its bins)" if task.bins else "")

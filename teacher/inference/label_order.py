@@ -14,10 +14,10 @@ from scipy import stats
 from scipy.optimize import linear_sum_assignment
 
 from pipeline import console
-from pipeline.arrays import Floats, Ints
+from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.config import as_names
 from pipeline.errors import ConfigError, TeacherError, did_you_mean
-from pipeline.tasks.target import NO_LABEL, Target, predicted_scores
+from pipeline.tasks.target import Target, has_gold, predicted_scores
 
 SIGNIFICANCE = 1e-3
 
@@ -60,30 +60,31 @@ def check_label_order(
     """Refuses a claimed label order if another fits the gold significantly better.
 
     It is refused only if the other explains significantly more rows: McNemar's exact test on the rows where
-    exactly one of the two is right, corrected for the number of orders. A weak teacher is not blamed for chance.
+    exactly one of the two is right, or of labels apart one is right of more labels, corrected for the number of orders.
+    A weak teacher is not blamed for chance.
 
     Args:
         target: what the logits mean.
         teacher_name: for the message.
         labels: the teacher's outputs in its own order, as claimed.
         logits_NC: float32 logits in the task's order under that claim.
-        label_N: gold classes, ``NO_LABEL`` where unknown.
+        label_N: gold classes, or label_NC, ``NO_LABEL`` where unknown.
         score_N: gold scores, NaN where unknown.
 
     Raises:
         TeacherError: if another order fits better, naming the flag that sets it; or if scores run the wrong way, or
             are on another scale.
     """
-    if target.kind != "classes":
+    if not target.has_labels:
         _check_scores(target, teacher_name, logits_NC, score_N)
         return
-    has_gold_N = label_N != NO_LABEL
-    predicted, gold = logits_NC[has_gold_N].argmax(axis=1), label_N[has_gold_N]
+    known_N = has_gold(target, label_N, score_N)
+    gold = label_N[known_N]
     if not len(gold):
         return
-    best = best_order(predicted, gold, target.num_logits)
-    claimed_right, best_right = predicted == gold, best[predicted] == gold
-    only_best, only_claimed = int((best_right & ~claimed_right).sum()), int((claimed_right & ~best_right).sum())
+    compare = _lists_right if target.kind == "labels" else _classes_right
+    best, claimed_right, best_right = compare(logits_NC[known_N], gold)
+    only_best, only_claimed = int((best_right > claimed_right).sum()), int((claimed_right > best_right).sum())
     if only_best <= only_claimed:
         return
     others = math.factorial(min(target.num_logits, 100)) - 1  # the best of so many orders fits well by chance alone
@@ -97,6 +98,20 @@ def check_label_order(
         f"with {claimed_right.mean():.1%} of {len(gold):,} gold labels, as {', '.join(mended)} with "
         f"{best_right.mean():.1%}. If that is right, repeat with --teacher-labels {shlex.quote(as_names(mended))}"
     )
+
+
+def _classes_right(logits_NC: Floats, gold_N: Ints) -> tuple[Ints, Floats64, Floats64]:
+    """The best order, and of each row whether the claimed one and the best one are right: 1 or 0."""
+    predicted_N = logits_NC.argmax(axis=1)
+    best_C = best_order(predicted_N, gold_N, logits_NC.shape[1])
+    return best_C, (predicted_N == gold_N).astype(float), (best_C[predicted_N] == gold_N).astype(float)
+
+
+def _lists_right(logits_NC: Floats, gold_NC: Ints) -> tuple[Ints, Floats64, Floats64]:
+    """The best order, and of which share of each row's labels the claimed one and the best one are right."""
+    said_NC = (logits_NC > 0).astype(np.int64)
+    best_C = np.asarray(linear_sum_assignment(said_NC.T @ gold_NC, maximize=True)[1])
+    return best_C, (said_NC == gold_NC).mean(axis=1), (said_NC == gold_NC[:, best_C]).mean(axis=1)
 
 
 def best_order(predicted_N: Ints, gold_N: Ints, num_classes: int) -> Ints:

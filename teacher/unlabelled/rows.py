@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.record_parts import Setting, UnlabelledRecord
 from pipeline.seeded import hashed
 from pipeline.sources import Source, sentences
-from pipeline.sources.checks import row_numbers
+from pipeline.sources.wording import row_numbers
 from pipeline.tasks.task import TRAIN, Task
 from pipeline.text.reader import TextReader
 from teacher.unlabelled.flags import PairsFrom

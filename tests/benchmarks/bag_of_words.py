@@ -15,13 +15,13 @@ from pipeline.results.baselines.tfidf import fit
 from pipeline.results.rows import Rows
 from pipeline.sources import load_source, sentences
 from pipeline.tasks.metrics import score_logits
-from pipeline.tasks.target import gold_arrays, make_target
+from pipeline.tasks.target import Target, gold_arrays, make_target
 from pipeline.tasks.task import load_task
 
 
-def unanswered(rows: pa.Table) -> Rows:
+def unanswered(target: Target, rows: pa.Table) -> Rows:
     """Rows of a source, about which no teacher was asked."""
-    return Rows(*sentences(rows), *gold_arrays(rows), np.empty((rows.num_rows, 0), np.float32))
+    return Rows(*sentences(rows), *gold_arrays(target, rows), np.empty((rows.num_rows, 0), np.float32))
 
 
 def main(names: list[str]) -> None:
@@ -30,8 +30,8 @@ def main(names: list[str]) -> None:
     for name in names:
         task = load_task(name)
         target, source, start = make_target(task), load_source(task), time.perf_counter()
-        system = fit(unanswered(source.splits["train"]), target)
-        dev = unanswered(source.splits[next(s for s in source.splits if s.startswith("valid"))])
+        system = fit(unanswered(target, source.splits["train"]), target)
+        dev = unanswered(target, source.splits[next(s for s in source.splits if s.startswith("valid"))])
         logits_NC = system.logits(dev.texts1, dev.texts2)
         scores = score_logits(task.metrics, target, logits_NC, dev.label_N, dev.score_N)
         seconds = time.perf_counter() - start

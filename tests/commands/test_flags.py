@@ -22,10 +22,9 @@ from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 TRAINING = (
     "--task --logits --mix --store --output-dir --where --query --recipe --init --init-from --embedding "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
-    "--pairing --head --hidden-size "
-    "--hidden-dropout --token-dropout --alpha --soft-loss --temperature --num-train-epochs --early-stopping-patience "
-    "--learning-rate --warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to "
-    "--allow-unverified --json"
+    "--pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature --class-weights "
+    "--num-train-epochs --metric-for-best-model --early-stopping-patience --learning-rate --warmup-steps "
+    "--per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified --json"
 )
 CODEC = "--codec --num-samples --temperature --top-k"
 CORPUS = (
@@ -69,12 +68,12 @@ FLAGS = {
     "sql": "query --file --explain-row --store --json --csv --parquet",
     "train-student": TRAINING,
     "sweep": f"{TRAINING} {RAY} --grid --seeds --processes --storage",
-    "evaluate": "run --logits --store --allow-unverified --json",
+    "evaluate": "run --cost --logits --store --allow-unverified --json",
     "reproduce": "run --store --allow-unverified --json",
     "describe": "run_or_recipe --json",
     "export": "run --onnx --output-dir --tables --logits --store --json",
     "certify": "run --logits --store --where --disagreement --confidence --allow-unverified --json",
-    "predict": "run texts --file --output --columns --manifest --abstain --json",
+    "predict": "run texts --cost --file --output --columns --manifest --abstain --json",
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit",
     "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
     "--output-dir --plan --json",

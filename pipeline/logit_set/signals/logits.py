@@ -35,7 +35,8 @@ class Logits(Signal):
     def card_lines(self) -> str:
         """See `Signal`."""
         names = ", ".join(f"`{code(name)}`" for name in self.target.names).replace("|", "\\|")
-        return f"| `logits` | {self.target.num_logits} float32, in this order: {names} |"
+        apart = ", each for a sigmoid of its own" if self.target.kind == "labels" else ""
+        return f"| `logits` | {self.target.num_logits} float32, in this order: {names}{apart} |"
 
     def facts(self) -> dict[str, Any]:
         """See `Signal`."""

@@ -22,8 +22,9 @@ from pipeline.tasks.metrics import (
     mean_kl,
     score_logits,
 )
+from pipeline.tasks.tallies import OF_LABELS
 from pipeline.tasks.target import NO_LABEL, Target, make_target
-from pipeline.tasks.task import Bins, ClassMetric, Metric, ScoreMetric, load_task
+from pipeline.tasks.task import Bins, ClassMetric, LabelMetric, Metric, ScoreMetric, load_task
 
 BINARY = make_target(load_task("mrpc"))
 SCORE = make_target(load_task("stsb"))
@@ -34,6 +35,7 @@ ALL: tuple[Metric, ...] = ("accuracy", "f1", "matthews_correlation")
 
 def test_every_metric_is_worked_out() -> None:
     assert tuple(OF_COUNTS) == get_args(ClassMetric)
+    assert tuple(OF_LABELS) == get_args(LabelMetric)
     assert tuple(OF_SCORES) == get_args(ScoreMetric)
 
 
@@ -46,6 +48,7 @@ def test_classes_against_scikit_learn(rows: list[tuple[int, int]]) -> None:
         expected = {
             "accuracy": sk.accuracy_score(gold, predicted),
             "f1": sk.f1_score(gold, predicted, labels=[1], average="macro", zero_division=0.0),
+            "macro_f1": sk.f1_score(gold, predicted, average="macro", zero_division=0.0),
             "matthews_correlation": sk.matthews_corrcoef(gold, predicted) if len({*gold, *predicted}) > 1 else 0,
         }
     assert {name: of_counts(counts_1CC)[0] for name, of_counts in OF_COUNTS.items()} == pytest.approx(expected)

@@ -9,6 +9,7 @@ from pipeline.arrays import Floats
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import (
     NO_LABEL,
+    Target,
     gold_arrays,
     gold_classes,
     make_target,
@@ -87,7 +88,7 @@ def test_softmax_is_a_distribution_that_keeps_the_order(logits: Floats) -> None:
 
 def test_gold_of_rows_with_gaps() -> None:
     table = pa.table({"label": pa.array([1, None], pa.int32()), "score": pa.array([None, 2.5], pa.float32())})
-    label, score = gold_arrays(table)
+    label, score = gold_arrays(Target(kind="classes", names=("no", "yes")), table)
     assert label.tolist() == [1, NO_LABEL]
     assert np.isnan(score[0])
     assert score[1] == 2.5

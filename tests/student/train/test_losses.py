@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from pipeline.tasks.target import NO_LABEL
 from student.config import SoftLoss
-from student.train.losses import distillation_loss, logit_error, score_loss, soft_divergence
+from student.train.losses import distillation_loss, labels_loss, logit_error, score_loss, soft_divergence
 
 LN3, LN43 = math.log(3), math.log(4 / 3)
 # Student [1/4, 3/4], gold class 1: CE = ln 4/3. Teacher [1/2, 1/2]: KL = 1/2 ln 2 + 1/2 ln 2/3 = 1/2 ln 4/3.
@@ -140,3 +140,35 @@ def test_kl_at_high_temperature_is_mse_of_centred_logits() -> None:
     student, teacher = torch.tensor([[1.0, -1.0]]).double(), torch.tensor([[-2.0, 2.0]]).double()
     assert soft_divergence(student, teacher, 1000.0).item() == pytest.approx((9 + 9) / 4, rel=1e-4)
     assert logit_error(student, teacher).item() == pytest.approx(9)
+
+
+# Student [1/4, 3/4] each by itself, gold [0, 1]: BCE = ln 4/3 both. Teacher [1/2, 1/2]: KL = 1/2 ln 4/3 both.
+APART = torch.tensor([[-LN3, LN3]])
+
+
+@pytest.mark.parametrize(("alpha", "expected"), [(1.0, LN43), (0.0, LN43 / 2), (0.5, 0.75 * LN43)])
+def test_labels_apart_weigh_gold_against_teacher(alpha: float, expected: float) -> None:
+    teacher, gold = torch.zeros(1, 2), torch.tensor([[0, 1]])
+    assert labels_loss(APART, teacher, gold, alpha).item() == pytest.approx(expected)
+    no_gold = torch.full((1, 2), NO_LABEL)
+    assert labels_loss(APART, teacher, no_gold, alpha).item() == pytest.approx(LN43 / 2)
+    both = labels_loss(APART.repeat(2, 1), teacher.repeat(2, 1), torch.cat([gold, no_gold]), alpha)
+    assert both.item() == pytest.approx((expected + LN43 / 2) / 2)
+
+
+def test_labels_apart_are_softened_on_both_sides() -> None:
+    student, teacher, no_gold = 2 * APART, torch.zeros(1, 2), torch.full((1, 2), NO_LABEL)
+    assert labels_loss(student, teacher, no_gold, 0.0, 2.0).item() == pytest.approx(4 * LN43 / 2)
+    same = labels_loss(student, student, no_gold, 0.0, 2.0)
+    assert same.item() == pytest.approx(0, abs=1e-6)
+    assert labels_loss(student, teacher, no_gold, 0.0, soft_loss="mse").item() == pytest.approx((2 * LN3) ** 2)
+
+
+def test_gradient_of_labels_apart_is_that_of_bce_with_the_teacher() -> None:
+    torch.manual_seed(0)
+    student, teacher = torch.randn(5, 3, dtype=torch.float64, requires_grad=True), torch.randn(5, 3).double()
+    weight = torch.tensor([0.0, 1, 2, 1, 1]).double()
+    ours = labels_loss(student, teacher, torch.full((5, 3), NO_LABEL), 0.5, weight_B=weight)
+    rows = functional.binary_cross_entropy_with_logits(student, teacher.sigmoid(), reduction="none").mean(dim=1)
+    gradients = [torch.autograd.grad(loss, student)[0] for loss in (ours, (rows * weight).mean())]
+    torch.testing.assert_close(*gradients)

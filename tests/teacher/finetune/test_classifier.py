@@ -1,4 +1,5 @@
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -6,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from transformers import AutoModelForSequenceClassification
@@ -19,12 +21,13 @@ from pipeline.text.tokenizer import tokenize
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.config import FinetuneTask
-from teacher.finetune.classifier import finetune, hold_out
+from teacher.finetune.classifier import classifier_loss, finetune, hold_out
 from teacher.inference.batches import teacher_logits
 from teacher.inference.classifier import load_teacher
 from teacher.inference.precision import inference_mode
 from teacher.tiny import create_tiny_bert
 from tests.helpers.commands import distill, kill_when
+from tests.helpers.multilabel import write_topics
 from tests.teacher.conftest import WORDS, MakeTask, make_louder
 
 Run = Callable[..., RunRecord]
@@ -240,7 +243,7 @@ def ask(task: Task, tmp_path: Path, split: str) -> tuple[Target, Floats, Ints, F
     rows = load_source(task, tmp_path / "data").splits[split]
     with inference_mode(teacher.model.device, "fp32"):
         logits_NC = teacher_logits(teacher, tokenize(teacher.tokenizer, *sentences(rows), 32), 64)
-    return (teacher.target, logits_NC, *gold_arrays(rows))
+    return (teacher.target, logits_NC, *gold_arrays(teacher.target, rows))
 
 
 def accuracy(task: Task, tmp_path: Path, split: str = "validation") -> float:
@@ -253,3 +256,15 @@ def assert_same_weights(one: Path, other: Path) -> None:
     assert a.keys() == b.keys()
     for name, array in a.items():
         np.testing.assert_array_equal(array, b[name], err_msg=name)
+
+
+def test_labels_apart_are_learnt_by_binary_cross_entropy(work: Path, tmp_path: Path) -> None:
+    manifest = write_topics(tmp_path, (work / "sentences.txt").read_text().splitlines())
+    flags = {"manifest": manifest, "data": tmp_path, "model_name_or_path": str(work / "bert")}
+    more = {"output_dir": tmp_path / "teacher", "num_train_epochs": 3, "learning_rate": 3e-3, "max_seq_length": 32}
+    record = finetune(FinetuneTask.from_flags(**flags, **more), "distill finetune-teacher")
+    assert record["result"]["best"]["metrics"]["validation"].keys() == {"micro_f1", "macro_f1"}
+    assert json.loads((tmp_path / "teacher/config.json").read_text())["problem_type"] == "multi_label_classification"
+    half = torch.zeros(1, 2)
+    loss = classifier_loss(Target(kind="labels", names=("a", "b")), half + math.log(3), torch.tensor([[1, 0]]))
+    assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(4)) / 2)

@@ -240,8 +240,13 @@ def test_a_teacher_of_several_labels_a_row_is_refused(task: Task, word_teacher: 
     folder = word_teacher((0, 1, 2))
     content = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(content | {"problem_type": "multi_label_classification"}))
-    with pytest.raises(TeacherError, match="says yes or no to each label by itself"):
+    with pytest.raises(TeacherError, match=r"says yes or no to each label by itself.*`type: multilabel`"):
         load(task, folder)
+    apart = task.model_copy(update={"type": "multilabel"})
+    assert load(apart, folder).target.kind == "labels"
+    (folder / "config.json").write_text(json.dumps(content | {"problem_type": "single_label_classification"}))
+    with pytest.raises(TeacherError, match=r"says which one of its labels holds.*any number may"):
+        load(apart, folder)
 
 
 def test_labels_that_differ_in_capitals_keep_a_logit_each(word_task: MakeTask, word_teacher: MakeTeacher) -> None:

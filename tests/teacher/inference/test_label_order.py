@@ -167,3 +167,14 @@ def test_constant_scores_and_too_few_scores_prove_nothing() -> None:
     check_scores(np.ones((50, 1), dtype=np.float32), gold)
     check_scores(-gold[:2, None], gold[:2])
     check_scores(-gold[:, None], np.full(50, np.nan, dtype=np.float32))
+
+
+def test_another_order_of_labels_apart_is_found_by_which_occur_together() -> None:
+    target = Target(kind="labels", names=LABELS[:4])
+    gold = (np.random.default_rng(0).random((200, 4)) < (0.6, 0.3, 0.2, 0.1)).astype(np.int64)
+    right = (2.0 * gold - 1).astype(np.float32)
+    no_scores = np.full(201, np.nan, dtype=np.float32)
+    unknown = np.concatenate([gold, np.full((1, 4), NO_LABEL)])
+    check_label_order(target, "t", target.names, np.concatenate([right, right[:1]]), unknown, no_scores)
+    with pytest.raises(TeacherError, match="--teacher-labels birch,ash,cedar,date"):
+        check_label_order(target, "t", target.names, right[:, [1, 0, 2, 3]], gold, no_scores[:200])

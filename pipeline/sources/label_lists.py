@@ -1,0 +1,95 @@
+"""The gold of multi-label rows, as lists of the numbers of labels: a list, a text of several, or a column a label."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.sources.wording import MAX_EXAMPLES, column_name, row_numbers
+from pipeline.tasks.target import LABEL_LISTS
+from pipeline.tasks.task import Task
+
+UNKNOWN_TEXT = "-"  # as an empty text says that no label holds
+YES_OR_NO = {None: None, "": None, "-1": None, "0": 0, "1": 1, "false": 0, "true": 1}
+
+
+def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
+    """A column of lists, or of texts with `label_separator` between labels; null where there is no gold.
+
+    An empty list or text says that none of the labels holds. What is wrong is added to the problems.
+    """
+    if pa.types.is_string(raw.type):
+        values = [None if text is None or text == UNKNOWN_TEXT else _split(task, text) for text in raw.to_pylist()]
+    elif pa.types.is_list(raw.type) or pa.types.is_large_list(raw.type):
+        values = raw.to_pylist()
+    else:
+        problems.append(
+            f"{place}: label holds {raw.type}, but a multilabel task has lists, or texts with {task.label_separator!r} "
+            "between labels; for a column a label, leave `label` out of `columns`"
+        )
+        return pa.nulls(len(raw), LABEL_LISTS)
+    numbers = label_numbers(task)
+    wrong = dict.fromkeys(item for row in values for item in row or () if not _is_known(item, numbers))
+    for item in list(wrong)[:MAX_EXAMPLES]:
+        rows = row_numbers(pa.array([item in (row or ()) for row in values]))
+        problems.append(f"{place}: label {item!r} in {rows} {not_a_label(task)}")
+    if wrong:
+        return pa.nulls(len(raw), LABEL_LISTS)
+    return pa.array([None if row is None else sorted({numbers[item] for item in row}) for row in values], LABEL_LISTS)
+
+
+def labels_of_columns(task: Task, table: pa.Table, place: str, problems: list[str], taken: Sequence[str]) -> pa.Array:
+    """A column for each label, with 0 or 1, false or true; a row without any number has no gold.
+
+    What is wrong is added to the problems; ``taken`` are the columns that the task has, for advice.
+    """
+    names = [column_name(table.column_names, place, (label,), problems, taken) for label in task.labels]
+    if None in names:
+        return pa.nulls(table.num_rows, LABEL_LISTS)
+    columns = [[_spelt(value) for value in table.column(name).to_pylist()] for name in names]
+    for name, column in zip(names, columns, strict=True):
+        odd = [value not in YES_OR_NO for value in column]
+        if any(odd):
+            problems.append(
+                f"{place}: column {name!r} holds {column[odd.index(True)]!r} in {row_numbers(pa.array(odd))}, "
+                "neither 0 nor 1"
+            )
+            return pa.nulls(table.num_rows, LABEL_LISTS)
+    answer_CN = np.array([[YES_OR_NO[value] for value in column] for column in columns], dtype=np.float64)
+    unknown_CN = np.isnan(answer_CN)
+    is_partly_N = unknown_CN.any(axis=0) & ~unknown_CN.all(axis=0)
+    if is_partly_N.any():
+        rows = row_numbers(pa.array(is_partly_N))
+        problems.append(f"{place}: some labels, but not all, are missing in {rows}")
+    values = [None if np.isnan(row_C).any() else np.flatnonzero(row_C).tolist() for row_C in answer_CN.T]
+    return pa.array(values, LABEL_LISTS)
+
+
+def label_numbers(task: Task) -> dict[Any, int]:
+    """What a label may be in a source: its name or its number; where names are numerals, a name."""
+    names = {name: number for number, name in enumerate(task.labels)}
+    if any(name.isdigit() for name in task.labels):
+        return {int(name): number for name, number in names.items() if name.isdigit()} | names
+    return {key: number for number in range(len(task.labels)) for key in (number, str(number))} | names
+
+
+def not_a_label(task: Task) -> str:
+    """What is wrong with a value that is no label."""
+    numbered = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
+    return f"is neither a name nor a number of the task's labels ({numbered})"
+
+
+def _split(task: Task, text: str) -> list[str]:
+    return [name.strip() for name in text.split(task.label_separator)] if text.strip() else []
+
+
+def _is_known(item: Any, numbers: dict[Any, int]) -> bool:
+    return isinstance(item, Hashable) and not isinstance(item, bool) and item in numbers
+
+
+def _spelt(value: Any) -> Any:
+    """A number, a boolean or a text as a text."""
+    if value is None or isinstance(value, str):
+        return None if value is None else value.strip().lower()
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value).lower()

@@ -1,0 +1,62 @@
+"""From which probability on a label holds, of tasks whose labels hold or not, each by itself.
+
+Thresholds are stored as probabilities and used as logits: a label holds where its logit is above. Shapes: N rows, C
+labels.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import IntegrityError, short
+from pipeline.tasks.target import NO_LABEL, Target
+from pipeline.training.run_record import RUN_RECORD, read_run_record
+
+
+def best_thresholds(target: Target, logits_NC: Floats, label_NC: Ints) -> dict[str, float]:
+    """The probability of each label above which its F1 is best on some rows; 0.5 where no row has the label.
+
+    Args:
+        target: names the labels.
+        logits_NC: float32, what a student says.
+        label_NC: their gold, rows of ``NO_LABEL`` where there is none.
+    """
+    known_N = label_NC[:, 0] != NO_LABEL
+    pairs = zip(target.names, logits_NC[known_N].T, label_NC[known_N].T, strict=True)
+    return {name: 1 / (1 + float(np.exp(-_best_cut(logit_N, gold_N)))) for name, logit_N, gold_N in pairs}
+
+
+def _best_cut(logit_N: Floats, gold_N: Ints) -> float:
+    """The logit half-way between two rows above which F1 is best; of equally good ones the nearest to 0."""
+    if not gold_N.any():
+        return 0.0
+    order_N = np.argsort(-logit_N, kind="stable")
+    sorted_N = logit_N[order_N].astype(np.float64)
+    right_N, said_N = np.cumsum(gold_N[order_N]), np.arange(1, len(gold_N) + 1)
+    f1_N = 2 * right_N / (said_N + gold_N.sum())
+    cut_N = (sorted_N + np.append(sorted_N[1:], sorted_N[-1] - 1)) / 2
+    f1_N[:-1][np.diff(sorted_N) == 0] = -1  # of equal logits all or none
+    best = np.flatnonzero(f1_N == f1_N.max())
+    return float(cut_N[best[np.abs(cut_N[best]).argmin()]])
+
+
+def stored_thresholds(run: Path, target: Target) -> Floats:
+    """The thresholds of a run as logits [C]; 0 where it has none.
+
+    Raises:
+        IntegrityError: if its record is damaged.
+    """
+    path = run / RUN_RECORD
+    result = read_run_record(path).get("result", {}) if path.exists() else {}
+    stored = result.get("thresholds", {})
+    if not isinstance(stored, dict) or not all(isinstance(p, float) and 0 < p < 1 for p in stored.values()):
+        raise IntegrityError(f"{path}: thresholds: {short(stored)} are not probabilities by label")
+    return as_logits(stored, target)
+
+
+def as_logits(thresholds: Mapping[str, float], target: Target) -> Floats:
+    """Thresholds by label as logits [C]; 0 of a label that has none."""
+    p_C = np.array([thresholds.get(name, 0.5) for name in target.names])
+    return np.asarray(np.log(p_C) - np.log1p(-p_C), dtype=np.float32)

@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import ConfigError, DataError
+from pipeline.sources import load_source, rows_sha256
+from pipeline.tasks.task import Task, parse_manifest
+
+GOLD = [[0], [], [0, 2], None]
+
+
+def task(**changes: Any) -> Task:
+    values = {
+        "name": "mine",
+        "type": "multilabel",
+        "columns": {"sentence1": "text", "label": "tags"},
+        "labels": ["food", "service", "music"],
+        "metrics": ["micro_f1", "macro_f1"],
+        "splits": {"train": None},
+    }
+    return Task.model_validate(values | changes)
+
+
+APART = task(columns={"sentence1": "text"})
+
+
+def gold(folder: Path, name: str, content: str, of: Task) -> list[list[int] | None]:
+    (folder / name).write_text(content)
+    labels: list[list[int] | None] = load_source(of, folder).splits["train"].column("label").to_pylist()
+    return labels
+
+
+def problem(folder: Path, name: str, content: str, of: Task) -> str:
+    with pytest.raises(DataError) as error:
+        gold(folder, name, content, of)
+    return str(error.value)
+
+
+def test_lists_of_names_or_numbers(tmp_path: Path) -> None:
+    names = [["food"], [], ["music", "food", "food"], None]
+    lines = "".join(json.dumps({"text": "a", "tags": row}) + "\n" for row in names)
+    assert gold(tmp_path, "train.jsonl", lines, task()) == GOLD
+    (tmp_path / "train.jsonl").unlink()
+    pq.write_table(pa.table({"text": ["a"] * 4, "tags": [[0], [], [2, 0], None]}), tmp_path / "train.parquet")
+    assert load_source(task(), tmp_path).splits["train"].column("label").to_pylist() == GOLD
+
+
+@pytest.mark.parametrize("separator", [",", "|", " / "])
+def test_names_in_one_text(tmp_path: Path, separator: str) -> None:
+    texts = ["food", "", f"music{separator} food", "-"]
+    lines = "text,tags\n" + "".join(f'a,"{text}"\n' for text in texts)
+    assert gold(tmp_path, "train.csv", lines, task(label_separator=separator)) == GOLD
+
+
+@pytest.mark.parametrize(("yes", "no", "unknown"), [("1", "0", "-1"), ("True", "False", ""), ("1.0", "0", "")])
+def test_a_column_a_label(tmp_path: Path, yes: str, no: str, unknown: str) -> None:
+    rows = [[unknown if row is None else yes if k in row else no for k in range(3)] for row in GOLD]
+    lines = "text,music,service,food\n" + "".join(f"a,{','.join(reversed(row))}\n" for row in rows)
+    if yes == "1.0":
+        numbers = {
+            name: [None if row is None else float(k in row) for row in GOLD] for k, name in enumerate(APART.labels)
+        }
+        pq.write_table(pa.table({"text": ["a"] * 4} | numbers), tmp_path / "train.parquet")
+        assert load_source(APART, tmp_path).splits["train"].column("label").to_pylist() == GOLD
+    else:
+        assert gold(tmp_path, "train.csv", lines, APART) == GOLD
+
+
+def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+    wrong = problem(tmp_path, "train.csv", 'text,tags\na,food\nb,"food,drinks"\n', task())
+    assert "label 'drinks' in row 1 is neither a name nor a number of the task's labels (0=food" in wrong
+    assert "some labels, but not all, are missing in row 1" in problem(
+        tmp_path, "train.csv", "text,food,service,music\na,1,0,0\nb,1,,0\n", APART
+    )
+    assert "column 'service' holds '2' in row 0, neither 0 nor 1" in problem(
+        tmp_path, "train.csv", "text,food,service,music\na,1,2,0\n", APART
+    )
+    assert "no column 'music'" in problem(tmp_path, "train.csv", "text,food,service,musik\na,1,0,0\n", APART)
+    (tmp_path / "train.csv").unlink()
+    for rows in ([True], [3], [None], ["0.5"]):
+        line = json.dumps({"text": "a", "tags": rows}) + "\n"
+        assert "neither a name nor a number" in problem(tmp_path, "train.jsonl", line, task())
+    assert "leave `label` out of `columns`" in problem(tmp_path, "train.jsonl", '{"text": "a", "tags": 1}\n', task())
+
+
+def test_numerals_are_names_where_labels_are_called_so(tmp_path: Path) -> None:
+    years = task(labels=["1", "0", "2024"])
+    assert gold(tmp_path, "train.csv", 'text,tags\na,"0,1"\nb,2024\n', years) == [[0, 1], [2]]
+
+
+def test_a_hash_of_rows_sees_their_labels(tmp_path: Path) -> None:
+    hashes = []
+    for tags in ("food", "music", ""):
+        (tmp_path / "train.csv").write_text(f"text,tags\na,{tags}\n")
+        hashes.append(rows_sha256(load_source(task(), tmp_path).splits["train"]))
+    assert len(set(hashes)) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("metrics: [accuracy]", "do not fit a multilabel task; those are micro_f1, macro_f1"),
+        ("labels: [one]", "a multilabel task needs at least two labels"),
+        ("type: classification\nmetrics: [accuracy]\ncolumns: {sentence1: text}", "columns: label is missing"),
+    ],
+)
+def test_a_manifest_that_does_not_fit(change: str, reason: str) -> None:
+    keys = {line.partition(":")[0]: line for line in change.splitlines()}
+    lines = {
+        "name": "name: mine",
+        "type": "type: multilabel",
+        "columns": "columns: {sentence1: text, label: tags}",
+        "labels": "labels: [a, b]",
+        "metrics": "metrics: [micro_f1]",
+        "splits": "splits: {train: }",
+    }
+    with pytest.raises(ConfigError, match=reason):
+        parse_manifest(Task, "\n".join((lines | keys).values()), "mine.yaml")
