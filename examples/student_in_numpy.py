@@ -26,7 +26,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def words_of(text: str, normalizer: dict) -> list[str]:
+def words_of(text: str, normalizer: dict[str, bool]) -> list[str]:
     """BERT's words: control characters go, each punctuation mark and each Chinese character stands alone."""
     text = "".join(" " if c.isspace() else c for c in text if c.isspace() or unicodedata.category(c)[0] != "C")
     if normalizer.get("strip_accents") or (normalizer.get("strip_accents") is None and normalizer["lowercase"]):
@@ -92,7 +92,7 @@ def main(run: Path, *texts: str) -> None:
     logits_C = head(u_F, weights)
     p_C = np.exp(logits_C - logits_C.max())
     probabilities = dict(zip(config["target"]["names"], (p_C / p_C.sum()).tolist(), strict=True))
-    print(max(probabilities, key=probabilities.get), probabilities)
+    print(max(probabilities, key=lambda name: probabilities[name]), probabilities)
 
 
 if __name__ == "__main__":

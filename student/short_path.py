@@ -24,9 +24,11 @@ Layer = Callable[[Floats], Floats]
 def short_path(student: Student) -> Ask | None:
     """What gives a student's logits [B, C] of the sequences of a few inputs, as `Student.logits` does.
 
-    None if that takes torch: on a GPU, without compiled kernels, with tables of int8 or a head of other layers.
+    None if that takes torch: on a GPU, without compiled kernels, with tables of int8, windows, or a head of other layers.
     """
     encoder, layers = student.encoder, _layers(student.head)
+    if encoder.window_size is not None:
+        return None
     vectors, forward, backward = (None if table is None else table.detach() for table in encoder.weights())
     tables = vectors, forward, backward
     if layers is None or student.device.type != "cpu" or backend(tables, torch.empty(0)) is not compiled:

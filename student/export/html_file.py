@@ -30,10 +30,14 @@ def check_writable(student: Student, tokenizer: Tokenizer) -> None:
     """Tells early what `write_html` could not do.
 
     Raises:
-        ConfigError: if JavaScript could not compute the student's head, or read text as its tokenizer does, or if a
-            weight is not finite.
+        ConfigError: if JavaScript could not compute the student's head or its windows, tell what its logits mean, or
+            read text as its tokenizer does, or if a weight is not finite.
     """
     problems, head = tokenizer_problems(tokenizer), student.config.head
+    if student.config.target.kind == "labels":
+        problems.append("a student of several labels a text cannot be written")
+    if student.config.window_size is not None:
+        problems.append("a student that reads windows cannot be written")
     if head not in HEADS_WRITTEN:
         known = " or ".join(HEADS_WRITTEN)
         problems.append(f"a student with a {head} head cannot be written; train one with --head {known}")

@@ -7,7 +7,7 @@ import torch
 from pipeline.arrays import Ragged
 from pipeline.tasks.target import Target
 from student.config import TrainConfig
-from student.export import with_small_tables
+from student.export.run import with_small_tables
 from student.kernels import compiled
 from student.model.architecture import design
 from student.model.model import Student
@@ -64,8 +64,8 @@ def test_the_logits_are_those_of_torch(flags: dict[str, Any], is_small: bool) ->
     assert np.ptp(expected_BC, axis=0).min() > 0.1
 
 
-@pytest.mark.parametrize("flags", [{"head": "cnn"}, {"head": "bilstm", "pooling": "sum"}])
-def test_heads_of_other_layers_take_torch(flags: dict[str, Any]) -> None:
+@pytest.mark.parametrize("flags", [{"head": "cnn"}, {"head": "bilstm", "pooling": "sum"}, {"window_size": 4}])
+def test_windows_and_heads_of_other_layers_take_torch(flags: dict[str, Any]) -> None:
     assert short_path(student(**flags)) is None
 
 

@@ -176,6 +176,8 @@ def test_what_javascript_cannot_do_is_told_first() -> None:
     words = Tokenizer.from_str(word_tokenizer({"[PAD]": 0, "a": 1}))
     with pytest.raises(ConfigError, match="not BERT's WordPiece"):
         check_writable(student(), words)
+    with pytest.raises(ConfigError, match="reads windows cannot be written"):
+        check_writable(student(window_size=4), bert())
     broken = student()
     broken.encoder.tables()[0].weight.data[3, 1] = float("nan")
     with pytest.raises(ConfigError, match="not finite"):
