@@ -24,7 +24,7 @@ Layer = Callable[[Floats], Floats]
 def short_path(student: Student) -> Ask | None:
     """What gives a student's logits [B, C] of the sequences of a few inputs, as `Student.logits` does.
 
-    None if that takes torch: on a GPU, without compiled kernels, with windows, tables of int8 or a head of other layers.
+    None if that takes torch: on a GPU, without compiled kernels, with windows, int8 tables or a head of other layers.
     """
     encoder, layers = student.encoder, _layers(student.head)
     if encoder.window_size is not None:
