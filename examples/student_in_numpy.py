@@ -20,7 +20,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     content = path.read_bytes()
     begin = 8 + int.from_bytes(content[:8], "little")
     arrays = {}
-    for name, one in json.loads(content[8:begin]).items():
+    for name, one in (part for part in json.loads(content[8:begin]).items() if part[0] != "__metadata__"):
         start, stop = one["data_offsets"]
         arrays[name] = np.frombuffer(content[begin + start : begin + stop], DTYPES[one["dtype"]]).reshape(one["shape"])
     return arrays

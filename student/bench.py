@@ -15,7 +15,7 @@ from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256
 from student.config import TrainConfig
-from student.model.architecture import design
+from student.model.design import design
 from student.model.model import Student, num_parameters
 from student.predict import Predictor
 

@@ -9,7 +9,8 @@ from torch import nn
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
-from student.model.architecture import Facts, StudentConfig, design, read_config, summary
+from student.model.architecture import Facts, StudentConfig, read_config, summary
+from student.model.design import design
 from student.model.heads import HEADS
 from student.model.model import Student, num_bytes, num_parameters
 from student.model.weights import CONFIG_FILE

@@ -324,12 +324,7 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
 
 
 def read_record_of(root: Path, rows: RowsName, advice: str) -> SetRecord:
-    """Reads the ``distill.json`` of a set that must be of one kind of rows.
-
-    Args:
-        root: the set.
-        rows: the kind.
-        advice: what to do if it is of another.
+    """Reads the ``distill.json`` of a set that must be of one kind of rows, or else says the ``advice``.
 
     Raises:
         ConfigError: if it is of another kind.

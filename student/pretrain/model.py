@@ -9,7 +9,8 @@ from torch import nn
 from pipeline.errors import ConfigError, raise_all
 from pipeline.logit_set.record import SetRecord
 from student.config import PretrainConfig
-from student.model.architecture import MlmConfig, embedding_problems
+from student.model.architecture import MlmConfig
+from student.model.design import embedding_problems
 from student.model.products import GradientTaker
 from student.pretrain.student import PretrainedStudent, encoder_fields
 

@@ -10,7 +10,8 @@ from torch import nn
 from pipeline.errors import ConfigError, raise_all
 from pipeline.logit_set.sentence_reader import SentenceSet
 from student.config import PretrainConfig
-from student.model.architecture import VectorConfig, embedding_problems
+from student.model.architecture import VectorConfig
+from student.model.design import embedding_problems
 from student.model.products import GradientTaker
 from student.pretrain.student import PretrainedStudent, encoder_fields
 

@@ -9,7 +9,8 @@ from typing import Any
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import SweepConfig, TrainConfig
-from student.model.architecture import Facts, design
+from student.model.architecture import Facts
+from student.model.design import design
 from student.recipe import PLACES, load_recipe
 from student.train.initialize import source_sha256
 

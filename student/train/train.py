@@ -18,8 +18,9 @@ from student.answers.thresholds import as_logits, best_thresholds
 from student.config import TrainConfig
 from student.data import Examples, as_read
 from student.evaluate import evaluate_split, student_logits
-from student.model.architecture import StudentConfig, design
+from student.model.architecture import StudentConfig
 from student.model.card import CARD_FILE, card_text
+from student.model.design import design
 from student.model.model import Student, default_device, num_bytes, num_parameters
 from student.train.initialize import copy_embeddings, source_sha256
 from student.train.learner import StudentLearner

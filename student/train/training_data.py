@@ -14,7 +14,8 @@ from pipeline.query.mixture import Mixture, open_sets
 from pipeline.text.tokenizer import special_ids
 from student.config import TrainConfig
 from student.data import Examples, load_chosen, load_examples
-from student.model.architecture import Facts, design
+from student.model.architecture import Facts
+from student.model.design import design
 from student.train.initialize import starts_from_teacher
 
 

@@ -11,7 +11,8 @@ from pipeline.errors import ConfigError
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import load_task, task_names
 from student.config import SweepConfig, TrainConfig
-from student.model.architecture import Facts, StudentConfig, design
+from student.model.architecture import Facts, StudentConfig
+from student.model.design import design
 from student.recipe import load_recipe, recipe_names, with_recipe
 from student.sweep.grid import make_trials
 

@@ -9,7 +9,7 @@ from pipeline.tasks.target import Target
 from student.config import TrainConfig
 from student.export.run import with_small_tables
 from student.kernels import compiled
-from student.model.architecture import design
+from student.model.design import design
 from student.model.model import Student
 from student.predict import in_batches
 from student.short_path import short_path

@@ -10,7 +10,8 @@ from torch import nn
 
 from pipeline.errors import ConfigError
 from student.config import EmbeddingKind, HeadKind, PairingKind, TrainConfig
-from student.model.architecture import StudentConfig, design
+from student.model.architecture import StudentConfig
+from student.model.design import design
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS as KINDS_OF_HEAD
 from student.model.heads import MIN_CNN_SIDE, BiLstmHead, cnn_head, linear_head, mlp_head

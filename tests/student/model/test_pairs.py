@@ -19,7 +19,7 @@ from pipeline.text.tokenizer import special_ids
 from student.config import EvaluateConfig, TrainConfig
 from student.data import as_read, load_examples
 from student.evaluate import evaluate, student_logits
-from student.model.architecture import design
+from student.model.design import design
 from student.model.model import Student
 from student.model.pairings import concatenate_compare
 from student.predict import Predictor

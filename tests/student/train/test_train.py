@@ -14,7 +14,8 @@ from pipeline.record_file import read_record
 from student.config import TrainConfig
 from student.data import load_examples
 from student.evaluate import score_student
-from student.model.architecture import StudentConfig, design, summary
+from student.model.architecture import StudentConfig, summary
+from student.model.design import design
 from student.model.model import Student
 from student.predict import Predictor
 from student.train.train import train
