@@ -1,7 +1,8 @@
 """Answers as a student does, with numpy alone: ``python examples/student_in_numpy.py runs/sst2 "a fine film ."``.
 
-For students with a BERT tokenizer, tables of float32 and an MLP or a linear head; of pairs two texts each, by DiffCat
-or concatenate-compare. Shapes: L tokens, E and M = D * D numbers of a token's vector and matrix, F features, C labels.
+For students of one label a text with a BERT tokenizer, tables of float32, no windows and an MLP or a linear head; of
+pairs two texts each, by DiffCat or concatenate-compare. Shapes: L tokens, E and M = D * D numbers of a token's vector
+and matrix, F features, C labels.
 """
 
 import json

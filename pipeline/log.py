@@ -59,8 +59,8 @@ def event(name: str, **values: Any) -> None:
 
 def _exit_code(error: BaseException) -> int:
     """What a command ends with that raises this; what is no way to end tells of itself first."""
-    code = getattr(error, "exit_code", getattr(error, "code", None))  # of typer's Exit, of SystemExit
-    if code is None:
-        event("error", message=f"{type(error).__name__}: {error}")
-        return 1
-    return int(code)
+    code = error.code if isinstance(error, SystemExit) else getattr(error, "exit_code", 1)  # the latter of typer's Exit
+    if isinstance(error, SystemExit) or hasattr(error, "exit_code"):
+        return code if isinstance(code, int) else int(code is not None)
+    event("error", message=f"{type(error).__name__}: {error}")
+    return 1

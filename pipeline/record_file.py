@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -66,5 +67,13 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def write_record(path: Path, values: dict[str, Any]) -> None:
-    """Writes a record with its checksum, whole or not at all."""
-    write_text(path, with_checksum(json.dumps(values, indent=2, ensure_ascii=False)))
+    """Writes a record with its checksum, whole or not at all; NaN and Inf, which JSON has not, as null."""
+    write_text(path, with_checksum(json.dumps(_without_nan(values), indent=2, ensure_ascii=False)))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

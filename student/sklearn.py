@@ -11,9 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, raise_all
-from pipeline.tasks.target import softmax
+from pipeline.tasks.target import Target, softmax
 from student.config import TrainConfig
 from student.predict import Predictor
+from student.recipe import with_recipe
 from student.train.train import train
 from student.train.training_data import open_training_set
 
@@ -59,11 +60,15 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         flags = dict(self.flags or {})
         if self.logits is not None:
             flags["logits"] = (str(self.logits),)
+        config = with_recipe(TrainConfig.from_flags(**flags))
+        _require_classes(open_training_set(config).record.target)
         if X is not None:
-            flags["where"] = _where(TrainConfig.from_flags(**flags), _columns(X))
+            flags["where"] = _where(config, _columns(X))
         with TemporaryDirectory(prefix="distill-sklearn-") as temporary:
             folder = Path(self.output_dir or temporary)
-            train(TrainConfig.from_flags(**flags, output_dir=folder), "student.sklearn.StudentClassifier.fit")
+            train(
+                with_recipe(TrainConfig.from_flags(**flags, output_dir=folder)), "student.sklearn.StudentClassifier.fit"
+            )
             return self._answer_with(folder)
 
     @classmethod
@@ -84,8 +89,7 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _answer_with(self, run: Path) -> Self:
         self.predictor_ = Predictor(run)
         target = self.predictor_.student.config.target
-        if target.kind != "classes":
-            raise ConfigError("StudentClassifier: this task has scores and no labels; ask student.Predictor")
+        _require_classes(target)
         self.classes_ = np.array(target.names)
         return self
 
@@ -95,6 +99,12 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.target_tags.required = False
         tags.no_validation = True  # texts are no arrays of numbers
         return tags
+
+
+def _require_classes(target: Target) -> None:
+    if target.kind != "classes":
+        has = "several labels a text" if target.kind == "labels" else "scores and no labels"
+        raise ConfigError(f"StudentClassifier: this task has {has}; ask student.Predictor")
 
 
 def _columns(X: Texts) -> tuple[list[str], ...]:

@@ -81,7 +81,7 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
         except DistillError as error:
             console.error(str(error))
             raise typer.Exit(error.exit_code) from error
-        except typer.Exit:  # a RuntimeError, to Python
+        except (typer.Exit, BrokenPipeError):  # a RuntimeError, to Python; a reader that has seen enough
             raise
         except (OSError, MemoryError, RuntimeError) as error:
             reason = limit_reached(error)

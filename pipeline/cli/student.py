@@ -118,13 +118,13 @@ def _print_evaluation(title: str, evaluation: dict[str, Any]) -> None:
     console.print_table(SCORE_COLUMNS, score_rows(evaluation), title=title)
     console.print_table(["split", "also", "student"], others)
     for split, parts in evaluation.items():
-        _print_labels(split, parts.get("by_label", {}))
+        by_label = parts.get("by_label", {})
+        if len(by_label) > 2 or parts.get("decided"):
+            _print_labels(split, by_label)
 
 
 def _print_labels(split: str, by_label: dict[str, dict[str, float]]) -> None:
     """Scores label by label: of many the worst, which are what one looks for."""
-    if len(by_label) < 3:
-        return
     worst = sorted(by_label, key=lambda name: by_label[name]["f1"])[:MOST_LABELS]
     rows = [[name, *(by_label[name][key] for key in LABEL_COLUMNS)] for name in worst]
     part = (

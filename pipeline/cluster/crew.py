@@ -88,6 +88,17 @@ class _Actor:
 
 
 @contextmanager
+def _heeding_sigterm() -> Iterator[None]:
+    """Lets `Stopped` through, which Ray's compiled parts wrap in an error of the interpreter."""
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__ or error.__context__, stopping.Stopped):
+            raise stopping.Stopped from error
+        raise
+
+
+@contextmanager
 def on_cluster(flags: RayFlags) -> Iterator[Any]:
     """Ray, connected to the cluster that the flags name; one that this process is connected to already is used.
 
@@ -106,7 +117,7 @@ def on_cluster(flags: RayFlags) -> Iterator[Any]:
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=flags.ray, log_to_driver=False, logging_level="error", **_local(flags))
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # a cluster that does not come up in time is no more than that to Ray
         raise PassingError(f"--ray {flags.ray}: cannot be reached: {str(error).splitlines()[0]}") from error
     if is_main:
         signal.signal(signal.SIGTERM, handler)  # Ray puts its own there
@@ -159,23 +170,30 @@ class Crew(Generic[Piece, Result]):
             with stopping.in_hand():
                 for _ in range(min(self._num_workers(), len(pieces))):
                     self._start(hire, shared)
-                while self._in_hand:
+                while self._is_left():
                     yield from self._next(hire, shared)
         finally:
             for worker, _ in self._in_hand.values():
                 ray.kill(worker.actor)
         self._tell()
 
+    def _is_left(self) -> bool:
+        """Whether a piece is in hand, or may still be given out; those getting ready for nothing are not waited for."""
+        is_working = any(piece is not None for _, piece in self._in_hand.values())
+        return is_working or bool(self._in_hand and self._waiting and not stopping.is_asked())
+
     def _next(self, hire: Any, shared: Any) -> Iterator[tuple[Piece, Result]]:
         """Waits for one answer, and gives its worker the next piece before the result is used."""
-        answers, _ = self.ray.wait(list(self._in_hand), num_returns=1, timeout=TELL_EVERY_S)
+        with _heeding_sigterm():
+            answers, _ = self.ray.wait(list(self._in_hand), num_returns=1, timeout=TELL_EVERY_S)
         if not answers:
             busy = sum(piece is not None for _, piece in self._in_hand.values())
             console.note(f"{busy} of {len(self._in_hand)} workers work, {len(self._waiting)} pieces wait for one")
             return
         worker, piece = self._in_hand.pop(answers[0])
         try:
-            answer, told = self.ray.get(answers[0])
+            with _heeding_sigterm():
+                answer, told = self.ray.get(answers[0])
         except self.ray.exceptions.RayTaskError:  # a fault in our code, which no repetition mends
             raise
         except self.ray.exceptions.RayError:

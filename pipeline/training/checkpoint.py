@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from pipeline.errors import DataError, IntegrityError
+from pipeline.errors import DataError, IntegrityError, PassingError
 from pipeline.files import write_atomically
 
 MAX_HEADER_BYTES = 2**24
@@ -95,7 +95,8 @@ def write_tensors(
     try:
         write_atomically(path, write, durable)
     except SafetensorError as error:
-        raise DataError(f"{path}: cannot be written: {error}; is the disk full? What is finished is kept") from error
+        kind = PassingError if "os error 28" in str(error) else DataError  # no space; it comes without a number
+        raise kind(f"{path}: cannot be written: {error}; is the disk full? What is finished is kept") from error
 
 
 def check_tensors(path: Path) -> None:

@@ -120,11 +120,11 @@ def train(run: Run, learner: Learner, schedule: Schedule, report_to: ReportTo = 
             learner.catch_up()
             if schedule.is_entry(progress.step):
                 _evaluate(learner, schedule, progress)
-                track(progress.history[-1])
             progress.data_state = learner.data_state
             run.save(learner.model, learner.optimizer, progress)
             if schedule.is_entry(progress.step):
                 run.tell(progress.history)
+                track(progress.history[-1])
             _keep_if_best(run, learner, schedule, progress)
     if run.is_main and not schedule.keep_best:
         learner.keep()

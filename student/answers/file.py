@@ -106,7 +106,9 @@ def accepted_names(run: Path, task: Task | None, predictor: Predictor) -> Sequen
     usual = [(name,) for name in ("sentence1", "sentence2")[: 1 + predictor.student.config.is_pair]]
     record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
     own = task.columns.texts if task is not None else record.get(TEXT_COLUMNS)
-    return usual if own is None else [tuple(dict.fromkeys((*a, *b))) for a, b in zip(own, usual, strict=True)]
+    if own is None or len(own) != len(usual):
+        return usual
+    return [tuple(dict.fromkeys((*a, *b))) for a, b in zip(own, usual, strict=True)]
 
 
 def text_names(names: Sequence[str], place: str, accepted: Sequence[tuple[str, ...]]) -> list[str]:

@@ -14,6 +14,8 @@ from pipeline.errors import IntegrityError, short
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 
+MOST_LOGIT = 30.0  # beyond, a probability is as good as 0 or 1
+
 
 def best_thresholds(target: Target, logits_NC: Floats, label_NC: Ints) -> dict[str, float]:
     """The probability of each label above which its F1 is best on some rows; 0.5 where no row has the label.
@@ -39,7 +41,7 @@ def _best_cut(logit_N: Floats, gold_N: Ints) -> float:
     cut_N = (sorted_N + np.append(sorted_N[1:], sorted_N[-1] - 1)) / 2
     f1_N[:-1][np.diff(sorted_N) == 0] = -1  # of equal logits all or none
     best = np.flatnonzero(f1_N == f1_N.max())
-    return float(cut_N[best[np.abs(cut_N[best]).argmin()]])
+    return float(np.clip(np.nan_to_num(cut_N[best[np.abs(cut_N[best]).argmin()]]), -MOST_LOGIT, MOST_LOGIT))
 
 
 def stored_thresholds(run: Path, target: Target) -> Floats:

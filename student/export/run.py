@@ -9,7 +9,7 @@ from torch import nn
 
 from pipeline import console
 from pipeline.arrays import Ints
-from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, raise_all
+from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError, raise_all
 from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.query.mixture import open_sets
@@ -84,7 +84,7 @@ def _occurrences(config: ExportConfig, student: Student, record: RunRecord) -> I
     try:
         logit_set = open_sets(trained_sets(record, config.store), settings.get("mix"))
         examples = as_read(load_chosen(logit_set, settings["query"]), student.config)
-    except (DataError, IntegrityError) as error:
+    except DistillError as error:
         console.warn(f"rare tokens are kept as exactly as frequent ones, so the file is larger or worse: {error}")
         return None
     tokens = np.concatenate([part.flat for part in examples.sequences])

@@ -57,7 +57,7 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     context: dict[str, Any] = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
     task = logit_set.sets[0].record.task
     if task is not None and task.text_columns is not None:
-        context[TEXT_COLUMNS] = task.text_columns
+        context[TEXT_COLUMNS] = [list(names) for names in task.text_columns]
     run = Run(folder, _settings(config, student_config, data, vectors), command, context)
     finished = run.start()
     if finished is not None:

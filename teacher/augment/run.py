@@ -25,6 +25,7 @@ from teacher.augment.folder import Folder, Variants, check_settings, open_varian
 from teacher.augment.method import PlannedVariants, Sides
 from teacher.augment.methods import METHODS
 from teacher.augment.variants import make_variants
+from teacher.augment.words import MASK
 
 FOLDER = "augmented"
 LOCK = "lock"  # among what goes at the end, so that a kill in the last moment does not leave it
@@ -93,7 +94,8 @@ def variants_for(
     if given & FILES:
         settings = _plan(config, task, rows).settings
         wanted |= {name: settings[name] for name in given & FILES}
-    check_settings(root, {name: stored[name] for name in wanted}, wanted)
+    then = {name: stored.get(name, MASK) if name == "mask_token" else stored[name] for name in wanted}
+    check_settings(root, then, wanted)
     return existing
 
 

@@ -21,6 +21,7 @@ from pipeline.text.safety import reported
 from pipeline.untrusted import parse_json
 from teacher.inference.batches import run_batches
 from teacher.inference.loaded import LoadedModel, load_config, load_tokenizer, load_weights
+from teacher.inference.model_folder import require_model_folder
 
 POOLING_FILE = "1_Pooling/config.json"  # of sentence-transformers
 
@@ -72,7 +73,9 @@ def stated_pooling(name: str, revision: str | None) -> Pooling | None:
     Raises:
         DataError: if its file cannot be read.
     """
-    file = cached_file(name, POOLING_FILE, revision=revision, _raise_exceptions_for_missing_entries=False)
+    require_model_folder(name)
+    with reported(f"teacher {name}: cannot be read", DataError):
+        file = cached_file(name, POOLING_FILE, revision=revision, _raise_exceptions_for_missing_entries=False)
     if file is None:
         return None
     with reported(f"{file}: cannot be read", DataError):

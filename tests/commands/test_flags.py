@@ -60,7 +60,7 @@ FLAGS = {
     "recode": f"logits {CODEC} --name --store --allow-unverified --json",
     "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json",
     "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
-    "--vector-size --pooling --initializer-range --alpha --temperature --vector-loss --vector-map "
+    "--vector-size --pooling --init --initializer-range --alpha --temperature --vector-loss --vector-map "
     "--num-train-epochs --max-steps --learning-rate "
     "--warmup-ratio --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed --report-to "
     "--allow-unverified --json",
@@ -71,7 +71,7 @@ FLAGS = {
     "evaluate": "run --cost --logits --store --allow-unverified --json",
     "reproduce": "run --store --allow-unverified --json",
     "describe": "run_or_recipe --json",
-    "export": "run --onnx --output-dir --tables --logits --store --json",
+    "export": "run --onnx --html --output-dir --tables --logits --store --json",
     "certify": "run --logits --store --where --disagreement --confidence --allow-unverified --json",
     "predict": "run texts --cost --file --output --columns --manifest --abstain --json",
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit",

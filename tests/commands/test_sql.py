@@ -111,7 +111,7 @@ def test_a_query_that_is_not_there_or_twice_is_refused(shelf: Path, tmp_path: Pa
     (tmp_path / "binary.sql").write_bytes(b"\xff")
     for arguments, message in (
         (["select 1", "--file", tmp_path / "binary.sql"], "the query is given twice"),
-        (["--file", tmp_path / "gone.sql"], "gone.sql: cannot be read: .*No such file"),
+        (["--file", tmp_path / "gone.sql"], "gone.sql: no such file"),
         (["--file", tmp_path / "binary.sql"], "binary.sql: cannot be read: "),
         ([], "only one SELECT is allowed, but this is: nothing"),
     ):

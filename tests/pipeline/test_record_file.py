@@ -49,6 +49,12 @@ def test_every_flipped_bit_is_detected_but_in_the_checksum_s_own_name(tmp_path: 
         assert RECORD.items() <= values.items()
 
 
+def test_what_is_no_number_is_null(tmp_path: Path) -> None:
+    """JSON has no NaN, and a run that has a score of it must stay readable."""
+    write_record(tmp_path / "run.json", {"kl": float("nan"), "losses": [1.5, float("inf")]})
+    assert read_record(tmp_path / "run.json") == {"kl": None, "losses": [1.5, None]}
+
+
 def test_a_record_of_an_earlier_release_has_none(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(RECORD))
     assert read_record(tmp_path / "run.json") == RECORD

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, PassingError
 from pipeline.files import sha256
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.verify import verify_shards
@@ -274,5 +274,5 @@ def test_a_number_of_positions_that_no_disk_holds(token_store: Path, tmp_path: P
     edit(root, scores={"train": {"positions": 1e308}, "validation": {"positions": 1e308}})
     command = ["recode", root, "--name", "small", "--store", tmp_path / "new" / "store"]
     result = CliRunner().invoke(app, list(map(str, command)))
-    assert result.exit_code == 2
+    assert result.exit_code == PassingError.exit_code
     assert "free some space" in result.stderr

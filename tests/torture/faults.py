@@ -5,6 +5,7 @@ import resource
 import signal
 from dataclasses import dataclass
 
+from pipeline.errors import PassingError
 from tests.torture.shim import Fault
 
 YEAR_S = 365 * 24 * 3600
@@ -30,14 +31,15 @@ class Kind:
 
 
 REFUSED = frozenset({2})
-TERMINATED = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM, 75})
+PASSES = frozenset({PassingError.exit_code})
+TERMINATED = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM})
 FAULTS = {
     "SIGKILL": Kind(Fault(signal.SIGKILL), frozenset({-signal.SIGKILL}), share=1, is_short=True),
     "SIGKILL twice": Kind(Fault(signal.SIGKILL), frozenset({-signal.SIGKILL}), is_repeated=True),
     "SIGTERM": Kind(Fault(signal.SIGTERM), TERMINATED),
     "SIGHUP": Kind(Fault(signal.SIGHUP), frozenset({-signal.SIGHUP, 128 + signal.SIGHUP})),
     "Ctrl-C twice": Kind(Fault(signal.SIGINT, repeats=1), frozenset({-signal.SIGINT, 130})),
-    "full disk": Kind(Fault(error=errno.ENOSPC), REFUSED, share=1, is_short=True),
+    "full disk": Kind(Fault(error=errno.ENOSPC), PASSES, share=1, is_short=True),
     "read-only": Kind(Fault(error=errno.EROFS), REFUSED),
     "no files left": Kind(Fault(resource=resource.RLIMIT_NOFILE, limit=3), REFUSED, is_short=True),
     "no memory left": Kind(Fault(resource=resource.RLIMIT_AS, limit=2**20), REFUSED),

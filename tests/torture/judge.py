@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.torture.visit import Outcome
 
 COLUMNS = ("lost", "twice", "left", "hung", "message")
-TIME = re.compile(rb"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d\+00:00)?")
+TIME = re.compile(rb'\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d\+00:00)?|"record_sha256": "[0-9a-f]{64}"')  # of times, too
 ERROR = re.compile(r"^error: ", re.MULTILINE)
 Files = dict[str, bytes]
 
@@ -51,7 +51,7 @@ def _is_clean(outcome: Outcome, codes: Collection[int]) -> bool:
     """Whether a command ended as it may, and a refusal with one message and no traceback."""
     if outcome.code is None:
         return True
-    is_one_message = len(ERROR.findall(outcome.stderr)) == 1 or outcome.code != 2
+    is_one_message = len(ERROR.findall(outcome.stderr)) == 1 or outcome.code not in (2, 75)
     return outcome.code in codes and is_one_message and "Traceback" not in outcome.stderr
 
 

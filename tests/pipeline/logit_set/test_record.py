@@ -123,7 +123,7 @@ def test_missing_and_oversized_file(tmp_path: Path) -> None:
         ({"signals": {"smell": {}}}, "signals.smell: Extra inputs"),
         (
             {"signals": {"mlm": {"codec": {"name": "dense", "vocabulary_size": 9}}}},
-            "are about tokens, but",
+            "are for sets of tokens, but",
         ),
         ({"rows": "tokens"}, "a shard does not lie in the folder 'tokens' of its rows"),
         ({"task": None}, "missing key 'task', which a set of examples has"),

@@ -171,5 +171,5 @@ def test_no_hub_is_one_message(opinion_set: LogitSet, tmp_path: Path, command: s
         timeout=120,
         check=False,
     )
-    assert (result.returncode, "Traceback" in result.stderr) == (2, False)
+    assert (result.returncode, "Traceback" in result.stderr) == (75, False)
     assert f"error: {URL}: cannot be read or written: " in " ".join(result.stderr.split())

@@ -104,11 +104,11 @@ def without_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "bucket_name", "message"),
+    ("change", "bucket_name", "message", "code"),
     [
-        (lambda monkeypatch: None, "s3://no-such-bucket", "bucket"),
-        (without_keys, None, "credentials"),
-        (without_server, None, "127.0.0.1:9"),
+        (lambda monkeypatch: None, "s3://no-such-bucket", "bucket", 2),
+        (without_keys, None, "credentials", 2),
+        (without_server, None, "127.0.0.1:9", 75),
     ],
 )
 @pytest.mark.parametrize("command", ["push", "pull"])
@@ -120,13 +120,14 @@ def test_what_is_wrong_with_the_way_there_is_one_message(
     change: Callable[[pytest.MonkeyPatch], None],
     bucket_name: str | None,
     message: str,
+    code: int,
     command: str,
 ) -> None:
     change(monkeypatch)
     url = f"{bucket_name or bucket}/set"
     arguments = ["push", str(opinion_set.root), url] if command == "push" else ["pull", url, "--store", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2
+    assert result.exit_code == code
     assert result.stderr.count("error: ") == 1
     assert f"{url}: " in " ".join(result.stderr.split())
     if command == "push" or bucket_name is None:

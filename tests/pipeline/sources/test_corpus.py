@@ -200,7 +200,7 @@ def test_missing_column_is_answered_with_the_nearest(tmp_path: Path) -> None:
         load_documents(MINE, tmp_path / "x.parquet")
     path = tmp_path / "y.jsonl"
     path.write_text('{"text": "a", "content": ""}\n{"content": "b"}\n')
-    with pytest.raises(DataError, match=r"y\.jsonl, row 1: no column 'text'; .*Known: content"):
+    with pytest.raises(DataError, match=r"y\.jsonl, row 1: no column 'text'; .*known: content"):
         read(load_documents(MINE, path))
     with pytest.raises(DataError, match=r"x\.parquet: no column 'body' or 'content'"):
         load_documents(Corpus(name="mine", columns=("body", "content")), tmp_path / "x.parquet")
@@ -292,7 +292,7 @@ def test_hub_that_changed_has_another_sha256(hub: Hub, tmp_path: Path, monkeypat
 
 
 def test_hub_without_the_column_or_the_split(hub: Hub) -> None:
-    with pytest.raises(DataError, match=r"hub/raw:train: no column 'body'; .*Known: number, text"):
+    with pytest.raises(DataError, match=r"hub/raw:train: no column 'body'; .*known: number, text"):
         load_documents(Corpus(name="mine", hub=hub, columns=("body",)))
     with pytest.raises(DataError, match=r"hub/raw, split 'test': cannot be read from the hub: .*test"):
         load_documents(Corpus(name="mine", hub=hub, hub_split="test"))

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError
 from pipeline.tasks.target import NO_LABEL, Target, sigmoid
-from pipeline.training.run_record import RUN_RECORD
+from pipeline.training.run_record import RUN_RECORD, write_run_record
 from student.answers.thresholds import as_logits, best_thresholds, stored_thresholds
 
 TARGET = Target(kind="labels", names=("a", "b"))
@@ -37,6 +37,15 @@ def test_no_other_cut_is_better(logits: Floats, gold: Ints) -> None:
 
 def _f1(said: np.ndarray, gold: Ints) -> float:
     return float(2 * (said * gold).sum() / (said.sum() + gold.sum()))
+
+
+@pytest.mark.parametrize("far", [60, -900, np.nan])
+def test_a_threshold_can_be_read_again(tmp_path: Path, far: float) -> None:
+    logits = np.array([[far, 0], [far, 0], [-3, 0]], np.float32)
+    thresholds = best_thresholds(TARGET, logits, np.array([[1, 0], [1, 0], [0, 0]]))
+    record = {"state": "finished", "settings": {}, "command": "", "result": {"thresholds": thresholds}}
+    write_run_record(tmp_path / RUN_RECORD, record)
+    assert np.isfinite(stored_thresholds(tmp_path, TARGET)).all()
 
 
 def test_a_run_without_thresholds_says_one_half(tmp_path: Path) -> None:

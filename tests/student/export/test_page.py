@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.logit_set.reader import open_set
 from pipeline.text.tokenizer import load_tokenizer
+from pipeline.training.run_record import read_run_record, write_run_record
 from student.export.coarse import coarse
 from student.export.html_file import write_html
 from student.model.model import Student
@@ -41,8 +42,8 @@ def test_the_command_writes_what_it_measures(roles_run: Path, store: Path, tmp_p
 
 def test_without_the_training_rows_all_tokens_count_the_same(roles_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(roles_run, tmp_path / "run")
-    record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(record | {"logit_sets": [str(tmp_path / "gone")]}))
+    record = read_run_record(run / "run.json")
+    write_run_record(run / "run.json", record | {"logit_sets": [str(tmp_path / "gone")]})
     result = invoke("export", run, "--html", tmp_path / "x.html", "--store", tmp_path)
     assert result.exit_code == 0, result.output
     assert "rare tokens are kept as exactly as frequent ones" in re.sub(r"\s+", " ", result.stderr)

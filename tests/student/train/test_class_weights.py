@@ -26,6 +26,12 @@ def test_every_class_counts_the_same(opinion_set: LogitSet) -> None:
     assert weight_N[:5] == pytest.approx(num_rows / 2 / 5)
     assert weight_N[:5].sum() == pytest.approx(weight_N[5:].sum())
     assert weight_N.mean() == pytest.approx(1)
+    own_N = np.linspace(0.1, 1, num_rows, dtype=np.float32)
+    both_N = own_N * balanced_weights(
+        replace(examples, label_N=label_N, teacher_NC=teacher_NC, weight_N=own_N)
+    )  # also of rows that count differently
+    assert both_N[:5].sum() == pytest.approx(both_N[5:].sum())
+    assert both_N.sum() == pytest.approx(own_N.sum())
     alone = balanced_weights(replace(examples, label_N=np.zeros(num_rows, dtype=np.int64)))
     assert alone.tolist() == [1] * num_rows
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pipeline.errors import FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.record_parts import Sample, Setting
 from pipeline.logit_set.shard_file import read_footer
+from pipeline.training.run_record import read_run_record
 from teacher.augment import folder as folder_module
 from teacher.augment.distinct import keep_distinct
 from teacher.augment.folder import Folder, Variants, open_variants, start_folder, write_part
@@ -251,7 +252,7 @@ def test_settings_of_a_folder_with_nothing_in_it_may_change(tmp_path: Path) -> N
     for seed in (1, 2):
         started(tmp_path, command=f"command {seed}", seed=seed)
         assert open_variants(tmp_path) is None
-    record = json.loads((tmp_path / "augment.json").read_text())
+    record = read_run_record(tmp_path / "augment.json")
     assert record == {"state": "running", "command": "command 2", "settings": SETTINGS | {"seed": 2}}
 
 

@@ -526,12 +526,27 @@ def test_jobs_need_finished_variants(work: Path, teachers: Path, made: Path, cop
     assert states == ["staged", "verified"]
 
 
+@pytest.mark.parametrize(("token", "is_same"), [("[MASK]", True), ("<mask>", False)])
+def test_variants_with_another_mask_are_refused(
+    work: Path, teachers: Path, tmp_path: Path, token: str, is_same: bool
+) -> None:
+    """The usual mask is not stored, as earlier releases had no other."""
+    flags = {"augment": "mask-pos", "num_variants": 1, "pos_probability": 0.0}
+    dump(dump_config(work, "opinion", tmp_path, name="first", **flags), "distill teacher-dump")
+    again = dump_config(work, "opinion", tmp_path, name="second", **flags, mask_token=token)
+    if is_same:
+        assert dump(again, "distill teacher-dump") is not None
+        return
+    with pytest.raises((FingerprintMismatchError, TeacherError), match="mask"):
+        dump(again, "distill teacher-dump")
+
+
 def test_a_teacher_without_a_mask_cannot_label_masked_rows(work: Path, teachers: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(teachers / "opinion", tmp_path / "teacher"))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_text((folder / name).read_text().replace("[MASK]", "<blank>"))
     changes = {"augment": "mask-pos", "model_name_or_path": str(folder), "num_variants": 1}
-    with pytest.raises(TeacherError, match=r"its tokenizer has no \[MASK\]; use --augment tinybert"):
+    with pytest.raises(TeacherError, match=r"its tokenizer has no \[MASK\]; give --mask-token <blank>"):
         dump(dump_config(work, "opinion", tmp_path / "store", **changes), "distill teacher-dump")
 
 

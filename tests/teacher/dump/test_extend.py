@@ -17,6 +17,7 @@ from pipeline.logit_set.record import FILE_NAME, fingerprint, read_set_record
 from pipeline.logit_set.shard_file import read_footer
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import verify_shards
+from pipeline.record_file import read_record
 from teacher.dump.examples import dump
 from teacher.inference.batches import teacher_logits
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
@@ -240,7 +241,7 @@ def test_a_plain_dump_of_new_rows_says_how_to_extend(versions: Path, work: Path)
 def extended_record(versions: Path, work: Path) -> tuple[Path, dict[str, Any]]:
     edit(versions, lambda lines: [*lines, *NEW])
     root = extend(work, versions).root
-    return root / FILE_NAME, json.loads((root / FILE_NAME).read_text())
+    return root / FILE_NAME, read_record(root / FILE_NAME)
 
 
 def test_a_shard_of_another_version_or_settings_is_refused(versions: Path, work: Path) -> None:

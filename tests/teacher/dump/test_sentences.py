@@ -185,6 +185,11 @@ def test_wrong_flags(work: Path, corpus_file: Path, tmp_path: Path, changes: dic
         write(work, tmp_path, **changes)
 
 
+def test_a_folder_that_is_not_there_is_told(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such"):
+        write(work, tmp_path, model_name_or_path=str(tmp_path / "nope"))
+
+
 def test_flags_of_logits_are_refused(work: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--augment: is for --signal logits(.|\n)*--teacher-labels: is for"):
         write_task(work, "opinion", tmp_path, augment="mask-pos", teacher_labels="a,b")
