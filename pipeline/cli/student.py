@@ -110,7 +110,7 @@ def _print_evaluation(title: str, evaluation: dict[str, Any]) -> None:
         return
     others: list[list[Any]] = []
     for split, parts in evaluation.items():
-        others += [[split, name.replace("_", " "), value] for name, value in parts["labels"].items()]
+        others += [[split, name.replace("_", " "), value] for name, value in parts.get("labels", {}).items()]
         decided = "as it decides"
         others += [[split, f"{name.replace('_', ' ')} {decided}", v] for name, v in parts.get("decided", {}).items()]
         others += [[split, name, value] for name, value in parts["bins"].items()]
