@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, raise_all
+from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import Target, softmax
 from student.config import TrainConfig
 from student.predict import Predictor
@@ -61,9 +62,10 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.logits is not None:
             flags["logits"] = (str(self.logits),)
         config = with_recipe(TrainConfig.from_flags(**flags))
-        _require_classes(open_training_set(config).record.target)
+        logit_set = open_training_set(config)
+        _require_classes(logit_set.record.target)
         if X is not None:
-            flags["where"] = _where(config, _columns(X))
+            flags["where"] = _where(logit_set, config.where, _columns(X))
         with TemporaryDirectory(prefix="distill-sklearn-") as temporary:
             folder = Path(self.output_dir or temporary)
             train(
@@ -115,9 +117,8 @@ def _columns(X: Texts) -> tuple[list[str], ...]:
     return (sentences,) if len(sentences) == len(X) else tuple(map(list, zip(*X, strict=True)))
 
 
-def _where(config: TrainConfig, columns: tuple[list[str], ...]) -> str:
+def _where(logit_set: LogitSet, condition: str | None, columns: tuple[list[str], ...]) -> str:
     """The condition for the rows with these texts, beside the one that there is."""
-    logit_set = open_training_set(config)
     names = ("sentence1", "sentence2")[: 1 + logit_set.record.is_pair]
     if len(columns) != len(names):
         raise ConfigError(f"fit: {logit_set.root} has {'pairs' if len(names) > 1 else 'one sentence'} in each row")
@@ -131,4 +132,4 @@ def _where(config: TrainConfig, columns: tuple[list[str], ...]) -> str:
     more = [f"and {len(missing) - MAX_EXAMPLES:,} others"] if len(missing) > MAX_EXAMPLES else []
     raise_all(DataError, "nothing to learn of texts", [*shown[:MAX_EXAMPLES], *more])
     rows = ", ".join(str(row) for row in sorted(row for texts in wanted for row in known[texts]))
-    return f"source_row in ({rows})" + (f" and ({config.where}\n)" if config.where else "")
+    return f"source_row in ({rows})" + (f" and ({condition}\n)" if condition else "")

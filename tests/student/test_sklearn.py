@@ -33,7 +33,10 @@ CHECKS = (  # those that need no numbers
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_it_is_an_estimator(name: str) -> None:
-    getattr(estimator_checks, name)("StudentClassifier", StudentClassifier())
+    """A check raises what is wrong, and leaves the estimator as it was: without a student, its parameters untouched."""
+    model = StudentClassifier(flags=FLAGS)
+    getattr(estimator_checks, name)("StudentClassifier", model)
+    assert vars(model) == vars(StudentClassifier(flags=FLAGS))
 
 
 def texts(logit_set: LogitSet, split: str = "train", most: int = 40) -> list[Any]:

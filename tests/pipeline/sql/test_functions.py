@@ -69,10 +69,15 @@ def test_no_function_that_reads_a_file_or_a_setting_is_allowed() -> None:
     ],
 )
 def test_how_functions_may_be_called(connection: duckdb.DuckDBPyConnection, query: str) -> None:
+    """The same query is refused as soon as a function that is not allowed stands beside it."""
     check_select(connection, query)
+    with pytest.raises(QueryError, match="no function 'getenv'"):
+        check_select(connection, f"select getenv('HOME'), * from ({query})")
 
 
 def test_own_macros_and_students_may_be_called(connection: duckdb.DuckDBPyConnection) -> None:
+    with pytest.raises(QueryError, match="no function 'twice'"):
+        check_select(connection, "select twice(3)")
     connection.execute("create macro Twice(x) as 2 * x")
     students = ", ".join(f"{name}('runs/mnli', text)" for name in FUNCTIONS)
     check_select(connection, f"select twice(3), {students} from calibration(v)")
