@@ -283,6 +283,12 @@ def test_examples_have_flags_that_exist(line: str) -> None:
     assert {word for word in words if word.startswith("--")} <= known
 
 
+def test_a_command_without_arguments_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTILL_STORE", str(tmp_path))
+    result = CliRunner().invoke(app, ["index"])
+    assert (result.exit_code, result.exception) == (0, None)
+
+
 def test_the_version_is_that_of_the_package() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"distill {version('distill-offline')}\n")
