@@ -17,7 +17,6 @@ from student.answers.certificate import certified_threshold
 from student.answers.columns import chosen
 from student.answers.costs import label_bias
 from student.model.model import Student, default_device
-from student.model.tables import put_side_by_side
 from student.sequences import sequences
 from student.short_path import FEW, short_path
 
@@ -51,7 +50,7 @@ class Predictor:
         target = self.student.config.target
         self.threshold = certified_threshold(Path(run)) if abstain else None
         self.bias_C = label_bias(Path(run), target, costs or {})
-        put_side_by_side([part.table.weight for part in self.student.encoder.parts()])
+        self.student.encoder.lay_out()
         tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
         self._short_path = short_path(self.student)

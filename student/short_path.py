@@ -11,6 +11,7 @@ from torch import nn
 
 from pipeline.arrays import Floats, Ragged, stacked
 from student.kernels import compiled
+from student.model.embeddings import MatrixEncoder
 from student.model.model import Student
 from student.model.pairings import PAIRINGS
 from student.model.products import backend
@@ -27,7 +28,7 @@ def short_path(student: Student) -> Ask | None:
     None if that takes torch: on a GPU, without compiled kernels, with windows, int8 tables or a head of other layers.
     """
     encoder, layers = student.encoder, _layers(student.head)
-    if encoder.window_size is not None:
+    if not isinstance(encoder, MatrixEncoder) or encoder.window_size is not None:
         return None
     vectors, forward, backward = (None if table is None else table.detach() for table in encoder.weights())
     tables = vectors, forward, backward

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pipeline.arrays import Floats, Ints
+from student.model.embeddings import matrix_encoder
 from student.model.model import Student
 
 LARGEST = 7
@@ -94,7 +95,7 @@ def coarse(student: Student, count_V: Ints | None) -> CoarseStudent:
         student: with tables of any kind, a linear or an MLP head, on the CPU.
         count_V: how often each token occurs in the training rows; None keeps all rows that are used, all alike.
     """
-    config, encoder = student.config, student.encoder
+    config, encoder = student.config, matrix_encoder(student.encoder)
     if count_V is None:
         ids_R = encoder.used_ids().numpy() if encoder.rows is None else encoder.rows.token_R.numpy().astype(np.int64)
     else:
@@ -127,5 +128,6 @@ def _coarse_mlp(student: Student) -> Packed:
 def _rows(student: Student, table: torch.nn.Module, ids_R: Ints) -> Floats:
     """A table's rows of tokens, float32 [R, F]."""
     ids = torch.from_numpy(ids_R)
-    rows_RF: Floats = table(ids if student.encoder.rows is None else student.encoder.rows(ids)).numpy()
+    index = matrix_encoder(student.encoder).rows
+    rows_RF: Floats = table(ids if index is None else index(ids)).numpy()
     return rows_RF

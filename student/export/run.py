@@ -22,6 +22,7 @@ from student.export.coarse import coarse
 from student.export.html_file import check_writable, write_html
 from student.export.onnx_file import check_exportable, write_onnx
 from student.model.card import CARD_FILE, card_text
+from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student, num_bytes, num_parameters
 from student.model.tables import SmallDtype, SmallTable
 from student.model.weights import WEIGHTS_FILE
@@ -115,12 +116,13 @@ def with_small_tables(student: Student, dtype: SmallDtype) -> Student:
     Raises:
         ConfigError: if a number is too large for it.
     """
-    used_R = student.encoder.used_ids()
+    used_R, encoder = student.encoder.used_ids(), matrix_encoder(student.encoder)
     small = Student(student.config.model_copy(update={"table_dtype": dtype, "used_rows": len(used_R)}))
     small.head.load_state_dict(student.head.state_dict())
-    assert small.encoder.rows is not None
-    small.encoder.rows.set_tokens(used_R)
-    for part, small_part in zip(student.encoder.parts(), small.encoder.parts(), strict=True):
+    small_encoder = matrix_encoder(small.encoder)
+    assert small_encoder.rows is not None
+    small_encoder.rows.set_tokens(used_R)
+    for part, small_part in zip(encoder.parts(), small_encoder.parts(), strict=True):
         assert isinstance(part.table, nn.Embedding)
         assert isinstance(small_part.table, SmallTable)
         small_part.table.fill(part.table.weight[used_R])
@@ -138,6 +140,8 @@ def _problems(config: ExportConfig, student: Student, record: RunRecord) -> list
         problems.append("nothing to write: give --onnx FILE, --html FILE, or --output-dir FOLDER with --tables")
     if config.html is not None and (config.onnx is not None or config.output_dir is not None or config.tables):
         problems.append("--html: has tables of its own kind; leave out --tables, --onnx and --output-dir")
+    if (config.html is not None or config.tables) and not isinstance(student.encoder, MatrixEncoder):
+        problems.append(f"--tables and --html: are not for --embedding {student.config.embedding}; --onnx may be")
     stored, wanted = student.config.table_dtype, config.tables or student.config.table_dtype
     if wanted != stored != "float32":
         problems.append(f"--tables {wanted}: the tables of {config.run} are {stored} already")

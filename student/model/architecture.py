@@ -19,7 +19,7 @@ from student.config import (
     TableDtype,
     VectorMap,
 )
-from student.model.embeddings import EncoderShape
+from student.model.encoder import EncoderShape
 from student.model.encoders import ENCODERS, SIZES
 from student.model.heads import HEADS, HeadShape
 from student.model.pairings import PAIRINGS

@@ -5,46 +5,15 @@ size, V vocabulary, F features.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from student.config import PoolingKind, TableDtype
 from student.kernels.reference import GROUP, Tables, exported_product, largest
+from student.model.encoder import Encoder, EncoderShape
 from student.model.products import NO_PADDING, GradientTaker, reduce, scan
-from student.model.tables import RowIndex, SmallTable, TokenTable, trained_table
+from student.model.tables import RowIndex, SmallTable, TokenTable, put_side_by_side, trained_table
 from student.model.windows import joined, window_starts
-
-
-@dataclass(frozen=True)
-class EncoderShape:
-    """What a student's configuration decides of its encoder.
-
-    Attributes:
-        vocabulary_size: V, number of rows of each table.
-        matrix_size: D, or 0 for no products.
-        vector_size: E, or 0 for no sum.
-        bidirectional: whether there is a backward product.
-        pad_id: the neutral token.
-        initializer_range: standard deviation of the initial noise.
-        table_dtype: how the tables are stored; only float32 can be trained.
-        used_rows: rows of tables that are stored smaller. (default: one for each token)
-        pooling: whether the maxima of the vectors stand beside their sum.
-        window_size: tokens that are read together; of longer sequences windows are joined. (default: all)
-    """
-
-    vocabulary_size: int
-    matrix_size: int
-    vector_size: int
-    bidirectional: bool
-    pad_id: int
-    initializer_range: float = 0.01
-    table_dtype: TableDtype = "float32"
-    used_rows: int | None = None
-    pooling: PoolingKind = "sum"
-    window_size: int | None = None
 
 
 class PooledVectors(nn.Module):
@@ -82,7 +51,7 @@ class MatrixProduct(nn.Module):
         return exported_product(m_BLDD, longest).flatten(1)
 
 
-class Encoder(nn.Module):
+class MatrixEncoder(Encoder):
     """[sum of v_t ; max of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1], with the parts that the shape asks for.
 
     A sentence's representation does not depend on how far it is padded, nor on its batch. The backward product has its
@@ -114,21 +83,8 @@ class Encoder(nn.Module):
         self.size = shape.vector_size * (1 + self.with_max) + products_size
         self.token_size = shape.vector_size * (1 + two_ways) + products_size
 
-    def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """Returns features_BF, float32, F = `size`, for padded ids."""
-        return self.reduce(*without_padding(ids_BL, self.pad_id))
-
     def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
-        """The representations of sequences that lie end to end.
-
-        Args:
-            ids_T: int64.
-            starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
-            rows: takes the gradients of the tables, see `student.model.products`.
-
-        Returns:
-            features_NF, float32, F = `size`.
-        """
+        """See `Encoder`."""
         tables, rows_T, padding = self._tables(ids_T)
         if self.window_size is None:
             return reduce(tables, rows_T, starts_S, padding, rows, self.with_max)
@@ -219,32 +175,25 @@ class Encoder(nn.Module):
         vectors, forward, backward = (None if part is None else numbers(part) for part in parts)
         return vectors, forward, backward
 
-    @torch.no_grad()
-    def used_ids(self) -> torch.Tensor:
-        """The tokens whose rows are not all neutral, and the padding: int64 [R], rising. Of trained tables."""
-        weights = [table.weight for table in self.tables()]
-        is_used_V = torch.zeros(len(weights[0]), dtype=torch.bool, device=weights[0].device)
-        for weight_VX in weights:
-            is_used_V |= (weight_VX != weight_VX[self.pad_id]).any(dim=1)
-        is_used_V[self.pad_id] = True
-        return is_used_V.nonzero().squeeze(1)
-
-    @torch.no_grad()
-    def neutralise(self, is_neutral_V: torch.Tensor) -> None:
-        """Makes the rows of these tokens (bool, one for each) neutral in all tables."""
-        for table in self.tables():
-            table.weight[is_neutral_V.to(table.weight.device)] = table.weight[self.pad_id].clone()
-
     def parts(self) -> list[PooledVectors | MatrixProduct]:
         """What the representation is put together from, in its order."""
         return [part for part in (self.vectors, self.forward_matrices, self.backward_matrices) if part is not None]
 
+    def vector_table(self) -> nn.Embedding | None:
+        """See `Encoder`."""
+        table = None if self.vectors is None else self.vectors.table
+        return table if isinstance(table, nn.Embedding) else None
+
+    def lay_out(self) -> None:
+        """See `Encoder`."""
+        put_side_by_side([part.table.weight for part in self.parts()])
+
     def tables(self) -> list[nn.Embedding]:
-        """The tables that can be trained, with a row per token; none if they are stored smaller."""
+        """Those that can be trained; none if they are stored smaller."""
         return [part.table for part in self.parts() if isinstance(part.table, nn.Embedding)]
 
 
-def without_padding(ids_BL: torch.Tensor, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Padded ids as sequences end to end: ids_T and starts_S. Padding is neutral, wherever it stands."""
-    is_token_BL = ids_BL != pad_id
-    return ids_BL[is_token_BL], functional.pad(is_token_BL.sum(dim=1).cumsum(0), (1, 0))
+def matrix_encoder(encoder: Encoder) -> MatrixEncoder:
+    """An encoder that is known to be of sums and products."""
+    assert isinstance(encoder, MatrixEncoder), type(encoder)
+    return encoder

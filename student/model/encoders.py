@@ -1,7 +1,7 @@
 """What ``--embedding`` chooses from: the encoders, and what the rest of the student asks of each kind.
 
-A new one is a file with its module and a line in `ENCODERS`; its name and its flags stand in `student.config`. The
-module offers what `student.model.embeddings.Encoder` does.
+A new one is a file with its module, an `Encoder`, and a line in `ENCODERS`; its name and its flags stand in
+`student.config`.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from student.config import EmbeddingFlags, EmbeddingKind, PoolingKind
-from student.model.embeddings import Encoder, EncoderShape
+from student.model.embeddings import MatrixEncoder
+from student.model.encoder import Encoder, EncoderShape
 
 SIZES = ("matrix_size", "vector_size")  # the flags of encoders, of which each has some
 
@@ -30,7 +31,7 @@ class EncoderKind:
     sizes: dict[str, int]
     has_directions: bool
     pooling: PoolingKind = "sum"
-    make: Callable[[EncoderShape], Encoder] = Encoder
+    make: Callable[[EncoderShape], Encoder] = MatrixEncoder
 
     def parameters(self, flags: EmbeddingFlags, reads_tokens: bool) -> dict[str, Any]:
         """The fields of `EncoderConfig` that the flags ask for; a size that this kind has not is 0.

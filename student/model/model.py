@@ -17,7 +17,7 @@ from pipeline.files import write_atomically
 from pipeline.logit_set.record import TOKENIZER_FILE
 from student.model.architecture import StudentConfig, read_config
 from student.model.card import CARD_FILE, card_text
-from student.model.embeddings import without_padding
+from student.model.encoder import without_padding
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS

@@ -11,7 +11,7 @@ from pipeline.logit_set.record import SetRecord
 from pipeline.training.checkpoint import check_tensors
 from student.config import EmbeddingFlags
 from student.model.architecture import StudentConfig, read_encoder_config
-from student.model.embeddings import Encoder
+from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 

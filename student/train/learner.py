@@ -36,11 +36,10 @@ class StudentLearner(Learner):
     def __init__(
         self, config: TrainConfig, student: Student, splits: dict[str, Examples], keep: Callable[[], None]
     ) -> None:
-        tables = (table.weight for table in student.encoder.tables())
+        tables = (table.weight for table in student.encoder.trained_tables())
+        others = (*student.encoder.other_parameters(), *student.head.parameters())
         self.model = student
-        self.optimizer: RowAdam = RowAdam(
-            tables, student.head.parameters(), lr=config.learning_rate, padding_idx=student.config.pad_id
-        )
+        self.optimizer: RowAdam = RowAdam(tables, others, lr=config.learning_rate, padding_idx=student.config.pad_id)
         if student.device.type == "cpu" and not IS_COMPILED:
             console.note("the compiled kernels were not built at installation: every step takes several times longer")
         self._config, self._keep = config, keep

@@ -12,7 +12,7 @@ import torch
 
 from pipeline.arrays import Floats, Ints
 from pipeline.logit_set.token_vectors import VocabularyVectors
-from student.model.embeddings import Encoder
+from student.model.encoder import Encoder
 
 Doubles = npt.NDArray[np.float64]
 SIF_WEIGHT = 1e-3  # a of a / (a + p): tokens more frequent than that count less
@@ -30,8 +30,9 @@ def start_from_teacher(encoder: Encoder, vectors: VocabularyVectors, chosen_V: t
         vectors: the teacher's.
         chosen_V: bool, the tokens whose vectors start so. (default: all)
     """
-    assert encoder.vectors is not None, "asked of a student with vectors"
-    weight_VE = encoder.vectors.table.weight
+    table = encoder.vector_table()
+    assert table is not None, "asked of a student with vectors"
+    weight_VE = table.weight
     pad_id, size = encoder.pad_id, weight_VE.shape[1]
     start_VK = torch.from_numpy(start_vectors(vectors, size, pad_id)).to(weight_VE)
     chosen_V = torch.ones(len(start_VK), dtype=torch.bool) if chosen_V is None else chosen_V[: len(start_VK)]

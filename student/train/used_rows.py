@@ -19,7 +19,7 @@ from pipeline.arrays import Ints, Ragged
 from pipeline.logit_set.token_vectors import VocabularyVectors
 from student.data import Examples
 from student.model.architecture import EncoderConfig
-from student.model.embeddings import Encoder
+from student.model.encoder import Encoder
 from student.model.model import Student
 from student.train.token_vectors import start_from_teacher
 
@@ -65,10 +65,7 @@ def shrunk(student: Student, active: Ints) -> Student:
     """A student with the active rows only: its token k is the whole student's token ``active[k]``."""
     size = {"vocabulary_size": len(active), "pad_id": int(np.searchsorted(active, student.config.pad_id))}
     small = Student(student.config.model_copy(update=size))
-    rows = torch.from_numpy(active)
-    with torch.no_grad():
-        for table, small_table in zip(student.encoder.tables(), small.encoder.tables(), strict=True):
-            small_table.weight.copy_(table.weight[rows])
+    small.encoder.copy_rows(student.encoder, torch.from_numpy(active), slice(None))
     small.head.load_state_dict(student.head.state_dict())
     return small
 
@@ -85,8 +82,5 @@ def renumber(examples: Examples, active: Ints) -> Examples:
 
 def restore(student: Student, small: Student, active: Ints) -> None:
     """Copies what the small student has learned into the whole one."""
-    rows = torch.from_numpy(active)
-    with torch.no_grad():
-        for table, small_table in zip(student.encoder.tables(), small.encoder.tables(), strict=True):
-            table.weight[rows] = small_table.weight.cpu()
+    student.encoder.copy_rows(small.encoder, slice(None), torch.from_numpy(active))
     student.head.load_state_dict(small.head.state_dict())

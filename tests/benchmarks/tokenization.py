@@ -18,7 +18,6 @@ from tokenizers.implementations import BertWordPieceTokenizer
 from pipeline.text.reader import TextReader
 from student.bench import random_student
 from student.config import TrainConfig
-from student.model.tables import put_side_by_side
 
 SENTENCES, VOCABULARY, MAX_SEQ_LENGTH, PART = 20_000, 30_000, 128, 512
 
@@ -42,7 +41,7 @@ def vectors() -> dict[str, Callable[[], object]]:
     sentences = lines_of_documentation()
     tokenizer = taught_tokenizer(sentences)
     reader, student = TextReader.of(tokenizer), random_student(TrainConfig(), tokenizer.get_vocab_size()).eval()
-    put_side_by_side([part.table.weight for part in student.encoder.parts()])
+    student.encoder.lay_out()
 
     def encode() -> None:
         (read,) = reader.read(sentences, None, MAX_SEQ_LENGTH)

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from student.config import PoolingKind
-from student.model.embeddings import Encoder, EncoderShape
+from student.model.embeddings import MatrixEncoder
+from student.model.encoder import EncoderShape
 
 PAD, VOCABULARY, BERT_VOCABULARY = 0, 12, 30522
 SENTENCES = st.lists(st.lists(st.integers(1, VOCABULARY - 1), max_size=9), min_size=1, max_size=6)
@@ -19,10 +20,10 @@ def encoder(
     bidirectional: bool,
     initializer_range: float = 0.3,
     pooling: PoolingKind = "sum",
-) -> Encoder:
+) -> MatrixEncoder:
     torch.manual_seed(0)
     shape = EncoderShape(VOCABULARY, matrix_size, vector_size, bidirectional, PAD, initializer_range, pooling=pooling)
-    return Encoder(shape).double()
+    return MatrixEncoder(shape).double()
 
 
 def padded(sentences: list[list[int]], extra: int = 0) -> torch.Tensor:
@@ -128,7 +129,7 @@ def test_padding_stays_neutral_while_training() -> None:
 
 def test_starts_near_the_identity() -> None:
     torch.manual_seed(0)
-    vectors, forward, backward = Encoder(EncoderShape(2000, 20, 400, True, 7)).tables()
+    vectors, forward, backward = MatrixEncoder(EncoderShape(2000, 20, 400, True, 7)).tables()
     for table, center in ((vectors, torch.zeros(400)), *((t, torch.eye(20).flatten()) for t in (forward, backward))):
         noise = table.weight.detach() - center
         assert (noise[7] == 0).all()
@@ -150,7 +151,7 @@ def test_sizes_are_the_papers(
     matrix_size: int, vector_size: int, bidirectional: bool, parameters: int, features: int
 ) -> None:
     with torch.device("meta"):
-        bert_sized = Encoder(EncoderShape(BERT_VOCABULARY, matrix_size, vector_size, bidirectional, PAD))
+        bert_sized = MatrixEncoder(EncoderShape(BERT_VOCABULARY, matrix_size, vector_size, bidirectional, PAD))
     assert sum(p.numel() for p in bert_sized.parameters()) == parameters
     assert bert_sized.size == features
     assert encoder(matrix_size, vector_size, bidirectional)(padded([[1]])).shape == (1, features)

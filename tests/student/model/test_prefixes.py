@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from student.kernels.reference import ordered_product, prefix_products
-from student.model.embeddings import Encoder, EncoderShape, without_padding
+from student.model.embeddings import MatrixEncoder
+from student.model.encoder import EncoderShape, without_padding
 
 PAD, VOCABULARY, SIDE, VECTOR = 0, 12, 3, 4
 HALF = VECTOR + SIDE**2  # of a position's representation: one direction
@@ -18,12 +19,12 @@ BACKWARD = [[3.0, 7.0, 1.0, 2.0], [3.0, 1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0]]  #
 SENTENCE = st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=9)
 
 
-def encoder(matrix_size: int = SIDE, vector_size: int = VECTOR, bidirectional: bool = True) -> Encoder:
+def encoder(matrix_size: int = SIDE, vector_size: int = VECTOR, bidirectional: bool = True) -> MatrixEncoder:
     torch.manual_seed(0)
-    return Encoder(EncoderShape(VOCABULARY, matrix_size, vector_size, bidirectional, PAD, 0.3)).double()
+    return MatrixEncoder(EncoderShape(VOCABULARY, matrix_size, vector_size, bidirectional, PAD, 0.3)).double()
 
 
-def by_hand(vector_size: int, bidirectional: bool) -> Encoder:
+def by_hand(vector_size: int, bidirectional: bool) -> MatrixEncoder:
     """Tokens 1, 2 and 3 have the matrices A, B and C both ways, and the vectors 1, 20 and 300."""
     model = encoder(2, vector_size, bidirectional)
     for table in model.tables():
@@ -33,7 +34,7 @@ def by_hand(vector_size: int, bidirectional: bool) -> Encoder:
     return model
 
 
-def per_token(model: Encoder, ids_BL: torch.Tensor) -> torch.Tensor:
+def per_token(model: MatrixEncoder, ids_BL: torch.Tensor) -> torch.Tensor:
     return model.per_token(*without_padding(ids_BL, PAD))
 
 

@@ -10,7 +10,8 @@ from pipeline.errors import ConfigError
 from pipeline.logit_set.reader import LogitSet
 from student.config import ExportConfig
 from student.export.run import export
-from student.model.embeddings import Encoder, EncoderShape
+from student.model.embeddings import MatrixEncoder
+from student.model.encoder import EncoderShape
 from student.model.windows import window_starts
 from student.predict import Predictor
 from student.train.train import train
@@ -21,11 +22,11 @@ SIZE = 3
 SHAPE = {"vocabulary_size": 30, "matrix_size": 3, "vector_size": 4, "bidirectional": True, "pad_id": 0}
 
 
-def encoders(**changes: object) -> tuple[Encoder, Encoder]:
+def encoders(**changes: object) -> tuple[MatrixEncoder, MatrixEncoder]:
     """An encoder of whole sequences and one of windows, with the same loud tables."""
     torch.manual_seed(0)
     shape = SHAPE | {"initializer_range": 0.7, "pooling": "sum+max"} | changes
-    whole, windowed = Encoder(EncoderShape(**shape)), Encoder(EncoderShape(**shape, window_size=SIZE))  # type: ignore[arg-type]
+    whole, windowed = MatrixEncoder(EncoderShape(**shape)), MatrixEncoder(EncoderShape(**shape, window_size=SIZE))  # type: ignore[arg-type]
     windowed.load_state_dict(whole.state_dict())
     return whole, windowed
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import softmax
+from student.model.embeddings import matrix_encoder
 from student.predict import Predictor
 from student.serve import routes
 from student.serve.app import App
@@ -78,7 +79,7 @@ def test_the_hub_gets_a_list_of_lists(app: App, opinion_run: Path) -> None:
 def test_vectors_are_those_of_the_encoder(app: App, opinion_run: Path) -> None:
     predictor = Predictor(opinion_run)
     (whole,) = post(app, "/embed", TEXT, normalize=False).json
-    weight = predictor.student.encoder.parts()[0].table.weight
+    weight = matrix_encoder(predictor.student.encoder).parts()[0].table.weight
     ids = predictor.reader.tokenizer.encode(TEXT, add_special_tokens=False).ids
     assert whole[:5] == pytest.approx(weight[ids].sum(dim=0).tolist(), abs=1e-5)  # the sum of vectors
     unit, other = np.array(post(app, "/embed", [TEXT, "dull ."]).json)

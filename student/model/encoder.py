@@ -1,0 +1,157 @@
+"""What the rest of the student asks of an encoder, whatever it makes of tokens.
+
+Shapes: B batch, L tokens, T tokens of all sequences end to end, N sequences, S = N + 1 starts, P numbers of a token,
+F features, V vocabulary, X numbers of a row.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from student.config import PoolingKind, TableDtype
+from student.model.products import GradientTaker
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """What a student's configuration decides of its encoder.
+
+    Attributes:
+        vocabulary_size: V, number of rows of each table.
+        matrix_size: side of the matrices, or 0 for no products.
+        vector_size: size of the vectors, or 0 for no sum.
+        bidirectional: whether there is a backward product.
+        pad_id: the neutral token.
+        initializer_range: standard deviation of the initial noise.
+        table_dtype: how the tables are stored; only float32 can be trained.
+        used_rows: rows of tables that are stored smaller. (default: one for each token)
+        pooling: whether the maxima of the vectors stand beside their sum.
+        window_size: tokens that are read together; of longer sequences windows are joined. (default: all)
+    """
+
+    vocabulary_size: int
+    matrix_size: int
+    vector_size: int
+    bidirectional: bool
+    pad_id: int
+    initializer_range: float = 0.01
+    table_dtype: TableDtype = "float32"
+    used_rows: int | None = None
+    pooling: PoolingKind = "sum"
+    window_size: int | None = None
+
+
+class Encoder(nn.Module):
+    """From sequences of tokens to features; a representation depends neither on padding nor on the rest of a batch.
+
+    Attributes:
+        pad_id: the token that stands for none.
+        size: F, of a sequence.
+        token_size: P, of a token.
+    """
+
+    pad_id: int
+    size: int
+    token_size: int
+
+    def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """Returns features_BF, float32, F = `size`, for padded ids."""
+        return self.reduce(*without_padding(ids_BL, self.pad_id))
+
+    @abstractmethod
+    def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """The representations of sequences that lie end to end.
+
+        Args:
+            ids_T: int64.
+            starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
+            rows: takes the gradients of the trained tables, see `student.model.products`.
+
+        Returns:
+            features_NF, float32, F = `size`.
+        """
+
+    @abstractmethod
+    def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """What is known at each token: features_TP, float32, P = `token_size`, for arguments as of `reduce`."""
+
+    @abstractmethod
+    def tables(self) -> list[nn.Embedding]:
+        """The tables with a row per token; the rows of those that need gradients are trained, used by the same ids."""
+
+    @property
+    @abstractmethod
+    def multiply_adds(self) -> int:
+        """Multiply-adds per token."""
+
+    def vector_table(self) -> nn.Embedding | None:
+        """The table of tokens' vectors that may start from a teacher's; None if there is none."""
+        return None
+
+    def lay_out(self) -> None:
+        """Lays the tables out as they are read fastest; they cannot be trained afterwards."""
+
+    def per_token(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """`scan`, padded with zeros: features_NLP, float32; L is at least 1."""
+        features_TP, lengths_N = self.scan(ids_T, starts_S, rows), starts_S.diff()
+        position_L = torch.arange(max(1, int(lengths_N.max())), device=ids_T.device)
+        is_token_NL = position_L < lengths_N.unsqueeze(1)
+        padded_NLP = features_TP.new_zeros(*is_token_NL.shape, features_TP.shape[1])
+        padded_NLP[is_token_NL] = features_TP
+        return padded_NLP
+
+    def export_problems(self, longest: int) -> list[str]:
+        """What keeps torch from writing `exported` for inputs of any length up to ``longest``."""
+        return ["a student with this encoder cannot be exported"]
+
+    def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
+        """Returns features_BF as `forward` does, in a graph of torch's own operators for any L up to ``longest``."""
+        raise NotImplementedError
+
+    def trained_tables(self) -> list[nn.Embedding]:
+        """Those of `tables` that are trained."""
+        return [table for table in self.tables() if table.weight.requires_grad]
+
+    def other_parameters(self) -> list[nn.Parameter]:
+        """What is trained besides the tables."""
+        rows = {id(table.weight) for table in self.tables()}
+        return [p for p in self.parameters() if id(p) not in rows and p.requires_grad]
+
+    @torch.no_grad()
+    def used_ids(self) -> torch.Tensor:
+        """The tokens whose rows are not all neutral, and the padding: int64 [R], rising. Of trained tables."""
+        weights = [table.weight for table in self.tables()]
+        is_used_V = torch.zeros(len(weights[0]), dtype=torch.bool, device=weights[0].device)
+        for weight_VX in weights:
+            is_used_V |= (weight_VX != weight_VX[self.pad_id]).any(dim=1)
+        is_used_V[self.pad_id] = True
+        return is_used_V.nonzero().squeeze(1)
+
+    @torch.no_grad()
+    def neutralise(self, is_neutral_V: torch.Tensor) -> None:
+        """Makes the rows of these tokens (bool, one for each) neutral in all tables."""
+        for table in self.tables():
+            table.weight[is_neutral_V.to(table.weight.device)] = table.weight[self.pad_id].clone()
+
+    @torch.no_grad()
+    def copy_rows(self, source: "Encoder", source_rows: torch.Tensor | slice, rows: torch.Tensor | slice) -> None:
+        """Takes over another's rows of the tables, from where they stand there to where they belong here; and the rest.
+
+        Args:
+            source: an encoder that differs in the vocabulary only.
+            source_rows: int64 [R], or a slice.
+            rows: likewise.
+        """
+        for table, source_table in zip(self.tables(), source.tables(), strict=True):
+            table.weight[rows] = source_table.weight[source_rows].to(table.weight.device)
+        for parameter, other in zip(self.other_parameters(), source.other_parameters(), strict=True):
+            parameter.copy_(other)
+
+
+def without_padding(ids_BL: torch.Tensor, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Padded ids as sequences end to end: ids_T and starts_S. Padding is neutral, wherever it stands."""
+    is_token_BL = ids_BL != pad_id
+    return ids_BL[is_token_BL], functional.pad(is_token_BL.sum(dim=1).cumsum(0), (1, 0))
