@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from pipeline import console
+from pipeline.database import connect
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import is_plain, write_atomically
 from pipeline.logit_set.reader import load_set_tokenizer
@@ -168,7 +169,7 @@ def _write(store: Path, from_before: bool) -> list[SetRecord]:
         states = _states(store)
         kept = {name for name, (state, is_there) in known.items() if is_there and states.get(name) == state}
         sets.extend(_read_sets(store, kept))
-        with duckdb.connect(str(path)) as connection:
+        with connect(str(path)) as connection:
             if known:
                 _remove(connection, known.keys() - kept)
             else:
@@ -290,7 +291,7 @@ def _known_states(path: Path) -> Known:
     if not path.is_file():
         return {}
     try:
-        with duckdb.connect(str(path), read_only=True) as connection:
+        with connect(str(path), read_only=True) as connection:
             if connection.execute("select statements from catalog_state").fetchall() != [(_statements(),)]:
                 return {}
             rows = connection.execute('select "set", state, is_there from set_states').fetchall()

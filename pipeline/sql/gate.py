@@ -18,6 +18,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from pipeline.database import connect
 from pipeline.errors import QueryError
 from pipeline.sql.statement import check_select
 
@@ -45,7 +46,7 @@ def open_files(
         views: the files of each view.
         columns: what a view selects of its files, where that is not ``*``.
     """
-    connection = duckdb.connect(config=LOCKED_DOWN)
+    connection = connect(config=LOCKED_DOWN)
     try:
         add_macros(connection)
         with query_errors():
@@ -60,7 +61,7 @@ def open_files(
 @contextmanager
 def open_database(path: Path, readable: Sequence[Path]) -> Iterator[duckdb.DuckDBPyConnection]:
     """Opens a database file read-only and locked; its views may read the given files and no others."""
-    connection = duckdb.connect(str(path), read_only=True, config=LOCKED_DOWN)
+    connection = connect(str(path), read_only=True, config=LOCKED_DOWN)
     try:
         lock(connection, readable)
         yield connection

@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 
+from pipeline.database import connect
 from pipeline.errors import QueryError, did_you_mean
 
 READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
@@ -82,7 +83,7 @@ def _kind(statement: duckdb.Statement) -> str:
 
 
 def _syntax_tree(sql: str) -> Any:
-    with duckdb.connect() as connection:
+    with connect() as connection:
         row = connection.execute("select json_serialize_sql(?)", [sql]).fetchone()
     try:
         tree = json.loads(row[0]) if row else {}

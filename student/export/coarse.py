@@ -65,7 +65,8 @@ def packed(weight_RF: Floats, neutral_F: Floats, step: float, count_R: Ints | No
     typical = float(np.sqrt(np.mean(np.square(deviation_RF, dtype=np.float64)))) or 1.0
     fineness_R = np.ones(len(weight_RF)) if count_R is None else count_R.astype(np.float64) ** RARENESS
     usual_R = step * typical * np.exp(np.log(fineness_R).mean()) / fineness_R
-    step_R = np.maximum(usual_R, np.abs(deviation_RF).max(axis=1) / LARGEST).astype(np.float32)
+    widest_R = np.maximum(usual_R, np.abs(deviation_RF).max(axis=1) / LARGEST)
+    step_R = np.maximum(widest_R, np.finfo(np.float32).tiny).astype(np.float32)  # below it a step would be 0
     numbers_RF = np.rint(deviation_RF / step_R[:, None]).clip(-LARGEST, LARGEST).astype(np.int8)
     return Packed(numbers_RF, step_R, neutral_F)
 

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from pipeline import console
 from pipeline.arrays import Ints
+from pipeline.database import connect
 from pipeline.errors import IntegrityError
 from pipeline.logit_set.record_parts import AugmentationRecord, Sample, Setting
 from teacher.augment.folder import Folder, write_part
@@ -86,7 +87,7 @@ def keep_distinct(
 def _repeated(folder: Folder, originals: pa.Table) -> pa.Table:
     """The keys of the variants that read as an original or an earlier variant does."""
     spilled = folder.generated.folder / "spilled"
-    with duckdb.connect(config={"temp_directory": str(spilled)}) as connection:
+    with connect(config={"temp_directory": str(spilled)}) as connection:
         connection.register("originals", originals.select(["source_row", *TEXT]))
         files = [str(path) for path in folder.generated.paths]
         try:

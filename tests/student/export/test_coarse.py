@@ -36,6 +36,11 @@ def test_a_step_is_wide_enough_for_the_largest_number() -> None:
     assert made.nibbles().tolist() == [[15 << 4 | 8, 6 << 4 | 8]]
 
 
+def test_numbers_too_small_for_a_step_are_neutral() -> None:
+    made = packed(np.array([[3e-45, 0, 0]], np.float32), np.zeros(3, np.float32), 0.5)
+    assert made.values().tolist() == [[0, 0, 0]]
+
+
 @given(weights)
 def test_bytes_hold_the_numbers(weight_RF: np.ndarray) -> None:
     made = packed(weight_RF, np.zeros(weight_RF.shape[1], np.float32), 0.5)
