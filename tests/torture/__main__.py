@@ -24,7 +24,7 @@ def main() -> int:
             return subprocess.run(command, env=preloaded(Path(folder)) | offline, check=False).returncode
     from tests.torture.run import torture
 
-    return torture(arguments.short, arguments.most, arguments.commands, arguments.results)
+    return torture(arguments.short, arguments.most, arguments.commands, arguments.seed, arguments.results)
 
 
 def _parsed() -> argparse.Namespace:
@@ -32,6 +32,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("commands", nargs="*", help="these alone")
     parser.add_argument("--short", action="store_true", help="the form that `make test` has")
     parser.add_argument("--most", type=int, help="so many places of each command, at random, instead of all")
+    parser.add_argument("--seed", type=int, help="of what is at random; without one it differs each time")
     parser.add_argument("--results", type=Path, help="file of JSON lines to add to")
     return parser.parse_args()
 

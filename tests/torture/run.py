@@ -16,13 +16,14 @@ from tests.torture.world import make_world
 TRIES_AT_RANDOM = 0.2  # of as many as there are places
 
 
-def torture(is_short: bool, most: int | None, commands: list[str], results: Path | None) -> int:
+def torture(is_short: bool, most: int | None, commands: list[str], seed: int | None, results: Path | None) -> int:
     """Tortures commands.
 
     Args:
         is_short: whether only what the short form has.
         most: so many places of each at most.
         commands: these alone; empty for all.
+        seed: of the places and times; None for others each time.
         results: where what came of it is kept, for the table in the documentation.
 
     Returns:
@@ -39,7 +40,7 @@ def torture(is_short: bool, most: int | None, commands: list[str], results: Path
         (folder / "world").mkdir()
         make_world(folder / "world", is_short)
         for command, case in chosen.items():
-            tortured = Tortured(command, case, folder / "world", folder / "out", _say)
+            tortured = Tortured(command, case, folder / "world", folder / "out", seed, _say)
             found += _torture(tortured, command, faults, most, results)
     if results:
         write_table(results)

@@ -36,13 +36,16 @@ class Tortured:
         case: what it is.
         world: what it reads.
         out: what it writes; the same path each time, since records hold it.
+        seed: of the places and times; None for others each time.
         tell: is told of everything that is wrong.
     """
 
-    def __init__(self, name: str, case: Case, world: Path, out: Path, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str, case: Case, world: Path, out: Path, seed: int | None, tell: Callable[[str], None]
+    ) -> None:
         self._name, self._world, self._out, self._case, self._tell = name, world, out, case, tell
         self._arguments = case.arguments(world, out)
-        self._random = random.Random()  # noqa: S311
+        self._random = random.Random(seed)  # noqa: S311
         self._refresh()
         whole = Try(self._arguments, out, is_logged=True).outcome()
         assert whole.code == 0, f"{name}: {whole.stderr}"
