@@ -6,11 +6,18 @@ from pydantic import Field
 
 from pipeline.config import Config, flag_name, refuse_flags
 from pipeline.errors import ConfigError
-from pipeline.logit_set.record_parts import LayerRows
+from pipeline.logit_set.config import BlockCodecName
+from pipeline.logit_set.record_parts import LayerRows, LayersName
 
 LAYERS = r"^(all|\d{1,3}(,\d{1,3})*)$"
 CODEC = r"^(float32|float16|int8|pca-[1-9]\d{0,3})$"
-CODECS = {"states": "states_codec", "cls": "cls_codec"}  # a signal's flag, and that of its codec
+CODECS: dict[LayersName, str] = {  # a signal's flag, and that of its codec
+    "states": "states_codec",
+    "cls": "cls_codec",
+    "attention": "attention_codec",
+    "values": "values_codec",
+}
+FIRST: dict[LayersName, int] = {"states": 0, "cls": 0, "attention": 1, "values": 1}
 
 
 class LayerFlags(Config):
@@ -25,12 +32,20 @@ class LayerFlags(Config):
     )
     cls: str | None = Field(None, pattern=LAYERS, description="Layers whose state of [CLS] alone is stored; or all.")
     cls_codec: str = Field("float16", pattern=CODEC, description="How it is stored, as --states-codec.")
+    attention: str | None = Field(
+        None, pattern=LAYERS, description="Layers whose attention scores, before softmax and mask, are stored."
+    )
+    attention_codec: BlockCodecName = Field("u8", description="How they are stored: u8 is a byte a number.")
+    values: str | None = Field(
+        None, pattern=LAYERS, description="Layers of whose attention the products of values with each other are stored."
+    )
+    values_codec: BlockCodecName = Field("u8", description="How they are stored, as --attention-codec.")
     layers_of: LayerRows = Field(
         "originals", description="Of which rows: the task's own, or variants and unlabelled ones, too."
     )
 
     @property
-    def layers(self) -> dict[str, str]:
+    def layers(self) -> dict[LayersName, str]:
         """The layers as given, by signal."""
         return {name: text for name in CODECS if (text := getattr(self, name)) is not None}
 
@@ -42,18 +57,13 @@ class LayerFlags(Config):
         if not self.layers:
             refuse_flags(self, {"layers_of"}, "says of which rows layers are stored; give --states LAYERS, too")
 
-    def numbers(self, name: str, depth: int, first: int = 0) -> tuple[int, ...]:
-        """The layers of a signal, ascending.
-
-        Args:
-            name: of the signal.
-            depth: how many layers the teacher has.
-            first: the first that there may be.
+    def numbers(self, name: LayersName, depth: int) -> tuple[int, ...]:
+        """The layers of a signal, ascending, of a teacher with so many.
 
         Raises:
             ConfigError: if the teacher has not one of them.
         """
-        text = self.layers[name]
+        text, first = self.layers[name], FIRST[name]
         numbers = range(first, depth + 1) if text == "all" else sorted({int(number) for number in text.split(",")})
         wrong = [number for number in numbers if not first <= number <= depth]
         if wrong:

@@ -79,7 +79,9 @@ def _write(
                 table = signal.table(part, length_R[start:stop], said[signal.name], bases[signal.name])
                 problem = signal.rows_problem(table)
                 if problem:
-                    raise TeacherError(f"{shard.path}: {signal}: {problem}; --{signal.name}-codec float32 takes all")
+                    raise TeacherError(
+                        f"{shard.path}: {signal}: {problem}; remove its folder and take --{signal.name}-codec float32"
+                    )
                 write(table)
 
 

@@ -16,14 +16,18 @@ from pipeline.files import link_or_copy, make_folder
 from pipeline.logit_set.layer_files import check_same_layers, record_layers, unfinished_files
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
-from pipeline.logit_set.signals import Cls, LayerSignal, States
+from pipeline.logit_set.record_parts import LayersName
+from pipeline.logit_set.signals import Attention, Blocks, Cls, LayerSignal, States, Values
 from pipeline.logit_set.vector_codecs import state_codec
 from pipeline.sources import Source
 from pipeline.stopping import whole
 from teacher.dump.layer_basis import with_bases
-from teacher.dump.layer_flags import LayerFlags
+from teacher.dump.layer_flags import CODECS, LayerFlags
 from teacher.dump.layer_shards import Asking, write_layers
 from teacher.inference.layers import require_known_family
+
+STATES: dict[LayersName, type[States]] = {"states": States, "cls": Cls}
+BLOCKS: dict[LayersName, type[Blocks]] = {"attention": Attention, "values": Values}
 
 
 def planned_layers(config: LayerFlags, name: str, shape: Any, root: Path) -> tuple[LayerSignal, ...]:
@@ -54,16 +58,16 @@ def wanted_layers(config: LayerFlags, name: str, shape: Any) -> list[LayerSignal
     if not config.layers:
         return []
     require_known_family(name, shape.model_type)
-    width, depth = int(shape.hidden_size), int(shape.num_hidden_layers)
-    kinds: dict[str, type[States]] = {"states": States, "cls": Cls}
-    return [
-        kinds[signal](
-            layers=config.numbers(signal, depth),
-            of=config.layers_of,
-            codec=state_codec(getattr(config, f"{signal}_codec"), width),
-        )
-        for signal in config.layers
-    ]
+    signals: list[LayerSignal] = []
+    for signal in config.layers:
+        layers, codec = config.numbers(signal, int(shape.num_hidden_layers)), getattr(config, CODECS[signal])
+        if signal in STATES:
+            codec = state_codec(codec, int(shape.hidden_size))
+            signals.append(STATES[signal](layers=layers, of=config.layers_of, codec=codec))
+        else:
+            heads = int(shape.num_attention_heads)
+            signals.append(BLOCKS[signal](layers=layers, of=config.layers_of, heads=heads, codec=codec))
+    return signals
 
 
 def add_layers(

@@ -1,4 +1,4 @@
-"""What a teacher's layers say of inputs. Shapes: B batch, L tokens, H hidden size."""
+"""What a teacher's layers say of inputs. Shapes: B batch, L tokens, H hidden size, A heads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,10 +11,12 @@ from pipeline.device import to_device
 from pipeline.errors import TeacherError
 from pipeline.logit_set.record_parts import LayersName
 from pipeline.text.tokenizer import Tokenized
+from teacher.inference.attention import Heard, listening
 from teacher.inference.batches import NotFiniteError, collate, run_batches
 from teacher.inference.loaded import LoadedModel
 
 FAMILIES = ("bert", "distilbert", "electra", "roberta")  # MiniLM is a BERT
+OF_ATTENTION: tuple[LayersName, ...] = ("attention", "values")
 Asked = Mapping[LayersName, Sequence[int]]  # layers by signal
 Said = dict[LayersName, dict[int, list[Floats]]]  # by signal and layer, an array for each input
 
@@ -46,7 +48,7 @@ def layers_said(
 
     Returns:
         By signal and layer an array of float32 for each input, of its own tokens alone: of ``states`` [L, H], of
-        ``cls`` [1, H].
+        ``cls`` [1, H], of ``attention`` and ``values`` [A, L, L].
 
     Raises:
         NotFiniteError: if a number is not finite.
@@ -57,29 +59,32 @@ def layers_said(
 
     def run(batch: list[int]) -> None:
         rows = [inputs[row] for row in batch]
-        for name, layers in _ask(teacher, rows, asked).items():
+        for name, layers in _ask(teacher, rows, asked, heard).items():
             for layer, array_B in layers.items():
                 for row, array in zip(batch, array_B, strict=True):
                     said[name][layer][row] = array
         advance(len(batch))
 
-    run_batches([len(row.ids) for row in inputs], max_tokens, run)
+    with listening(teacher.model, {name: asked[name] for name in OF_ATTENTION if name in asked}) as heard:
+        run_batches([len(row.ids) for row in inputs], max_tokens, run)
     return said
 
 
-def _ask(teacher: LoadedModel, inputs: Sequence[Tokenized], asked: Asked) -> Said:
+def _ask(teacher: LoadedModel, inputs: Sequence[Tokenized], asked: Asked, heard: Heard) -> Said:
     """What layers say of a batch."""
+    heard.begin()
     batch = {name: to_device(values, teacher.model.device) for name, values in collate(teacher, inputs).items()}
     states = teacher.model.base_model(**batch, output_hidden_states=True).hidden_states
     lengths = [len(row.ids) for row in inputs]
-    said: Said = {
-        name: {
-            layer: _of_tokens(states[layer], lengths if name == "states" else [1] * len(lengths)) for layer in layers
-        }
-        for name, layers in asked.items()
-    }
-    for name, layers in said.items():
-        for layer, array_B in layers.items():
+    said: Said = {}
+    for name, layers in asked.items():
+        if name in OF_ATTENTION:
+            said[name] = {layer: _of_pairs(heard.said[name, layer], lengths) for layer in layers}
+        else:
+            first = [1] * len(lengths) if name == "cls" else lengths
+            said[name] = {layer: _of_tokens(states[layer], first) for layer in layers}
+    for name, by_layer in said.items():
+        for layer, array_B in by_layer.items():
             for array, row in zip(array_B, inputs, strict=True):
                 if not np.isfinite(array).all():
                     raise NotFiniteError(
@@ -94,3 +99,9 @@ def _of_tokens(state_BLH: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
     """The states of the first tokens of each row, as many as it has."""
     state = state_BLH[:, : max(lengths)].float().cpu().numpy()
     return [state[row, :length] for row, length in enumerate(lengths)]
+
+
+def _of_pairs(block_BALL: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
+    """What is said of each two tokens of each row."""
+    blocks = block_BALL.cpu().numpy()
+    return [blocks[row, :, :length, :length] for row, length in enumerate(lengths)]

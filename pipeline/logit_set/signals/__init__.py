@@ -4,12 +4,15 @@ from pathlib import Path
 from typing import Self
 
 from pipeline.logit_set.record_parts import Part
+from pipeline.logit_set.signals.attention import Attention
+from pipeline.logit_set.signals.blocks import Blocks
 from pipeline.logit_set.signals.layer_signal import LayerSignal
 from pipeline.logit_set.signals.logits import Logits
 from pipeline.logit_set.signals.mlm import Mlm
 from pipeline.logit_set.signals.signal import Signal
 from pipeline.logit_set.signals.states import Cls, States
 from pipeline.logit_set.signals.token_vectors import TokenVectors
+from pipeline.logit_set.signals.values import Values
 from pipeline.logit_set.signals.vectors import Vectors
 
 
@@ -22,6 +25,8 @@ class Signals(Part):
     vectors: Vectors | None = None
     states: States | None = None
     cls: Cls | None = None
+    attention: Attention | None = None
+    values: Values | None = None
 
     @property
     def stored(self) -> tuple[Signal, ...]:
@@ -42,4 +47,17 @@ class Signals(Part):
         return type(self)(**{name: signal.measured(root) for name, signal in self if signal is not None})
 
 
-__all__ = ["Cls", "LayerSignal", "Logits", "Mlm", "Signal", "Signals", "States", "TokenVectors", "Vectors"]
+__all__ = [
+    "Attention",
+    "Blocks",
+    "Cls",
+    "LayerSignal",
+    "Logits",
+    "Mlm",
+    "Signal",
+    "Signals",
+    "States",
+    "TokenVectors",
+    "Values",
+    "Vectors",
+]

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import load_dataset
+from transformers import AutoModel, AutoTokenizer
 
 import teacher.dump.answers
 import teacher.dump.layer_shards
@@ -37,7 +38,8 @@ from teacher.inference.layers import layers_said
 from tests.conftest import dump_config
 from tests.helpers.commands import distill, invoke, kill_when
 
-BOTH = {"states": "0,1", "states_codec": "float32", "cls": "all"}
+EVERY = {"states": "0,1", "states_codec": "float32", "cls": "all", "attention": "1", "attention_codec": "float32"}
+EVERY |= {"values": "all"}
 
 
 def write(work: Path, store: Path, task: str = "roles", **changes: Any) -> SetRecord:
@@ -52,7 +54,7 @@ def layers_set(work: Path, roles_set: LogitSet, tmp_path_factory: pytest.TempPat
     """The pair task with all states in float32, and those of [CLS] in float16; read only."""
     store = tmp_path_factory.mktemp("layers")
     shutil.copytree(roles_set.root, store / "roles")
-    write(work, store, **BOTH)
+    write(work, store, **EVERY)
     return open_set(store / "roles")
 
 
@@ -82,8 +84,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def live_states(work: Path, texts: Sequence[dict[str, str]]) -> list[list[Floats]]:
     """What transformers says of rows, each by itself: of each layer [L, H]."""
-    from transformers import AutoModel, AutoTokenizer
-
     folder = work / "teachers" / "roles"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():
@@ -105,6 +105,26 @@ def test_states_are_those_of_transformers_by_key(split: str, work: Path, layers_
         expected = np.stack([row[layer][0] for row in live])
         np.testing.assert_allclose(cls.tokens(layer, place_N)[0], expected, rtol=1e-3, atol=1e-4)
         assert not np.array_equal(cls.tokens(layer, place_N)[0], expected)  # it is float16
+
+
+def test_attention_and_values_are_those_of_transformers_by_key(work: Path, layers_set: LogitSet) -> None:
+    folder = work / "teachers" / "roles"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    model.set_attn_implementation("eager")
+    said: list[torch.Tensor] = []
+    model.encoder.layer[0].attention.self.value.register_forward_hook(lambda *call: said.append(call[2]))
+    rows = layers_set.read("validation", ("source_row", "sentence1", "sentence2")).to_pylist()[::9]
+    attention, values = (open_layers(layers_set, name, "validation") for name in ("attention", "values"))
+    source_row_N = np.array([row["source_row"] for row in rows])
+    place_N = attention.places(source_row_N, np.zeros_like(source_row_N))
+    for row, scores, products in zip(rows, attention.rows(1, place_N), values.rows(1, place_N), strict=True):
+        with torch.no_grad():
+            inputs = tokenizer(row["sentence1"], row["sentence2"], return_tensors="pt")
+            expected = model(**inputs, output_attentions=True).attentions[0][0]
+        np.testing.assert_allclose(torch.tensor(scores).softmax(dim=-1), expected, atol=1e-6)
+        value_ALD = said[-1][0].view(len(scores[0]), len(scores), -1).transpose(0, 1)
+        exact = value_ALD @ value_ALD.transpose(1, 2) / value_ALD.shape[-1] ** 0.5
+        assert np.abs(products - exact.numpy()).max() < 0.005 * exact.abs().max()
 
 
 def test_a_finished_set_gets_them_without_being_asked_for_logits(
@@ -164,12 +184,12 @@ def test_wrong_flags_are_refused_before_the_work(work: Path, asked: list[str], t
 def test_two_jobs_and_a_killed_one_give_the_same_set(work: Path, layers_set: LogitSet, tmp_path: Path) -> None:
     flags = ["--manifest", work / "roles.yaml", "--data", work / "data", "--store", tmp_path, "--no-token-vectors"]
     flags += ["--model-name-or-path", work / "teachers" / "roles", "--max-seq-length", 32, "--rows-per-shard", 25]
-    flags += ["--states", "0,1", "--states-codec", "float32", "--cls", "all"]
+    flags += [text for name, value in EVERY.items() for text in ("--" + name.replace("_", "-"), value)]
     process = distill("teacher-dump", *flags)
     kill_when(process, lambda: any((tmp_path / "roles" / "states").glob("*.parquet")))
-    first = write(work, tmp_path, num_shards=2, shard_index=0, **BOTH)
+    first = write(work, tmp_path, num_shards=2, shard_index=0, **EVERY)
     assert first.signals.of_layers == ()
-    second = write(work, tmp_path, num_shards=2, shard_index=1, **BOTH)
+    second = write(work, tmp_path, num_shards=2, shard_index=1, **EVERY)
     assert second.signals == layers_set.record.signals
     assert not [path for path in (tmp_path / "roles").rglob(".*") if path.is_file()]
 
@@ -180,7 +200,7 @@ def test_a_new_version_takes_the_files_over(work: Path, own: LogitSet, asked: li
     with (data / "roles" / "train.jsonl").open("a") as lines:
         lines.write((data / "roles" / "train.jsonl").read_text().splitlines()[0].replace("the", "a") + "\n")
     flags: dict[str, Any] = {"data": data, "name": "second", "extend": "roles"}
-    record = write(work, own.root.parent, **BOTH, **flags)
+    record = write(work, own.root.parent, **EVERY, **flags)
     assert asked.count("layers") == 1  # the file with the new row
     verify_shards(own.root.parent / "second", record)
 
@@ -305,7 +325,7 @@ def test_they_travel_but_not_without_text(own: LogitSet, tmp_path: Path) -> None
     store = own.root.parent
     url = f"file://{tmp_path}/there"
     sent = push(PushConfig(logits="roles", store=store, url=url)).sent
-    assert {path.partition("/")[0] for path in sent} >= {"states", "cls", "examples"}
+    assert {path.partition("/")[0] for path in sent} >= {"states", "cls", "attention", "values", "examples"}
     pulled = pull(PullConfig(store=tmp_path / "store", url=url))
     assert pulled.record.signals == own.record.signals
     assert push(PushConfig(logits="roles", store=store, url=url)).sent == ()
@@ -326,7 +346,7 @@ def test_numbers_that_a_codec_cannot_hold_name_the_way_out(
 
     shutil.copytree(roles_set.root, tmp_path / "roles")
     monkeypatch.setattr(teacher.dump.layer_shards, "layers_said", loud)
-    with pytest.raises(TeacherError, match=r"NaN or Inf; --states-codec float32 takes all"):
+    with pytest.raises(TeacherError, match=r"NaN or Inf; remove its folder and take --states-codec float32"):
         write(work, tmp_path, states="1")
     assert read_set_record(tmp_path / "roles") == roles_set.record
 
