@@ -35,7 +35,7 @@ class Config(BaseModel):
     panel: ClassVar[str] = "Options"
 
     @classmethod
-    def from_flags(cls, **values: Any) -> Self:
+    def from_flags(cls, /, **values: Any) -> Self:
         """Builds the configuration from flag values.
 
         Raises:

@@ -30,12 +30,19 @@ def write_atomically(path: Path, write: Callable[[Path], object], durable: bool 
     Raises:
         DataError: if the disk is full or the folder cannot be written.
     """
+    with written_whole(path, durable) as temporary:
+        write(temporary)
+
+
+@contextmanager
+def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
+    """Where to write what becomes ``path`` at the end of the block, unless that fails; see `write_atomically`."""
     temporary = _temporary(path)
     try:
         temporary.touch()
         mode = stat.S_IMODE(temporary.stat().st_mode)
         temporary.unlink()  # DuckDB wants to make its file itself
-        write(temporary)
+        yield temporary
         temporary.chmod(mode)  # safetensors keeps its files to their owner; ours are as readable as any other
         if durable:
             _flush(temporary)
@@ -54,12 +61,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_text_once(path: Path, text: str) -> None:
+    """Writes a small UTF-8 file unless it exists already, see `write_once`."""
+    write_once(path, text.encode("utf-8"))
+
+
+def write_once(path: Path, content: bytes) -> None:
     """Writes a small file unless it exists already; of several processes at once, one wins."""
     if path.exists():
         return
     temporary = _temporary(path)
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
         _flush(temporary)
         with suppress(FileExistsError):
             _link(temporary, path)
@@ -171,8 +183,8 @@ def _link(source: Path, path: Path) -> None:
     except FileExistsError:
         raise
     except OSError:  # some network file systems have no hard links
-        with path.open("x", encoding="utf-8") as stream:
-            stream.write(source.read_text(encoding="utf-8"))
+        with path.open("xb") as stream:
+            stream.write(source.read_bytes())
 
 
 def _remove(temporary: Path) -> None:

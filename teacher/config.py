@@ -25,6 +25,7 @@ from pipeline.tasks.task import TRAIN, Objective
 from teacher.augment.config import AugmentConfig
 from teacher.augment.flags import AugmentFlags
 from teacher.augment.methods import KnownMethod, check_flags, flags_of_others
+from teacher.dump.layer_flags import LayerFlags
 from teacher.inference.config import ForwardFlags, ModelFlags
 from teacher.unlabelled.flags import UnlabelledFlags
 
@@ -164,10 +165,11 @@ OF_LOGITS = {
     *("teacher_labels", "extend", "token_vectors_from", "augment", "variants", "seed"),
     *AugmentFlags.model_fields,
     *UnlabelledFlags.model_fields,
+    *LayerFlags.model_fields,
 }
 
 
-class DumpTask(UnlabelledFlags, AugmentFlags, DumpFlags):
+class DumpTask(LayerFlags, UnlabelledFlags, AugmentFlags, DumpFlags):
     """Flags of ``distill teacher-dump --task``."""
 
     task: str | None = Field(None, description="Task to dump; see `distill tasks`.")
@@ -210,6 +212,9 @@ class DumpTask(UnlabelledFlags, AugmentFlags, DumpFlags):
         if self.signal == "vectors":
             refuse_flags(self, OF_LOGITS, "is for --signal logits")
             return
+        self.check_layers()
+        if self.layers and self.ray:
+            raise ConfigError("--ray: asks for logits alone; repeat the command without it for what layers say")
         if self.augment is None and self.unlabelled is None:
             refuse_flags(self, {"seed"}, "is for a corpus, or for rows that are added to a task's")
         if self.unlabelled is None:

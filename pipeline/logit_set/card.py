@@ -42,7 +42,7 @@ def card_text(record: SetRecord) -> str:
         "subject": plain(record.subject),
         "text_columns": TEXT_COLUMNS if record.has_text else TEXT_FREE_COLUMNS,
         "signals": plain(" and ".join(map(str, record.signals.stored))),
-        "signal_columns": "\n".join(signal.card_lines() for signal in record.signals.stored if signal.is_of_rows),
+        "signal_columns": "\n".join(signal.card_lines() for signal in record.signals.stored if signal.is_in_rows),
         "sections": "".join(signal.card_section() for signal in record.signals.stored),
         "augmentation": _augmentation(record.augmentation) if record.augmentation else "",
         "unlabelled": _unlabelled(record.unlabelled) if record.unlabelled else "",

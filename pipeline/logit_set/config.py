@@ -9,6 +9,8 @@ from pipeline.logit_set.record_parts import SET_NAME
 
 CodecName = Literal["dense", "hidden", "topk", "sampled"]
 VectorCodecName = Literal["float16", "int8", "pca"]
+StateCodecName = Literal[VectorCodecName, "float32"]
+BlockCodecName = Literal["u8", "float32"]
 Pooling = Literal["mean", "cls"]
 
 

@@ -118,12 +118,17 @@ class SetRecord(Part):
     @model_validator(mode="after")
     def _signals_fit(self) -> Self:
         """Refuses signals that this kind of rows has not."""
-        if not any(signal.is_of_rows for signal in self.signals.stored):
+        if not any(signal.is_in_rows for signal in self.signals.stored):
             raise ValueError("signals: none of rows, but a set stores what its teacher said about them")
         for signal in self.signals.stored:
             if self.rows not in signal.rows:
                 kinds = " or ".join(signal.rows)
                 raise ValueError(f"signals: {signal.title} are for sets of {kinds}, but this set is of {self.rows}")
+        for signal in self.signals.of_layers:
+            if not self.has_text:
+                raise ValueError(f"signals: {signal.title} tell the text, but this set is without it")
+            if [shard.range for shard in signal.shards] != [shard.range for shard in self.shards]:
+                raise ValueError(f"signals: {signal.title} have other files than the rows")
         tokens = self.signals.token_vectors
         if tokens and tokens.file.rows != self.tokenizer.vocabulary_size:
             size = self.tokenizer.vocabulary_size
@@ -258,7 +263,7 @@ def staged(
     base_parts: dict[str, Any] = {"versions": {name: version(name) for name in libraries}}
     if base is not None:
         shards = tuple(shard.unmeasured() for shard in base.shards)
-        base_parts = dict(base) | {"shards": shards, "scores": {}, "signals": base.signals.of_rows()}
+        base_parts = dict(base) | {"shards": shards, "scores": {}, "signals": base.signals.in_rows()}
     common = {
         "state": "staged",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -15,6 +15,8 @@ SHA256_PATTERN = r"^[0-9a-f]{64}$"
 TIME_PATTERN = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$"
 Setting = str | int | float | bool
 RowsName = Literal["examples", "tokens", "sentences"]
+LayersName = Literal["states", "cls", "attention", "values"]
+LayerRows = Literal["originals", "all"]
 
 
 def _real_time(text: str) -> str:
@@ -55,7 +57,7 @@ class Shard(Part):
     """One Parquet file: the source rows ``start`` to ``stop`` (exclusive) of a split.
 
     Attributes:
-        folder: of the file: the kind of its rows.
+        folder: of the file: the kind of its rows, or of a teacher's layers the signal.
         split: the rows' split.
         index: number of the file in the split, from 0.
         count: how many files the split has.
@@ -67,7 +69,7 @@ class Shard(Part):
         version: fingerprint of the earlier version of the set that wrote it, if this one did not.
     """
 
-    folder: RowsName
+    folder: RowsName | LayersName
     split: SplitName
     index: Count
     count: int = Field(ge=1, le=MAX_COUNT)
@@ -87,6 +89,15 @@ class Shard(Part):
     def unmeasured(self) -> Self:
         """The same shard before it is written."""
         return self.model_copy(update={"rows": None, "bytes": None, "sha256": None})
+
+    def in_folder(self, folder: LayersName) -> Self:
+        """The file of a signal of layers for the same rows, before it is written."""
+        return self.unmeasured().model_copy(update={"folder": folder})
+
+    @property
+    def range(self) -> tuple[str, int, int, int, int, str | None]:
+        """The rows that it stands for, and the version that wrote them."""
+        return self.split, self.index, self.count, self.start, self.stop, self.version
 
     @property
     def path(self) -> str:

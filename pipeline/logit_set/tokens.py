@@ -143,11 +143,11 @@ def read_statistics(path: Path) -> Statistics:
     return read_footer(path, STATISTICS_KEY)
 
 
-def read_groups(path: Path) -> Iterator[pa.Table]:
-    """A shard's row groups, one after the other."""
+def read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """A shard's row groups, one after the other, with all columns or some."""
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            yield file.read_row_group(group)
+            yield file.read_row_group(group, columns=columns)
 
 
 DRAW = 3  # what the random numbers are for, beside those of masking

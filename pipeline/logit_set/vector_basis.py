@@ -1,4 +1,4 @@
-"""A basis of principal components, once per set, which the codec ``pca`` writes vectors in.
+"""A basis of principal components, once per set or layer, which the codec ``pca`` writes vectors in.
 
 Components come in order of variance, so that the first of a vector's numbers are a smaller codec by themselves.
 
@@ -6,6 +6,7 @@ Shapes: N vectors, H their width, K components.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +32,25 @@ class Basis:
 
     def to_bytes(self) -> bytes:
         """The content of a ``basis.safetensors``."""
-        tensors = {"mean": self.mean_H, "components": self.components_KH, "scale": self.scale_K}
-        return bytes(save({name: np.ascontiguousarray(array) for name, array in tensors.items()}))
+        return bases_to_bytes({"": self})
+
+    def first(self, num_components: int) -> "Basis":
+        """The basis of so many components, the largest."""
+        return Basis(self.mean_H, self.components_KH[:num_components], self.scale_K[:num_components])
 
     @property
     def sha256(self) -> str:
         """Hash of that content."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
+
+
+def bases_to_bytes(bases: Mapping[str, Basis]) -> bytes:
+    """The content of a ``basis.safetensors`` of several bases, whose arrays have these prefixes."""
+    tensors: dict[str, Floats] = {}
+    for prefix, basis in bases.items():
+        arrays = {"mean": basis.mean_H, "components": basis.components_KH, "scale": basis.scale_K}
+        tensors |= {prefix + name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return bytes(save(tensors))
 
 
 def fit_basis(vectors_NH: Floats, num_components: int) -> Basis:
@@ -54,15 +67,15 @@ def fit_basis(vectors_NH: Floats, num_components: int) -> Basis:
     return Basis(*(array.astype(np.float32) for array in (mean_H, components_KH, scale_K)))
 
 
-def read_basis(path: Path, num_components: int, width: int) -> Basis:
-    """Reads a ``basis.safetensors``.
+def read_basis(path: Path, num_components: int, width: int, prefix: str = "") -> Basis:
+    """Reads a ``basis.safetensors``, or of several bases in it the one whose arrays have a prefix.
 
     Raises:
         IntegrityError: if it is missing or damaged, or of another size.
     """
     try:
         tensors = load_file(path)
-        basis = Basis(tensors["mean"], tensors["components"], tensors["scale"])
+        basis = Basis(*(tensors[prefix + name] for name in ("mean", "components", "scale")))
     except (OSError, SafetensorError, KeyError, TypeError) as error:
         raise IntegrityError(f"{path}: not a basis: {error}") from error
     arrays = (basis.mean_H, basis.components_KH, basis.scale_K)

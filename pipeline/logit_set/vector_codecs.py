@@ -1,4 +1,4 @@
-"""How vectors of sentences are stored: each codec, and the table of them.
+"""How vectors of sentences and of tokens are stored: each codec, and the table of them.
 
 Shapes: N vectors, H their width, K numbers that are stored of each.
 """
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError
-from pipeline.logit_set.config import VectorCodecName, VectorFlags
+from pipeline.logit_set.config import StateCodecName, VectorFlags
 from pipeline.logit_set.record_parts import Part
 from pipeline.logit_set.vector_basis import INT8_MAX, Basis
 
@@ -32,7 +32,7 @@ class VectorCodec(Part):
 
     card_line: ClassVar[str]
 
-    name: VectorCodecName
+    name: StateCodecName
     width: int = Field(ge=1, le=MAX_WIDTH)
 
     def __str__(self) -> str:
@@ -72,6 +72,34 @@ class VectorCodec(Part):
         """About how many bytes a vector takes on disk."""
 
 
+class Float32Codec(VectorCodec):
+    """Column ``vector``: float32, as the teacher said them."""
+
+    card_line: ClassVar[str] = "| `vector` | {width} numbers |"
+
+    name: Literal["float32"] = "float32"
+
+    def columns(self) -> list[pa.Field]:
+        """See `VectorCodec`."""
+        return [pa.field("vector", pa.list_(pa.float32(), self.width), nullable=False)]
+
+    def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
+        """See `VectorCodec`."""
+        return {"vector": _fixed(vectors_NH.astype(np.float32, copy=False))}
+
+    def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
+        """See `VectorCodec`."""
+        return _rectangle(rows, np.float32, self.width)
+
+    def problem(self, rows: pa.Table) -> str | None:
+        """See `VectorCodec`."""
+        return super().problem(rows) or _finite_problem(self.decode(rows))
+
+    def num_bytes(self) -> float:
+        """See `VectorCodec`."""
+        return 3.6 * self.width
+
+
 class Float16Codec(VectorCodec):
     """Column ``vector``: bits of float16."""
 
@@ -94,10 +122,7 @@ class Float16Codec(VectorCodec):
 
     def problem(self, rows: pa.Table) -> str | None:
         """See `VectorCodec`."""
-        problem = super().problem(rows)
-        if not problem and not np.isfinite(self.decode(rows)).all():
-            problem = "a number of a vector is NaN or Inf"
-        return problem
+        return super().problem(rows) or _finite_problem(self.decode(rows))
 
     def num_bytes(self) -> float:
         """See `VectorCodec`."""
@@ -190,6 +215,7 @@ class PcaCodec(VectorCodec):
 
 
 AnyVectorCodec = Annotated[Float16Codec | Int8Codec | PcaCodec, Field(discriminator="name")]
+AnyStateCodec = Annotated[Float32Codec | Float16Codec | Int8Codec | PcaCodec, Field(discriminator="name")]
 
 
 def vector_codec_for(flags: VectorFlags, width: int) -> Float16Codec | Int8Codec | PcaCodec:
@@ -203,6 +229,29 @@ def vector_codec_for(flags: VectorFlags, width: int) -> Float16Codec | Int8Codec
             raise ConfigError(f"--pca-dims: {flags.pca_dims}, but the teacher's vectors have {width} numbers")
         return PcaCodec(width=width, dims=flags.pca_dims)
     return Int8Codec(width=width) if flags.vector_codec == "int8" else Float16Codec(width=width)
+
+
+def state_codec(text: str, width: int) -> Float32Codec | Float16Codec | Int8Codec | PcaCodec:
+    """The codec of a name such as ``float16`` or ``pca-64``, for states of so many numbers.
+
+    Raises:
+        ConfigError: if more components are asked for than there are.
+    """
+    name, _, dims = text.partition("-")
+    if name == "pca":
+        if int(dims) > width:
+            raise ConfigError(f"codec {text}: but the teacher's states have {width} numbers")
+        return PcaCodec(width=width, dims=int(dims))
+    kinds: dict[str, type[Float32Codec | Float16Codec | Int8Codec]] = {
+        "float32": Float32Codec,
+        "float16": Float16Codec,
+        "int8": Int8Codec,
+    }
+    return kinds[name](width=width)
+
+
+def _finite_problem(vectors_NH: Floats) -> str | None:
+    return None if np.isfinite(vectors_NH).all() else "a number of a vector is NaN or Inf"
 
 
 def _fixed(array_NK: npt.NDArray[Any]) -> pa.FixedSizeListArray:

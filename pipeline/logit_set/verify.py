@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError, raise_all
-from pipeline.files import is_plain, sha256
+from pipeline.logit_set.file_check import check_bytes, frame_problem
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.record_parts import RowsName, Shard
-from pipeline.logit_set.shard_file import bomb_problem, footer_of, read_footer, read_metadata, split_problem
+from pipeline.logit_set.shard_file import footer_of
 from pipeline.logit_set.token_vectors import check_token_vectors
 from pipeline.logit_set.verify_examples import ExamplesCheck
+from pipeline.logit_set.verify_layers import check_layers
 from pipeline.logit_set.verify_sentences import SentencesCheck
 from pipeline.logit_set.verify_tokens import TokensCheck
-
-MOST_COLUMNS = 100
 
 
 class RowsCheck(Protocol):
@@ -55,24 +53,12 @@ def verify_shards(root: Path, record: SetRecord) -> None:
             problems.append(f"split {split!r}: its shards do not cover the rows 0 to {described.rows:,} once")
     problems += _strangers(root, record)
     checks = [partial(signal.check_files, root) for signal in record.signals.stored]
-    for check in (*checks, partial(check_token_vectors, root, record)):
+    for check in (*checks, partial(check_token_vectors, root, record), partial(check_layers, root, record)):
         try:
             check()
         except IntegrityError as error:
             problems.append(str(error))
     raise_all(IntegrityError, f"{root}: not a sound logit set", problems or rows.split_problems())
-
-
-def check_bytes(root: Path, shard: Shard) -> list[str]:
-    """Says what is wrong with a shard's file, without looking inside: presence, size, SHA-256."""
-    path = root / shard.path
-    if not is_plain(path):
-        return [f"{shard.path}: missing, or not a plain file"]
-    if path.stat().st_size != shard.bytes:
-        return [f"{shard.path}: {path.stat().st_size:,} bytes, but distill.json says {shard.bytes or 0:,}"]
-    if sha256(path) != shard.sha256:
-        return [f"{shard.path}: its SHA-256 is not the one in distill.json; the file was changed or damaged"]
-    return []
 
 
 def require_shards(root: Path, record: SetRecord, shards: Sequence[Shard]) -> None:
@@ -99,7 +85,7 @@ def check_shard(root: Path, record: SetRecord, shard: Shard) -> list[str]:
     if problems:
         return problems
     try:
-        problem = _frame_problem(record, shard, root / shard.path)
+        problem = frame_problem(root / shard.path, shard, record.arrow_schema(), footer_of(record, shard))
     except IntegrityError as error:
         return [str(error)]
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -107,26 +93,10 @@ def check_shard(root: Path, record: SetRecord, shard: Shard) -> list[str]:
     return [f"{shard.path}: {problem}"] if problem else []
 
 
-def _frame_problem(record: SetRecord, shard: Shard, path: Path) -> str | None:
-    """What is wrong with a file as far as its metadata tell."""
-    metadata, expected = read_metadata(path), record.arrow_schema()
-    if metadata.num_columns > MOST_COLUMNS:  # hundreds of thousands would take hours to compare
-        return f"{metadata.num_columns:,} columns, but a set of this kind has {len(expected)}"
-    if read_footer(path) != footer_of(record, shard):
-        return "its footer belongs to another run or another range of rows"
-    schema = pq.read_schema(path).remove_metadata()
-    if schema != expected:
-        fields = list(schema)  # by name it cannot be asked for a column that is there twice
-        wrong = [field.name for field in expected if field not in fields]
-        return f"columns missing or of another type: {', '.join(wrong) or 'their order'}"
-    if metadata.num_rows != shard.rows:
-        return f"{metadata.num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
-    return bomb_problem(metadata, path.stat().st_size) or split_problem(path, shard.split)
-
-
 def _strangers(root: Path, record: SetRecord) -> list[str]:
     """Files that `load_dataset` or a query over ``*.parquet`` would take for the set's."""
-    known = {shard.path for shard in record.shards}
+    shards = [*record.shards, *(shard for signal in record.signals.of_layers for shard in signal.shards)]
+    known = {shard.path for shard in shards}
     folders = {Path(path).parent for path in known}
     existing = {str(path.relative_to(root)) for folder in folders for path in (root / folder).glob("*.parquet")}
     return [f"{path}: not a file of the set; remove it" for path in sorted(existing - known)]

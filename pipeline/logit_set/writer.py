@@ -22,6 +22,7 @@ from pipeline.files import (
 from pipeline.logit_set.card import CARD_FILE, card_text
 from pipeline.logit_set.cut_rows import note_of_cut_rows
 from pipeline.logit_set.examples import write_examples
+from pipeline.logit_set.file_check import check_bytes
 from pipeline.logit_set.record import (
     FILE_NAME,
     TOKENIZER_FILE,
@@ -34,9 +35,9 @@ from pipeline.logit_set.record import (
 )
 from pipeline.logit_set.record_parts import RowsName, Shard
 from pipeline.logit_set.sentences import write_sentences
-from pipeline.logit_set.shard_file import footer_of, read_footer, read_metadata
+from pipeline.logit_set.shard_file import Footer, footer_of, read_footer, read_metadata
 from pipeline.logit_set.tokens import Statistics, write_tokens
-from pipeline.logit_set.verify import check_bytes, verify_shards
+from pipeline.logit_set.verify import verify_shards
 
 
 def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: RowsName = "examples") -> list[Shard]:
@@ -91,7 +92,7 @@ def _check_same(root: Path, existing: SetRecord, planned: SetRecord) -> None:
 
 def unfinished_shards(root: Path, record: SetRecord) -> list[Shard]:
     """The shards that are still to be written: missing, torn, foreign, or not what was recorded when it was done."""
-    return [shard for shard in record.shards if not _is_done(root, record, shard)]
+    return [shard for shard in record.shards if not is_done(root, shard, footer_of(record, shard))]
 
 
 def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> None:
@@ -101,7 +102,7 @@ def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> None:
     """
     lost = {shard.path for shard in unfinished}
     shards = tuple(s.unmeasured() if s.path in lost else s for s in record.shards)
-    parts = {"state": "staged", "shards": shards, "signals": record.signals.of_rows()}
+    parts = {"state": "staged", "shards": shards, "signals": record.signals.in_rows()}
     write_set_record(root, record.model_copy(update=parts))
 
 
@@ -146,7 +147,7 @@ def complete_set(root: Path, record: SetRecord) -> SetRecord:
         raise IntegrityError(f"{root}: {len(missing)} of {len(record.shards)} shards are missing")
     for folder in (root, (root / record.shards[0].path).parent):
         remove_temporaries(folder)
-    shards = tuple(_measured(root, shard) for shard in record.shards)
+    shards = tuple(measured(root, shard) for shard in record.shards)
     signals = record.signals.measured(root)
     complete = record.model_copy(update={"state": "complete", "shards": shards, "signals": signals})
     write_set_record(root, complete)
@@ -166,17 +167,19 @@ def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
     return verified
 
 
-def _is_done(root: Path, record: SetRecord, shard: Shard) -> bool:
+def is_done(root: Path, shard: Shard, footer: Footer) -> bool:
+    """Whether a shard's file is there and says in its footer what it must, and is what was recorded if it was."""
     path = root / shard.path
     if not path.is_file() or (shard.sha256 is not None and check_bytes(root, shard)):
         return False
     try:
-        return read_footer(path) == footer_of(record, shard)
+        return read_footer(path) == footer
     except IntegrityError:
         return False
 
 
-def _measured(root: Path, shard: Shard) -> Shard:
+def measured(root: Path, shard: Shard) -> Shard:
+    """A shard with rows, bytes and checksum of its file."""
     path = root / shard.path
     rows = read_metadata(path).num_rows
     return shard.model_copy(update={"rows": rows, "bytes": path.stat().st_size, "sha256": sha256(path)})

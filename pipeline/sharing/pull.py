@@ -14,10 +14,10 @@ from pathlib import Path
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import held, is_plain, link_or_copy, make_folder, require_space, sha256
+from pipeline.logit_set.file_check import check_bytes
 from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import FILE_NAME, SetRecord, parse_set_record, read_set_record
 from pipeline.logit_set.record_parts import Shard
-from pipeline.logit_set.verify import check_bytes
 from pipeline.logit_set.writer import finish_set
 from pipeline.query.catalog import CATALOG_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
@@ -25,7 +25,7 @@ from pipeline.sharing import hub
 from pipeline.sharing.config import PullConfig
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
-from pipeline.sharing.set_files import all_at_once, hashes_of_signals, other_files
+from pipeline.sharing.set_files import all_at_once, hashes_of_signals, other_files, paths_of
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
 RESERVED = {CATALOG_FILE, "augmented", "candidates"}  # what else lies in a store
@@ -150,7 +150,11 @@ def _fetch_all(place: Place, record: SetRecord, staging: Path, root: Path) -> li
 
     transfers: list[Callable[[], object]] = [partial(fetch, shard) for shard in missing]
     for name, digest in hashes_of_signals(record).items():
-        if is_plain(root / name) and sha256(root / name) == digest:
+        if _is_file(staging / name, digest):
+            del others[name]
+            continue
+        (staging / name).unlink(missing_ok=True)
+        if _is_file(root / name, digest):
             link_or_copy(root / name, staging / name)
             del others[name]
     transfers += [partial(place.fetch, name, staging / name, most_bytes) for name, most_bytes in others.items()]
@@ -160,9 +164,9 @@ def _fetch_all(place: Place, record: SetRecord, staging: Path, root: Path) -> li
 
 def _clear(staging: Path, record: SetRecord) -> None:
     """Removes what a stopped pull, of another set perhaps, has left and this one cannot go on from."""
-    shards = {staging / shard.path for shard in record.shards}
+    checked_later = {staging / path for path in paths_of(record)}
     for path in staging.rglob("*"):
-        if path not in shards and not path.is_dir():
+        if path not in checked_later and not path.is_dir():
             path.unlink()
 
 
@@ -175,6 +179,10 @@ def _is_here(shard: Shard, staging: Path, root: Path) -> bool:
         link_or_copy(root / shard.path, staging / shard.path)
         return True
     return False
+
+
+def _is_file(path: Path, digest: str) -> bool:
+    return is_plain(path) and sha256(path) == digest
 
 
 def _put_in_place(staging: Path, root: Path) -> None:

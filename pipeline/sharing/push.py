@@ -69,6 +69,9 @@ def push(config: PushConfig) -> Pushed:
     record = read_set_record(root)
     if record.state != "verified":
         raise IntegrityError(f"{root}: state {record.state!r}; only verified sets are pushed, see `distill verify`")
+    if config.without_text and record.signals.of_layers:
+        left = " and ".join(signal.title for signal in record.signals.of_layers)
+        console.note(f"{left} stay here: they tell the text")
     source = without_text(root, record) if config.without_text else nullcontext((root, record))
     with source as (folder, sent):
         if sent.has_text and not is_open(sent.licence):

@@ -1,7 +1,8 @@
 """Sets without text: logits under the hash of their text, for receivers who have the text themselves.
 
 Token ids are left out with the text, as the tokenizer turns them back into it, and so is the sample of augmented rows.
-Token vectors stay, as the vocabulary is no secret, but not how often the rows use each token.
+Token vectors stay, as the vocabulary is no secret, but not how often the rows use each token. What layers say of tokens
+tells which they are, and is left out.
 A hash confirms a guess: who can guess a text can see that it is in the set.
 """
 

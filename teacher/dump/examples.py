@@ -37,6 +37,8 @@ from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.examples_record import staged_record
 from teacher.dump.extend import answers, extended, open_old, take_over
 from teacher.dump.jobs import write_set
+from teacher.dump.layer_shards import Asking
+from teacher.dump.layers import add_layers, planned_layers
 from teacher.dump.prefetch import prefetched, write_behind
 from teacher.dump.repeated import keep_answers, kept_answers
 from teacher.dump.rows import Rows, ShardRows
@@ -72,6 +74,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     keep_head_in_float32(teacher.model)
     teacher.model.to(state.device)
     encoder = load_speaker(config, teacher)
+    layers = planned_layers(config, name, teacher.model.config, root)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     inference = partial(inference_mode, state.device, config.precision)
     is_stated = bool(config.teacher_label_names)
@@ -102,10 +105,13 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
 
     scores = partial(_teacher_scores, root, metrics=task.metrics, is_stated=is_stated)
     record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, config.job(), state, started)
-    if record is None or record.state != "verified" or not config.token_vectors:
-        return record
     with inference():
-        return add_token_vectors(root, record, config, teacher, encoder, old, max_tokens)
+        if record is not None and record.state == "verified" and config.token_vectors:
+            record = add_token_vectors(root, record, config, teacher, encoder, old, max_tokens)
+        if layers:
+            asking = Asking(teacher, Rows(source, variants), max_tokens)
+            record = add_layers(root, layers, asking, source, old, config.job(), state)
+    return record
 
 
 def read_rows(config: DumpTask) -> tuple[Task, Source, UnlabelledRecord | None]:

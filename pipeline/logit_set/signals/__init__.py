@@ -4,10 +4,15 @@ from pathlib import Path
 from typing import Self
 
 from pipeline.logit_set.record_parts import Part
+from pipeline.logit_set.signals.attention import Attention
+from pipeline.logit_set.signals.blocks import Blocks
+from pipeline.logit_set.signals.layer_signal import LayerSignal
 from pipeline.logit_set.signals.logits import Logits
 from pipeline.logit_set.signals.mlm import Mlm
 from pipeline.logit_set.signals.signal import Signal
+from pipeline.logit_set.signals.states import Cls, States
 from pipeline.logit_set.signals.token_vectors import TokenVectors
+from pipeline.logit_set.signals.values import Values
 from pipeline.logit_set.signals.vectors import Vectors
 
 
@@ -18,19 +23,41 @@ class Signals(Part):
     mlm: Mlm | None = None
     token_vectors: TokenVectors | None = None
     vectors: Vectors | None = None
+    states: States | None = None
+    cls: Cls | None = None
+    attention: Attention | None = None
+    values: Values | None = None
 
     @property
     def stored(self) -> tuple[Signal, ...]:
         """Those that the set has."""
         return tuple(signal for name in type(self).model_fields if (signal := getattr(self, name)) is not None)
 
-    def of_rows(self) -> Self:
-        """Those about rows."""
-        return type(self)(**{name: signal for name, signal in self if signal is not None and signal.is_of_rows})
+    @property
+    def of_layers(self) -> tuple[LayerSignal, ...]:
+        """Those of the teacher's layers."""
+        return tuple(signal for signal in self.stored if isinstance(signal, LayerSignal))
+
+    def in_rows(self) -> Self:
+        """Those in the files of the rows."""
+        return type(self)(**{name: signal for name, signal in self if signal is not None and signal.is_in_rows})
 
     def measured(self, root: Path) -> Self:
         """Those of a set in ``root`` once it is complete."""
         return type(self)(**{name: signal.measured(root) for name, signal in self if signal is not None})
 
 
-__all__ = ["Logits", "Mlm", "Signal", "Signals", "TokenVectors", "Vectors"]
+__all__ = [
+    "Attention",
+    "Blocks",
+    "Cls",
+    "LayerSignal",
+    "Logits",
+    "Mlm",
+    "Signal",
+    "Signals",
+    "States",
+    "TokenVectors",
+    "Values",
+    "Vectors",
+]

@@ -16,13 +16,13 @@ class Signal(Part):
         rows: the kinds of rows that it is about, or that a set with it may have.
         title: what a set with it holds.
         task_category: what the hub calls a model that says it.
-        is_of_rows: whether it is about rows; what is about the vocabulary comes last, and a set may get it later.
+        is_in_rows: whether it is in the files of the rows; what has its own comes last, and a set may get it later.
     """
 
     rows: ClassVar[tuple[RowsName, ...]]
     title: ClassVar[str]
     task_category: ClassVar[str]
-    is_of_rows: ClassVar[bool] = True
+    is_in_rows: ClassVar[bool] = True
 
     @abstractmethod
     def __str__(self) -> str:

@@ -54,7 +54,7 @@ class TokenVectors(Signal):
     rows: ClassVar[tuple[RowsName, ...]] = ("examples", "sentences")
     title: ClassVar[str] = "token vectors"
     task_category: ClassVar[str] = "feature-extraction"
-    is_of_rows: ClassVar[bool] = False
+    is_in_rows: ClassVar[bool] = False
 
     width: int = Field(ge=1, le=MAX_WIDTH)
     layer: int = Field(ge=0)

@@ -113,7 +113,7 @@ def test_the_record_describes_them_and_logits_are_as_without(opinion_set: LogitS
     assert (signal.width, signal.layer) == (32, 0)
     assert (signal.file.rows, signal.file.bytes) == (without.tokenizer.vocabulary_size, path.stat().st_size)
     assert (with_them.fingerprint, with_them.shards) == (without.fingerprint, without.shards)
-    assert with_them.signals.of_rows() == without.signals
+    assert with_them.signals.in_rows() == without.signals
     assert without.signals.token_vectors is None
     verify_shards(opinion_vectors.root, with_them)
 

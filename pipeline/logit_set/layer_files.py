@@ -1,0 +1,106 @@
+"""Writing what a teacher's layers say into a set: its files one by one, then its line in the record."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
+from pipeline.files import remove_temporaries, write_text, written_whole
+from pipeline.logit_set.card import CARD_FILE, card_text
+from pipeline.logit_set.record import SetRecord, changed, write_set_record
+from pipeline.logit_set.record_parts import Shard
+from pipeline.logit_set.shard_file import STATISTICS_KEY, Footer, parquet_writer, read_footer
+from pipeline.logit_set.signals import LayerSignal
+from pipeline.logit_set.verify_layers import check_layers, layer_footer
+from pipeline.logit_set.writer import is_done, measured
+
+SMALL = (pa.int8(), pa.uint8())
+
+
+def unfinished_files(root: Path, record: SetRecord, signal: LayerSignal) -> list[Shard]:
+    """The files of a signal that are still to be written: missing, torn, foreign, or not what was recorded."""
+    shards = signal.shards or tuple(shard.in_folder(signal.name) for shard in record.shards)
+    return [shard for shard in shards if not is_done(root, shard, layer_footer(record, signal, shard))]
+
+
+def check_same_layers(root: Path, signal: LayerSignal) -> None:
+    """Raises FingerprintMismatchError if the signal's folder in a set holds files that are stored in another way."""
+    wanted = signal.choices()
+    for path in sorted((root / signal.name).glob("*.parquet")):
+        try:
+            stored = read_footer(path).get("stored", wanted)
+        except IntegrityError:
+            continue  # it is written anew
+        changes = setting_changes({name: stored.get(name) for name in wanted}, wanted, short)
+        if changes:
+            raise FingerprintMismatchError(
+                f"{path.parent} holds {signal.name} stored in another way:\n{changes}\n"
+                "Repeat the command with the flags that they were begun with, or remove this folder"
+            )
+
+
+@contextmanager
+def layer_file(
+    root: Path, record: SetRecord, signal: LayerSignal, shard: Shard
+) -> Iterator[Callable[[pa.Table], None]]:
+    """What writes row groups, one by one, to a file of a signal, which is there at the end of the block or not at all.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    path = root / shard.path
+    with (
+        written_whole(path) as temporary,
+        group_writer(temporary, signal, layer_footer(record, signal, shard)) as write,
+    ):
+        yield write
+
+
+@contextmanager
+def group_writer(path: Path, signal: LayerSignal, footer: Footer) -> Iterator[Callable[[pa.Table], None]]:
+    """What writes row groups to a file of a signal; its footer tells how many numbers were cut off."""
+    schema = signal.file_schema()
+    leaves = {f"{field.name}.list.element": field.type.value_type for field in schema if pa.types.is_list(field.type)}
+    small = [name for name, kind in leaves.items() if kind in SMALL]  # Parquet widens them; a dictionary does not
+    cut_off = rows = 0
+    with parquet_writer(
+        path,
+        schema,
+        footer,
+        use_dictionary=["split", "variant", *small],
+        use_byte_stream_split=[name for name in leaves if name not in small],
+        write_statistics=["split", "source_row", "variant"],
+    ) as writer:
+
+        def write(table: pa.Table) -> None:
+            nonlocal rows, cut_off
+            writer.write_table(table)
+            rows += table.num_rows
+            cut_off += signal.num_cut_off(table)
+
+        yield write
+        writer.add_key_value_metadata({STATISTICS_KEY: json.dumps({"rows": rows, "cut_off": cut_off})})
+
+
+def record_layers(root: Path, record: SetRecord, signals: Iterable[LayerSignal]) -> SetRecord:
+    """Puts signals, all files of which are there, into the record of a verified set, once every row was looked at.
+
+    Raises:
+        IntegrityError: if a file is not sound.
+        DataError: if the folder cannot be written.
+    """
+    parts: dict[str, LayerSignal] = {}
+    for signal in signals:
+        remove_temporaries(root / signal.name)
+        shards = tuple(measured(root, shard.in_folder(signal.name)) for shard in record.shards)
+        parts[signal.name] = signal.model_copy(update={"shards": shards})
+    recorded = changed(record, signals=record.signals.model_copy(update=parts))
+    if recorded == record:
+        return record
+    check_layers(root, recorded)
+    write_text(root / CARD_FILE, card_text(recorded))
+    write_set_record(root, recorded)
+    return recorded

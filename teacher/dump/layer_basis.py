@@ -1,0 +1,91 @@
+"""The bases that the codec ``pca`` of layers needs: fitted once per set by whichever process is first, read by all.
+
+Shapes: N states, H hidden size.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from accelerate import PartialState
+
+from pipeline import console
+from pipeline.errors import IntegrityError
+from pipeline.files import sha256, write_once
+from pipeline.logit_set.signals import Cls, LayerSignal, States
+from pipeline.logit_set.vector_basis import bases_to_bytes, fit_basis
+from pipeline.sources import Source, sentences
+from pipeline.tasks.task import TRAIN
+from pipeline.text.tokenizer import Tokenized
+from teacher.inference.classifier import Teacher
+from teacher.inference.layers import layers_said
+
+TOKENS_PER_NUMBER = 20  # of a state, to be fitted to
+CLS_ROWS = 4096  # at most, where a row has but one
+
+
+def with_bases(
+    root: Path,
+    signals: Sequence[LayerSignal],
+    teacher: Teacher,
+    source: Source,
+    max_seq_length: int,
+    max_tokens: int,
+    state: PartialState,
+) -> tuple[LayerSignal, ...]:
+    """The signals with the hashes of their bases, which are in the set in ``root`` from then on.
+
+    Raises:
+        IntegrityError: if a basis that is there is damaged, or another.
+    """
+    needing = [signal for signal in signals if isinstance(signal, States) and signal.codec.basis_bytes]
+    if state.is_main_process:
+        for signal in needing:
+            if not _is_there(root, signal):
+                write_once(root / signal.basis_path, _fitted(signal, teacher, source, max_seq_length, max_tokens))
+    state.wait_for_everyone()
+    hashes = {}
+    for signal in needing:
+        signal.bases_in(root / signal.basis_path)
+        hashes[signal.name] = {"basis_sha256": sha256(root / signal.basis_path)}
+    return tuple(signal.model_copy(update=hashes.get(signal.name, {})) for signal in signals)
+
+
+def _is_there(root: Path, signal: States) -> bool:
+    """Whether the set has the basis; another one that no file was written with is removed."""
+    path = root / signal.basis_path
+    if not path.exists():
+        return False
+    try:
+        signal.bases_in(path)
+    except IntegrityError:
+        if any(path.parent.glob("*.parquet")):
+            raise
+        path.unlink()
+        return False
+    return True
+
+
+def _fitted(signal: States, teacher: Teacher, source: Source, max_seq_length: int, max_tokens: int) -> bytes:
+    wanted = TOKENS_PER_NUMBER * signal.codec.width
+    inputs = _sample(signal, teacher, source, max_seq_length, wanted)
+    with console.progress(len(inputs), f"teacher: basis of {signal.name}") as steps:
+        said = layers_said(teacher, inputs, {signal.name: signal.layers}, max_tokens, steps.advance)[signal.name]
+    num_stored = signal.codec.num_stored
+    bases = {f"{layer}.": fit_basis(np.concatenate(states), num_stored) for layer, states in said.items()}
+    return bases_to_bytes(bases)
+
+
+def _sample(signal: States, teacher: Teacher, source: Source, max_seq_length: int, wanted: int) -> list[Tokenized]:
+    """Evenly spread training rows of about so many tokens, or all rows."""
+    rows = source.own(TRAIN if TRAIN in source.splits else next(iter(source.splits)))
+    count = CLS_ROWS if isinstance(signal, Cls) else -(-wanted // max_seq_length)
+    while True:
+        count = min(count, rows.num_rows)
+        places = np.linspace(0, rows.num_rows - 1, count).astype(np.int64)
+        inputs = list(teacher.reader.tokenize(*sentences(rows.take(pa.array(places))), max_seq_length))
+        tokens = sum(len(row.ids) for row in inputs)
+        if isinstance(signal, Cls) or tokens >= wanted or count == rows.num_rows:
+            return inputs
+        count = int(1.1 * count * wanted / tokens) + 1

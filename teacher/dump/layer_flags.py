@@ -1,0 +1,71 @@
+"""Flags that choose what is stored of a teacher's layers; free of torch, so that ``--help`` is quick."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from pipeline.config import Config, flag_name, refuse_flags
+from pipeline.errors import ConfigError
+from pipeline.logit_set.config import BlockCodecName
+from pipeline.logit_set.record_parts import LayerRows, LayersName
+
+LAYERS = r"^(all|\d{1,3}(,\d{1,3})*)$"
+CODEC = r"^(float32|float16|int8|pca-[1-9]\d{0,3})$"
+CODECS: dict[LayersName, str] = {  # a signal's flag, and that of its codec
+    "states": "states_codec",
+    "cls": "cls_codec",
+    "attention": "attention_codec",
+    "values": "values_codec",
+}
+FIRST: dict[LayersName, int] = {"states": 0, "cls": 0, "attention": 1, "values": 1}
+
+
+class LayerFlags(Config):
+    """Which layers, which of what they say, and how it is stored."""
+
+    panel: ClassVar = "What the teacher's layers say"
+    states: str | None = Field(
+        None, pattern=LAYERS, description="Layers whose states of every token are stored, with commas; 0: embeddings."
+    )
+    states_codec: str = Field(
+        "float16", pattern=CODEC, description="How they are stored: float32, float16, int8, or pca-K, K bytes a token."
+    )
+    cls: str | None = Field(None, pattern=LAYERS, description="Layers whose state of [CLS] alone is stored; or all.")
+    cls_codec: str = Field("float16", pattern=CODEC, description="How it is stored, as --states-codec.")
+    attention: str | None = Field(
+        None, pattern=LAYERS, description="Layers whose attention scores, before softmax and mask, are stored."
+    )
+    attention_codec: BlockCodecName = Field("u8", description="How they are stored: u8 is a byte a number.")
+    values: str | None = Field(
+        None, pattern=LAYERS, description="Layers of whose attention the products of values with each other are stored."
+    )
+    values_codec: BlockCodecName = Field("u8", description="How they are stored, as --attention-codec.")
+    layers_of: LayerRows = Field(
+        "originals", description="Of which rows: the task's own, or variants and unlabelled ones, too."
+    )
+
+    @property
+    def layers(self) -> dict[LayersName, str]:
+        """The layers as given, by signal."""
+        return {name: text for name in CODECS if (text := getattr(self, name)) is not None}
+
+    def check_layers(self) -> None:
+        """Raises ConfigError for flags that do not go together."""
+        for name, codec in CODECS.items():
+            if name not in self.layers:
+                refuse_flags(self, {codec}, f"says how layers are stored; give {flag_name(name)} LAYERS, too")
+        if not self.layers:
+            refuse_flags(self, {"layers_of"}, "says of which rows layers are stored; give --states LAYERS, too")
+
+    def numbers(self, name: LayersName, depth: int) -> tuple[int, ...]:
+        """The layers of a signal, ascending, of a teacher with so many.
+
+        Raises:
+            ConfigError: if the teacher has not one of them.
+        """
+        text, first = self.layers[name], FIRST[name]
+        numbers = range(first, depth + 1) if text == "all" else sorted({int(number) for number in text.split(",")})
+        wrong = [number for number in numbers if not first <= number <= depth]
+        if wrong:
+            raise ConfigError(f"{flag_name(name)}: layer {wrong[0]}, but the teacher's go from {first} to {depth}")
+        return tuple(numbers)

@@ -1,0 +1,138 @@
+"""What a set gets besides logits: what its teacher's layers say of its rows, in files of their own.
+
+Every process and job takes its share of the files, as with those of the rows. A file stands beside one of rows and has
+its fingerprint, so a finished set gets them without being asked for logits again.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+
+from pipeline import console
+from pipeline.cluster.launchers import Job
+from pipeline.files import link_or_copy, make_folder
+from pipeline.logit_set.layer_files import check_same_layers, record_layers, unfinished_files
+from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
+from pipeline.logit_set.record_parts import LayersName
+from pipeline.logit_set.signals import Attention, Blocks, Cls, LayerSignal, States, Values
+from pipeline.logit_set.vector_codecs import state_codec
+from pipeline.sources import Source
+from pipeline.stopping import whole
+from teacher.dump.layer_basis import with_bases
+from teacher.dump.layer_flags import CODECS, LayerFlags
+from teacher.dump.layer_shards import Asking, write_layers
+from teacher.inference.layers import require_known_family
+
+STATES: dict[LayersName, type[States]] = {"states": States, "cls": Cls}
+BLOCKS: dict[LayersName, type[Blocks]] = {"attention": Attention, "values": Values}
+
+
+def planned_layers(config: LayerFlags, name: str, shape: Any, root: Path) -> tuple[LayerSignal, ...]:
+    """The signals that flags ask for, and those that the set in ``root`` has already.
+
+    Args:
+        config: the flags.
+        name: of the teacher.
+        shape: its transformers config.
+        root: the set's folder, if it was begun.
+
+    Raises:
+        ConfigError: if the teacher has not such layers, or so many numbers.
+        FingerprintMismatchError: if the set has such a signal stored in another way.
+        TeacherError: if nothing is known of the layers of such a teacher.
+    """
+    planned = {signal.name: signal for signal in wanted_layers(config, name, shape)}
+    for signal in read_set_record(root).signals.of_layers if (root / FILE_NAME).exists() else ():
+        if signal.name not in planned or planned[signal.name].is_stored_as(signal):
+            planned[signal.name] = signal
+    for signal in planned.values():
+        check_same_layers(root, signal)
+    return tuple(planned.values())
+
+
+def wanted_layers(config: LayerFlags, name: str, shape: Any) -> list[LayerSignal]:
+    """The signals that flags ask for, of a teacher with this transformers config; see `planned_layers`."""
+    if not config.layers:
+        return []
+    require_known_family(name, shape.model_type)
+    signals: list[LayerSignal] = []
+    for signal in config.layers:
+        layers, codec = config.numbers(signal, int(shape.num_hidden_layers)), getattr(config, CODECS[signal])
+        if signal in STATES:
+            codec = state_codec(codec, int(shape.hidden_size))
+            signals.append(STATES[signal](layers=layers, of=config.layers_of, codec=codec))
+        else:
+            heads = int(shape.num_attention_heads)
+            signals.append(BLOCKS[signal](layers=layers, of=config.layers_of, heads=heads, codec=codec))
+    return signals
+
+
+def add_layers(
+    root: Path,
+    planned: Sequence[LayerSignal],
+    asking: Asking,
+    source: Source,
+    old: LogitSet | None,
+    job: Job,
+    state: PartialState,
+) -> SetRecord | None:
+    """Writes this process's share of what layers say, and records it if that was the last of it.
+
+    Call it inside `inference_mode`, in every process of a command, once the set in ``root`` was begun.
+
+    Args:
+        root: the set's folder.
+        planned: what is to be stored.
+        asking: whom to ask about which rows.
+        source: the rows, for a basis.
+        old: a set of the same teacher, whose files are taken over where they stand for the same rows.
+        job: which of the files this command may write.
+        state: of the processes of this command, which share them.
+
+    Returns:
+        The record on disk; None on other ranks than the first.
+
+    Raises:
+        TeacherError: if a number is not finite, or too large for its codec.
+    """
+    record = read_set_record(root)
+    for signal in planned:
+        make_folder(root / signal.name)
+        _take_over(root, record, signal, old)
+    signals = with_bases(root, planned, asking.teacher, source, record.max_seq_length, asking.max_tokens, state)
+    missing = {signal.name: {file.range for file in unfinished_files(root, record, signal)} for signal in signals}
+    state.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
+    shards = [shard for shard in record.shards[job.index :: job.count] if shard.range in set().union(*missing.values())]
+    mine = shards[state.process_index :: state.num_processes]
+    if mine:
+        with console.progress(sum(asking.rows.count(shard) for shard in mine), "teacher: layers") as steps:
+            for shard in whole(mine):
+                steps.describe(f"teacher: layers, {shard.split} {shard.index + 1}/{shard.count}")
+                left = [signal for signal in signals if shard.range in missing[signal.name]]
+                write_layers(root, record, asking, shard, left)
+                steps.advance(asking.rows.count(shard))
+    state.wait_for_everyone()
+    return _finish(root, signals) if state.is_main_process else None
+
+
+def _finish(root: Path, signals: Sequence[LayerSignal]) -> SetRecord:
+    record = read_set_record(root)
+    left = sum(len(unfinished_files(root, record, signal)) for signal in signals)
+    if left:
+        console.note(f"{left} files of layers are left to other jobs")
+    return record if left or record.state != "verified" else record_layers(root, record, signals)
+
+
+def _take_over(root: Path, record: SetRecord, signal: LayerSignal, old: LogitSet | None) -> None:
+    """Puts files of an old version, and their basis, into the set, as links where the file system has them."""
+    if old is None:
+        return
+    for theirs in old.record.signals.of_layers:
+        if theirs.name == signal.name and theirs.is_stored_as(signal):
+            others = theirs.files().keys() - {shard.path for shard in theirs.shards}
+            shared = [shard.in_folder(signal.name).path for shard in record.shards if shard.version]
+            for path in (*others, *shared):
+                link_or_copy(old.root / path, root / path)
