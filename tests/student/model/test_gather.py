@@ -16,7 +16,7 @@ def trained(by_rows: bool) -> torch.Tensor:
         ids_T = torch.tensor(ids)
         rows = optimizer.use(ids_T) if by_rows else None
         loss = (rows_of(table, ids_T, PAD, rows) ** 3 @ other.T).sin().sum()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.clip_gradients(1.0)
         optimizer.step()
         optimizer.zero_grad()
