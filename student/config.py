@@ -9,9 +9,9 @@ from pipeline.cluster.config import RayFlags
 from pipeline.config import Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
 from pipeline.tasks.task import Metric
 
-EmbeddingKind = Literal["hybrid", "cmow", "cbow"]
-PairingKind = Literal["diffcat", "joint", "compare"]
-HeadKind = Literal["mlp", "linear", "cnn", "bilstm"]
+EmbeddingKind = Literal["hybrid", "cmow", "cbow", "lstm", "biattentive"]
+PairingKind = Literal["diffcat", "joint", "compare", "attention"]
+HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm"]
 PoolingKind = Literal["sum", "sum+max"]
 SoftLoss = Literal["kl", "mse"]
 ClassWeights = Literal["balanced"]
@@ -26,10 +26,21 @@ class EmbeddingFlags(Config):
     """What the commands that train a student have in common: its embeddings."""
 
     panel: ClassVar = "What the student is made of"
-    embedding: EmbeddingKind = Field("hybrid", description="Ordered products of matrices, sums of vectors, or both.")
+    embedding: EmbeddingKind = Field(
+        "hybrid",
+        description="Ordered products of matrices, sums of vectors, or both; an LSTM, or LSTMs with attention.",
+    )
     bidirectional: bool = Field(True, description="Multiply a second set of matrices from the end to the start.")
     matrix_size: int | None = Field(None, ge=1, le=64, description="Side of a matrix. (default: 20 hybrid, 28 cmow)")
-    vector_size: int | None = Field(None, ge=1, description="Size of a vector. (default: 400 hybrid, 784 cbow)")
+    vector_size: int | None = Field(
+        None, ge=1, description="Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive)"
+    )
+    lstm_size: int | None = Field(
+        None, ge=1, description="Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)"
+    )
+    channels: Literal[1, 2] | None = Field(
+        None, description="Tables of an LSTM's vectors; of 2 one stays as it starts. (default: 1)"
+    )
     pooling: PoolingKind | None = Field(
         None,
         description="Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)",
@@ -61,11 +72,15 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
     window_size: int | None = Field(
         None, ge=1, description="Read longer texts by windows of so many tokens, and average what they give."
     )
-    pairing: PairingKind = Field(
-        "compare", description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], or as one sequence."
+    pairing: PairingKind | None = Field(
+        None,
+        description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], as one sequence, or each in view "
+        "of the other. (default: compare, attention biattentive)",
     )
     head: HeadKind = Field("mlp", description="Classifier on top of the representation.")
-    hidden_size: int | None = Field(None, ge=1, description="Width of the head. (default: 400 mlp, its input bilstm)")
+    hidden_size: int | None = Field(
+        None, ge=1, description="Width of the head. (default: 400 mlp and plain-mlp, its input bilstm)"
+    )
     hidden_dropout: float = Field(0.2, ge=0, lt=1, description="Dropout on the sentence representation.")
     token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens left out of each training step.")
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")

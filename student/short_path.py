@@ -52,10 +52,13 @@ def short_path(student: Student) -> Ask | None:
 
 
 def _layers(head: nn.Module) -> list[Layer] | None:
-    """The layers of a head in numpy, if all of them are known here."""
-    if not isinstance(head, nn.Sequential) or any(type(layer) not in LAYERS for layer in head):
+    """The layers of a head in numpy, if all of them are known here; dropout is over when answers are given."""
+    if not isinstance(head, nn.Sequential):
         return None
-    return [LAYERS[type(layer)](layer) for layer in head]
+    layers = [layer for layer in head if not isinstance(layer, nn.Dropout)]
+    if any(type(layer) not in LAYERS for layer in layers):
+        return None
+    return [LAYERS[type(layer)](layer) for layer in layers]
 
 
 def _linear(layer: nn.Linear) -> Layer:

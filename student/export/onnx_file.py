@@ -35,6 +35,8 @@ class Graph(nn.Module):
 
     def forward(self, ids1: torch.Tensor, ids2: torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits_BC, float32, for int64 ids1_BL, and ids2_BK if the student reads two sequences."""
+        if ids2 is not None and self.compare is None:
+            return self.head(self.encoder.exported_pairs(ids1, ids2))  # type: ignore[no-any-return]
         features_BF = self.encoder.exported(ids1, self.longest)
         if ids2 is not None:
             assert self.compare is not None

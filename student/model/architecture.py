@@ -19,8 +19,8 @@ from student.config import (
     TableDtype,
     VectorMap,
 )
-from student.model.encoder import EncoderShape
-from student.model.encoders import ENCODERS, SIZES
+from student.model.encoder import EncoderShape, LstmShape
+from student.model.encoders import ENCODERS
 from student.model.heads import HEADS, HeadShape
 from student.model.pairings import PAIRINGS
 from student.model.weights import CONFIG_FILE
@@ -39,6 +39,8 @@ class EncoderConfig(BaseModel):
         vector_size: size of the vectors; 0 for none (CMOW).
         pooling: whether the vectors' maxima stand beside their sum.
         window_size: tokens that are read together; features of longer texts are joined from windows. None for all.
+        lstm: of the encoders that are LSTMs; None for sums and products.
+        initializer_range: standard deviation of the noise that sums and products start from.
         table_dtype: how the embedding tables are stored.
         used_rows: how many tokens have a row that is not neutral, the padding among them: those that were trained, or
             started from the teacher's vectors. Tables that are not of float32 have no row for the others. None if that
@@ -58,17 +60,24 @@ class EncoderConfig(BaseModel):
     bidirectional: bool
     pooling: PoolingKind = "sum"
     window_size: int | None = Field(None, ge=1)
+    lstm: LstmShape | None = None
     initializer_range: float = Field(0.01, ge=0)
     table_dtype: TableDtype = "float32"
     used_rows: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
     def _has_its_sizes(self) -> Self:
-        for name in SIZES:
-            if (getattr(self, name) > 0) != (name in ENCODERS[self.embedding].sizes):
+        kind = ENCODERS[self.embedding]
+        parts = {"matrix_size": "matrix_size", "vector_size": "vector_size", "lstm": "lstm_size"}
+        for name, size in parts.items():
+            if bool(getattr(self, name)) != (size in kind.sizes):
                 raise ValueError(f"{name} is {getattr(self, name)}, which does not fit embedding {self.embedding!r}")
-        if self.pooling != "sum" and not self.vector_size:
-            raise ValueError(f"pooling is {self.pooling!r}, and embedding {self.embedding!r} has no vectors")
+        if self.pooling != "sum" and not (self.vector_size and kind.has_sums):
+            raise ValueError(f"pooling is {self.pooling!r}, and embedding {self.embedding!r} has no sums of vectors")
+        if not kind.has_sums and (self.window_size is not None or self.table_dtype != "float32"):
+            raise ValueError(f"windows and smaller tables are not for embedding {self.embedding!r}")
+        if self.lstm and self.lstm.channels == 2 and "channels" not in kind.sizes:
+            raise ValueError(f"embedding {self.embedding!r} has one channel")
         if self.used_rows is not None and self.used_rows > self.num_tokens:
             raise ValueError(f"used_rows is {self.used_rows}, more than the {self.num_tokens} tokens")
         return self
@@ -77,7 +86,11 @@ class EncoderConfig(BaseModel):
     def least_bytes(self) -> int:
         """Bytes that the weights have at least: of the tables, and of what reads a representation."""
         of_tables = 4 * self.num_tokens if self.table_dtype == "float32" else self.used_rows or self.num_tokens
-        return (self.matrix_size**2 + self.vector_size) * (of_tables + 4 * self._readers)
+        of_token = self.matrix_size**2 + self.vector_size
+        if self.lstm is None:
+            return of_token * (of_tables + 4 * self._readers)
+        states = 2 * self.lstm.hidden_size
+        return of_token * of_tables + 4 * states * (self._readers + 4 * self.lstm.hidden_size)
 
     @property
     def _readers(self) -> int:
@@ -103,6 +116,7 @@ class EncoderConfig(BaseModel):
             used_rows=self.used_rows,
             pooling=self.pooling,
             window_size=self.window_size,
+            lstm=self.lstm,
         )
 
 
@@ -113,7 +127,7 @@ class StudentConfig(EncoderConfig):
         is_pair: whether it takes two sentences.
         pairing: how it brings two sentences together; of no meaning for one.
         special_ids: the tokens before, between and after two sentences read as one sequence (pairing ``joint``).
-        hidden_size: width of the MLP or the LSTM; None for the LSTM means as wide as its input.
+        hidden_size: width of the head, an MLP or an LSTM; None for the LSTM means as wide as its input.
         metrics: the task's metrics.
     """
 
@@ -136,6 +150,8 @@ class StudentConfig(EncoderConfig):
             problems.append(f"the {self.head} head reads what is known of each token, pooled by no {self.pooling!r}")
         if HEADS[self.head].reads_tokens and self.window_size is not None:
             problems.append(f"the {self.head} head reads what is known of each token, not of windows")
+        if self.is_pair and self.pairing == "attention" and not ENCODERS[self.embedding].reads_pairs:
+            problems.append(f"embedding {self.embedding!r} reads each sentence by itself, and no pair with attention")
         if self.is_joint and self.special_ids is None:
             problems.append(f"pairing {self.pairing!r} needs special_ids")
         if problems:
@@ -149,7 +165,7 @@ class StudentConfig(EncoderConfig):
     @property
     def is_joint(self) -> bool:
         """Whether it reads two sentences as one sequence."""
-        return self.is_pair and PAIRINGS[self.pairing].compare is None
+        return self.is_pair and PAIRINGS[self.pairing].is_one
 
     @property
     def num_sequences(self) -> int:
@@ -164,7 +180,7 @@ class StudentConfig(EncoderConfig):
     @property
     def head_shape(self) -> HeadShape:
         """What its head is made by."""
-        return HeadShape(self.target.num_logits, self.hidden_size, self.side, self.vector_size)
+        return HeadShape(self.target.num_logits, self.hidden_size, self.side, self.vector_size, self.hidden_dropout)
 
 
 class MlmConfig(EncoderConfig):
@@ -226,7 +242,11 @@ def used_summary(config: EncoderConfig) -> str:
 
 def embedding_summary(config: EncoderConfig) -> str:
     """Returns in words what an encoder makes of the tokens' embeddings."""
-    parts = []
+    words, parts = ENCODERS[config.embedding].words, []
+    if config.lstm is not None:
+        tables = ", of which one stays as it starts" if config.lstm.channels == 2 else ""
+        channels = f"{config.lstm.channels} x {config.vector_size}" if tables else str(config.vector_size)
+        return f"{words}: {config.lstm.hidden_size} wide in each direction, over vectors of {channels}{tables}"
     if config.vector_size:
         pooled = "sums and maxima" if config.pooling == "sum+max" else "sums"
         parts.append(f"{pooled} of vectors of {config.vector_size}")
@@ -234,7 +254,7 @@ def embedding_summary(config: EncoderConfig) -> str:
         ways = "both ways" if config.bidirectional else "left to right"
         parts.append(f"products of {config.matrix_size} x {config.matrix_size} matrices, {ways}")
     windows = f", averaged over windows of {config.window_size} tokens" if config.window_size else ""
-    return f"{ENCODERS[config.embedding].words}: {' and '.join(parts)}{windows}"
+    return f"{words}: {' and '.join(parts)}{windows}"
 
 
 def read_config(path: Path) -> StudentConfig:

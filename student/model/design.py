@@ -3,7 +3,7 @@
 from pipeline.config import flag_name, parse_model
 from pipeline.errors import ConfigError, raise_all
 from pipeline.tasks.task import Metric
-from student.config import EmbeddingFlags, TrainConfig
+from student.config import EmbeddingFlags, PairingKind, TrainConfig
 from student.model.architecture import Facts, StudentConfig
 from student.model.encoders import ENCODERS, SIZES
 from student.model.heads import HEADS
@@ -23,7 +23,7 @@ def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
         encoder["vector_size"] = encoder["matrix_size"] ** 2
     values = facts | {
         "metrics": metrics_of(flags, facts),
-        "pairing": flags.pairing,
+        "pairing": pairing_of(flags),
         "special_ids": facts["special_ids"] if _is_joint(flags, facts) else None,
         "embedding": flags.embedding,
         **encoder,
@@ -51,14 +51,21 @@ def embedding_problems(flags: EmbeddingFlags, token_reader: str | None = None) -
         flags: the flags.
         token_reader: what reads the representation of every token; None if that of the sequence is read.
     """
-    missing = [name for name in SIZES if name not in ENCODERS[flags.embedding].sizes]
+    kind = ENCODERS[flags.embedding]
+    missing = [name for name in SIZES if name not in kind.sizes]
     problems = [
         f"{flag_name(name)}: --embedding {flags.embedding} has none"
         for name in missing
         if getattr(flags, name) is not None
     ]
-    if flags.pooling == "sum+max" and "vector_size" in missing:
-        problems.append(f"--pooling sum+max: --embedding {flags.embedding} has no vectors")
+    if flags.pooling == "sum+max" and ("vector_size" in missing or not kind.has_sums):
+        problems.append(f"--pooling sum+max: --embedding {flags.embedding} has no sums of vectors")
+    if not kind.has_sums and "initializer_range" in flags.model_fields_set:
+        problems.append(
+            f"--initializer-range: the vectors of --embedding {flags.embedding} are drawn from -0.25 to 0.25"
+        )
+    if kind.reads_pairs and token_reader is not None:
+        problems.append(f"--embedding {flags.embedding}: has nothing of each token, which {token_reader} reads")
     if flags.init == "teacher" and "vector_size" in missing:
         problems.append(f"--init teacher: is for vectors, and --embedding {flags.embedding} has none")
     if flags.pooling == "sum+max" and token_reader is not None:
@@ -66,12 +73,30 @@ def embedding_problems(flags: EmbeddingFlags, token_reader: str | None = None) -
     return problems
 
 
+def pairing_of(flags: TrainConfig) -> PairingKind:
+    """How two sentences are brought together."""
+    return flags.pairing or ENCODERS[flags.embedding].pairing
+
+
 def _is_joint(flags: TrainConfig, facts: Facts) -> bool:
-    return facts["is_pair"] and PAIRINGS[flags.pairing].compare is None
+    return facts["is_pair"] and PAIRINGS[pairing_of(flags)].is_one
+
+
+def _encoder_problems(flags: TrainConfig) -> list[str]:
+    """Which flags were given that do not fit the encoder."""
+    kind, head = ENCODERS[flags.embedding], HEADS[flags.head]
+    problems = embedding_problems(flags, f"--head {flags.head}" if head.reads_tokens else None)
+    if flags.pairing == "attention" and not kind.reads_pairs:
+        problems.append(f"--pairing attention: --embedding {flags.embedding} reads each sentence by itself")
+    if not kind.has_sums and head.reads_squares:
+        problems.append(f"--head {flags.head}: --embedding {flags.embedding} has no parts to lay out as squares")
+    if not kind.has_sums and flags.window_size is not None:
+        problems.append(f"--window-size: is for sums and products, and not for --embedding {flags.embedding}")
+    return problems
 
 
 def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
-    problems = embedding_problems(flags, f"--head {flags.head}" if HEADS[flags.head].reads_tokens else None)
+    problems = _encoder_problems(flags)
     if flags.window_size is not None and HEADS[flags.head].reads_tokens:
         problems.append(f"--window-size: --head {flags.head} reads what is known of each token, not of windows")
     if flags.init is not None and flags.init_from is not None:
@@ -79,7 +104,7 @@ def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
     if flags.hidden_size is not None and not HEADS[flags.head].has_width:
         problems.append(f"--hidden-size: --head {flags.head} has none")
     if _is_joint(flags, facts) and facts["special_ids"] is None:
-        problems.append(f"--pairing {flags.pairing}: the tokenizer adds no tokens between two sentences")
+        problems.append(f"--pairing {pairing_of(flags)}: the tokenizer adds no tokens between two sentences")
     if facts["target"].kind == "score" and flags.temperature != 1:
         problems.append("--temperature: a score has none; it is for labels and bins")
     if facts["target"].kind == "score" and flags.soft_loss != "kl":

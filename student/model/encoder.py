@@ -6,13 +6,29 @@ F features, V vocabulary, X numbers of a row.
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.nn import functional
 
 from student.config import PoolingKind, TableDtype
 from student.model.products import GradientTaker
+
+
+class LstmShape(BaseModel):
+    """What a student's configuration decides of LSTMs.
+
+    Attributes:
+        hidden_size: of each direction.
+        channels: tables of vectors, side by side; of two the first stays as it starts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hidden_size: int = Field(ge=1, le=2**16)
+    channels: Literal[1, 2] = 1
 
 
 @dataclass(frozen=True)
@@ -30,6 +46,7 @@ class EncoderShape:
         used_rows: rows of tables that are stored smaller. (default: one for each token)
         pooling: whether the maxima of the vectors stand beside their sum.
         window_size: tokens that are read together; of longer sequences windows are joined. (default: all)
+        lstm: of the encoders that are LSTMs.
     """
 
     vocabulary_size: int
@@ -42,6 +59,7 @@ class EncoderShape:
     used_rows: int | None = None
     pooling: PoolingKind = "sum"
     window_size: int | None = None
+    lstm: LstmShape | None = None
 
 
 class Encoder(nn.Module):
@@ -50,12 +68,14 @@ class Encoder(nn.Module):
     Attributes:
         pad_id: the token that stands for none.
         size: F, of a sequence.
-        token_size: P, of a token.
+        token_size: P, of a token; 0 if nothing is known of one.
+        start_deviation: standard deviation of the numbers of vectors that start from others, a teacher's above all.
     """
 
     pad_id: int
     size: int
     token_size: int
+    start_deviation: float = 0.1  # of vectors that are summed; 0.02 and 0.5 are worse on STS-B
 
     def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
         """Returns features_BF, float32, F = `size`, for padded ids."""
@@ -74,9 +94,24 @@ class Encoder(nn.Module):
             features_NF, float32, F = `size`.
         """
 
-    @abstractmethod
+    def reduce_pairs(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None
+    ) -> torch.Tensor:
+        """The representations of pairs, for an encoder that reads both sentences at once.
+
+        Args:
+            ids_T: as of `reduce`, the second sentences after all the first ones.
+            starts_S: likewise.
+            rows: likewise.
+
+        Returns:
+            features_BF, float32, F = `size`, of half as many pairs as there are sequences.
+        """
+        raise NotImplementedError
+
     def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """What is known at each token: features_TP, float32, P = `token_size`, for arguments as of `reduce`."""
+        raise NotImplementedError
 
     @abstractmethod
     def tables(self) -> list[nn.Embedding]:
@@ -91,24 +126,30 @@ class Encoder(nn.Module):
         """The table of tokens' vectors that may start from a teacher's; None if there is none."""
         return None
 
+    @torch.no_grad()
+    def start_vectors(self, ids_N: torch.Tensor, start_NK: torch.Tensor) -> None:
+        """Gives the vectors of these tokens their start; numbers beyond K stay as they are."""
+        table = self.vector_table()
+        assert table is not None, "asked of an encoder with vectors"
+        table.weight[ids_N, : start_NK.shape[1]] = start_NK.to(table.weight)
+
     def lay_out(self) -> None:
         """Lays the tables out as they are read fastest; they cannot be trained afterwards."""
 
     def per_token(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """`scan`, padded with zeros: features_NLP, float32; L is at least 1."""
-        features_TP, lengths_N = self.scan(ids_T, starts_S, rows), starts_S.diff()
-        position_L = torch.arange(max(1, int(lengths_N.max())), device=ids_T.device)
-        is_token_NL = position_L < lengths_N.unsqueeze(1)
-        padded_NLP = features_TP.new_zeros(*is_token_NL.shape, features_TP.shape[1])
-        padded_NLP[is_token_NL] = features_TP
-        return padded_NLP
+        return padded(self.scan(ids_T, starts_S, rows), starts_S)[0]
 
     def export_problems(self, longest: int) -> list[str]:
         """What keeps torch from writing `exported` for inputs of any length up to ``longest``."""
         return ["a student with this encoder cannot be exported"]
 
     def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
-        """Returns features_BF as `forward` does, in a graph of torch's own operators for any L up to ``longest``."""
+        """Returns features_BF as `forward` does, in a graph that takes any L up to ``longest``."""
+        raise NotImplementedError
+
+    def exported_pairs(self, ids1_BL: torch.Tensor, ids2_BK: torch.Tensor) -> torch.Tensor:
+        """Returns features_BF as `reduce_pairs` does, in such a graph."""
         raise NotImplementedError
 
     def trained_tables(self) -> list[nn.Embedding]:
@@ -155,3 +196,21 @@ def without_padding(ids_BL: torch.Tensor, pad_id: int) -> tuple[torch.Tensor, to
     """Padded ids as sequences end to end: ids_T and starts_S. Padding is neutral, wherever it stands."""
     is_token_BL = ids_BL != pad_id
     return ids_BL[is_token_BL], functional.pad(is_token_BL.sum(dim=1).cumsum(0), (1, 0))
+
+
+def kept_starts(is_kept_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
+    """Where sequences start once their other tokens are left out, int64 [S]."""
+    return functional.pad(is_kept_T.cumsum(0), (1, 0))[starts_S]
+
+
+def padded(features_TP: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences beside each other: features_NLP, 0 beyond their ends, and where they have tokens, bool [N, L].
+
+    L is at least 1.
+    """
+    lengths_N = starts_S.diff()
+    position_L = torch.arange(max(1, int(lengths_N.max())), device=starts_S.device)
+    is_token_NL = position_L < lengths_N.unsqueeze(1)
+    padded_NLP = features_TP.new_zeros(*is_token_NL.shape, features_TP.shape[1])
+    padded_NLP[is_token_NL] = features_TP
+    return padded_NLP, is_token_NL

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from student.config import EmbeddingFlags, EmbeddingKind, PoolingKind
+from student.config import EmbeddingFlags, EmbeddingKind, PairingKind, PoolingKind
+from student.model.biattentive import BiattentiveEncoder
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder, EncoderShape
+from student.model.lstm import LstmEncoder
 
-SIZES = ("matrix_size", "vector_size")  # the flags of encoders, of which each has some
+SIZES = ("matrix_size", "vector_size", "lstm_size", "channels")  # the flags of encoders, of which each has some
 
 
 @dataclass(frozen=True)
@@ -24,29 +26,52 @@ class EncoderKind:
         sizes: the flags that it reads, of `SIZES`, with the values of the paper.
         has_directions: whether it reads ``bidirectional``.
         pooling: of its vectors, if none is asked for.
+        pairing: how it brings two sentences together, if nothing is asked for; ``attention`` if it reads both at once.
         make: makes the module of a shape.
     """
 
     words: str
     sizes: dict[str, int]
-    has_directions: bool
+    has_directions: bool = False
     pooling: PoolingKind = "sum"
+    pairing: PairingKind = "compare"
     make: Callable[[EncoderShape], Encoder] = MatrixEncoder
 
+    @property
+    def has_sums(self) -> bool:
+        """Whether it sums or multiplies: what pooling, windows, squares, smaller tables and pretraining are for."""
+        return self.make is MatrixEncoder
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether it reads both sentences at once, so that nothing is known of each token by itself."""
+        return self.pairing == "attention"
+
     def parameters(self, flags: EmbeddingFlags, reads_tokens: bool) -> dict[str, Any]:
-        """The fields of `EncoderConfig` that the flags ask for; a size that this kind has not is 0.
+        """The fields of `EncoderConfig` that the flags ask for; a matrix or a vector that this kind has not is 0.
 
         Args:
             flags: the flags.
             reads_tokens: whether the representation of every token is read, in which there are no maxima.
         """
         sizes = {name: getattr(flags, name) or self.sizes.get(name, 0) for name in SIZES}
-        ways = {"bidirectional": flags.bidirectional and self.has_directions}
-        return sizes | ways | {"pooling": "sum" if reads_tokens else flags.pooling or self.pooling}
+        hidden_size, channels = sizes.pop("lstm_size"), sizes.pop("channels") or 1
+        return sizes | {
+            "bidirectional": flags.bidirectional and self.has_directions,
+            "pooling": "sum" if reads_tokens else flags.pooling or self.pooling,
+            "lstm": {"hidden_size": hidden_size, "channels": channels} if hidden_size else None,
+        }
 
 
 ENCODERS: dict[EmbeddingKind, EncoderKind] = {
     "hybrid": EncoderKind("Hybrid", {"matrix_size": 20, "vector_size": 400}, has_directions=True, pooling="sum+max"),
     "cmow": EncoderKind("CMOW", {"matrix_size": 28}, has_directions=True),
-    "cbow": EncoderKind("CBOW", {"vector_size": 784}, has_directions=False, pooling="sum+max"),
+    "cbow": EncoderKind("CBOW", {"vector_size": 784}, pooling="sum+max"),
+    "lstm": EncoderKind("BiLSTM", {"vector_size": 300, "lstm_size": 150, "channels": 1}, make=LstmEncoder),
+    "biattentive": EncoderKind(
+        "Biattentive LSTM",
+        {"vector_size": 300, "lstm_size": 256},
+        pairing="attention",
+        make=BiattentiveEncoder,
+    ),
 }

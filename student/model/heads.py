@@ -27,12 +27,14 @@ class HeadShape:
         hidden_size: its width; None for the head's own.
         side: D, of the squares that parts of the representation are laid out in.
         vector_size: of the encoder's vectors; 0 for none.
+        dropout: on the representation, or on what the head makes of it.
     """
 
     num_logits: int
     hidden_size: int | None
     side: int
     vector_size: int
+    dropout: float
 
 
 def linear_head(num_features: int, num_logits: int) -> nn.Sequential:
@@ -50,6 +52,13 @@ def mlp_head(num_features: int, hidden_size: int, num_logits: int) -> nn.Sequent
         nn.ReLU(),
         nn.LayerNorm(hidden_size),
         nn.Linear(hidden_size, num_logits),
+    )
+
+
+def plain_mlp_head(num_features: int, hidden_size: int, num_logits: int, dropout: float) -> nn.Sequential:
+    """The head of Tang et al. (2019): Linear, ReLU, dropout, Linear. Maps features_BF to logits_BC."""
+    return nn.Sequential(
+        nn.Linear(num_features, hidden_size), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden_size, num_logits)
     )
 
 
@@ -134,6 +143,7 @@ class Head:
         reads_tokens: whether it is given the representation of every token, rather than that of the sequence.
         has_width: whether it has a ``hidden_size``.
         default_width: its ``hidden_size`` if none is given; None leaves it to ``make``.
+        drops_itself: whether it has dropout of its own, in place of that on the representation.
         reads_squares: whether parts of the representation are laid out as squares, which vectors then must be, too.
         sorted_batches: whether it can be trained on batches of rows of like length.
         can_be_exported: whether torch can write it as ONNX.
@@ -146,6 +156,7 @@ class Head:
     reads_tokens: bool = False
     has_width: bool = False
     default_width: int | None = None
+    drops_itself: bool = False
     reads_squares: bool = False
     sorted_batches: bool = True
     can_be_exported: bool = True
@@ -162,8 +173,13 @@ def _make_mlp(shape: HeadShape, num_features: int) -> nn.Module:
     return mlp_head(num_features, shape.hidden_size, shape.num_logits)
 
 
+def _make_plain_mlp(shape: HeadShape, num_features: int) -> nn.Module:
+    assert shape.hidden_size is not None, "_mlp_problems tells"
+    return plain_mlp_head(num_features, shape.hidden_size, shape.num_logits, shape.dropout)
+
+
 def _mlp_problems(shape: HeadShape) -> list[str]:
-    return [] if shape.hidden_size is not None else ["the mlp head needs a hidden_size"]
+    return [] if shape.hidden_size is not None else ["an MLP needs a hidden_size"]
 
 
 def _make_cnn(shape: HeadShape, num_features: int) -> nn.Module:
@@ -190,6 +206,14 @@ def _bilstm_multiply_adds(head: BiLstmHead, num_features: int) -> tuple[int, int
 
 HEADS: dict[HeadKind, Head] = {
     "mlp": Head("MLP", _make_mlp, has_width=True, default_width=400, problems=_mlp_problems),
+    "plain-mlp": Head(
+        "MLP without LayerNorm",
+        _make_plain_mlp,
+        has_width=True,
+        default_width=400,
+        drops_itself=True,
+        problems=_mlp_problems,
+    ),
     "linear": Head("linear probe", _make_linear),
     "cnn": Head(
         "2D-CNN",

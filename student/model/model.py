@@ -11,13 +11,12 @@ from typing import Any, Self
 import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
 from torch import nn
-from torch.nn import functional
 
 from pipeline.files import write_atomically
 from pipeline.logit_set.record import TOKENIZER_FILE
 from student.model.architecture import StudentConfig, read_config
 from student.model.card import CARD_FILE, card_text
-from student.model.encoder import without_padding
+from student.model.encoder import kept_starts, without_padding
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
@@ -39,7 +38,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
         self.config = config
         self.companions: dict[str, bytes] = {}
         self.encoder = ENCODERS[config.embedding].make(config.encoder_shape)
-        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.dropout = nn.Dropout(0 if HEADS[config.head].drops_itself else config.hidden_dropout)
         size = self.encoder.token_size if HEADS[config.head].reads_tokens else self.encoder.size
         self.num_features = size * (PAIRINGS[config.pairing].width if config.is_pair else 1)
         self.head = HEADS[config.head].make(config.head_shape, self.num_features)
@@ -69,9 +68,11 @@ class Student(nn.Module, PyTorchModelHubMixin):
         Returns:
             logits_BC, float32.
         """
-        compare = PAIRINGS[self.config.pairing].compare if self.config.num_sequences == 2 else None
+        is_two = self.config.num_sequences == 2
+        compare = PAIRINGS[self.config.pairing].compare if is_two else None
         if not HEADS[self.config.head].reads_tokens:
-            features = self.encoder.reduce(ids_T, starts_S, rows)
+            reads_both = is_two and compare is None
+            features = (self.encoder.reduce_pairs if reads_both else self.encoder.reduce)(ids_T, starts_S, rows)
             features = compare(*features.chunk(2)) if compare else features
             return self.head(self.dropout(features))  # type: ignore[no-any-return]
         features, lengths = self.encoder.per_token(ids_T, starts_S, rows), starts_S.diff().clamp(min=1)
@@ -84,8 +85,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
         if not self.training or not self.config.token_dropout:
             return ids_T, starts_S
         is_kept_T = torch.rand(ids_T.shape, device=ids_T.device) >= self.config.token_dropout
-        kept_before_S = functional.pad(is_kept_T.cumsum(0), (1, 0))
-        return ids_T[is_kept_T], kept_before_S[starts_S]
+        return ids_T[is_kept_T], kept_starts(is_kept_T, starts_S)
 
     @property
     def device(self) -> torch.device:

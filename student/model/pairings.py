@@ -16,14 +16,16 @@ class Pairing:
 
     Attributes:
         words: its name in cards.
-        compare: makes one representation [..., F * width] of the two sentences' [..., F]; None if both are read as one
-            sequence, with the tokenizer's special tokens around them.
+        compare: makes one representation [..., F * width] of the two sentences' [..., F]; None if the encoder reads
+            both.
         width: of the result, as a multiple of one sentence's.
+        is_one: whether both are read as one sequence, with the tokenizer's special tokens around them.
     """
 
     words: str
     compare: Compare | None = None
     width: int = 1
+    is_one: bool = False
 
 
 def diff_cat(u_BF: torch.Tensor, w_BF: torch.Tensor) -> torch.Tensor:
@@ -38,6 +40,7 @@ def concatenate_compare(u_BF: torch.Tensor, w_BF: torch.Tensor) -> torch.Tensor:
 
 PAIRINGS: dict[PairingKind, Pairing] = {
     "diffcat": Pairing("DiffCat, [u; w; |u-w|]", diff_cat, 3),
-    "joint": Pairing("both sentences as one sequence"),
+    "joint": Pairing("both sentences as one sequence", is_one=True),
     "compare": Pairing("concatenate-compare, [u; w; u*w; |u-w|]", concatenate_compare, 4),
+    "attention": Pairing("each sentence read in view of the other"),
 }

@@ -10,9 +10,8 @@ from pipeline.errors import ConfigError, raise_all
 from pipeline.logit_set.record import SetRecord
 from student.config import PretrainConfig
 from student.model.architecture import MlmConfig
-from student.model.design import embedding_problems
 from student.model.products import GradientTaker
-from student.pretrain.student import PretrainedStudent, encoder_fields
+from student.pretrain.student import PretrainedStudent, encoder_fields, pretraining_problems
 
 
 class MlmStudent(PretrainedStudent[MlmConfig]):
@@ -44,7 +43,7 @@ def design_mlm(flags: PretrainConfig, record: SetRecord) -> MlmConfig:
     Raises:
         ConfigError: naming every flag that does not fit.
     """
-    raise_all(ConfigError, "wrong flags", embedding_problems(flags, "pretraining"))
+    raise_all(ConfigError, "wrong flags", pretraining_problems(flags))
     return MlmConfig(
         corpus=record.subject,
         num_outputs=record.codec.vocabulary_size,

@@ -10,6 +10,7 @@ from pipeline.errors import IntegrityError
 from pipeline.logit_set.record import SetRecord
 from student.config import PretrainConfig
 from student.model.architecture import MlmConfig, VectorConfig, read_encoder_config
+from student.model.design import embedding_problems
 from student.model.encoders import ENCODERS
 from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
 
@@ -56,6 +57,14 @@ class PretrainedStudent(nn.Module, Generic[C]):
         student = cls(config)  # type: ignore[arg-type]  # which of the two a class takes, it says by `config_type`
         load_weights(folder, student)
         return student
+
+
+def pretraining_problems(flags: PretrainConfig) -> list[str]:
+    """Which flags were given that do not fit the embedding, or an embedding that cannot be pretrained."""
+    problems = embedding_problems(flags, "pretraining")
+    if not ENCODERS[flags.embedding].has_sums:
+        problems = [f"--embedding {flags.embedding}: cannot be pretrained; take hybrid, cmow or cbow"]
+    return problems
 
 
 def encoder_fields(flags: PretrainConfig, record: SetRecord) -> dict[str, Any]:

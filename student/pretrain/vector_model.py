@@ -11,9 +11,8 @@ from pipeline.errors import ConfigError, raise_all
 from pipeline.logit_set.sentence_reader import SentenceSet
 from student.config import PretrainConfig
 from student.model.architecture import VectorConfig
-from student.model.design import embedding_problems
 from student.model.products import GradientTaker
-from student.pretrain.student import PretrainedStudent, encoder_fields
+from student.pretrain.student import PretrainedStudent, encoder_fields, pretraining_problems
 
 
 class VectorStudent(PretrainedStudent[VectorConfig]):
@@ -45,7 +44,7 @@ def design_vectors(flags: PretrainConfig, sentence_set: SentenceSet) -> VectorCo
     Raises:
         ConfigError: naming every flag that does not fit.
     """
-    raise_all(ConfigError, "wrong flags", embedding_problems(flags, "pretraining"))
+    raise_all(ConfigError, "wrong flags", pretraining_problems(flags))
     width = sentence_set.vectors.codec.width
     encoder = encoder_fields(flags, sentence_set.record)
     if flags.vector_map == "none" and (flags.embedding, encoder["vector_size"]) != ("cbow", width):

@@ -16,7 +16,6 @@ from student.model.encoder import Encoder
 
 Doubles = npt.NDArray[np.float64]
 SIF_WEIGHT = 1e-3  # a of a / (a + p): tokens more frequent than that count less
-START_DEVIATION = 0.1  # standard deviation of the numbers that vectors start with; 0.02 and 0.5 are worse on STS-B
 
 
 @torch.no_grad()
@@ -32,30 +31,36 @@ def start_from_teacher(encoder: Encoder, vectors: VocabularyVectors, chosen_V: t
     """
     table = encoder.vector_table()
     assert table is not None, "asked of a student with vectors"
-    weight_VE = table.weight
-    pad_id, size = encoder.pad_id, weight_VE.shape[1]
-    start_VK = torch.from_numpy(start_vectors(vectors, size, pad_id)).to(weight_VE)
-    chosen_V = torch.ones(len(start_VK), dtype=torch.bool) if chosen_V is None else chosen_V[: len(start_VK)]
-    chosen_N = chosen_V.to(weight_VE.device).nonzero().flatten()
-    weight_VE[chosen_N, : start_VK.shape[1]] = start_VK[chosen_N]
+    start_VK = torch.from_numpy(start_vectors(vectors, table.embedding_dim, encoder.pad_id, encoder.start_deviation))
+    chosen_V = torch.ones(len(start_VK), dtype=torch.bool) if chosen_V is None else chosen_V[: len(start_VK)].cpu()
+    chosen_N = chosen_V.nonzero().flatten()
+    encoder.start_vectors(chosen_N.to(table.weight.device), start_VK[chosen_N])
 
 
-def start_vectors(vectors: VocabularyVectors, size: int, pad_id: int) -> Floats:
+def start_vectors(
+    vectors: VocabularyVectors, size: int, pad_id: int, deviation: float = Encoder.start_deviation
+) -> Floats:
     """The vectors that a student starts with.
 
     Args:
         vectors: the teacher's, with the counts of the training rows.
         size: E.
         pad_id: the token whose row is 0; it may be past the vocabulary.
+        deviation: standard deviation of all numbers together.
 
     Returns:
-        start_VK: float32, the first K principal components, times the SIF weights, of deviation `START_DEVIATION`.
+        start_VK: float32, the first K principal components, times the SIF weights.
     """
     start_VK = principal_components(vectors.vector_VW.astype(np.float64), size)
     start_VK *= sif_weights(vectors.count_V)[:, None]
     start_VK[pad_id : pad_id + 1] = 0
-    deviation = start_VK.std()
-    return (start_VK * (START_DEVIATION / deviation if deviation else 0)).astype(np.float32)
+    return scaled(start_VK, deviation)
+
+
+def scaled(start_NK: Doubles, deviation: float) -> Floats:
+    """Vectors brought to one standard deviation of all their numbers, float32; zeros stay zeros."""
+    theirs = start_NK.std()
+    return (start_NK * (deviation / theirs if theirs else 0)).astype(np.float32)
 
 
 def principal_components(vector_VW: Doubles, size: int) -> Doubles:

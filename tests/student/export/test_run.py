@@ -28,6 +28,7 @@ from tests.helpers.students import tiny_config
 from tests.student.model.test_model import student
 
 JOINT = {"is_pair": True, "pairing": "joint", "special_ids": ((1,), (2,), (2,))}
+LSTM = {"embedding": "lstm", "matrix_size": 0, "bidirectional": False, "lstm": {"hidden_size": 3}}
 SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}
 
 
@@ -52,6 +53,8 @@ def says(path: Path, *ids: torch.Tensor) -> torch.Tensor:
         ({"is_pair": False, "matrix_size": 0, "max_seq_length": 7}, None),
         ({**SQUARE, "pooling": "sum+max"}, "int8"),
         ({**JOINT, "head": "linear", "vector_size": 0, "bidirectional": False, "pad_id": 9}, "float16"),
+        ({**LSTM, "lstm": {"hidden_size": 3, "channels": 2}, "head": "linear", "max_seq_length": 9}, None),
+        ({**LSTM, "embedding": "biattentive", "is_pair": True, "pairing": "attention", "head": "plain-mlp"}, None),
     ],
     ids=str,
 )

@@ -16,11 +16,11 @@ from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vecto
 from student.config import ReproduceConfig, SweepConfig
 from student.data import load_examples
 from student.export.run import with_small_tables
+from student.model.encoder import Encoder
 from student.model.model import Student
 from student.reproduce import reproduce
 from student.sweep.run import sweep
 from student.train.token_vectors import (
-    START_DEVIATION,
     principal_components,
     sif_weights,
     start_from_teacher,
@@ -91,7 +91,7 @@ def test_the_table_is_components_by_weights_to_scale(pad_id: int) -> None:
     others = [token for token in range(12) if token != pad_id]
     scale = table[others[0], 0] / plain[others[0], 0]
     assert_allclose(table[others], scale * plain[others], rtol=1e-5)
-    assert table.std() == pytest.approx(START_DEVIATION, rel=1e-5)
+    assert table.std() == pytest.approx(Encoder.start_deviation, rel=1e-5)
     assert scale > 0
     assert table.dtype == np.float32
     if pad_id < 12:

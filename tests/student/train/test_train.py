@@ -261,7 +261,7 @@ def test_a_size_that_the_embedding_has_not_is_refused(opinion_set: LogitSet, emb
 @pytest.mark.parametrize(
     ("flags", "match"),
     [
-        ({"embedding": "cmow"}, r"--pooling sum\+max: --embedding cmow has no vectors"),
+        ({"embedding": "cmow"}, r"--pooling sum\+max: --embedding cmow has no sums of vectors"),
         ({"head": "bilstm"}, r"--pooling sum\+max: --head bilstm reads what is known of each token"),
     ],
 )

@@ -1,0 +1,145 @@
+"""The student of MKD (Liu et al. 2020): two sentences read in view of each other.
+
+Shapes: T tokens of the first sentences end to end, U of the second ones, S = N + 1 starts, N sentences or pairs, L and
+K tokens of the first and the second sentence, E numbers of a token, H hidden size, D = 2 H.
+"""
+
+import torch
+from torch import nn
+
+from student.kernels.reference import largest
+from student.model.bilstm import BiLstm, tokens_alone, without_gaps
+from student.model.encoder import EncoderShape, padded
+from student.model.lstm import VectorEncoder, Vectors, lstm_shape
+from student.model.products import GradientTaker
+
+Sentences = tuple[torch.Tensor, torch.Tensor]  # the first LSTM's states end to end, and where each sentence starts
+Padded = tuple[torch.Tensor, torch.Tensor]  # states side by side, 0 beyond a sentence's end, and where it has tokens
+
+
+class SecondReader(nn.Module):
+    """An LSTM over a sentence's states X beside what they see, C: [X ; X - C ; X * C]; then max, mean and weighted sum.
+
+    Args:
+        state_size: D.
+        hidden_size: H.
+    """
+
+    def __init__(self, state_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.lstm = BiLstm(3 * state_size, hidden_size)
+        self.weigh = nn.Linear(self.lstm.size, 1)
+        self.size = 3 * self.lstm.size
+
+    def forward(self, states_TD: torch.Tensor, seen_TD: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
+        """Returns pooled_NX, X = `size`, 0 of an empty sentence."""
+        read_TD, _ = self.lstm(beside(states_TD, seen_TD), starts_S)
+        return self.pooled(*padded(read_TD, starts_S))
+
+    def exported(self, states: Padded, seen_NLD: torch.Tensor) -> torch.Tensor:
+        """Returns what `forward` does, in a graph that takes any L."""
+        states_NLD, is_token_NL = states
+        read_NLD, _ = self.lstm.exported(beside(states_NLD, seen_NLD), is_token_NL.sum(dim=1))
+        return self.pooled(read_NLD, is_token_NL)
+
+    def pooled(self, read_NLD: torch.Tensor, is_token_NL: torch.Tensor) -> torch.Tensor:
+        """The maxima, the mean, and the sum by weights that are learnt, of the tokens."""
+        is_token_NL1 = is_token_NL.unsqueeze(2)
+        mean_ND = (read_NLD * is_token_NL1).sum(dim=1) / is_token_NL1.sum(dim=1).clamp(min=1)
+        weighted_ND = (shares(self.weigh(read_NLD), is_token_NL1, dim=1) * read_NLD).sum(dim=1)
+        return torch.cat([largest(read_NLD, is_token_NL), mean_ND, weighted_ND], dim=1)
+
+
+class BiattentiveEncoder(VectorEncoder):
+    """Both sentences' states of one LSTM; what each token sees of the other sentence; a second LSTM for each, pooled.
+
+    A sentence alone is read as a pair of it and itself.
+    """
+
+    def __init__(self, shape: EncoderShape) -> None:
+        super().__init__()
+        lstm = lstm_shape(shape)
+        self.pad_id, self.vectors = shape.pad_id, Vectors(shape, lstm.channels)
+        self.map = nn.Sequential(nn.Linear(self.vectors.size, shape.vector_size), nn.ReLU())
+        self.lstm = BiLstm(shape.vector_size, lstm.hidden_size)
+        self.first = SecondReader(self.lstm.size, lstm.hidden_size)
+        self.second = SecondReader(self.lstm.size, lstm.hidden_size)
+        self.size, self.token_size = self.first.size + self.second.size, 0
+
+    def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """See `Encoder`."""
+        sentences = self._states(ids_T, starts_S, rows)
+        return self._read(sentences, sentences)
+
+    def reduce_pairs(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None
+    ) -> torch.Tensor:
+        """See `Encoder`."""
+        states_TD, starts_S = self._states(ids_T, starts_S, rows)
+        half = len(starts_S) // 2
+        middle = int(starts_S[half])
+        return self._read((states_TD[:middle], starts_S[: half + 1]), (states_TD[middle:], starts_S[half:] - middle))
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds per token of a pair, less those of attention; one alone goes through both second LSTMs."""
+        layer: nn.Linear = self.map[0]  # type: ignore[assignment]
+        return layer.weight.numel() + self.lstm.multiply_adds + self.first.lstm.multiply_adds
+
+    def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
+        """See `Encoder`."""
+        states = self._exported_states(ids_BL)
+        return self._exported_read(states, states)
+
+    def exported_pairs(self, ids1_BL: torch.Tensor, ids2_BK: torch.Tensor) -> torch.Tensor:
+        """See `Encoder`."""
+        return self._exported_read(self._exported_states(ids1_BL), self._exported_states(ids2_BK))
+
+    def _states(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None) -> Sentences:
+        vectors_TE, starts_S = tokens_alone(self.vectors(ids_T, rows), ids_T != self.pad_id, starts_S)
+        states_TD, _ = self.lstm(self.map(vectors_TE), starts_S)
+        return states_TD, starts_S
+
+    def _read(self, one: Sentences, other: Sentences) -> torch.Tensor:
+        states, other_states = padded(*one), padded(*other)
+        seen_NLD, seen_NKD = look(states, other_states)
+        return torch.cat(
+            [
+                self.first(one[0], seen_NLD[states[1]], one[1]),
+                self.second(other[0], seen_NKD[other_states[1]], other[1]),
+            ],
+            dim=1,
+        )
+
+    def _exported_states(self, ids_BL: torch.Tensor) -> Padded:
+        ids_BL, lengths_B = without_gaps(ids_BL, self.pad_id)
+        states_BLD, _ = self.lstm.exported(self.map(self.vectors(ids_BL)), lengths_B)
+        return states_BLD, torch.arange(ids_BL.shape[1]) < lengths_B.unsqueeze(1)
+
+    def _exported_read(self, states: Padded, other: Padded) -> torch.Tensor:
+        seen_BLD, seen_BKD = look(states, other)
+        return torch.cat([self.first.exported(states, seen_BLD), self.second.exported(other, seen_BKD)], dim=1)
+
+
+def look(one: Padded, other: Padded) -> tuple[torch.Tensor, torch.Tensor]:
+    """What each token sees of the other sentence: its tokens' mean, weighed by the softmax of X Yᵀ.
+
+    Returns:
+        Of the first sentences' tokens seen_NLD, of the second ones' seen_NKD; 0 where the other sentence is empty.
+    """
+    (x_NLD, is_x_NL), (y_NKD, is_y_NK) = one, other
+    scores_NLK = x_NLD @ y_NKD.mT
+    of_x_NLK = shares(scores_NLK, is_x_NL.unsqueeze(2), dim=1)
+    of_y_NLK = shares(scores_NLK, is_y_NK.unsqueeze(1), dim=2)
+    return of_y_NLK @ y_NKD, of_x_NLK.mT @ x_NLD
+
+
+def shares(scores: torch.Tensor, is_token: torch.Tensor, dim: int) -> torch.Tensor:
+    """Softmax over the tokens of an axis; padding has no share, and there are none if there is nothing else."""
+    least = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~is_token, least).softmax(dim=dim) * is_token
+
+
+def beside(states: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """[X ; X - C ; X * C], on the last axis."""
+    return torch.cat([states, states - seen, states * seen], dim=-1)
