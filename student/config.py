@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.cluster.config import RayFlags
-from pipeline.config import Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
+from pipeline.config import Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags, names_of
 from pipeline.tasks.task import Metric
 
 EmbeddingKind = Literal["hybrid", "cmow", "cbow", "lstm", "biattentive"]
@@ -59,6 +59,10 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
     logits: tuple[str, ...] = Field(
         (), description="Train from this logit set: a path, or a name in the store; repeat for several teachers."
     )
+    tasks: str | None = Field(
+        None,
+        description="Train a student for each of these sets, names or paths with commas, that share one encoder.",
+    )
     mix: str | None = Field(
         None, description="How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)"
     )
@@ -68,7 +72,9 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
         None, description="SELECT that chooses training rows by source_row, variant, and if given weight and logits."
     )
     recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
-    init_from: Path | None = Field(None, description="Start from the embeddings of this run.")
+    init_from: Path | None = Field(
+        None, description="Start from the encoder of this run, and if it is one of the same task from its head."
+    )
     window_size: int | None = Field(
         None, ge=1, description="Read longer texts by windows of so many tokens, and average what they give."
     )
@@ -98,6 +104,11 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The sets of ``tasks``."""
+        return names_of(self.tasks)
 
     @field_validator("logits", mode="before")
     @classmethod

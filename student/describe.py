@@ -13,7 +13,7 @@ from student.model.architecture import Facts, StudentConfig, read_config, summar
 from student.model.design import design
 from student.model.heads import HEADS
 from student.model.model import Student, num_bytes, num_parameters
-from student.model.weights import CONFIG_FILE
+from student.model.weights import CONFIG_FILE, students_in
 from student.recipe import load_recipe
 
 BERT_BASE_UNCASED: Facts = {"vocabulary_size": 30522, "pad_id": 0, "special_ids": ((101,), (102,), (102,))}
@@ -50,7 +50,8 @@ def _config_of(run_or_recipe: str) -> StudentConfig:
     if (Path(run_or_recipe) / CONFIG_FILE).is_file():
         return read_config(Path(run_or_recipe) / CONFIG_FILE)
     if Path(run_or_recipe).is_dir():
-        raise ConfigError(f"{run_or_recipe}: not a run: it has no {CONFIG_FILE}")
+        there = students_in(Path(run_or_recipe))
+        raise ConfigError(f"{run_or_recipe}: not a run: it has no {CONFIG_FILE}{there}")
     flags = load_recipe(run_or_recipe).settings
     if flags.task is None:
         raise ConfigError(f"{run_or_recipe}: has no task, which decides the number of logits")

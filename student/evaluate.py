@@ -21,7 +21,7 @@ from pipeline.tasks.metrics import (
     score_logits,
     scores_by_label,
 )
-from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
+from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, read_run_record
 from student.answers.costs import label_bias, read_costs
 from student.config import EvaluateConfig
 from student.data import Examples, as_read, load_examples, sorted_batches
@@ -38,16 +38,20 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     """Evaluates a run on the dev splits of its logit set; of several sets, against the mixture of their teachers.
 
     Returns:
-        Per split ``gold`` (the task's metrics), ``interval`` (95 % bootstrap intervals of them), ``teacher`` (the
-        teacher's), ``majority`` (always answering the commonest class), ``glue`` (GLUE's one number for the task),
-        ``labels`` (macro F1, and how many labels are ever predicted), ``decided`` (the metrics of what `predict` says,
-        by thresholds and costs, if there are any), ``by_label`` (precision, recall and F1 of each label, so decided),
-        ``bins`` (other readings of binned scores) and ``fidelity`` (agreement with the teacher, KL divergence from it).
+        Per split (of a run of several tasks per TASK/SPLIT) ``gold`` (the task's metrics), ``interval`` (95 % bootstrap
+        intervals of them), ``teacher`` (the teacher's), ``majority`` (always answering the commonest class), ``glue``
+        (GLUE's one number for the task), ``labels`` (macro F1, and how many labels are ever predicted), ``decided``
+        (the metrics of what `predict` says, by thresholds and costs, if there are any), ``by_label`` (precision, recall
+        and F1 of each label, so decided), ``bins`` (other readings of binned scores) and ``fidelity`` (agreement with
+        the teacher, KL divergence from it).
 
     Raises:
         DataError: if the set is not where it was; FingerprintMismatchError: if its ids come from another tokenizer.
     """
     record = read_run_record(config.run / RUN_RECORD)
+    if STUDENTS in record:
+        parts = {name: evaluate(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}
+        return {f"{name}/{split}": scores for name, part in parts.items() for split, scores in part.items()}
     if record["state"] != "finished":
         console.warn(f"{config.run}: not finished; these are the weights of its best epoch so far")
     student = Student.load(config.run).to(default_device())

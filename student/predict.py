@@ -31,6 +31,7 @@ class Predictor:
 
     Args:
         run: folder of a finished run.
+        task: of a run of several tasks the one to answer for, the name of its folder in ``run``.
         abstain: answer ``abstain`` where the student is less sure than its certificate (``distill certify``) demands.
         costs: what it costs to miss a label, by its name, where missing any other costs 1.
 
@@ -43,15 +44,22 @@ class Predictor:
         ConfigError: if it is to abstain, and the run has no certificate; or if the costs are not of its labels.
     """
 
-    def __init__(self, run: str | Path, abstain: bool = False, costs: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        run: str | Path,
+        abstain: bool = False,
+        costs: Mapping[str, float] | None = None,
+        task: str | None = None,
+    ) -> None:
         if abstain and costs:
             raise ConfigError("costs: a certificate is about the likeliest label; abstain without them")
-        self.student = Student.load(Path(run)).to(default_device())
+        folder = Path(run) / (task or "")
+        self.student = Student.load(folder).to(default_device())
         target = self.student.config.target
-        self.threshold = certified_threshold(Path(run)) if abstain else None
-        self.bias_C = label_bias(Path(run), target, costs or {})
+        self.threshold = certified_threshold(folder) if abstain else None
+        self.bias_C = label_bias(folder, target, costs or {})
         self.student.encoder.lay_out()
-        tokenizer = load_tokenizer(Path(run) / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
+        tokenizer = load_tokenizer(folder / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
         self._short_path = short_path(self.student)
 

@@ -10,6 +10,7 @@ from pipeline.errors import ConfigError, did_you_mean, unreadable
 from student.config import TrainConfig
 
 C = TypeVar("C", bound=TrainConfig)
+SETS = {"task", "logits", "tasks"}
 PLACES = {"recipe", "output_dir", "store", "json_output", "allow_unverified"}
 
 
@@ -64,8 +65,8 @@ def with_recipe(config: C) -> C:
     given = config.model_dump(include=config.model_fields_set)
     settings = load_recipe(config.recipe).settings
     taken = settings.model_dump(include=settings.model_fields_set)
-    if {"task", "logits"} & given.keys():
-        taken = {key: value for key, value in taken.items() if key not in ("task", "logits")}
+    if SETS & given.keys():
+        taken = {key: value for key, value in taken.items() if key not in SETS}
     return type(config).from_flags(**taken | given)
 
 

@@ -7,7 +7,7 @@ from pipeline.errors import ConfigError
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.query.mixture import open_sets
-from pipeline.training.run_record import RUN_RECORD, read_run_record
+from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.config import ReproduceConfig
 from student.data import load_chosen
 from student.model.architecture import is_pretrained
@@ -28,6 +28,9 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
     if is_pretrained(config.run):
         raise ConfigError(f"{config.run}: a pretraining run; it has no query, it uses every row of its set")
     record = read_run_record(config.run / RUN_RECORD)
+    if STUDENTS in record:
+        parts = {name: reproduce(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}
+        return {f"{name}: {what}": values for name, part in parts.items() for what, values in part.items()}
     settings = record["settings"]
     paths = [find_set(Path(place).name if config.store else place, config.store) for place in record["logit_sets"]]
     logit_set = open_sets(paths, settings["mix"], config.allow_unverified)

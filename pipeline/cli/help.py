@@ -21,6 +21,7 @@ EXAMPLES = {
     "train-student": (
         "distill train-student --task mnli",
         "distill train-student --logits mnli --logits mnli-other --mix weighted:0.7,0.3",
+        "distill train-student --tasks mrpc,stsb,rte --output-dir runs/together",
     ),
     "sweep": ("distill sweep --task mrpc --grid embedding=cbow,cmow,hybrid --grid head=linear,mlp --seeds 3",),
     "pretrain-student": ("distill pretrain-student --logits wikipedia --max-steps 1000",),

@@ -78,14 +78,19 @@ def unusable(path: Path, reason: object) -> IntegrityError:
 
 def write_tensors(
     path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None, durable: bool = True
-) -> None:
+) -> str:
     """Writes a safetensors file, whole or not at all, which says its own SHA-256 with these digits as zeros.
+
+    Returns:
+        That checksum, hexadecimal.
 
     Raises:
         DataError: if it cannot be written, such as on a full disk.
     """
+    actual = b""
 
     def write(temporary: Path) -> None:
+        nonlocal actual
         save_file(tensors, temporary, {**(metadata or {}), CHECKSUM: UNKNOWN})
         place, _, actual = _checksum(temporary)
         with temporary.open("r+b") as file:
@@ -97,13 +102,19 @@ def write_tensors(
     except SafetensorError as error:
         kind = PassingError if "os error 28" in str(error) else DataError  # no space; it comes without a number
         raise kind(f"{path}: cannot be written: {error}; is the disk full? What is finished is kept") from error
+    return actual.decode()
 
 
-def check_tensors(path: Path) -> None:
-    """Raises ValueError if a safetensors file is not what its checksum says; earlier releases wrote none."""
+def check_tensors(path: Path) -> str:
+    """The checksum of a safetensors file as `write_tensors` returned it; empty of earlier releases, which wrote none.
+
+    Raises:
+        ValueError: if the file is not what its checksum says.
+    """
     _, stated, actual = _checksum(path)
     if stated not in (b"", actual):
         raise ValueError("its checksum is not that of its content: the file was damaged or changed")
+    return actual.decode()
 
 
 def _checksum(path: Path) -> tuple[int, bytes, bytes]:

@@ -9,6 +9,7 @@ from pipeline.record_file import read_record, write_record
 
 RUN_RECORD, SWEEP_RECORD = "run.json", "sweep.json"
 TEXT_COLUMNS = "text_columns"  # of a run's record: what they are called in files of its task, see `TaskRecord`
+STUDENTS = "students"  # of a run of several tasks: the folders in its own, a run and a student each
 RunRecord = dict[str, Any]
 Entry = dict[str, Any]  # of a run's history: `epoch` or `step`, `loss`, `metrics` by split
 Metrics = dict[str, dict[str, float]]  # split -> metric -> value

@@ -69,6 +69,32 @@ class EpochBatches:
         return batch_of(self._batches, number, self._num_processes, self._rank)
 
 
+class MixedBatches:
+    """Batches of several lists of rows, each of one list: in every epoch all of them, in random order.
+
+    Args:
+        parts: the batches of each list.
+        seed: seed of the run.
+    """
+
+    def __init__(self, parts: Sequence[EpochBatches], seed: int) -> None:
+        self._parts, self._seed = parts, seed
+        self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
+        self.steps_per_epoch = sum(part.steps_per_epoch for part in parts)
+
+    def at(self, step: int) -> tuple[int, list[int]]:
+        """The number of the list whose turn it is at a step, and the numbers of its rows."""
+        epoch, number = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            turns = np.repeat(np.arange(len(self._parts)), [part.steps_per_epoch for part in self._parts])
+            random = np.random.default_rng([self._seed, epoch, len(self._parts)])
+            self._epoch, self._order = epoch, random.permutation(turns)
+        turn = int(self._order[number])
+        before = int((self._order[:number] == turn).sum())  # a list's own batches stand in random order already
+        part = self._parts[turn]
+        return turn, part.at(epoch * part.steps_per_epoch + before)
+
+
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
     """Seeds dropout for one step, so that a resumed run draws what an undisturbed one would.
 

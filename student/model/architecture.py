@@ -23,7 +23,7 @@ from student.model.encoder import EncoderShape, LstmShape
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS, HeadShape
 from student.model.pairings import PAIRINGS
-from student.model.weights import CONFIG_FILE
+from student.model.weights import CONFIG_FILE, students_in
 
 FORMAT_VERSION, MAX_SIZE = 1, 2**22
 Facts = dict[str, Any]  # what the task and its logit set decide of a StudentConfig
@@ -272,7 +272,8 @@ def read_config(path: Path) -> StudentConfig:
             raise IntegrityError(f"{path}: format version {version!r}; this release reads version {FORMAT_VERSION}")
         return parse_model(StudentConfig, values, str(path))
     except FileNotFoundError as error:
-        raise IntegrityError(f"{path.parent}: not a student: it has no {path.name}") from error
+        message = f"{path.parent}: not a student: it has no {path.name}{students_in(path.parent)}"
+        raise IntegrityError(message) from error
     except ConfigError as error:
         raise IntegrityError(f"{path}: not a student's config: {error}") from error
 

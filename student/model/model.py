@@ -16,7 +16,7 @@ from pipeline.files import write_atomically
 from pipeline.logit_set.record import TOKENIZER_FILE
 from student.model.architecture import StudentConfig, read_config
 from student.model.card import CARD_FILE, card_text
-from student.model.encoder import kept_starts, without_padding
+from student.model.encoder import Encoder, kept_starts, without_padding
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
@@ -30,14 +30,15 @@ class Student(nn.Module, PyTorchModelHubMixin):
 
     Attributes:
         config: its architecture.
+        encoder: which several students may share.
         companions: the files that lie beside its weights, by name: the tokenizer and the card.
     """
 
-    def __init__(self, config: StudentConfig) -> None:
+    def __init__(self, config: StudentConfig, encoder: Encoder | None = None) -> None:
         super().__init__()
         self.config = config
         self.companions: dict[str, bytes] = {}
-        self.encoder = ENCODERS[config.embedding].make(config.encoder_shape)
+        self.encoder = ENCODERS[config.embedding].make(config.encoder_shape) if encoder is None else encoder
         self.dropout = nn.Dropout(0 if HEADS[config.head].drops_itself else config.hidden_dropout)
         size = self.encoder.token_size if HEADS[config.head].reads_tokens else self.encoder.size
         self.num_features = size * (PAIRINGS[config.pairing].width if config.is_pair else 1)

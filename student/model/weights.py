@@ -1,27 +1,54 @@
-"""A model's folder: ``config.json`` and ``model.safetensors``, each with a checksum of itself."""
+"""A model's folder: ``config.json`` and ``model.safetensors``, each with a checksum of itself.
 
+Of students that share their encoder each has a folder of its own, in which ``model.safetensors`` holds the head alone
+and names the checksum of the encoder that belongs to it: ``encoder.safetensors`` beside it, one file with a name in
+every folder. So a head is never taken for that of another epoch's encoder.
+"""
+
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+import torch
 from pydantic import BaseModel
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from pipeline.errors import IntegrityError
-from pipeline.files import write_text
+from pipeline.files import link_or_copy, write_atomically, write_text
 from pipeline.record_file import with_checksum
 from pipeline.training.checkpoint import check_tensors, write_tensors
 
 CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
+WEIGHTS_FILE, ENCODER_FILE = "model.safetensors", "encoder.safetensors"
+ENCODER, ENCODER_CHECKSUM = "encoder.", "encoder_sha256"
 SUSPICIOUS_BYTES = 2**26
+Tensors = dict[str, torch.Tensor]
 
 
 def save_weights(folder: Path, config: BaseModel, model: nn.Module) -> None:
     """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-    write_text(folder / CONFIG_FILE, with_checksum(config.model_dump_json(indent=2)))
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    write_tensors(folder / WEIGHTS_FILE, weights)
+    _save_config(folder, config)
+    write_tensors(folder / WEIGHTS_FILE, _tensors(model))
+
+
+def save_sharing(models: Mapping[Path, tuple[BaseModel, nn.Module]]) -> None:
+    """Writes models that share their encoder, each into a folder of its own, the encoder's bytes once.
+
+    Killed in between, it may leave a folder with the head of another epoch, which `read_weights` refuses.
+
+    Args:
+        models: the config and the model of each folder.
+    """
+    first = next(iter(models))
+    encoder = {name: tensor for name, tensor in _tensors(models[first][1]).items() if name.startswith(ENCODER)}
+    checksum = write_tensors(first / ENCODER_FILE, encoder)
+    for folder, (config, model) in models.items():
+        _save_config(folder, config)
+        if folder != first:
+            write_atomically(folder / ENCODER_FILE, partial(link_or_copy, first / ENCODER_FILE))
+        head = {name: tensor for name, tensor in _tensors(model).items() if name not in encoder}
+        write_tensors(folder / WEIGHTS_FILE, head, {ENCODER_CHECKSUM: checksum})
 
 
 def check_room(folder: Path, least_bytes: int) -> None:
@@ -34,10 +61,11 @@ def check_room(folder: Path, least_bytes: int) -> None:
     Raises:
         IntegrityError: if a few lines would fill the memory.
     """
-    path = folder / WEIGHTS_FILE
-    there = path.stat().st_size if path.exists() else 0
+    paths = [path for path in (folder / WEIGHTS_FILE, folder / ENCODER_FILE) if path.exists()]
+    there = sum(path.stat().st_size for path in paths)
     if least_bytes > there + SUSPICIOUS_BYTES:
-        message = f"describes at least {least_bytes:,} bytes of weights, but {path.name} has {there:,}"
+        named = " and ".join(path.name for path in paths) or WEIGHTS_FILE
+        message = f"describes at least {least_bytes:,} bytes of weights, but {named} has {there:,}"
         raise IntegrityError(f"{folder / CONFIG_FILE}: {message}")
 
 
@@ -48,7 +76,53 @@ def load_weights(folder: Path, model: nn.Module) -> None:
         IntegrityError: if the file is missing, damaged, or of another model.
     """
     try:
+        model.load_state_dict(read_weights(folder))
+    except RuntimeError as error:
+        raise _not_the_weights(folder, error) from error
+
+
+def read_weights(folder: Path, part: str = "") -> Tensors:
+    """The weights of a folder, those of a shared encoder among them.
+
+    Args:
+        folder: the model's.
+        part: what the names of the weights that are wanted begin with.
+
+    Raises:
+        IntegrityError: if a file is missing or damaged, or the encoder is not the one that the head belongs to.
+    """
+    try:
         check_tensors(folder / WEIGHTS_FILE)
-        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        tensors, metadata = _read(folder / WEIGHTS_FILE, part)
+        expected = metadata.get(ENCODER_CHECKSUM)
+        if expected is None:
+            return tensors
+        if check_tensors(folder / ENCODER_FILE) != expected:
+            raise ValueError(f"{ENCODER_FILE} is of another epoch or student; repeat the command that trained them")
+        return tensors | _read(folder / ENCODER_FILE, part)[0]
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise IntegrityError(f"{folder / WEIGHTS_FILE}: not the weights of this student: {error}") from error
+        raise _not_the_weights(folder, error) from error
+
+
+def students_in(folder: Path) -> str:
+    """The students in a folder that is none itself, as the end of a message; empty if there are none."""
+    names = ", ".join(str(path.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}")))
+    return f"; there are students in it, name one of them: {names}" if names else ""
+
+
+def _save_config(folder: Path, config: BaseModel) -> None:
+    write_text(folder / CONFIG_FILE, with_checksum(config.model_dump_json(indent=2)))
+
+
+def _tensors(model: nn.Module) -> Tensors:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+
+
+def _read(path: Path, part: str) -> tuple[Tensors, dict[str, str]]:
+    with safe_open(path, framework="pt") as file:
+        names = [name for name in file.keys() if name.startswith(part)]  # noqa: SIM118
+        return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+
+
+def _not_the_weights(folder: Path, error: Exception) -> IntegrityError:
+    return IntegrityError(f"{folder / WEIGHTS_FILE}: not the weights of this student: {error}")

@@ -15,11 +15,11 @@ def training_section(result: dict[str, Any], evaluation: dict[str, Any]) -> Sect
     rows = [{"epoch": epoch, "loss": loss} for epoch, loss in zip(epochs, losses, strict=True)]
     drawn = [Picture("Loss", charts.curves(epochs, {"training loss": losses}, "epoch", best), caption, rows)]
     if any(history[0]["metrics"].values()):
-        drawn.append(_dev_scores(history, best, _levels(evaluation)))
+        drawn.append(_dev_scores(history, best, _levels(evaluation), result.get("chosen_by")))
     return Section("Training", pictures=tuple(drawn))
 
 
-def _dev_scores(history: list[dict[str, Any]], best: int, levels: dict[str, float]) -> Picture:
+def _dev_scores(history: list[dict[str, Any]], best: int, levels: dict[str, float], chosen_by: str | None) -> Picture:
     epochs = [entry["epoch"] for entry in history]
     lines = {
         f"{split} {name}".replace("_", " "): [entry["metrics"][split][name] for entry in history]
@@ -28,7 +28,7 @@ def _dev_scores(history: list[dict[str, Any]], best: int, levels: dict[str, floa
     }
     rows = [{"epoch": epoch} | {name: line[k] for name, line in lines.items()} for k, epoch in enumerate(epochs)]
     first = next(iter(lines))
-    caption = f"Scores after each epoch. The circle is the epoch that was kept, by {first}."
+    caption = f"Scores after each epoch. The circle is the epoch that was kept, by {chosen_by or first}."
     if levels:
         caption += f" Dashed: {first} of the teacher and of guessing."
     return Picture("Dev scores", charts.curves(epochs, lines, "epoch", best, levels), caption, rows)

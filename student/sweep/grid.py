@@ -14,7 +14,7 @@ from student.model.design import design
 from student.recipe import PLACES, load_recipe
 from student.train.initialize import source_sha256
 
-ROWS = {"task", "logits", "mix", "where", "query"}
+ROWS = {"task", "logits", "tasks", "mix", "where", "query"}
 # the metric, too: scores by different ones cannot be compared
 FIXED = PLACES | ROWS | {"seed", "report_to", "metric_for_best_model"}
 SWEPT = sorted(TrainConfig.model_fields.keys() - FIXED)

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline import console
 from pipeline.cluster.config import RayFlags
-from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
+from pipeline.errors import ConfigError, DistillError, FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.token_vectors import read_token_vectors
@@ -52,10 +52,12 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
         MissingDependencyError: if Optuna is not installed.
     """
     config.check_ray()
+    if config.tasks is not None:
+        raise ConfigError("--tasks: a sweep is of students of one task; give --task or --logits")
     typed = config.model_fields_set
     config = with_recipe(config)
     logit_set = open_training_set(config)
-    folder = config.output_dir or Path("sweeps") / default_name(logit_set)
+    folder = config.output_dir or Path("sweeps") / default_name(logit_set.sets)
     trials = make_trials(config, folder, task_facts(logit_set), typed)
     first = logit_set.sets[0]
     for trial in trials:  # a set without token vectors is told before anything is trained

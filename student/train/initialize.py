@@ -1,22 +1,23 @@
-"""What a student starts from: the embeddings of another, its teacher's token vectors, or noise."""
+"""What a student starts from: another one, its teacher's token vectors, or noise."""
 
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
 from pipeline.logit_set.record import SetRecord
-from pipeline.training.checkpoint import check_tensors
 from student.config import EmbeddingFlags
 from student.model.architecture import StudentConfig, read_encoder_config
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
-from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
+from student.model.model import Student
+from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, read_weights, students_in
 
 SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "lstm", "table_dtype")
-PREFIX = "encoder."
+SAME_HEAD = ("task", "target", "is_pair", "pairing", "embedding", "pooling", "head", "hidden_size")
+HEAD = "head."
 
 
 def starts_from_teacher(flags: EmbeddingFlags, root: Path, record: SetRecord) -> bool:
@@ -44,7 +45,8 @@ def source_sha256(run: Path | None, config: StudentConfig) -> str | None:
     if run is None:
         return None
     if not (run / WEIGHTS_FILE).is_file():
-        raise ConfigError(f"--init-from {run}: not the folder of a student: it has no {WEIGHTS_FILE}")
+        message = f"--init-from {run}: not the folder of a student: it has no {WEIGHTS_FILE}"
+        raise ConfigError(message + students_in(run))
     source = read_encoder_config(run / CONFIG_FILE)
     problems = [
         f"{name} is {getattr(source, name)!r} there and {getattr(config, name)!r} here"
@@ -56,18 +58,33 @@ def source_sha256(run: Path | None, config: StudentConfig) -> str | None:
 
 
 def copy_embeddings(run: Path, encoder: Encoder) -> None:
-    """Copies the tables of the student in ``run`` into an encoder of the same embeddings.
+    """Copies the encoder of the student in ``run`` into another of the same embeddings.
 
     Raises:
         IntegrityError: if the file is damaged or holds other tables.
     """
-    path = run / WEIGHTS_FILE
+    _copy(run, ENCODER, encoder)
+
+
+def has_head_for(run: Path, config: StudentConfig) -> bool:
+    """Whether the head of the student in ``run`` is one of the same task and shape."""
+    source = read_encoder_config(run / CONFIG_FILE)
+    return isinstance(source, StudentConfig) and all(getattr(source, n) == getattr(config, n) for n in SAME_HEAD)
+
+
+def copy_head(run: Path, student: Student) -> None:
+    """Copies the head of the student in ``run`` into one for which it `has_head_for`.
+
+    Raises:
+        IntegrityError: if the file is damaged or holds another head.
+    """
+    _copy(run, HEAD, student.head)
+
+
+def _copy(run: Path, part: str, module: nn.Module) -> None:
+    tensors = read_weights(run, part)
     try:
-        check_tensors(path)
-        with safe_open(path, framework="pt") as file:
-            names = [name for name in file.keys() if name.startswith(PREFIX)]  # noqa: SIM118
-            tables = {name.removeprefix(PREFIX): file.get_tensor(name) for name in names}
         with torch.no_grad():
-            encoder.load_state_dict(tables)
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise IntegrityError(f"{path}: not the weights of a student: {error}") from error
+            module.load_state_dict({name.removeprefix(part): tensor for name, tensor in tensors.items()})
+    except RuntimeError as error:
+        raise IntegrityError(f"{run / WEIGHTS_FILE}: not the weights of a student: {error}") from error

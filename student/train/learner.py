@@ -1,6 +1,6 @@
-"""A step of a student of a task: its rows, their loss, one move of Adam."""
+"""A step of a student of a task, or of one of several that share an encoder: its rows, their loss, one move of Adam."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from pipeline.device import to_device
 from pipeline.tasks.target import Target
 from pipeline.training.loop import Learner, Schedule
 from pipeline.training.run_record import Metrics
-from pipeline.training.steps import EpochBatches
+from pipeline.training.steps import EpochBatches, MixedBatches
 from student.config import TrainConfig
 from student.data import Examples, gold_tensor
 from student.evaluate import score_student
@@ -23,35 +23,74 @@ from student.train.losses import distillation_loss, labels_loss, score_loss
 from student.train.optimizer import RowAdam
 
 
-class StudentLearner(Learner):
-    """A student and the rows that it is trained and scored on.
+class Lesson:
+    """A student of a task and the rows that it is trained and scored on.
 
     Args:
         config: the settings.
         student: is trained in place.
         splits: ``train``, and dev splits.
-        keep: writes the student's weights.
+
+    Attributes:
+        student: the student.
+        batches: of the training rows.
     """
 
-    def __init__(
-        self, config: TrainConfig, student: Student, splits: dict[str, Examples], keep: Callable[[], None]
-    ) -> None:
-        tables = (table.weight for table in student.encoder.trained_tables())
-        others = (*student.encoder.other_parameters(), *student.head.parameters())
-        self.model = student
-        self.optimizer: RowAdam = RowAdam(tables, others, lr=config.learning_rate, padding_idx=student.config.pad_id)
-        if student.device.type == "cpu" and not IS_COMPILED:
-            console.note("the compiled kernels were not built at installation: every step takes several times longer")
-        self._config, self._keep = config, keep
+    def __init__(self, config: TrainConfig, student: Student, splits: dict[str, Examples]) -> None:
+        self.student, self._config = student, config
         self._train = splits["train"]
         self._dev = {split: examples for split, examples in splits.items() if split != "train"}
-        self._batches = make_batches(config, self._train.lengths)
+        self.batches = make_batches(config, self._train.lengths)
         self._gold_N = gold_tensor(student.config.target, self._train)
         self._teacher_NC = torch.from_numpy(self._train.teacher_NC)
         weight_N = self._train.weight_N
         if config.class_weights == "balanced":
             weight_N = weight_N * balanced_weights(self._train)
         self._weight_N = torch.from_numpy(weight_N)
+
+    def loss(self, rows: Sequence[int], optimizer: RowAdam) -> torch.Tensor:
+        """The mean loss of training rows, a scalar, whose gradients of tables the optimizer will take."""
+        student, device = self.student, self.student.device
+        ids_T, starts_S = student.drop_tokens(*(to_device(part, device) for part in self._train.batch(rows)))
+        used = optimizer.use(ids_T) if optimizer.by_rows else None
+        logits_BC = student.logits(ids_T, starts_S, used)
+        stored = (self._teacher_NC, self._gold_N, self._weight_N)
+        teacher_BC, gold_B, weight_B = (to_device(part[rows], device) for part in stored)
+        return _loss(self._config, student.config.target, logits_BC, teacher_BC, gold_B, weight_B)
+
+    def scores(self) -> Metrics:
+        """The task's metrics on each dev split."""
+        return {split: score_student(self.student, examples) for split, examples in self._dev.items()}
+
+
+class StudentLearner(Learner):
+    """A student, or several that share their encoder; a step is a batch of one of them, the others' heads stay.
+
+    Args:
+        config: the settings.
+        lessons: what each learns.
+        score: tells their metrics.
+        keep: writes their weights.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        lessons: Sequence[Lesson],
+        score: Callable[[], Metrics],
+        keep: Callable[[], None],
+    ) -> None:
+        students = [lesson.student for lesson in lessons]
+        first, encoder = students[0], students[0].encoder
+        tables = (table.weight for table in encoder.trained_tables())
+        heads = (parameter for student in students for parameter in student.head.parameters())
+        others = (*encoder.other_parameters(), *heads)
+        self.model = first if len(students) == 1 else torch.nn.ModuleList(students)
+        self.optimizer: RowAdam = RowAdam(tables, others, lr=config.learning_rate, padding_idx=first.config.pad_id)
+        if first.device.type == "cpu" and not IS_COMPILED:
+            console.note("the compiled kernels were not built at installation: every step takes several times longer")
+        self._config, self._lessons, self._score, self._keep = config, lessons, score, keep
+        self._batches = MixedBatches([lesson.batches for lesson in lessons], config.seed)
 
     def schedule(self) -> Schedule:
         """An entry, and a checkpoint, for each epoch."""
@@ -67,14 +106,9 @@ class StudentLearner(Learner):
 
     def train_step(self, step: int) -> tuple[torch.Tensor, int]:
         """Takes one step; returns its mean loss and number of rows."""
-        student, optimizer, device = self.model, self.optimizer, self.model.device
-        rows = self._batches.at(step)
-        ids_T, starts_S = student.drop_tokens(*(to_device(part, device) for part in self._train.batch(rows)))
-        used = optimizer.use(ids_T) if optimizer.by_rows else None
-        logits_BC = student.logits(ids_T, starts_S, used)
-        stored = (self._teacher_NC, self._gold_N, self._weight_N)
-        teacher_BC, gold_B, weight_B = (to_device(part[rows], device) for part in stored)
-        loss = _loss(self._config, student.config.target, logits_BC, teacher_BC, gold_B, weight_B)
+        optimizer = self.optimizer
+        number, rows = self._batches.at(step)
+        loss = self._lessons[number].loss(rows, optimizer)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.clip_gradients(self._config.max_grad_norm)
         optimizer.step()
@@ -82,11 +116,11 @@ class StudentLearner(Learner):
         return loss, len(rows)
 
     def evaluate(self) -> Metrics:
-        """The task's metrics on each dev split."""
-        return {split: score_student(self.model, examples) for split, examples in self._dev.items()}
+        """The metrics on each dev split."""
+        return self._score()
 
     def keep(self) -> None:
-        """Writes the student's weights."""
+        """Writes the weights."""
         self._keep()
 
     def catch_up(self) -> None:

@@ -174,10 +174,12 @@ class RowAdam(torch.optim.Adam):
         states = [self._state_of(parameter) for parameter in parameters]
         for state in states:
             state["step"] += 1
-        arrays = [
-            (p, state["exp_avg"], state["exp_avg_sq"], p.grad) for p, state in zip(parameters, states, strict=True)
-        ]
-        compiled_adam.dense_step(arrays, int(states[0]["step"]), group["betas"], _rates(group, scale))
+        by_number: dict[int, list[tuple[Tensor, Tensor, Tensor, Tensor]]] = {}  # heads of tasks have had their own
+        for p, state in zip(parameters, states, strict=True):
+            arrays = (p, state["exp_avg"], state["exp_avg_sq"], p.grad)
+            by_number.setdefault(int(state["step"]), []).append(arrays)
+        for number, arrays_of_number in by_number.items():
+            compiled_adam.dense_step(arrays_of_number, number, group["betas"], _rates(group, scale))
 
     def _sum_of_squares(self, used: UsedRows) -> float:
         used.squares = self._kernels.sum_gradients(self._rows, used.groups)

@@ -1,5 +1,6 @@
 """What a student is trained from: one logit set or several, opened, checked and read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,7 +59,11 @@ def load_data(config: TrainConfig) -> TrainingData:
         ConfigError: naming every flag that does not fit.
         DataError: if there is no such set, or it has no rows to train on.
     """
-    logit_set = open_training_set(config)
+    return read_data(config, open_training_set(config))
+
+
+def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
+    """Reads the rows of an open set as `load_data` does."""
     facts = task_facts(logit_set)
     design(config, facts)
     splits = {
@@ -93,9 +98,9 @@ def training_query(config: TrainConfig, logit_set: LogitSet) -> str:
     return config.query or f"select * {logit_set.query('train', config.where)}"
 
 
-def default_name(logit_set: LogitSet) -> str:
-    """Name of a folder for what is trained from a set, or from several."""
-    return "+".join(one.name for one in logit_set.sets)
+def default_name(sets: Sequence[LogitSet]) -> str:
+    """Name of a folder for what is trained from sets."""
+    return "+".join(one.name for one in sets)
 
 
 def _contradictions(config: TrainConfig) -> list[str]:

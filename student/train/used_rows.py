@@ -32,10 +32,10 @@ def active_ids(examples: Iterable[Examples], pad_id: int) -> Ints:
     return np.unique(np.concatenate([*parts, np.array([pad_id])]))
 
 
-def neutralise_untrained(student: Student, examples: Examples) -> None:
+def neutralise_untrained(student: Student, *examples: Examples) -> None:
     """Makes neutral the rows that these training rows do not use, and have never been trained."""
     is_untrained_V = torch.ones(student.config.num_tokens, dtype=torch.bool)
-    is_untrained_V[torch.from_numpy(active_ids([examples], student.config.pad_id))] = False
+    is_untrained_V[torch.from_numpy(active_ids(examples, student.config.pad_id))] = False
     student.encoder.neutralise(is_untrained_V)
 
 
@@ -61,11 +61,18 @@ def with_used_rows(config: C, encoder: Encoder) -> C:
     return config.model_copy(update={"used_rows": len(encoder.used_ids())})
 
 
-def shrunk(student: Student, active: Ints) -> Student:
-    """A student with the active rows only: its token k is the whole student's token ``active[k]``."""
+def shrunk(student: Student, active: Ints, encoder: Encoder | None = None) -> Student:
+    """A student with the active rows only: its token k is the whole student's token ``active[k]``.
+
+    Args:
+        student: the whole one.
+        active: the tokens that it keeps.
+        encoder: the small one, if it was made for another student with the same encoder.
+    """
     size = {"vocabulary_size": len(active), "pad_id": int(np.searchsorted(active, student.config.pad_id))}
-    small = Student(student.config.model_copy(update=size))
-    small.encoder.copy_rows(student.encoder, torch.from_numpy(active), slice(None))
+    small = Student(student.config.model_copy(update=size), encoder)
+    if encoder is None:
+        small.encoder.copy_rows(student.encoder, torch.from_numpy(active), slice(None))
     small.head.load_state_dict(student.head.state_dict())
     return small
 

@@ -3,7 +3,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.training.steps import EpochBatches, linear_decay, scale_learning_rates, seed_step, shuffled_batches
+from pipeline.training.steps import (
+    EpochBatches,
+    MixedBatches,
+    linear_decay,
+    scale_learning_rates,
+    seed_step,
+    shuffled_batches,
+)
 
 
 @given(
@@ -71,3 +78,27 @@ def test_an_epoch_has_every_row_whichever_step_is_asked_first(
         assert batches[: len(whole)] == whole
         assert batches[len(whole) :] == [whole[k % len(whole)] for k in range(len(batches) - len(whole))]
         assert len(batches) - len(whole) < processes
+
+
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4), batch_size=st.integers(1, 7))
+def test_mixed_batches_go_through_every_list_once_an_epoch(sizes: list[int], batch_size: int) -> None:
+    batches = MixedBatches([EpochBatches([5] * size, batch_size, seed=1) for size in sizes], seed=1)
+    steps = batches.steps_per_epoch
+    assert steps == sum(-(-size // batch_size) for size in sizes)
+    for epoch in range(2):
+        rows: list[list[int]] = [[] for _ in sizes]
+        for step in range(epoch * steps, (epoch + 1) * steps):
+            number, batch = batches.at(step)
+            rows[number] += batch
+        assert [sorted(part) for part in rows] == [list(range(size)) for size in sizes]
+
+
+def test_mixed_batches_are_shuffled_anew_and_resumed_anywhere() -> None:
+    parts = [EpochBatches([5] * 40, 4, seed=1) for _ in range(2)]
+    batches = MixedBatches(parts, seed=1)
+    first, second = ([batches.at(epoch * 20 + step) for step in range(20)] for epoch in (0, 1))
+    turns = [[number for number, _ in epoch] for epoch in (first, second)]
+    assert turns[0] != turns[1] != sorted(turns[1])
+    assert MixedBatches(parts, seed=1).at(27) == second[7]
+    alone = EpochBatches([5] * 40, 4, seed=1)
+    assert [MixedBatches([alone], seed=1).at(step) for step in range(20)] == [(0, alone.at(step)) for step in range(20)]

@@ -276,3 +276,21 @@ def test_thousands_of_missed_steps_are_made_up_for(dtype: torch.dtype) -> None:
     torch.testing.assert_close(
         rows.weight.double(), dense.weight, rtol=0, atol=2e-3 if dtype == torch.float32 else 1e-6
     )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_parameter_without_a_gradient_rests_as_in_torch(dtype: torch.dtype) -> None:
+    """Heads of tasks: each has its own number of steps, by which its moments are corrected."""
+    table, start = nn.Embedding(3, 1, dtype=dtype), torch.tensor([1.0, -2.0, 0.5], dtype=dtype)
+    ours, theirs = ([start.clone().requires_grad_() for _ in range(3)] for _ in range(2))
+    optimizer, dense = RowAdam([table.weight], ours, lr=0.1), torch.optim.AdamW(theirs, lr=0.1, weight_decay=0.0)
+    for number, turn in enumerate((1, 2, 2, 1, 2)):
+        for parameter in (ours[0], ours[turn], theirs[0], theirs[turn]):
+            parameter.grad = (number - 1.5) * start
+        move(table, optimizer, 1)
+        dense.step()
+        optimizer.zero_grad()
+        dense.zero_grad()
+    for parameter, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=0, atol=1e-6)
+    assert not torch.allclose(ours[1], ours[2], atol=1e-3)

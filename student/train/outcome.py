@@ -1,0 +1,102 @@
+"""What a run's record says: what decides its weights, and what came of it."""
+
+from importlib.metadata import version
+from typing import Any
+
+from pipeline import console
+from pipeline.files import write_text
+from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.token_vectors import VocabularyVectors
+from pipeline.query.mixture import mix_of
+from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
+from student.answers.thresholds import as_logits, best_thresholds
+from student.data import Examples
+from student.evaluate import evaluate_split, student_logits
+from student.model.card import CARD_FILE, card_text
+from student.model.model import Student, num_bytes, num_parameters
+from student.train.fit import Subject
+from student.train.initialize import has_head_for, source_sha256
+from student.train.training_data import training_query
+
+LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
+
+
+def context(subject: Subject) -> dict[str, Any]:
+    """Where the sets of a run lie, and what texts are called in files of its task."""
+    logit_set = subject.data.logit_set
+    found: dict[str, Any] = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
+    task = logit_set.sets[0].record.task
+    if task is not None and task.text_columns is not None:
+        found[TEXT_COLUMNS] = [list(names) for names in task.text_columns]
+    return found
+
+
+def settings(subject: Subject, vectors: VocabularyVectors | None) -> dict[str, Any]:
+    """What decides the weights; where the set and the run lie does not."""
+    config, student_config, data = subject.config, subject.student_config, subject.data
+    places = {"task", "logits", "tasks", "store", "output_dir", "recipe", "init", "init_from", "allow_unverified"}
+    logit_set, rows = data.logit_set, data.splits["train"]
+    assert data.query == training_query(config, logit_set), "the rows were read for another query"
+    return config.model_dump(mode="json", exclude={*places, "report_to", "json_output"}) | {
+        "matrix_size": student_config.matrix_size,
+        "vector_size": student_config.vector_size,
+        "bidirectional": student_config.bidirectional,
+        "pooling": student_config.pooling,
+        "lstm_size": student_config.lstm.hidden_size if student_config.lstm else None,
+        "channels": student_config.lstm.channels if student_config.lstm else None,
+        "pairing": student_config.pairing,
+        "hidden_size": student_config.hidden_size,
+        "init_from_sha256": source_sha256(config.init_from, student_config),
+        "token_vectors_sha256": vectors.sha256 if vectors else None,
+        "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
+        "mix": mix_of(logit_set),
+        "query": data.query,
+        "rows": len(rows),
+        "rows_sha256": rows.keys_sha256,
+        "logits_sha256": rows.logits_sha256,
+    }
+
+
+def result(subject: Subject, student: Student, history: list[Entry], best: Entry) -> dict[str, Any]:
+    """What came of a training: scores by epoch, and all that there is to tell of the student that was kept."""
+    dev = subject.dev_splits()
+    thresholds = _thresholds(student, dev)
+    bias_C = -as_logits(thresholds, student.config.target) if thresholds else None
+    found = {
+        "history": history,
+        "best": best,
+        "used_rows": student.config.used_rows,
+        "thresholds": thresholds,
+        "evaluation": {split: evaluate_split(student, examples, bias_C) for split, examples in dev.items()},
+        "versions": {name: version(name) for name in LIBRARIES},
+    }
+    return found | ({"teachers": subject.data.teachers} if subject.data.teachers else {})
+
+
+def write_card(subject: Subject, student: Student, record: RunRecord) -> None:
+    """Writes the card beside the weights; ``record`` holds the result."""
+    sizes = (num_parameters(student), num_bytes(student))
+    write_text(subject.folder / CARD_FILE, card_text(student.config, *sizes, record))
+
+
+def tell_start(subject: Subject, vectors_of: LogitSet | None) -> None:
+    """Notes what a student starts from; ``vectors_of`` is the set whose teacher its vectors are of, if they are."""
+    source = subject.config.init_from
+    if source is not None:
+        what = "encoder and head start" if has_head_for(source, subject.student_config) else "embeddings start"
+        console.note(f"{what} from {source}")
+    elif vectors_of is not None:
+        console.note(f"vectors start from the teacher's, of {vectors_of.sets[0].root}")
+    else:
+        console.note("embeddings start from noise")
+    if subject.data.splits.keys() == {"train"}:
+        where = subject.data.logit_set.root
+        console.warn(f"{where}: has no dev split, so nothing tells which epoch is best: the last one is kept")
+
+
+def _thresholds(student: Student, dev: dict[str, Examples]) -> dict[str, float]:
+    """Of a multi-label student the probability from which on each label holds, by the first dev split."""
+    if student.config.target.kind != "labels" or not dev:
+        return {}
+    first = next(iter(dev.values()))
+    return best_thresholds(student.config.target, student_logits(student, first), first.label_N)

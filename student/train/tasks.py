@@ -1,0 +1,150 @@
+"""Students of several tasks that are trained together and share one encoder.
+
+The run's folder holds the record of the training and a folder for each task, which is a student's folder and a run's
+like any other: commands take it by its path.
+"""
+
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError, raise_all
+from pipeline.files import make_folder, remove_temporaries, write_text
+from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.training.run import Run
+from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, best_of, finish_run, write_run_record
+from student.config import TrainConfig
+from student.model.architecture import Facts
+from student.model.design import design
+from student.train.fit import Subject, fit
+from student.train.outcome import context, result, settings, tell_start, write_card
+from student.train.training_data import default_name, open_training_set, read_data, task_facts
+
+ONE_ENCODER = {"tokenizer_sha256": "tokenizer", "max_seq_length": "--max-seq-length"}  # what sets have in common
+
+
+def train_tasks(config: TrainConfig, command: str) -> RunRecord:
+    """Trains a student for each of ``config.tasks``, or goes on with them.
+
+    A step is a batch of one task, an epoch all batches of all tasks in random order. The best epoch is that of the
+    best mean of the tasks' first metrics on their first dev splits.
+
+    Returns:
+        The content of the ``run.json`` of them all; each task's folder has its own.
+
+    Raises:
+        ConfigError: naming every flag that does not fit, and sets that cannot share an encoder.
+        DataError: if there is no such set, or it has no rows to train on.
+        FingerprintMismatchError: if the folder holds a run with other settings.
+    """
+    subjects = _subjects(config)
+    names = [subject.name for subject in subjects]
+    folder = subjects[0].folder.parent
+    giver = next((one for one in subjects if _has_vectors(one.data.logit_set)), subjects[0])
+    vectors = giver.data.start(config)
+    by_task = {one.name: settings(one, vectors if one is giver else None) | {"tasks": names} for one in subjects}
+    places = [place for one in subjects for place in context(one)["logit_sets"]]
+    run = Run(folder, joint_settings(by_task), command, {STUDENTS: names, "logit_sets": places})
+    finished = run.start()
+    if finished is not None:
+        return finished
+    for one in subjects:
+        make_folder(one.folder)
+        remove_temporaries(one.folder)
+        begun = {"state": "running", "command": command, "settings": by_task[one.name]} | context(one)
+        write_run_record(one.folder / RUN_RECORD, begun)
+        write_text(one.folder / TOKENIZER_FILE, one.data.logit_set.tokenizer_json())
+        tell_start(one, giver.data.logit_set if vectors else None)
+    students, history = fit(config, subjects, vectors, run)
+    best = best_of(history)
+    chosen = {"chosen_by": f"the mean over {', '.join(names)}"}
+    evaluation: dict[str, Any] = {}
+    for one, student in zip(subjects, students, strict=True):
+        own, own_best = [_of_task(one.name, entry) for entry in history], _of_task(one.name, best)
+        record = finish_run(one.folder / RUN_RECORD, result(one, student, own, own_best) | chosen)
+        write_card(one, student, record)
+        evaluation |= {f"{one.name}/{split}": scores for split, scores in record["result"]["evaluation"].items()}
+    return run.finish({"history": history, "best": best, "evaluation": evaluation})
+
+
+def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The settings of several tasks as those of one run: what they have in common, the rest by TASK.SETTING."""
+    first = next(iter(by_task.values()))
+    common = {key: value for key, value in first.items() if all(one[key] == value for one in by_task.values())}
+    return common | {
+        f"{task}.{key}": value for task, one in by_task.items() for key, value in one.items() if key not in common
+    }
+
+
+def _subjects(config: TrainConfig) -> list[Subject]:
+    """The tasks, once their sets are known to fit each other; only then rows are read."""
+    raise_all(ConfigError, "wrong flags", _contradictions(config))
+    configs = [config.model_copy(update={"tasks": None, "logits": (name,)}) for name in config.task_names]
+    sets = [open_training_set(one) for one in configs]
+    names = [one.name for one in sets]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    raise_all(ConfigError, "--tasks", [f"{one} is there twice; a task's folder is called as its set" for one in twice])
+    facts = dict(zip(names, map(task_facts, sets), strict=True))
+    check_together(facts)
+    kinds = {own["target"].kind for own in facts.values()}
+    fitting = [of_task(one, own["target"].kind, kinds) for one, own in zip(configs, facts.values(), strict=True)]
+    designs = [design(one, own) for one, own in zip(fitting, facts.values(), strict=True)]
+    assert len({one.encoder_shape for one in designs}) == 1, "the flags and the tokenizer decide it"
+    folder = config.output_dir or Path("runs") / default_name(sets)
+    return [
+        Subject(flags, made, read_data(flags, one), folder / one.name)
+        for flags, made, one in zip(fitting, designs, sets, strict=True)
+    ]
+
+
+def check_together(facts: Mapping[str, Facts]) -> None:
+    """Raises ConfigError if sets cannot share an encoder, naming what each has; ``facts`` are by name of the set."""
+    problems = []
+    for key, words in ONE_ENCODER.items():
+        values = {name: own[key] for name, own in facts.items()}
+        if len(set(values.values())) > 1:
+            told = ", ".join(f"{str(value)[:12]} of {name}" for name, value in values.items())
+            problems.append(f"sets that share an encoder have the same {words}, but theirs are {told}")
+    raise_all(ConfigError, "--tasks", problems)
+
+
+def of_task(config: TrainConfig, kind: str, kinds: Set[str]) -> TrainConfig:
+    """The flags for one of several tasks: without those that are for tasks of another kind, if there are such.
+
+    Args:
+        config: the flags for all.
+        kind: of the task's target.
+        kinds: of all tasks' targets.
+    """
+    left_out: set[str] = set()
+    if kind == "score" and kinds != {"score"}:
+        left_out |= {"temperature", "soft_loss"}
+    if kind != "classes" and "classes" in kinds:
+        left_out.add("class_weights")
+    defaults = {name: TrainConfig.model_fields[name].default for name in left_out}
+    return config.model_copy(update=defaults)
+
+
+def _contradictions(config: TrainConfig) -> list[str]:
+    problems = []
+    if not config.task_names:
+        problems.append(f"--tasks {config.tasks!r}: names no set")
+    if config.task is not None or config.logits:
+        problems.append("--tasks: names the sets; leave --task and --logits out")
+    if config.query is not None:
+        problems.append("--query: chooses rows of one task; --where is for all of --tasks")
+    if config.mix is not None:
+        problems.append("--mix: is for several teachers of one task, not for --tasks")
+    return problems
+
+
+def _has_vectors(logit_set: LogitSet) -> bool:
+    return logit_set.sets[0].record.signals.token_vectors is not None
+
+
+def _of_task(name: str, entry: Entry) -> Entry:
+    """What an entry of the history says of a task."""
+    prefix = f"{name}/"
+    metrics = {split.removeprefix(prefix): m for split, m in entry["metrics"].items() if split.startswith(prefix)}
+    return entry | {"metrics": metrics}

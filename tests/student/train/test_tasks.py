@@ -1,0 +1,333 @@
+"""Students of several tasks with one encoder: what they share, what they do not, and what a kill leaves."""
+
+import json
+import os
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.config import as_flags
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.record_file import read_record
+from pipeline.tasks.target import make_target
+from pipeline.tasks.task import load_task
+from pipeline.training.run import CHECKPOINT
+from student.config import EvaluateConfig, ReproduceConfig, SweepConfig, TrainConfig
+from student.data import load_examples
+from student.describe import describe
+from student.evaluate import evaluate
+from student.model.design import design
+from student.model.model import Student
+from student.model.weights import ENCODER_FILE, read_weights, save_sharing
+from student.predict import Predictor
+from student.recipe import with_recipe
+from student.reproduce import reproduce
+from student.sweep.run import sweep
+from student.train.learner import Lesson, StudentLearner
+from student.train.tasks import of_task
+from student.train.train import train
+from student.train.training_data import task_facts
+from teacher.dump.examples import dump
+from teacher.finetune.common import save_teacher
+from teacher.inference.classifier import new_classifier
+from teacher.tiny import create_tiny_bert
+from tests.conftest import dump_config
+from tests.helpers.commands import distill, invoke, kill_when
+from tests.helpers.students import tiny_config, weights
+from tests.student.model.test_model import student
+
+TASKS = ("opinion", "roles", "score")
+STILL = 1e-30  # a learning rate that moves nothing
+
+
+def tasks_config(sets: list[Path], output_dir: Path, **changes: object) -> TrainConfig:
+    settings = {"logits": (), "tasks": ",".join(map(str, sets)), "per_device_train_batch_size": 16}
+    return tiny_config(sets[0], output_dir, **settings | changes)
+
+
+@pytest.fixture(scope="module")
+def sets(store: Path, ratings: dict[str, LogitSet]) -> list[Path]:
+    """A set of sentences, one of pairs, one of scores."""
+    return [store / "opinion", store / "roles", ratings["score"].root]
+
+
+@pytest.fixture(scope="module")
+def together(sets: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the three tasks; read only."""
+    folder = tmp_path_factory.mktemp("together")
+    train(tasks_config(sets, folder, num_train_epochs=3), "distill train-student --tasks opinion,roles,score")
+    return folder
+
+
+def same(one: Path, other: Path) -> bool:
+    a, b = read_weights(one), read_weights(other)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_of_one_task_is_an_ordinary_run(opinion_run: Path, store: Path, tmp_path: Path) -> None:
+    changes = {"per_device_train_batch_size": 32}
+    joint = train(tasks_config([store / "opinion"], tmp_path, **changes), "")["result"]
+    assert same(tmp_path / "opinion", opinion_run)
+    own, ordinary = (read_record(run / "run.json") for run in (tmp_path / "opinion", opinion_run))
+    assert own["result"].pop("chosen_by") == "the mean over opinion"
+    assert own["result"] == ordinary["result"]
+    assert own["settings"] == ordinary["settings"] | {"tasks": ["opinion"]}
+    assert joint["best"]["metrics"]["tasks"]["mean"] == ordinary["result"]["best"]["metrics"]["validation"]["accuracy"]
+
+
+def test_the_same_seed_gives_the_same_students_and_another_does_not(
+    together: Path, sets: list[Path], tmp_path: Path
+) -> None:
+    for name, seed in (("again", 42), ("other", 1)):
+        train(tasks_config(sets, tmp_path / name, num_train_epochs=3, seed=seed), "")
+    assert all(same(tmp_path / "again" / task, together / task) for task in TASKS)
+    assert not any(same(tmp_path / "other" / task, together / task) for task in TASKS)
+
+
+def test_the_encoder_is_shared_and_written_once(together: Path) -> None:
+    assert len({(together / task / ENCODER_FILE).stat().st_ino for task in TASKS}) == 1
+    one, *others = (read_weights(together / task, "encoder.") for task in TASKS)
+    assert len(one) == 3
+    assert all(torch.equal(one[name], other[name]) for other in others for name in one)
+    assert all(name.startswith("head.") for task in TASKS for name in weights(together / task))
+    assert sorted(path.name for path in together.iterdir()) == ["metrics.jsonl", *sorted((*TASKS, "run.json"))]
+
+
+def test_the_mean_of_the_first_metrics_chooses_the_epoch(together: Path) -> None:
+    result = read_record(together / "run.json")["result"]
+    firsts = {"opinion/validation": "accuracy", "roles/validation": "accuracy", "score/validation": "pearson"}
+    means = [np.mean([entry["metrics"][split][name] for split, name in firsts.items()]) for entry in result["history"]]
+    assert [entry["metrics"]["tasks"]["mean"] for entry in result["history"]] == pytest.approx(means)
+    assert result["best"]["epoch"] == 1 + int(np.argmax(means))
+
+
+def test_each_folder_is_a_run_with_the_scores_of_the_best_epoch(together: Path, sets: list[Path]) -> None:
+    best = read_record(together / "run.json")["result"]["best"]
+    for task in TASKS:
+        scores = evaluate(EvaluateConfig(run=together / task))["validation"]["gold"]
+        assert scores == pytest.approx(best["metrics"][f"{task}/validation"], abs=1e-6)
+        record = read_record(together / task / "run.json")
+        assert record["result"]["best"]["metrics"] == {"validation": best["metrics"][f"{task}/validation"]}
+        assert record["result"]["evaluation"]["validation"]["gold"] == scores
+        assert f"# {Student.load(together / task).config.task} student" in (together / task / "README.md").read_text()
+    whole = evaluate(EvaluateConfig(run=together))
+    assert {key: whole[key]["gold"] for key in whole} == {
+        key: pytest.approx(best["metrics"][key], abs=1e-6) for key in (f"{task}/validation" for task in TASKS)
+    }
+    compared = reproduce(ReproduceConfig(run=together))
+    assert len(compared) == 4 * 3
+    assert all(values["then"] == values["now"] for values in compared.values())
+
+
+def test_a_predictor_takes_a_folder_or_the_name_of_a_task(together: Path) -> None:
+    texts = ["the food was dull .", "the soup was great ."]
+    answers = Predictor(together, task="opinion")(texts)
+    assert answers == Predictor(together / "opinion")(texts)
+    assert {answer["label"] for answer in answers} <= set(Student.load(together / "opinion").config.target.names)
+    assert Predictor(together, task="score").student.config.target.kind == "score"
+
+
+def test_a_run_of_several_tasks_names_its_students(together: Path, sets: list[Path], tmp_path: Path) -> None:
+    named = f"there are students in it, name one of them: {together}/opinion, {together}/roles, {together}/score"
+    with pytest.raises(IntegrityError, match=named):
+        Predictor(together)
+    with pytest.raises(ConfigError, match=named):
+        describe(str(together))
+    for command in (("report", together), ("certify", together, "--where", "label = 0")):
+        printed = invoke(*command)
+        assert printed.exit_code == 2
+        assert "students in it" in printed.output
+    with pytest.raises(ConfigError, match=named):
+        train(tiny_config(sets[0], tmp_path / "run", init_from=together), "")
+
+
+def test_the_command_prints_every_task(sets: list[Path], tmp_path: Path) -> None:
+    flags = as_flags(tasks_config(sets, tmp_path / "mt", num_train_epochs=1))
+    printed = invoke("train-student", *flags)
+    assert printed.exit_code == 0, printed.output
+    assert all(f"{task}/validation" in printed.output for task in TASKS)
+    assert invoke("train-student", *flags, "--seed", "7").exit_code == 2
+    report = invoke("report", tmp_path / "mt" / "roles", "--output", tmp_path / "page.html")
+    assert report.exit_code == 0, report.output
+    assert "by the mean over opinion, roles, score" in (tmp_path / "page.html").read_text()
+
+
+def two_lessons(sets: list[Path]) -> tuple[StudentLearner, list[Student]]:
+    """A learner of the first two tasks."""
+    logit_sets = [open_set(root) for root in sets[:2]]
+    config = tiny_config(sets[0], sets[0], per_device_train_batch_size=16, hidden_dropout=0.0)
+    torch.manual_seed(0)
+    students: list[Student] = []
+    for logit_set in logit_sets:
+        made = design(config, task_facts(logit_set))
+        students.append(Student(made, students[0].encoder if students else None))
+    lessons = [
+        Lesson(config, one, {"train": load_examples(logit_set, "train")})
+        for one, logit_set in zip(students, logit_sets, strict=True)
+    ]
+    return StudentLearner(config, lessons, dict, lambda: None), students
+
+
+def test_a_batch_of_one_task_leaves_the_head_of_the_other_and_moves_what_they_share(sets: list[Path]) -> None:
+    learner, students = two_lessons(sets)
+    assert students[0].encoder is students[1].encoder
+    assert learner.schedule().entry_steps == 2 * 6  # 96 rows of each in batches of 16
+
+    def state() -> tuple[Any, ...]:
+        learner.catch_up()
+        heads = (torch.cat([p.detach().flatten() for p in one.head.parameters()]) for one in students)
+        return (*heads, torch.cat([table.weight.detach().flatten() for table in students[0].encoder.tables()]))
+
+    states = [state()]
+    for step in range(12):
+        learner.train_step(step)
+        states.append(state())
+    moved = [[not torch.equal(a, b) for a, b in zip(*two, strict=True)] for two in pairwise(states)]
+    assert all(first != second and encoder for first, second, encoder in moved)  # one head of the two, never both
+    assert sum(first for first, _, _ in moved) == 6
+    assert len({tuple(one) for one in moved[:6]}) == 2  # not one task after the other
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_students(sets: list[Path], tmp_path: Path) -> None:
+    long = {"num_train_epochs": 8, "early_stopping_patience": 8, "per_device_train_batch_size": 8}
+    killed, whole = (tasks_config(sets, tmp_path / name, **long) for name in ("killed", "whole"))
+    kill_when(distill("train-student", *as_flags(killed)), (tmp_path / "killed" / CHECKPOINT).exists)
+    for folder in ("", *TASKS):
+        assert json.loads((tmp_path / "killed" / folder / "run.json").read_text())["state"] == "running"
+    resumed, undisturbed = train(killed, "again"), train(whole, "once")
+    assert resumed["result"] == undisturbed["result"]
+    assert not (tmp_path / "killed" / CHECKPOINT).exists()
+    for task in TASKS:
+        assert same(tmp_path / "killed" / task, tmp_path / "whole" / task)
+        assert read_record(tmp_path / "killed" / task / "run.json")["state"] == "finished"
+
+
+def test_a_head_with_the_encoder_of_another_epoch_is_refused(together: Path, tmp_path: Path) -> None:
+    shutil.copytree(together, tmp_path / "run")
+    one, other = tmp_path / "run" / "opinion", tmp_path / "run" / "roles"
+    first, second = Student.load(one), Student.load(other)
+    with torch.no_grad():
+        first.encoder.tables()[0].weight[3] += 1
+    save_sharing({one: (first.config, first)})  # as if it had been killed before the second
+    assert Student.load(one).state_dict().keys() == first.state_dict().keys()
+    assert same(other, together / "roles")  # whole as it was
+    shutil.copy(one / ENCODER_FILE, other / ENCODER_FILE)  # as if before the second's head
+    with pytest.raises(IntegrityError, match=r"encoder\.safetensors is of another epoch or student"):
+        Student.load(other)
+    second.save(other)  # by itself, whole again, whatever encoder lies beside
+    assert same(other, together / "roles")
+    (one / ENCODER_FILE).unlink()
+    with pytest.raises(IntegrityError, match=r"model\.safetensors: not the weights of this student"):
+        Student.load(one)
+
+
+def test_without_hard_links_the_encoder_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    one, other = student(), student(is_pair=True)
+    other.encoder = one.encoder
+    folders = {tmp_path / name: (model.config, model) for name, model in (("a", one), ("b", other))}
+    for folder in folders:
+        folder.mkdir()
+    save_sharing(folders)
+    assert (tmp_path / "a" / ENCODER_FILE).stat().st_nlink == 1
+    assert (tmp_path / "a" / ENCODER_FILE).read_bytes() == (tmp_path / "b" / ENCODER_FILE).read_bytes()
+    assert Student.load(tmp_path / "b").state_dict().keys() == other.state_dict().keys()
+
+
+def test_a_student_goes_on_alone_with_its_encoder_and_its_head(
+    together: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = {"init_from": together / "roles", "learning_rate": STILL}
+    train(tiny_config(store / "roles", tmp_path / "roles", **start), "")
+    assert f"encoder and head start from {together}/roles" in " ".join(capsys.readouterr().err.split())
+    ours, theirs = weights(tmp_path / "roles"), read_weights(together / "roles")
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-20)
+    train(tiny_config(store / "opinion", tmp_path / "opinion", **start), "")  # the encoder alone fits
+    assert "embeddings start from" in capsys.readouterr().err
+    ours = weights(tmp_path / "opinion")
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-20) for name in theirs if name.startswith("encoder."))
+
+
+def test_sets_of_other_tokenizers_or_lengths_are_refused(work: Path, store: Path, tmp_path: Path) -> None:
+    create_tiny_bert(tmp_path / "bert", [*(work / "sentences.txt").read_text().splitlines(), "wholly new words"], 32, 1)
+    task = load_task(manifest=work / "roles.yaml")
+    teacher = new_classifier(task, make_target(task), str(tmp_path / "bert"), None, 32)
+    save_teacher(teacher.model, teacher.name, None, tmp_path / "teacher")
+    changes = {"model_name_or_path": str(tmp_path / "teacher"), "name": "other", "max_seq_length": 30}
+    dump(dump_config(work, "roles", tmp_path / "store", **changes), "")
+    with pytest.raises(ConfigError) as caught:
+        train(tasks_config([store / "opinion", tmp_path / "store" / "other"], tmp_path / "run"), "")
+    text = str(caught.value)
+    assert "same tokenizer, but theirs are" in text
+    assert "of opinion" in text
+    assert "of other" in text
+    assert "same --max-seq-length, but theirs are 32 of opinion, 30 of other" in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_for_one_task_is_refused(store: Path, tmp_path: Path) -> None:
+    config = tasks_config([store / "opinion"], tmp_path / "run", logits="opinion", query="select 1", mix="vote")
+    with pytest.raises(ConfigError) as caught:
+        train(config, "")
+    assert all(flag in str(caught.value) for flag in ("--tasks: names the sets", "--query: ", "--mix: "))
+    with pytest.raises(ConfigError, match="opinion is there twice"):
+        train(tasks_config([store / "opinion", store / "opinion"], tmp_path / "run"), "")
+    with pytest.raises(DataError, match=r"no logit set 'role'.*did you mean 'roles'"):
+        train(tasks_config([Path("opinion"), Path("role")], tmp_path / "run", store=store), "")
+    with pytest.raises(ConfigError, match="--tasks: a sweep is of students of one task"):
+        sweep(SweepConfig(tasks="opinion,roles", store=store, output_dir=tmp_path / "sweep"), "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_settings_or_tasks_in_the_same_folder_are_refused(
+    together: Path, sets: list[Path], store: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(together, tmp_path / "run")
+    with pytest.raises(FingerprintMismatchError, match=r"tasks: \['opinion', 'roles', 'score'\] there"):
+        train(tasks_config(sets[:2], run, num_train_epochs=3), "")
+    alone = tiny_config(store / "roles", run / "roles", num_train_epochs=3, per_device_train_batch_size=16)
+    with pytest.raises(FingerprintMismatchError, match="tasks: "):  # not taken for a student that learned alone
+        train(alone, "")
+    assert train(tasks_config(sets, run, num_train_epochs=3), "") == read_record(together / "run.json")
+
+
+def test_flags_for_another_kind_of_task_do_not_reach_one() -> None:
+    config = TrainConfig(tasks="a,b", temperature=2.0, soft_loss="kl", class_weights="balanced")
+    score = of_task(config, "score", {"score", "classes"})
+    assert (score.temperature, score.soft_loss, score.class_weights) == (1.0, "kl", None)
+    assert of_task(config, "classes", {"score", "classes"}) == config
+    assert of_task(config, "score", {"score"}) == config  # which is refused, as of one task
+
+
+def test_a_recipe_may_be_for_several_tasks(tmp_path: Path) -> None:
+    (tmp_path / "all.yaml").write_text("tasks: a,b\nalpha: 0.25\n")
+    made = with_recipe(TrainConfig(recipe=str(tmp_path / "all.yaml")))
+    assert (made.task_names, made.alpha) == (("a", "b"), 0.25)
+    assert with_recipe(TrainConfig(recipe=str(tmp_path / "all.yaml"), task="c")).tasks is None
+
+
+def test_an_encoder_starts_from_the_vectors_of_the_first_set_that_has_some(
+    store: Path, vectors_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [store / "opinion", vectors_store / "roles"]
+    train(tasks_config(sets, tmp_path, learning_rate=STILL), "")
+    assert f"vectors start from the teacher's, of {vectors_store}/roles" in " ".join(capsys.readouterr().err.split())
+    settings = {task: read_record(tmp_path / task / "run.json")["settings"] for task in ("opinion", "roles")}
+    assert settings["opinion"]["token_vectors_sha256"] is None
+    assert settings["roles"]["token_vectors_sha256"]
+    alone = tiny_config(vectors_store / "roles", tmp_path / "alone", learning_rate=STILL)
+    train(alone, "")
+    ours, theirs = (read_weights(run)["encoder.vectors.table.weight"] for run in (tmp_path / "roles", alone.output_dir))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-20)
