@@ -73,7 +73,7 @@ FLAGS = {
     "describe": "run_or_recipe --json",
     "export": "run --onnx --html --output-dir --tables --logits --store --json",
     "certify": "run --logits --store --where --disagreement --confidence --allow-unverified --json",
-    "predict": "run texts --cost --file --output --columns --manifest --abstain --json",
+    "predict": "run texts --cost --file --output --columns --manifest --explain --abstain --json",
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit",
     "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
     "--output-dir --plan --json",
