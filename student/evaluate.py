@@ -24,7 +24,7 @@ from pipeline.tasks.metrics import (
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.answers.costs import label_bias, read_costs
 from student.config import EvaluateConfig
-from student.data import Examples, as_read, load_examples, sorted_batches
+from student.data import Examples, as_read, load_dev, sorted_batches
 from student.model.architecture import StudentConfig
 from student.model.model import Student, default_device
 
@@ -80,7 +80,7 @@ def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Exampl
     splits = [split for split in logit_set.splits if split != "train"]
     if not splits:
         raise DataError(f"{logit_set.root}: has no dev split to evaluate on")
-    return {split: as_read(load_examples(logit_set, split), config) for split in splits}
+    return {split: as_read(load_dev(logit_set, split), config) for split in splits}
 
 
 def check_readable(config: StudentConfig, logit_set: LogitSet) -> None:

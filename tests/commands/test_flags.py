@@ -33,7 +33,7 @@ CORPUS = (
 )
 AUGMENT = (
     "--num-variants --pairs --masked-lm --word-vectors --num-candidates --replace-probability --mask-probability "
-    "--mask-token --pos-probability --ngram-probability"
+    "--mask-token --pos-probability --ngram-probability --sentences"
 )
 RAY = "--ray --ray-workers --ray-resources"
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
@@ -41,8 +41,8 @@ FLAGS = {
     "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --held-out --max-steps "
     "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps "
     "--report-to --json",
-    "augment": f"{AUGMENT} {RAY} --task --method --manifest --data --store --name --precision --max-seq-length --seed "
-    "--json",
+    "augment": f"{AUGMENT} {RAY} --task --method --splits --manifest --data --store --name --precision "
+    "--max-seq-length --seed --json",
     "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --augment --extend --variants --task --signal --teacher-labels "
     "--token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
     "--unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision --num-copies "
