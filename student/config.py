@@ -187,6 +187,14 @@ class PredictConfig(RunFlags, CostFlags, JsonFlags):
         return self
 
 
+class MaskedWordsConfig(StoreFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill masked-words``."""
+
+    runs: tuple[str, ...] = Field(description="Folders of runs of one task.", json_schema_extra={"argument": True})
+    logits: str = Field(description="Set of `teacher-dump --augment mask-each`: a path, or a name in the store.")
+    output: Path | None = Field(None, description="Draw some rows, word by word, on this HTML page.")
+
+
 class CertifyConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill certify``."""
 

@@ -88,6 +88,12 @@ def check_readable(config: StudentConfig, logit_set: LogitSet) -> None:
     path, record = logit_set.root, logit_set.record
     if record.tokenizer.sha256 != config.tokenizer_sha256:
         raise FingerprintMismatchError(f"{path}: its token ids come from another tokenizer than the student's")
+    check_same_task(config, logit_set)
+
+
+def check_same_task(config: StudentConfig, logit_set: LogitSet) -> None:
+    """Raises FingerprintMismatchError if a student's answers do not mean what a set's do."""
+    path, record = logit_set.root, logit_set.record
     if record.target != config.target:
         raise FingerprintMismatchError(f"{path}: its logits mean something else than the student's")
     if record.is_pair != config.is_pair:

@@ -21,10 +21,18 @@ Logits = Callable[[Texts, Texts | None], Floats]
 
 
 class Word(NamedTuple):
-    """A word of an input: the input's number, which of its sentences it is in (0 or 1), and the word."""
+    """A word of an input.
+
+    Attributes:
+        row: the input's number.
+        side: which of its sentences it is in, 0 or 1.
+        place: which of the sentence's words it is, from 0.
+        text: the word.
+    """
 
     row: int
     side: int
+    place: int
     text: str
 
 
@@ -53,10 +61,10 @@ def _cases(sentences1: Texts, sentences2: Texts | None) -> Iterator[tuple[Word, 
     """Each word with the sentences of its input that are left; the second one is empty where there is none."""
     for row, first in enumerate(sentences1):
         second = "" if sentences2 is None else sentences2[row]
-        for word, text in zip(first.split(), with_each_word_replaced(first), strict=True):
-            yield Word(row, 0, word), text, second
-        for word, text in zip(second.split(), with_each_word_replaced(second), strict=True):
-            yield Word(row, 1, word), first, text
+        for place, (word, text) in enumerate(zip(first.split(), with_each_word_replaced(first), strict=True)):
+            yield Word(row, 0, place, word), text, second
+        for place, (word, text) in enumerate(zip(second.split(), with_each_word_replaced(second), strict=True)):
+            yield Word(row, 1, place, word), first, text
 
 
 def effects(target: Target, logits_NC: Floats, words: Sequence[Word], logits_WC: Floats) -> list[list[dict[str, Any]]]:

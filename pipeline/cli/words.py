@@ -1,9 +1,16 @@
-"""What each word of an input does to its answer, for people: of ``distill predict --explain``."""
+"""What words do to answers: ``distill masked-words``, and what ``distill predict --explain`` prints."""
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipeline import console
+from pipeline.cli.options import needs_report_libraries, takes
+from pipeline.errors import ConfigError
+from student.config import MaskedWordsConfig
+
+if TYPE_CHECKING:
+    from student.masked_words import MaskedWords
 
 BAR = 10  # characters to either side
 MOST_LABELS = 3  # of a prediction, each with a table of its own
@@ -59,3 +66,33 @@ def bar(value: float, largest: float) -> str:
     length = round(BAR * abs(value) / largest) if largest else 0
     left, right = ("", "█" * length) if value > 0 else ("█" * length, "")
     return f"{left:>{BAR}}│{right:<{BAR}}"
+
+
+@takes(MaskedWordsConfig)
+def masked_words(config: MaskedWordsConfig) -> None:
+    """Compare which words matter to students and to their teacher, by its answers to rows with each word masked."""
+    if config.output is not None:
+        needs_report_libraries("distill masked-words --output", "jinja2", "matplotlib")
+        if config.output.is_dir():
+            raise ConfigError(f"--output {config.output}: is a folder; give the name of a file")
+    from student.masked_words import RESULT_COLUMNS, result_rows
+    from student.masked_words import masked_words as compare
+
+    compared = compare(config)
+    if config.output is not None:
+        _write_page(config.output, compared)
+    if config.json_output:
+        rows, words = len(compared.rows), sum(len(row.words) for row in compared.rows)
+        console.print_json({"set": compared.set_name, "rows": rows, "words": words, "runs": compared.results})
+    else:
+        console.print_table(RESULT_COLUMNS, result_rows(compared), title=f"{compared.set_name}: {compared.amount}")
+
+
+def _write_page(output: Path, compared: "MaskedWords") -> None:
+    from pipeline.files import make_folder, write_text
+    from pipeline.report.page import render
+    from student.report.masked_words import masked_words_page
+
+    make_folder(output.parent)
+    write_text(output, render(masked_words_page(compared)))
+    console.note(f"{output}: written")

@@ -74,6 +74,7 @@ FLAGS = {
     "export": "run --onnx --html --output-dir --tables --logits --store --json",
     "certify": "run --logits --store --where --disagreement --confidence --allow-unverified --json",
     "predict": "run texts --cost --file --output --columns --manifest --explain --abstain --json",
+    "masked-words": "runs --logits --output --store --allow-unverified --json",
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit",
     "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
     "--output-dir --plan --json",

@@ -34,7 +34,7 @@ def counting(sentences1: Sequence[str], sentences2: Sequence[str] | None) -> Flo
 
 def test_an_effect_is_the_probability_that_a_word_brings() -> None:
     words, logits_WC = without_each_word(counting, ["so good", "bad"], None)
-    assert words == [Word(0, 0, "so"), Word(0, 0, "good"), Word(1, 0, "bad")]
+    assert words == [Word(0, 0, 0, "so"), Word(0, 0, 1, "good"), Word(1, 0, 0, "bad")]
     so, good = effects(CLASSES, counting(["so good", "bad"], None), words, logits_WC)[0]
     sure = 1 / (1 + math.exp(-1))
     assert so == {"word": "so", "sentence": 1, "effect": {"bad": 0.0, "good": 0.0}, "entropy": 0.0}
@@ -46,7 +46,7 @@ def test_an_effect_is_the_probability_that_a_word_brings() -> None:
 def test_words_of_both_sentences_are_told_apart_also_over_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = ["good bad", "", "bad"], ["good", "bad bad", ""]
     whole = without_each_word(counting, first, second)
-    assert [(word.row, word.side) for word in whole[0]] == [(0, 0), (0, 0), (0, 1), (1, 1), (1, 1), (2, 0)]
+    assert [word[:3] for word in whole[0]] == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 1, 0), (1, 1, 1), (2, 0, 0)]
     assert whole[1].tolist() == [[1, 2], [0, 3], [1, 1], [2, 0], [2, 0], [0, 0]]
     monkeypatch.setattr(explain, "AT_ONCE", 2)
     words, logits_WC = without_each_word(counting, first, second)
@@ -55,7 +55,7 @@ def test_words_of_both_sentences_are_told_apart_also_over_many_parts(monkeypatch
 
 
 def test_labels_apart_and_scores() -> None:
-    words = [Word(0, 0, "soup")]
+    words = [Word(0, 0, 0, "soup")]
     before, after = np.array([[0.0, 2.0]], dtype=np.float32), np.array([[-1.0, 2.0]], dtype=np.float32)
     [[soup]] = effects(LABELS, before, words, after)
     assert soup["effect"] == pytest.approx({"food": 0.5 - 1 / (1 + math.e), "wine": 0.0})

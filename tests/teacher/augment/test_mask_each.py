@@ -9,12 +9,11 @@ import pytest
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.card import card_text
-from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.verify_examples import ExamplesCheck
 from student.config import EvaluateConfig
 from student.data import load_dev
 from student.evaluate import evaluate
-from teacher.dump.examples import dump
 from tests.conftest import VALIDATION_ROWS, dump_config
 from tests.helpers.commands import invoke
 from tests.teacher.augment.test_run import own_task, rows_of, write
@@ -47,21 +46,13 @@ def test_a_variant_per_word_whatever_other_rows_read(tmp_path: Path) -> None:
 
 def test_long_sentences_are_masked_from_their_start_and_masks_not_again(tmp_path: Path) -> None:
     flags = own_task(tmp_path, [("one two three", "[MASK] <m>")])
-    settings = {"num_variants": 2, "mask_token": "<m>", "splits": "train"}
+    settings: dict[str, Any] = {"num_variants": 2, "mask_token": "<m>", "splits": "train"}
     write(tmp_path, tmp_path / "store", method="mask-each", **settings, **flags)
     assert [row[1:2] + row[3:] for row in masked(tmp_path / "store")] == [
         (1, "<m> two three", "[MASK] <m>"),
         (2, "one <m> three", "[MASK] <m>"),
         (3, "one two three", "<m> <m>"),
     ]
-
-
-@pytest.fixture(scope="module")
-def masked_set(work: Path, teachers: Path, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
-    """All dev rows of the single-sentence task, with a variant for each word."""
-    store = tmp_path_factory.mktemp("masked")
-    dump(dump_config(work, "opinion", store, augment="mask-each"), "distill teacher-dump --augment mask-each")
-    return open_set(store / "opinion-mask-each")
 
 
 def test_the_teacher_is_asked_about_every_word(masked_set: LogitSet, opinion_set: LogitSet) -> None:
