@@ -178,6 +178,7 @@ class PredictConfig(RunFlags, CostFlags, JsonFlags):
     output: Path | None = Field(None, description="Parquet file for the answers to --file.")
     columns: tuple[str, ...] = Field((), description="Keep this column of --file beside the answers; repeat for more.")
     manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --file.")
+    explain: bool = Field(False, description="Tell of each word, too, what the answer loses without it.")
     abstain: bool = Field(
         False, description="Answer abstain where the student is less sure than `distill certify` has found it must be."
     )
@@ -203,11 +204,21 @@ class PredictConfig(RunFlags, CostFlags, JsonFlags):
             problems.append("--columns: are kept in --output, or from standard input")
         if self.cost and self.abstain:
             problems.append("--cost: a certificate is about the likeliest label; leave out --abstain")
+        if self.explain and (output is not None or self.reads_stdin):
+            problems.append("--explain: is for sentences, or a --file whose answers are printed; leave out --output")
         if self.manifest is not None and file is None:
             problems.append("--manifest: names the columns of --file, and there is none")
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+
+class MaskedWordsConfig(StoreFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill masked-words``."""
+
+    runs: tuple[str, ...] = Field(description="Folders of runs of one task.", json_schema_extra={"argument": True})
+    logits: str = Field(description="Set of `teacher-dump --augment mask-each`: a path, or a name in the store.")
+    output: Path | None = Field(None, description="Draw some rows, word by word, on this HTML page.")
 
 
 class CertifyConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):

@@ -10,7 +10,7 @@ import torch
 
 from pipeline.arrays import Floats, Ints, Ragged, ragged, stacked
 from pipeline.errors import DataError, IntegrityError
-from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
+from pipeline.logit_set.reader import KEYS, ORIGINALS, LogitSet, keys_sha256
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.query.selection import read_chosen
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, gold_classes
@@ -74,9 +74,16 @@ def load_examples(logit_set: LogitSet, split: str, where: str | None = None) -> 
     """
     rows = logit_set.read(split, COLUMNS, where)
     if not rows.num_rows:
-        reason = f"fulfils --where {where!r}" if where else "has logits in every set that was given"
+        reason = (
+            f"fulfils --where {where!r}" if where not in (None, ORIGINALS) else "has logits in every set that was given"
+        )
         raise DataError(f"{logit_set.root}: no row of split {split!r} {reason}")
     return _examples(logit_set, split, rows, np.ones(rows.num_rows, dtype=np.float32))
+
+
+def load_dev(logit_set: LogitSet, split: str) -> Examples:
+    """Reads the rows of a dev split, without the variants that it may have to be looked at."""
+    return load_examples(logit_set, split, ORIGINALS)
 
 
 def load_chosen(logit_set: LogitSet, query: str) -> Examples:

@@ -24,7 +24,7 @@ from pipeline.tasks.metrics import (
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, read_run_record
 from student.answers.costs import label_bias, read_costs
 from student.config import EvaluateConfig
-from student.data import Examples, as_read, load_examples, sorted_batches
+from student.data import Examples, as_read, load_dev, sorted_batches
 from student.model.architecture import StudentConfig
 from student.model.model import Student, default_device
 
@@ -84,7 +84,7 @@ def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Exampl
     splits = [split for split in logit_set.splits if split != "train"]
     if not splits:
         raise DataError(f"{logit_set.root}: has no dev split to evaluate on")
-    return {split: as_read(load_examples(logit_set, split), config) for split in splits}
+    return {split: as_read(load_dev(logit_set, split), config) for split in splits}
 
 
 def check_readable(config: StudentConfig, logit_set: LogitSet) -> None:
@@ -92,6 +92,12 @@ def check_readable(config: StudentConfig, logit_set: LogitSet) -> None:
     path, record = logit_set.root, logit_set.record
     if record.tokenizer.sha256 != config.tokenizer_sha256:
         raise FingerprintMismatchError(f"{path}: its token ids come from another tokenizer than the student's")
+    check_same_task(config, logit_set)
+
+
+def check_same_task(config: StudentConfig, logit_set: LogitSet) -> None:
+    """Raises FingerprintMismatchError if a student's answers do not mean what a set's do."""
+    path, record = logit_set.root, logit_set.record
     if record.target != config.target:
         raise FingerprintMismatchError(f"{path}: its logits mean something else than the student's")
     if record.is_pair != config.is_pair:

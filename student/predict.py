@@ -16,6 +16,7 @@ from pipeline.text.tokenizer import load_tokenizer
 from student.answers.certificate import certified_threshold
 from student.answers.columns import chosen
 from student.answers.costs import label_bias
+from student.explain import effects, without_each_word
 from student.model.model import Student, default_device
 from student.sequences import sequences
 from student.short_path import FEW, short_path
@@ -106,6 +107,24 @@ class Predictor:
         if self._short_path is not None and len(parts[0]) <= FEW:
             return self._short_path(parts)
         return in_batches(self.student.logits, parts, config.target.num_logits, self.student.device)
+
+    def explain(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[Prediction]:
+        """Predicts, and tells of each word what the answer loses without it: one more sequence is read per word.
+
+        Args:
+            sentences1: the (first) sentences.
+            sentences2: the second sentences, for a pair task.
+
+        Returns:
+            What calling gives, with the list ``words``: a dict for each word, see `student.explain.effects`.
+
+        Raises:
+            ConfigError: if the student takes pairs and gets single sentences, or the other way round.
+        """
+        answers, logits_NC = self(sentences1, sentences2), self.logits(sentences1, sentences2)
+        words, logits_WC = without_each_word(self.logits, sentences1, sentences2)
+        told = effects(self.student.config.target, logits_NC, words, logits_WC)
+        return [answer | {"words": row} for answer, row in zip(answers, told, strict=True)]
 
     def encode(self, sentences: Sequence[str]) -> Floats:
         """What the student makes of each sentence before it compares or judges: its vector.

@@ -24,7 +24,7 @@ from pipeline.logit_set.record_parts import SET_NAME, UNLABELLED
 from pipeline.tasks.task import TRAIN, Objective
 from teacher.augment.config import AugmentConfig
 from teacher.augment.flags import AugmentFlags
-from teacher.augment.methods import KnownMethod, check_flags, flags_of_others
+from teacher.augment.methods import METHODS, KnownMethod, check_flags, flags_of_others
 from teacher.dump.layer_flags import LayerFlags
 from teacher.inference.config import ForwardFlags, ModelFlags
 from teacher.unlabelled.flags import UnlabelledFlags
@@ -188,7 +188,7 @@ class DumpTask(LayerFlags, UnlabelledFlags, AugmentFlags, DumpFlags):
         "from, if it was one, else the teacher)",
     )
     augment: KnownMethod | None = Field(
-        None, description="Add variants of the training rows: those of `distill augment`, made if they are missing."
+        None, description="Add variants of rows: those of `distill augment`, made if they are missing."
     )
     variants: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
 
@@ -232,6 +232,9 @@ class DumpTask(LayerFlags, UnlabelledFlags, AugmentFlags, DumpFlags):
             refuse_flags(self, {"variants"}, "is for augmentation; give --augment METHOD, too")
         elif self.extend is not None:
             raise ConfigError("--extend: new versions of sets with variants cannot be made; leave --augment out")
+        elif not METHODS[self.augment].for_training:
+            if self.unlabelled is not None:
+                raise ConfigError(f"--unlabelled: adds rows to learn from, and --augment {self.augment} is of others")
         elif self.split_names and TRAIN not in self.split_names:
             raise ConfigError(f"--splits: --augment needs the split {TRAIN!r}, whose rows are augmented")
 

@@ -176,6 +176,14 @@ def augmented_set(work: Path, teachers: Path) -> LogitSet:
 
 
 @pytest.fixture(scope="session")
+def masked_set(work: Path, teachers: Path) -> LogitSet:
+    """The dev rows of the single-sentence task, with a variant for each of their words; read only."""
+    store = work / "masked-store"
+    dump(dump_config(work, "opinion", store, augment="mask-each"), "distill teacher-dump --augment mask-each")
+    return open_set(store / "opinion-mask-each")
+
+
+@pytest.fixture(scope="session")
 def ratings(work: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, LogitSet]:
     """Sets of a task with scores, by the kind of their target; a sentence's score is the number of its good word."""
     folder = tmp_path_factory.mktemp("ratings")

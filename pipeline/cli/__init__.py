@@ -19,6 +19,7 @@ from pipeline.cli import (
     tasks,
     teacher,
     tokens,
+    words,
 )
 from pipeline.cli import serve as server
 from pipeline.cli.help import Command
@@ -49,6 +50,7 @@ COMMANDS = {
     "export": student.export,
     "certify": student.certify,
     "predict": student.predict,
+    "masked-words": words.masked_words,
     "serve": server.serve,
     "report": report.report,
     "results": results.results,

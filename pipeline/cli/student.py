@@ -7,6 +7,7 @@ import typer
 
 from pipeline import console
 from pipeline.cli.options import command_line, takes
+from pipeline.cli.words import print_explanations
 from pipeline.errors import ConfigError, short
 from student.config import (
     CertifyConfig,
@@ -236,6 +237,9 @@ def predict(config: PredictConfig) -> None:
         from student.answers.file import predict_file
 
         _print_written(predict_file(config, predictor), config.json_output)
+    elif config.explain:
+        sentences1, sentences2 = _inputs(config, predictor)
+        print_explanations(sentences1, sentences2, predictor.explain(sentences1, sentences2), config.json_output)
     else:
         sentences1, sentences2 = _inputs(config, predictor)
         _print_predictions(sentences1, sentences2, predictor(sentences1, sentences2), config.json_output)

@@ -46,7 +46,7 @@ def finetune_teacher(config: FinetuneTask | FinetuneCorpus) -> None:
 
 @takes(AugmentConfig)
 def augment(config: AugmentConfig) -> None:
-    """Make variants of a task's training rows, for a teacher to label; `teacher-dump --augment` does both."""
+    """Make variants of a task's rows, for a teacher to label; `teacher-dump --augment` does both."""
     config.check()
     needs_teacher_libraries()
     from teacher.augment.run import augment as make_variants

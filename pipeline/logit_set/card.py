@@ -75,7 +75,7 @@ def _corpus_values(corpus: CorpusRecord, masking: MaskingRecord) -> dict[str, st
 
 
 def _augmentation(record: AugmentationRecord) -> str:
-    """What was added to the training rows, and some of it."""
+    """What was added to the rows of a split, and some of it."""
     settings = ", ".join(plain(f"{name} {value}") for name, value in record.settings.items())
     rows = [
         f"| {row.source_row}:{row.variant} | {cell((row.origin,))} | {cell(row.original)} | {cell(row.text)} |"
@@ -83,7 +83,7 @@ def _augmentation(record: AugmentationRecord) -> str:
     ]
     sample = "" if not rows else "\n".join(["| row | origin | original | variant |", "|---|---|---|---|", *rows])
     return f"""
-## Variants of training rows
+## {plain(record.title)}
 
 Their gold is null: changed words may have changed it. The key of the row that a variant was made from is its own with
 variant 0.

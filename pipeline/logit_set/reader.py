@@ -26,6 +26,7 @@ from pipeline.tasks.target import gold_arrays
 from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabulary_size
 
 KEYS = ("split", "source_row", "variant")
+ORIGINALS = "variant = 0"
 ROWS_AT_ONCE = 8192
 
 
@@ -82,7 +83,7 @@ class LogitSet(OpenSet):
 
     def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
         """What the teacher says of a split's source rows, logits [N, C], and their gold, see `gold_arrays`."""
-        rows = self.read(split, ("label", "score", "logits"), "variant = 0")
+        rows = self.read(split, ("label", "score", "logits"), ORIGINALS)
         return logits_of(rows, self.record.target.num_logits), *gold_arrays(self.record.target, rows)
 
     def read_shard(self, shard: Shard, columns: list[str]) -> pa.Table:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.tasks.task import SPLIT_PATTERN, MethodName, Metric, Names
+from pipeline.tasks.task import SPLIT_PATTERN, TRAIN, MethodName, Metric, Names
 
 MAX_COUNT = 2**40  # rows, bytes, parameters
 MAX_VOCABULARY = 2**22
@@ -272,7 +272,7 @@ class UnlabelledRecord(Part):
 
 
 class AugmentationRecord(Part):
-    """How the rows of the split ``train`` were augmented, and what came of it.
+    """How the rows of a split were augmented, and what came of it.
 
     Attributes:
         method: its name.
@@ -303,6 +303,16 @@ class AugmentationRecord(Part):
     sample: tuple[Sample, ...]
 
     @property
+    def split(self) -> str:
+        """The split whose rows have variants."""
+        return str(self.settings.get("split", TRAIN))
+
+    @property
+    def title(self) -> str:
+        """Of what there are variants, as a heading."""
+        return "Variants of training rows" if self.split == TRAIN else f"Variants of rows of {self.split}"
+
+    @property
     def multiplier(self) -> float:
         """How many times as many rows there are with them."""
         return 1 + self.rows / self.source_rows
@@ -318,7 +328,7 @@ class AugmentationRecord(Part):
             "method": self.method,
             "source rows": self.source_rows,
             "variants tried": self.tried,
-            "given up, no word left as it was": self.tried - self.generated,
+            "given up, no word left to change or to keep": self.tried - self.generated,
             "dropped, as an original reads the same": self.unchanged,
             "dropped, as another variant reads the same": self.repeated,
             "variants kept": self.rows,

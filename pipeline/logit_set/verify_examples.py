@@ -115,7 +115,7 @@ def _origin_problem(record: SetRecord, shard: Shard, rows: pa.Table) -> str | No
     is_variant_R, is_unlabelled_R = variant_R != 0, np.zeros(rows.num_rows, dtype=bool)
     if record.unlabelled is not None and shard.split == TRAIN:
         is_unlabelled_R = source_R >= record.unlabelled.first_row
-    if is_variant_R.any() and (shard.split != TRAIN or record.augmentation is None):
+    if is_variant_R.any() and (record.augmentation is None or shard.split != record.augmentation.split):
         return "holds variants, but distill.json tells of none there"
     gold_R = pc.or_(*(pc.is_valid(rows.column(name)) for name in ("label", "score"))).to_numpy()
     if (variant_R < 0).any() or (gold_R & is_variant_R).any():

@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from pipeline.report.page import Rows, clipped
-from pipeline.report.svg import BLUE, FAINT, INK, SERIES, drawing
+from pipeline.report.svg import BLUE, FAINT, INK, RED, SERIES, drawing
 
 Limits = tuple[float, float]
 MOST_WRITTEN_CLASSES, MOST_NAMED_CLASSES = 10, 30
@@ -75,6 +75,27 @@ def matrix(names: Sequence[str], counts: Mapping[tuple[int, int], int], ylabel: 
             short = [clipped(name, 18) for name in names]
             axes.set_xticks(range(size), short, rotation=0 if size <= 3 else 60, ha="center" if size <= 3 else "right")
             axes.set_yticks(range(size), short)
+        axes.tick_params(length=0)
+
+    return drawing(draw)
+
+
+def shades(words: Sequence[str], values: Mapping[str, Sequence[float]]) -> str:
+    """A column of cells for each name, a cell a word: the stronger the larger its value beside the column's others."""
+
+    def draw(axes: Axes) -> None:
+        for column, numbers in enumerate(values.values()):
+            largest = max(map(abs, numbers), default=0)
+            for row, value in enumerate(numbers):
+                colour, share = (BLUE if value > 0 else RED), abs(value) / largest if largest else 0
+                place = (column - 0.48, row - 0.48)
+                axes.add_patch(Rectangle(place, 0.96, 0.96, color=colour, alpha=share, linewidth=0))
+        axes.set(xlim=(-0.5, len(values) - 0.5), ylim=(len(words) - 0.5, -0.5))
+        is_crowded = len(values) > 3
+        names = [clipped(name, 18) for name in values]
+        axes.set_xticks(range(len(values)), names, rotation=60 * is_crowded, ha="right" if is_crowded else "center")
+        size = 9 if len(words) <= MOST_TICKS else 6
+        axes.set_yticks(range(len(words)), [clipped(word, 18) for word in words], fontsize=size)
         axes.tick_params(length=0)
 
     return drawing(draw)

@@ -16,7 +16,7 @@ def variants_section(connection: Connection, table: str, target: Target, record:
     drawn = tuple(picture(connection, table, target) for picture in draw)
     minds = _minds(rows) if target.has_labels else _moves(rows)
     tables = (minds, _sample(record)) if record.sample else (minds,)  # a set without text has no sample
-    return Section("Variants of training rows", facts=record.lines(), pictures=drawn, tables=tables)
+    return Section(record.title, facts=record.lines(), pictures=drawn, tables=tables)
 
 
 def _minds(rows: Rows) -> Table:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
+from pipeline.logit_set.reader import KEYS, ORIGINALS, LogitSet, keys_sha256
 from pipeline.report import pictures, questions
 from pipeline.report.page import Picture, Section, Table
 from pipeline.report.pictures import TEXTS, Connection
@@ -32,7 +32,7 @@ def dev_sections(run: Path, logit_set: LogitSet) -> list[Section]:
 
 def _teacher_table(logit_set: LogitSet, split: str, rows: Examples) -> pa.Table:
     """The same rows with their texts."""
-    table = logit_set.read(split, COLUMNS)
+    table = logit_set.read(split, COLUMNS, ORIGINALS)
     if keys_sha256(table) != rows.keys_sha256:
         raise IntegrityError(f"{logit_set.root}: the rows of {split!r} changed while they were read; try again")
     return table

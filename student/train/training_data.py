@@ -14,7 +14,7 @@ from pipeline.query.agreement import Comparison, compare_teachers, comparison_li
 from pipeline.query.mixture import Mixture, open_sets
 from pipeline.text.tokenizer import special_ids
 from student.config import TrainConfig
-from student.data import Examples, load_chosen, load_examples
+from student.data import Examples, load_chosen, load_dev, load_examples
 from student.model.architecture import Facts
 from student.model.design import design
 from student.train.initialize import starts_from_teacher
@@ -67,15 +67,17 @@ def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
     facts = task_facts(logit_set)
     design(config, facts)
     splits = {
-        split: load_chosen(logit_set, config.query)
-        if split == "train" and config.query
-        else load_examples(logit_set, split, config.where if split == "train" else None)
+        split: load_dev(logit_set, split) if split != "train" else _training_rows(config, logit_set)
         for split in logit_set.splits
     }
     teachers = compare_teachers(logit_set) if isinstance(logit_set, Mixture) else {}
     for line in comparison_lines(teachers):
         console.note(line)
     return TrainingData(logit_set, training_query(config, logit_set), splits, facts, teachers)
+
+
+def _training_rows(config: TrainConfig, logit_set: LogitSet) -> Examples:
+    return load_chosen(logit_set, config.query) if config.query else load_examples(logit_set, "train", config.where)
 
 
 def open_training_set(config: TrainConfig) -> LogitSet:

@@ -4,10 +4,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pipeline.config import JsonFlags, OwnDataFlags, refuse_flags
+from pipeline.config import JsonFlags, OwnDataFlags, names_of, refuse_flags
 from pipeline.errors import ConfigError, did_you_mean
 from pipeline.logit_set.record_parts import SET_NAME
-from pipeline.tasks.task import Task
+from pipeline.tasks.task import TRAIN, Task
 from teacher.augment.flags import MethodFlags
 from teacher.augment.methods import METHODS, KnownMethod, check_flags, flags_of_others
 
@@ -21,8 +21,10 @@ class AugmentConfig(MethodFlags, OwnDataFlags, JsonFlags):
     }
     task: str | None = Field(None, description="Task to augment; see `distill tasks`.")
     method: KnownMethod = Field(
-        description="tinybert: words a masked LM proposes; mask-pos: masks and words of a kind."
+        description="tinybert: words a masked LM proposes; mask-pos: masks and words of a kind; mask-each: each word "
+        "masked in turn, of dev rows, to see which ones matter."
     )
+    splits: str | None = Field(None, description="mask-each: the split that it masks. (default: the first dev split)")
     name: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
 
     def check(self) -> None:
@@ -32,6 +34,22 @@ class AugmentConfig(MethodFlags, OwnDataFlags, JsonFlags):
         if self.method != "tinybert":
             refuse_flags(self, {"ray"}, "is for method tinybert, whose masked LM takes the time")
         refuse_flags(self, flags_of_others(self.method), f"is not for method {self.method}")
+
+    def split_of(self, task: Task) -> str:
+        """The split whose rows get variants.
+
+        Raises:
+            ConfigError: if the task has none, or several are named.
+        """
+        if METHODS[self.method].for_training:
+            names: tuple[str, ...] = (TRAIN,)
+        else:
+            names = names_of(self.splits) or task.dev_splits[:1]
+        if len(names) != 1:
+            raise ConfigError(f"--splits: {self.method} takes one split at a time, not {', '.join(names) or 'none'}")
+        if names[0] not in task.splits:
+            raise ConfigError(f"task {task.name!r}: has no split {names[0]!r}, and only its rows are augmented")
+        return names[0]
 
     def variants_of(self, task: Task) -> int:
         """How many variants are wanted: as the flag says, or the task, or as usual.

@@ -1,4 +1,4 @@
-"""Which variants are kept: each text once, and none that is an original's, over all rows of the task."""
+"""Which variants are kept: each text once, and none that is an original's, over all rows of the task or of each row."""
 
 import hashlib
 
@@ -13,6 +13,7 @@ from pipeline.database import connect
 from pipeline.errors import IntegrityError
 from pipeline.logit_set.record_parts import AugmentationRecord, Sample, Setting
 from teacher.augment.folder import Folder, write_part
+from teacher.augment.methods import METHODS
 
 SAMPLE_ROWS = 10
 TEXT = ("sentence1", "sentence2")
@@ -28,7 +29,7 @@ REPEATED = """
     )
     select source_row, variant, first_value(variant) over same = 0 as is_original
     from hashes
-    window same as (partition by text order by variant > 0, source_row, variant)
+    window same as (partition by {same} order by variant > 0, source_row, variant)
     qualify row_number() over same > 1 and variant > 0
 """
 
@@ -45,7 +46,7 @@ def keep_distinct(
         num_variants: how many of each row were tried.
         settings: all that decides the rows.
     """
-    repeated = _repeated(folder, originals)
+    repeated = _repeated(folder, originals, METHODS[method].for_training)
     dropped = np.sort(_keys(repeated))
     unchanged = int(np.count_nonzero(repeated.column("is_original").to_numpy()))
     generated = sum(pq.read_metadata(path).num_rows for path in folder.generated.paths)
@@ -84,14 +85,15 @@ def keep_distinct(
     return record
 
 
-def _repeated(folder: Folder, originals: pa.Table) -> pa.Table:
-    """The keys of the variants that read as an original or an earlier variant does."""
+def _repeated(folder: Folder, originals: pa.Table, among_all: bool) -> pa.Table:
+    """The keys of the variants that read as an original or an earlier variant does, among all rows or of their own."""
+    query = REPEATED.format(same="text" if among_all else "source_row, text")
     spilled = folder.generated.folder / "spilled"
     with connect(config={"temp_directory": str(spilled)}) as connection:
         connection.register("originals", originals.select(["source_row", *TEXT]))
         files = [str(path) for path in folder.generated.paths]
         try:
-            return connection.sql(REPEATED, params={"files": files}).to_arrow_table()
+            return connection.sql(query, params={"files": files}).to_arrow_table()
         except duckdb.Error as error:
             raise IntegrityError(f"{folder.root}: {error}; remove the folder and repeat the command") from error
 

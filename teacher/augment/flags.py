@@ -18,7 +18,10 @@ class AugmentFlags(Config):
 
     panel: ClassVar = "Variants of training rows"
     num_variants: int | None = Field(
-        None, ge=1, description="Variants of a row; tinybert: of each of its sentences. (default: the task's)"
+        None,
+        ge=1,
+        description="Variants of a row; tinybert: of each of its sentences; mask-each: words masked of each, from its "
+        "start. (default: the task's)",
     )
     pairs: Pairs = Field("each", description="tinybert: a variant changes one sentence of a pair, or both.")
     masked_lm: str = Field(
@@ -31,12 +34,13 @@ class AugmentFlags(Config):
     replace_probability: float = Field(0.4, gt=0, le=1, description="tinybert: share of words replaced, p_t.")
     mask_probability: float = Field(0.1, ge=0, lt=1, description="mask-pos: share of words masked.")
     mask_token: str = Field(
-        MASK, min_length=1, description="mask-pos: how a masked word is written; <mask> for RoBERTa and XLM-R."
+        MASK, min_length=1, description="mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R."
     )
     pos_probability: float = Field(
         0.1, ge=0, lt=1, description="mask-pos: share of words replaced by one of the same part of speech; 0 for none."
     )
     ngram_probability: float = Field(0.0, ge=0, le=1, description="mask-pos: share of variants cut to 1 to 5 words.")
+    sentences: int = Field(200, ge=1, description="mask-each: so many rows of the split, from its start.")
 
 
 class MethodFlags(AugmentFlags, StoreFlags, ForwardFlags, SeedFlags, RayFlags):

@@ -18,6 +18,7 @@ from pipeline.files import make_folder, remove_temporaries, sha256, write_atomic
 from pipeline.logit_set.record import fingerprint
 from pipeline.logit_set.record_parts import AugmentationRecord, Setting
 from pipeline.logit_set.shard_file import parquet_writer
+from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RunRecord, finish_run, read_run_record, write_run_record
 from teacher.augment.parts import Parts
 from teacher.augment.variants import SCHEMA
@@ -44,7 +45,9 @@ class Folder:
     def of(cls, root: Path, settings: dict[str, Setting], num_rows: int, num_variants: int) -> "Folder":
         """The folder for so many variants of each of so many rows."""
         run, size = fingerprint(settings), max(1, VARIANTS_PER_PART // num_variants)
-        return cls(root, Parts(root / "generated", run, num_rows, size), Parts(root / "rows", run, num_rows, size))
+        prefix = str(settings.get("split", TRAIN))
+        made, kept = (Parts(root / name, run, num_rows, size, prefix) for name in ("generated", "rows"))
+        return cls(root, made, kept)
 
     def finish(self, record: AugmentationRecord) -> None:
         """Says that all rows are written, and forgets what they were made from."""

@@ -58,10 +58,13 @@ class Method(ABC):
     Attributes:
         flags: the fields of `MethodFlags` that not every method has.
         usual_variants: variants of a row, where neither the flags nor the task tell their number.
+        for_training: whether its variants are to be learnt from: of the rows of ``train``, each text once. Otherwise
+            they are for looking at: of some rows of one split, which all keep theirs.
     """
 
     flags: ClassVar[frozenset[str]]
     usual_variants: ClassVar[int]
+    for_training: ClassVar[bool] = True
 
     @abstractmethod
     def check(self, flags: AugmentFlags) -> None:

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Literal
 
 from pipeline.config import refuse_flags
 from teacher.augment.flags import AugmentFlags
+from teacher.augment.mask_each import MaskEach
 from teacher.augment.mask_pos import MaskPos
 from teacher.augment.method import Method
 from teacher.augment.tinybert import TinyBert
 
-METHODS: dict[str, Method] = {"tinybert": TinyBert(), "mask-pos": MaskPos()}
+METHODS: dict[str, Method] = {"tinybert": TinyBert(), "mask-pos": MaskPos(), "mask-each": MaskEach()}
 
 if TYPE_CHECKING:
     KnownMethod = str

@@ -1,10 +1,11 @@
-"""``distill augment``: variants of a task's training rows, made before a teacher labels them.
+"""``distill augment``: variants of a task's rows, made before a teacher labels them.
 
 Repeating it goes on from what is there. A variant is a function of its row, its number, the method's settings and the
 seed; neither batches nor processes nor interruptions have a say in it.
 """
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pipeline.logit_set.record_parts import AugmentationRecord, Setting
 from pipeline.processes import processes
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.stopping import whole
-from pipeline.tasks.task import TRAIN, Task, load_task
+from pipeline.tasks.task import Task, load_task
 from teacher.augment.config import AugmentConfig
 from teacher.augment.distinct import keep_distinct
 from teacher.augment.flags import AugmentFlags
@@ -45,23 +46,29 @@ def augment(config: AugmentConfig, command: str) -> AugmentationRecord | None:
     """
     config.check()
     task = load_task(config.task, config.manifest)
-    if TRAIN not in task.splits:
-        raise ConfigError(f"task {task.name!r}: has no split {TRAIN!r}, and only its rows are augmented")
-    rows = training_rows(load_source(task, config.data, (TRAIN,)))
+    split = config.split_of(task)
+    rows = read_source(config, task, (split,)).own(split)
     state = processes()
     variants = _make(config, task, rows, state, command)
     return variants.record if state.is_main_process else None
 
 
-def training_rows(source: Source) -> pa.Table:
-    """The rows to be augmented.
+def read_source(config: AugmentConfig, task: Task, splits: tuple[str, ...] = ()) -> Source:
+    """The rows of a task's splits, all by default; or only those that are augmented, if they are not learnt from.
 
     Raises:
-        DataError: if there are none.
+        DataError: if there are none to be augmented.
     """
-    if TRAIN not in source.splits:
-        raise DataError(f"{source.description}: has no rows of the split {TRAIN!r}, and only these are augmented")
-    return source.own(TRAIN)
+    split = config.split_of(task)
+    if METHODS[config.method].for_training:
+        source = load_source(task, config.data, splits)
+    else:
+        whole_splits = load_source(task, config.data, (split,))
+        some = {name: rows.slice(0, config.sentences) for name, rows in whole_splits.splits.items()}
+        source = replace(whole_splits, splits=some)
+    if split not in source.splits:
+        raise DataError(f"{source.description}: has no rows of the split {split!r}, and only these are augmented")
+    return source
 
 
 def variants_for(
@@ -72,7 +79,7 @@ def variants_for(
     Args:
         config: the settings.
         task: the task.
-        rows: its training rows.
+        rows: those of its rows that get variants.
         state: of the processes.
         command: the command line, for the record.
         is_job: whether this is one of several jobs, which must not all make them.
@@ -113,11 +120,13 @@ def _plan(config: AugmentConfig, task: Task, rows: pa.Table) -> PlannedVariants:
 
 def _common_settings(config: AugmentConfig, task: Task, rows: pa.Table) -> dict[str, Setting]:
     """What is being augmented, and by which rules."""
+    own: dict[str, Setting] = {"split": config.split_of(task), "sentences": config.sentences}
     return {
         "method": config.method,
         "rules": RULES,
         "task": f"{task.name} version {task.version}",
         "source": rows_sha256(rows),
+        **({} if METHODS[config.method].for_training else own),
     }
 
 

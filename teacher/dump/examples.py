@@ -30,7 +30,7 @@ from pipeline.text.known import require_known
 from pipeline.text.tokenizer import Tokenized
 from teacher.augment.config import AugmentConfig
 from teacher.augment.methods import METHODS
-from teacher.augment.run import sides_for, training_rows, variants_for
+from teacher.augment.run import read_source, sides_for, variants_for
 from teacher.config import DumpTask
 from teacher.dump.answers import Known, hashes_by_shard, logits_of_repeated, logits_once
 from teacher.dump.cluster import Errand, ask_here_or_there
@@ -85,7 +85,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     if wanted is not None:
         _check_special_tokens(wanted, teacher)
         is_job = config.job().count > 1
-        variants = variants_for(wanted, task, training_rows(source), state, command, is_job)
+        variants = variants_for(wanted, task, source.own(wanted.split_of(task)), state, command, is_job)
     if unlabelled is not None:
         unlabelled = count_cut(unlabelled, source, teacher.reader, config.max_seq_length)
     planned = staged_record(config, task, source, teacher, variants, unlabelled, command)
@@ -118,21 +118,23 @@ def read_rows(config: DumpTask) -> tuple[Task, Source, UnlabelledRecord | None]:
     """The task, its checked rows with those that are added without gold, and what is to be said of these."""
     config.check()
     task = load_task(config.task, config.manifest)
-    source = load_source(task, config.data, config.split_names)
-    if config.augment:
-        training_rows(source)
+    wanted = config.augmentation()
+    if wanted is None:
+        source = load_source(task, config.data, config.split_names)
+    else:
+        source = read_source(wanted, task, config.split_names)
     if config.unlabelled is None:
         return task, source, None
     place, pairs = config.unlabelled, config.unlabelled_pairs
     return task, *add_unlabelled(task, source, place, config.max_unlabelled, config.seed, pairs)
 
 
-def most_variants(wanted: AugmentConfig | None, task: Task) -> int:
-    """How many variants of a row of ``train`` there may be."""
-    return len(sides_for(wanted, task)) if wanted else 0
+def most_variants(wanted: AugmentConfig | None, task: Task) -> dict[str, int]:
+    """How many variants of a row there may be, by split."""
+    return {wanted.split_of(task): len(sides_for(wanted, task))} if wanted else {}
 
 
-def _require_space(root: Path, source: Source, num_variants: int, old: LogitSet | None) -> None:
+def _require_space(root: Path, source: Source, num_variants: dict[str, int], old: LogitSet | None) -> None:
     """Raises DataError unless the disk has room for what the set does not hold yet, less what an old one gives."""
     stored = sum(file.stat().st_size for file in root.glob("examples/*.parquet"))
     stored += old.record.num_bytes if old is not None else 0

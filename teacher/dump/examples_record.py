@@ -9,7 +9,7 @@ from pipeline.tasks.task import Task
 from teacher.augment.folder import Variants
 from teacher.config import DumpTask
 from teacher.dump.records import LIBRARIES, teacher_record
-from teacher.dump.source_parts import all_shards, split_records, task_record, tokenizer_record
+from teacher.dump.source_parts import NO_VARIANTS, all_shards, split_records, task_record, tokenizer_record
 from teacher.inference.classifier import Teacher
 from teacher.inference.precision import head_settings
 
@@ -55,7 +55,9 @@ def staged_record(
         precision=config.precision,
         source=source.description,
         splits=splits,
-        shards=all_shards(source, config.rows_per_shard, variants.record.rows if variants else 0),
+        shards=all_shards(
+            source, config.rows_per_shard, {variants.record.split: variants.record.rows} if variants else NO_VARIANTS
+        ),
         notes=tuple(source.warnings),
         augmentation=variants.record if variants else None,
         unlabelled=unlabelled,

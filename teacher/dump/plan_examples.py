@@ -11,7 +11,6 @@ from pipeline import console
 from pipeline.errors import DistillError
 from pipeline.processes import processes
 from pipeline.sources import Source
-from pipeline.tasks.task import TRAIN
 from teacher.config import DumpTask
 from teacher.dump.calibration import classifier_seconds
 from teacher.dump.examples import most_variants, read_rows
@@ -56,9 +55,8 @@ def estimate(config: DumpTask) -> Plan:
     num_rows = sum(asked.rows.values())
     specials = 3 if task.is_pair else 2
     tokens = int(min(asked.characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
-    num_shards = len(
-        all_shards(source, config.rows_per_shard, variants * source.own(TRAIN).num_rows if variants else 0)
-    )
+    in_all = {split: count * source.own(split).num_rows for split, count in variants.items()}
+    num_shards = len(all_shards(source, config.rows_per_shard, in_all))
     plan = Plan(asked.rows, num_shards, tokens, asked.expected_bytes, seconds=None, memory_bytes=None)
     try:
         name, revision = config.teacher_for(task)

@@ -1,4 +1,4 @@
-"""What the teacher is asked about: a task's rows, variants of those in ``train``, and unlabelled rows after them."""
+"""What the teacher is asked about: a task's rows, variants of those of a split, and unlabelled rows after them."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from pipeline.logit_set.record_parts import UNLABELLED, Shard
 from pipeline.sources import Source
-from pipeline.tasks.task import TRAIN
 from teacher.augment.folder import Variants
 
 COLUMNS = ["source_row", "variant", "origin", "sentence1", "sentence2", "label", "score"]
@@ -73,7 +72,7 @@ class Rows:
         rows = source_rows(self.source, shard)
         rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
         rows = rows.append_column("origin", origins(self.source, shard)).select(COLUMNS)
-        if self.variants is None or shard.split != TRAIN:
+        if self.variants is None or shard.split != self.variants.record.split:
             return rows
         variants = self.variants.read(shard.start, shard.stop)
         for name in ("label", "score"):
@@ -84,6 +83,6 @@ class Rows:
     def count(self, shard: Shard) -> int:
         """See `ShardRows`."""
         num_rows = shard.stop - shard.start
-        if self.variants is None or shard.split != TRAIN:
+        if self.variants is None or shard.split != self.variants.record.split:
             return num_rows
         return num_rows + round(num_own(self.source, shard) * (self.variants.record.multiplier - 1))

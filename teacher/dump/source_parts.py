@@ -1,5 +1,6 @@
 """The parts of a record that are known before any teacher is: the task, its rows, in which shards and tokens."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ from tokenizers import Tokenizer
 from pipeline.logit_set.record_parts import RowsName, Shard, SplitRecord, TaskRecord, TokenizerRecord
 from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source, rows_sha256
-from pipeline.tasks.task import TRAIN, Task
+from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size
 
 # Fitted to the files of SST-2 (short sentences) and MRPC (long pairs); both are within 3 %.
@@ -30,14 +31,17 @@ class Amount:
         return int(sum(self.rows.values()) * BYTES_PER_ROW + self.characters * BYTES_PER_CHARACTER)
 
 
-def amount(source: Source, num_variants: int = 0) -> Amount:
-    """Counts rows and characters, with at most so many variants of each of the task's own rows of ``train``."""
+NO_VARIANTS: Mapping[str, int] = {}
+
+
+def amount(source: Source, num_variants: Mapping[str, int] = NO_VARIANTS) -> Amount:
+    """Counts rows and characters, with at most so many variants of each of the task's own rows of a split."""
     rows = {split: table.num_rows for split, table in source.splits.items()}
     characters = sum(map(_characters, source.splits.values()))
-    if num_variants:
-        own = source.own(TRAIN)
-        rows[TRAIN] += num_variants * own.num_rows
-        characters += num_variants * _characters(own)
+    for split, count in num_variants.items():
+        own = source.own(split)
+        rows[split] += count * own.num_rows
+        characters += count * _characters(own)
     return Amount(rows, characters)
 
 
@@ -46,21 +50,21 @@ def _characters(rows: pa.Table) -> int:
 
 
 def all_shards(
-    source: Source, rows_per_shard: int, num_variants: int = 0, folder: RowsName = "examples"
+    source: Source, rows_per_shard: int, num_variants: Mapping[str, int] = NO_VARIANTS, folder: RowsName = "examples"
 ) -> tuple[Shard, ...]:
     """The shards of every split, smallest split first, so that what is wrong with a teacher shows early.
 
     Args:
         source: the rows.
         rows_per_shard: about how many rows a file is to hold.
-        num_variants: how many variants of rows of ``train`` there are beside these, in all.
+        num_variants: how many variants of its rows a split has beside these, in all.
         folder: of the files.
     """
     splits = sorted(source.splits.items(), key=lambda item: item[1].num_rows)
     sizes = {split: rows_per_shard for split, _ in splits}
-    if num_variants:
-        multiplier = 1 + num_variants / source.splits[TRAIN].num_rows
-        sizes[TRAIN] = max(1, int(rows_per_shard / multiplier))
+    for split, count in num_variants.items():
+        multiplier = 1 + count / source.splits[split].num_rows
+        sizes[split] = max(1, int(rows_per_shard / multiplier))
     return tuple(shard for split, rows in splits for shard in plan_shards(split, rows.num_rows, sizes[split], folder))
 
 

@@ -33,7 +33,7 @@ CORPUS = (
 )
 AUGMENT = (
     "--num-variants --pairs --masked-lm --word-vectors --num-candidates --replace-probability --mask-probability "
-    "--mask-token --pos-probability --ngram-probability"
+    "--mask-token --pos-probability --ngram-probability --sentences"
 )
 RAY = "--ray --ray-workers --ray-resources"
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
@@ -41,8 +41,8 @@ FLAGS = {
     "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --held-out --max-steps "
     "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps "
     "--report-to --json",
-    "augment": f"{AUGMENT} {RAY} --task --method --manifest --data --store --name --precision --max-seq-length --seed "
-    "--json",
+    "augment": f"{AUGMENT} {RAY} --task --method --splits --manifest --data --store --name --precision "
+    "--max-seq-length --seed --json",
     "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --augment --extend --variants --task --signal --teacher-labels "
     "--token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
     "--states --states-codec --cls --cls-codec --attention --attention-codec --values --values-codec --layers-of "
@@ -74,7 +74,8 @@ FLAGS = {
     "describe": "run_or_recipe --json",
     "export": "run --onnx --html --output-dir --tables --logits --store --json",
     "certify": "run --logits --store --where --disagreement --confidence --allow-unverified --json",
-    "predict": "run texts --cost --file --output --columns --manifest --abstain --json",
+    "predict": "run texts --cost --file --output --columns --manifest --explain --abstain --json",
+    "masked-words": "runs --logits --output --store --allow-unverified --json",
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit",
     "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
     "--output-dir --plan --json",

@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 
 ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
 # the settings, which the command line turns into flags, and the methods that they choose from
-METHODS = ("config", "flags", "mask_pos", "method", "methods", "tinybert", "words")
+METHODS = ("config", "flags", "mask_each", "mask_pos", "method", "methods", "tinybert", "words")
 ALLOWED = {"teacher", "teacher.config", "teacher.augment", "teacher.inference", "teacher.inference.config"}
 ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
 ALLOWED |= {"teacher.imported", "teacher.imported.config"}

@@ -1,0 +1,105 @@
+"""Which words of an input an answer rests on: what the student says without each of them.
+
+A word is left out, and not masked: that is fair to every student. One that has not met [MASK] in training has a neutral
+row for it, which is as good as none, or the teacher's vector of it, which stands for no word. Shapes: N inputs, W words
+of all inputs, C logits.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline.arrays import Floats, Floats64
+from pipeline.tasks.target import Target, predicted_scores, probabilities
+from pipeline.text.each_word import with_each_word_replaced
+
+AT_ONCE = 1024  # texts, of which each word of a long one makes another
+Texts = Sequence[str]
+Logits = Callable[[Texts, Texts | None], Floats]
+
+
+class Word(NamedTuple):
+    """A word of an input.
+
+    Attributes:
+        row: the input's number.
+        side: which of its sentences it is in, 0 or 1.
+        place: which of the sentence's words it is, from 0.
+        text: the word.
+    """
+
+    row: int
+    side: int
+    place: int
+    text: str
+
+
+def without_each_word(ask: Logits, sentences1: Texts, sentences2: Texts | None) -> tuple[list[Word], Floats]:
+    """All words of some inputs, and what a student says of each one's input without it.
+
+    Args:
+        ask: what gives a student's logits [N, C] of texts, as `Predictor.logits` does.
+        sentences1: the first sentences.
+        sentences2: the second sentences, or None.
+
+    Returns:
+        The words by input, sentence and place; and logits_WC, float32.
+    """
+    cases = _cases(sentences1, sentences2)
+    words: list[Word] = []
+    logits = [ask([], None if sentences2 is None else [])]
+    while some := list(islice(cases, AT_ONCE)):
+        words += [word for word, _, _ in some]
+        second = None if sentences2 is None else [text for _, _, text in some]
+        logits.append(ask([text for _, text, _ in some], second))
+    return words, np.concatenate(logits)
+
+
+def _cases(sentences1: Texts, sentences2: Texts | None) -> Iterator[tuple[Word, str, str]]:
+    """Each word with the sentences of its input that are left; the second one is empty where there is none."""
+    for row, first in enumerate(sentences1):
+        second = "" if sentences2 is None else sentences2[row]
+        for place, (word, text) in enumerate(zip(first.split(), with_each_word_replaced(first), strict=True)):
+            yield Word(row, 0, place, word), text, second
+        for place, (word, text) in enumerate(zip(second.split(), with_each_word_replaced(second), strict=True)):
+            yield Word(row, 1, place, word), first, text
+
+
+def effects(target: Target, logits_NC: Floats, words: Sequence[Word], logits_WC: Floats) -> list[list[dict[str, Any]]]:
+    """For each input, what its words do to the answer.
+
+    Args:
+        target: what the logits mean.
+        logits_NC: of the inputs as they are.
+        words: the words of all inputs.
+        logits_WC: without each of them.
+
+    Returns:
+        A dict per word: ``word``, ``sentence`` (1 or 2), ``effect`` (by label its probability less that without the
+        word; or of the ``score``) and, of labels, ``entropy`` (nats: how much less sure the answer is without it).
+    """
+    row_W = np.array([word.row for word in words], dtype=np.int64)
+    names = target.names if target.has_labels else ("score",)
+    effect_WC = _answers(target, logits_NC)[row_W] - _answers(target, logits_WC)
+    entropy_W = entropies(target, logits_WC) - entropies(target, logits_NC)[row_W] if target.has_labels else None
+    told: list[list[dict[str, Any]]] = [[] for _ in logits_NC]
+    for number, word in enumerate(words):
+        effect = dict(zip(names, effect_WC[number].tolist(), strict=True))
+        entropy = {} if entropy_W is None else {"entropy": float(entropy_W[number])}
+        told[word.row].append({"word": word.text, "sentence": word.side + 1, "effect": effect, **entropy})
+    return told
+
+
+def _answers(target: Target, logits_NC: Floats) -> Floats:
+    """Probabilities of the labels [N, C], or scores [N, 1]."""
+    return probabilities(target, logits_NC) if target.has_labels else predicted_scores(target, logits_NC)[:, None]
+
+
+def entropies(target: Target, logits_NC: Floats) -> Floats64:
+    """How unsure answers with labels are [N], in nats; of labels apart the sum over them."""
+    from scipy.special import entr
+
+    p_NC = probabilities(target, logits_NC).astype(np.float64)
+    return np.asarray(entr(p_NC).sum(axis=1) + (entr(1 - p_NC).sum(axis=1) if target.kind == "labels" else 0))
