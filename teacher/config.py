@@ -25,7 +25,7 @@ from pipeline.tasks.task import TRAIN, Objective
 from teacher.augment.config import AugmentConfig
 from teacher.augment.flags import AugmentFlags
 from teacher.augment.methods import KnownMethod, check_flags, flags_of_others
-from teacher.dump.layer_flags import LayerFlags
+from teacher.dump.layer_flags import LayerFlags, WhichLayers
 from teacher.inference.config import ForwardFlags, ModelFlags
 from teacher.unlabelled.flags import UnlabelledFlags
 
@@ -288,6 +288,18 @@ class BudgetConfig(MaskedCorpusFlags, ModelFlags, ForwardFlags, StoreFlags, Seed
         json_schema_extra={"argument": True},
     )
     positions: int = Field(2000, ge=1, description="Masked positions to try the codecs on.")
+
+
+class BudgetTask(WhichLayers, OwnDataFlags, ModelFlags, ForwardFlags, JsonFlags):
+    """Flags of ``distill budget --task``."""
+
+    task: str | None = Field(None, description="A task of whose rows layers are tried; see `distill tasks`.")
+    sample: int = Field(512, ge=1, description="Training rows to try the codecs on; a fifth of them is told about.")
+
+    def check(self) -> None:
+        """Raises ConfigError if no layer is named."""
+        if not self.layers:
+            raise ConfigError("what to measure: give layers by --states, --cls, --attention or --values")
 
 
 class CheckConfig(SetFlags, ModelFlags, SeedFlags, UnverifiedFlags, JsonFlags):

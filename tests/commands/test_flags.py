@@ -59,7 +59,8 @@ FLAGS = {
     "join": "logits --store --data --manifest --name --allow-unverified --json",
     "diff": "a b --tolerance --store --allow-unverified --json",
     "recode": f"logits {CODEC} --name --store --allow-unverified --json",
-    "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json",
+    "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json --task --sample --states --cls "
+    "--attention --values",
     "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
     "--vector-size --pooling --init --initializer-range --alpha --temperature --vector-loss --vector-map "
     "--num-train-epochs --max-steps --learning-rate "
