@@ -14,12 +14,14 @@ PairingKind = Literal["diffcat", "joint", "compare", "attention"]
 HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm"]
 PoolingKind = Literal["sum", "sum+max"]
 SoftLoss = Literal["kl", "mse"]
+OptimizerKind = Literal["adam", "adadelta"]
 ClassWeights = Literal["balanced"]
 InitKind = Literal["teacher", "noise"]
 TableDtype = Literal["float32", "float16", "int8"]
 VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
 VectorMap = Literal["linear", "none"]
 STDIN = Path("-")
+LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
 
 
 class EmbeddingFlags(Config):
@@ -69,6 +71,9 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
     )
     recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
     init_from: Path | None = Field(None, description="Start from the embeddings of this run.")
+    init_vectors: Path | None = Field(
+        None, description="Vectors of tokens start from those of words in this file, of word2vec or GloVe as text."
+    )
     window_size: int | None = Field(
         None, ge=1, description="Read longer texts by windows of so many tokens, and average what they give."
     )
@@ -94,7 +99,10 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
         None, description="Metric that chooses the best epoch, such as macro_f1. (default: the task's first)"
     )
     early_stopping_patience: int = Field(5, ge=1, description="Stop after so many epochs without a better dev metric.")
-    learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of Adam; decays linearly to 0.")
+    optimizer: OptimizerKind = Field("adam", description="Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).")
+    learning_rate: float | None = Field(
+        None, gt=0, description="Peak learning rate; decays linearly to 0. (default: 5e-4 adam, 1 adadelta)"
+    )
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
@@ -103,6 +111,11 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value  # a recipe names a single set without a list
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """That of the flag, or the optimizer's own."""
+        return self.learning_rate or LEARNING_RATES[self.optimizer]
 
 
 class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):

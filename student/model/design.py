@@ -90,6 +90,8 @@ def _encoder_problems(flags: TrainConfig) -> list[str]:
         problems.append(f"--pairing attention: --embedding {flags.embedding} reads each sentence by itself")
     if not kind.has_sums and head.reads_squares:
         problems.append(f"--head {flags.head}: --embedding {flags.embedding} has no parts to lay out as squares")
+    if flags.init_vectors is not None and "vector_size" not in kind.sizes:
+        problems.append(f"--init-vectors: --embedding {flags.embedding} has no vectors")
     if not kind.has_sums and flags.window_size is not None:
         problems.append(f"--window-size: is for sums and products, and not for --embedding {flags.embedding}")
     return problems
@@ -101,6 +103,10 @@ def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
         problems.append(f"--window-size: --head {flags.head} reads what is known of each token, not of windows")
     if flags.init is not None and flags.init_from is not None:
         problems.append("--init: with --init-from the embeddings start from a run; give one of them")
+    if flags.init_vectors is not None and flags.init_from is not None:
+        problems.append("--init-vectors: with --init-from the vectors start from a run; give one of them")
+    if flags.init_vectors is not None and flags.init == "teacher":
+        problems.append("--init-vectors: with --init teacher the vectors start from the teacher's; give one of them")
     if flags.hidden_size is not None and not HEADS[flags.head].has_width:
         problems.append(f"--hidden-size: --head {flags.head} has none")
     if _is_joint(flags, facts) and facts["special_ids"] is None:

@@ -1,4 +1,4 @@
-"""A step of a student of a task: its rows, their loss, one move of Adam."""
+"""A step of a student of a task: its rows, their loss, one move of the optimizer."""
 
 from collections.abc import Callable
 
@@ -18,6 +18,7 @@ from student.evaluate import score_student
 from student.model.heads import HEADS
 from student.model.model import Student
 from student.model.products import IS_COMPILED
+from student.train.adadelta import AdaDelta
 from student.train.class_weights import balanced_weights
 from student.train.losses import distillation_loss, labels_loss, score_loss
 from student.train.optimizer import RowAdam
@@ -36,10 +37,14 @@ class StudentLearner(Learner):
     def __init__(
         self, config: TrainConfig, student: Student, splits: dict[str, Examples], keep: Callable[[], None]
     ) -> None:
-        tables = (table.weight for table in student.encoder.trained_tables())
-        others = (*student.encoder.other_parameters(), *student.head.parameters())
+        tables = [table.weight for table in student.encoder.trained_tables()]
+        others = [*student.encoder.other_parameters(), *student.head.parameters()]
         self.model = student
-        self.optimizer: RowAdam = RowAdam(tables, others, lr=config.learning_rate, padding_idx=student.config.pad_id)
+        self.optimizer: RowAdam | AdaDelta = (
+            AdaDelta([*tables, *others], lr=config.peak_learning_rate)
+            if config.optimizer == "adadelta"
+            else RowAdam(tables, others, lr=config.peak_learning_rate, padding_idx=student.config.pad_id)
+        )
         if student.device.type == "cpu" and not IS_COMPILED:
             console.note("the compiled kernels were not built at installation: every step takes several times longer")
         self._config, self._keep = config, keep
@@ -70,7 +75,7 @@ class StudentLearner(Learner):
         student, optimizer, device = self.model, self.optimizer, self.model.device
         rows = self._batches.at(step)
         ids_T, starts_S = student.drop_tokens(*(to_device(part, device) for part in self._train.batch(rows)))
-        used = optimizer.use(ids_T) if optimizer.by_rows else None
+        used = optimizer.use(ids_T) if isinstance(optimizer, RowAdam) and optimizer.by_rows else None
         logits_BC = student.logits(ids_T, starts_S, used)
         stored = (self._teacher_NC, self._gold_N, self._weight_N)
         teacher_BC, gold_B, weight_B = (to_device(part[rows], device) for part in stored)

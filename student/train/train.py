@@ -10,6 +10,7 @@ from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.query.mixture import mix_of
+from pipeline.text.word_vectors import file_sha256
 from pipeline.training import loop
 from pipeline.training.run import Run
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord, best_of
@@ -27,6 +28,7 @@ from student.train.learner import StudentLearner
 from student.train.token_vectors import start_from_teacher
 from student.train.training_data import TrainingData, default_name, load_data, training_query
 from student.train.used_rows import active_ids, neutralise_untrained, renumber, restore, shrunk, with_used_rows
+from student.train.word_vectors import FLAG, start_from_words
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
 
@@ -105,7 +107,17 @@ def _settings(
     config: TrainConfig, student_config: StudentConfig, data: TrainingData, vectors: VocabularyVectors | None
 ) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
-    places = {"task", "logits", "store", "output_dir", "recipe", "init", "init_from", "allow_unverified"}
+    places = {
+        "task",
+        "logits",
+        "store",
+        "output_dir",
+        "recipe",
+        "init",
+        "init_from",
+        "init_vectors",
+        "allow_unverified",
+    }
     logit_set, rows = data.logit_set, data.splits["train"]
     assert data.query == training_query(config, logit_set), "the rows were read for another query"
     return config.model_dump(mode="json", exclude={*places, "report_to", "json_output"}) | {
@@ -117,6 +129,9 @@ def _settings(
         "channels": student_config.lstm.channels if student_config.lstm else None,
         "pairing": student_config.pairing,
         "hidden_size": student_config.hidden_size,
+        "learning_rate": config.peak_learning_rate,
+        "optimizer": None if config.optimizer == "adam" else config.optimizer,  # earlier releases had no other
+        "init_vectors_sha256": file_sha256(config.init_vectors, FLAG) if config.init_vectors else None,
         "init_from_sha256": source_sha256(config.init_from, student_config),
         "token_vectors_sha256": vectors.sha256 if vectors else None,
         "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
@@ -143,6 +158,8 @@ def _fit(
         copy_embeddings(config.init_from, student.encoder)
     else:
         neutralise_untrained(student, splits["train"])
+    if config.init_vectors is not None:
+        start_from_words(student.encoder, config.init_vectors, data.logit_set.tokenizer_json())
     if vectors is not None:
         start_from_teacher(student.encoder, vectors)
     active = active_ids(splits.values(), student_config.pad_id)

@@ -37,7 +37,8 @@ class TrainingData:
             IntegrityError: if the file was changed.
         """
         first = self.logit_set.sets[0]
-        from_teacher = starts_from_teacher(config, first.root, first.record) and config.init_from is None
+        from_another = config.init_from or config.init_vectors
+        from_teacher = starts_from_teacher(config, first.root, first.record) and from_another is None
         return self.token_vectors if from_teacher else None
 
     @cached_property
@@ -108,6 +109,8 @@ def _contradictions(config: TrainConfig) -> list[str]:
         problems.append("--mix: --query mixes by itself: select mix([a.logits, b.logits], [0.7, 0.3]) as logits …")
     if config.mix is not None and len(config.logits) < 2:
         problems.append(f"--mix {config.mix}: needs several teachers; repeat --logits for each set")
+    if config.init_vectors is not None and not config.init_vectors.is_file():
+        problems.append(f"--init-vectors {config.init_vectors}: there is no such file")
     return problems
 
 
