@@ -37,12 +37,6 @@ class EmbeddingFlags(Config):
     vector_size: int | None = Field(
         None, ge=1, description="Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive)"
     )
-    lstm_size: int | None = Field(
-        None, ge=1, description="Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)"
-    )
-    channels: Literal[1, 2] | None = Field(
-        None, description="Tables of an LSTM's vectors; of 2 one stays as it starts. (default: 1)"
-    )
     pooling: PoolingKind | None = Field(
         None,
         description="Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)",
@@ -71,6 +65,12 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
     )
     recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
     init_from: Path | None = Field(None, description="Start from the embeddings of this run.")
+    lstm_size: int | None = Field(
+        None, ge=1, description="Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)"
+    )
+    channels: Literal[1, 2] | None = Field(
+        None, description="Tables of an LSTM's vectors; of 2 one stays as it starts. (default: 1)"
+    )
     init_vectors: Path | None = Field(
         None, description="Vectors of tokens start from those of words in this file, of word2vec or GloVe as text."
     )

@@ -56,7 +56,7 @@ def embedding_problems(flags: EmbeddingFlags, token_reader: str | None = None) -
     problems = [
         f"{flag_name(name)}: --embedding {flags.embedding} has none"
         for name in missing
-        if getattr(flags, name) is not None
+        if getattr(flags, name, None) is not None  # pretraining has no LSTMs
     ]
     if flags.pooling == "sum+max" and ("vector_size" in missing or not kind.has_sums):
         problems.append(f"--pooling sum+max: --embedding {flags.embedding} has no sums of vectors")

@@ -54,7 +54,7 @@ class EncoderKind:
             flags: the flags.
             reads_tokens: whether the representation of every token is read, in which there are no maxima.
         """
-        sizes = {name: getattr(flags, name) or self.sizes.get(name, 0) for name in SIZES}
+        sizes = {name: getattr(flags, name, None) or self.sizes.get(name, 0) for name in SIZES}
         hidden_size, channels = sizes.pop("lstm_size"), sizes.pop("channels") or 1
         return sizes | {
             "bidirectional": flags.bidirectional and self.has_directions,

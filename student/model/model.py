@@ -26,7 +26,7 @@ from student.model.weights import CONFIG_FILE, check_room, load_weights, save_we
 
 
 class Student(nn.Module, PyTorchModelHubMixin):
-    """A matrix-embedding student; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
+    """A student of a task; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
 
     Attributes:
         config: its architecture.

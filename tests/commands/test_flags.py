@@ -20,9 +20,10 @@ from student.config import TrainConfig
 from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 TRAINING = (
-    "--task --logits --mix --store --output-dir --where --query --recipe --init --init-from --embedding "
+    "--task --logits --mix --store --output-dir --where --query --recipe --init --init-from --init-vectors --embedding "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
-    "--pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature --class-weights "
+    "--lstm-size --channels --pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss "
+    "--temperature --class-weights --optimizer "
     "--num-train-epochs --metric-for-best-model --early-stopping-patience --learning-rate --warmup-steps "
     "--per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified --json"
 )

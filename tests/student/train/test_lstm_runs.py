@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pipeline.config import as_flags
+from pipeline.errors import ConfigError
 from pipeline.record_file import read_record
 from pipeline.training.run import CHECKPOINT
 from student.config import TrainConfig
@@ -30,7 +31,7 @@ EPOCHS = 8
 def config(store: Path, task: str, folder: Path, **changes: object) -> TrainConfig:
     kind: dict[str, dict[str, object]]
     kind = {"opinion": {"embedding": "lstm", "channels": 2}, "roles": {"embedding": "biattentive"}}
-    return tiny_config(store / task, folder, **SIZES | kind[task] | changes)
+    return tiny_config(store / task, folder, **(SIZES | kind[task] | changes))
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,20 @@ def test_commands_take_them_as_any_student(runs: dict[str, Path], store: Path, t
     assert not vectors_NF[1].any()
     many = Predictor(run).logits(*([text] * 20 for text in texts))  # more than the short path takes
     np.testing.assert_allclose(Predictor(run).logits(*([text] for text in texts)), many[:1], atol=1e-5)
+
+
+def test_another_run_starts_from_one_of_the_same_shape_alone(
+    runs: dict[str, Path], store: Path, tmp_path: Path
+) -> None:
+    still = {"init_from": runs["opinion"], "num_train_epochs": 1, "learning_rate": 1e-12}
+    train(config(store, "opinion", tmp_path / "next", **still), "")
+    ours, theirs = weights(tmp_path / "next"), weights(runs["opinion"])
+    encoder = [name for name in theirs if name.startswith("encoder.")]
+    assert any("lstm" in name for name in encoder)
+    for name in encoder:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-6)
+    with pytest.raises(ConfigError, match=r"its embeddings do not fit: lstm is .*hidden_size=4.* there and"):
+        train(config(store, "opinion", tmp_path / "wider", **still, lstm_size=5), "")
 
 
 @pytest.mark.parametrize("flags", [["--html", "x.html"], ["--output-dir", "small", "--tables", "int8"]])
