@@ -45,6 +45,7 @@ def student(is_pair: bool = False, **flags: Any) -> Student:
     ("flags", "is_small"),
     [
         ({"head": "mlp", "hidden_size": 9}, False),
+        ({"head": "plain-mlp", "hidden_size": 9}, False),
         ({"head": "linear", "pooling": "sum"}, False),
         ({"head": "linear"}, True),
         ({"is_pair": True}, False),
