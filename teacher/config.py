@@ -82,15 +82,28 @@ class FinetuneTask(FinetuneFlags):
     """Flags of ``distill finetune-teacher --task``."""
 
     task: str | None = Field(None, description="Task to train for; see `distill tasks`.")
+    tasks: str | None = Field(
+        None,
+        description="Train a teacher for each of these tasks, names or manifests with commas, on one encoder.",
+    )
     num_train_epochs: int = Field(3, ge=1, description="Passes over the training split.")
     held_out: float | None = Field(
         None, gt=0, lt=1, description="Share of the training rows held out to choose the best epoch. (default: by dev)"
     )
 
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks of ``tasks``."""
+        return names_of(self.tasks)
+
     def check(self) -> None:
-        """Raises ConfigError for the objective of a corpus."""
+        """Raises ConfigError for the objective of a corpus, or flags that do not go together."""
         if self.objective == "mlm":
             raise ConfigError(OBJECTIVE)
+        if self.tasks is not None:
+            refuse_flags(self, {"task", "manifest"}, "is for one task; name all in --tasks, manifests by their files")
+            if not self.task_names:
+                raise ConfigError(f"--tasks {self.tasks!r}: names no task")
 
 
 class FinetuneCorpus(CorpusFlags, FinetuneFlags):

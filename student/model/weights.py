@@ -77,7 +77,7 @@ def load_weights(folder: Path, model: nn.Module) -> None:
     """
     try:
         model.load_state_dict(read_weights(folder))
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise _not_the_weights(folder, error) from error
 
 

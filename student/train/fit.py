@@ -8,6 +8,7 @@ from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.training import loop
 from pipeline.training.run import Run
 from pipeline.training.run_record import Entry, Metrics
+from pipeline.training.several import joint_scores
 from pipeline.training.steps import seed_step
 from student.config import TrainConfig
 from student.data import Examples, as_read
@@ -72,8 +73,8 @@ def fit(
     ]
 
     def score() -> Metrics:
-        scores = [lesson.scores() for lesson in lessons]
-        return joint_scores([subject.name for subject in subjects], scores) if config.tasks else scores[0]
+        by_task = {subject.name: lesson.scores() for subject, lesson in zip(subjects, lessons, strict=True)}
+        return joint_scores(by_task) if config.tasks else by_task[subjects[0].name]
 
     def keep() -> None:
         for student, small in zip(students, smalls, strict=True):
@@ -88,14 +89,6 @@ def fit(
     learner = StudentLearner(config, lessons, score, keep)
     history = loop.train(run, learner, learner.schedule(), config.report_to)
     return [Student.load(subject.folder).to(default_device()) for subject in subjects], history
-
-
-def joint_scores(names: Sequence[str], scores: Sequence[Metrics]) -> Metrics:
-    """Metrics of several tasks, by TASK/SPLIT; before them, as what decides, the mean of what would decide of each."""
-    first = [next(iter(next(iter(one.values())).values()), None) for one in scores if one]
-    known = [value for value in first if value is not None]
-    mean: Metrics = {"tasks": {"mean": sum(known) / len(known)}} if known else {}
-    return mean | {f"{name}/{split}": m for name, one in zip(names, scores, strict=True) for split, m in one.items()}
 
 
 def _new_students(

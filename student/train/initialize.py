@@ -86,5 +86,5 @@ def _copy(run: Path, part: str, module: nn.Module) -> None:
     try:
         with torch.no_grad():
             module.load_state_dict({name.removeprefix(part): tensor for name, tensor in tensors.items()})
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise IntegrityError(f"{run / WEIGHTS_FILE}: not the weights of a student: {error}") from error

@@ -1,5 +1,6 @@
 """What a run's record says: what decides its weights, and what came of it."""
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -76,19 +77,24 @@ def write_card(subject: Subject, student: Student, record: RunRecord) -> None:
     write_text(subject.folder / CARD_FILE, card_text(student.config, *sizes, record))
 
 
-def tell_start(subject: Subject, vectors_of: LogitSet | None) -> None:
-    """Notes what a student starts from; ``vectors_of`` is the set whose teacher its vectors are of, if they are."""
+def tell_start(subjects: Sequence[Subject], vectors_of: LogitSet | None) -> None:
+    """Notes what students start from; ``vectors_of`` is the set whose teacher their vectors are of, if they are."""
+    for line in dict.fromkeys(_start_line(subject, vectors_of) for subject in subjects):
+        console.note(line)
+    without = [str(one.data.logit_set.root) for one in subjects if one.data.splits.keys() == {"train"}]
+    if len(without) == len(subjects):
+        where = ", ".join(without)
+        console.warn(f"{where}: has no dev split, so nothing tells which epoch is best: the last one is kept")
+
+
+def _start_line(subject: Subject, vectors_of: LogitSet | None) -> str:
     source = subject.config.init_from
     if source is not None:
         what = "encoder and head start" if has_head_for(source, subject.student_config) else "embeddings start"
-        console.note(f"{what} from {source}")
-    elif vectors_of is not None:
-        console.note(f"vectors start from the teacher's, of {vectors_of.sets[0].root}")
-    else:
-        console.note("embeddings start from noise")
-    if subject.data.splits.keys() == {"train"}:
-        where = subject.data.logit_set.root
-        console.warn(f"{where}: has no dev split, so nothing tells which epoch is best: the last one is kept")
+        return f"{what} from {source}"
+    if vectors_of is not None:
+        return f"vectors start from the teacher's, of {vectors_of.sets[0].root}"
+    return "embeddings start from noise"
 
 
 def _thresholds(student: Student, dev: dict[str, Examples]) -> dict[str, float]:

@@ -13,7 +13,8 @@ from pipeline.files import make_folder, remove_temporaries, write_text
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.training.run import Run
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, best_of, finish_run, write_run_record
+from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, best_of, finish_run, write_run_record
+from pipeline.training.several import entry_of, joint_settings
 from student.config import TrainConfig
 from student.model.architecture import Facts
 from student.model.design import design
@@ -55,26 +56,17 @@ def train_tasks(config: TrainConfig, command: str) -> RunRecord:
         begun = {"state": "running", "command": command, "settings": by_task[one.name]} | context(one)
         write_run_record(one.folder / RUN_RECORD, begun)
         write_text(one.folder / TOKENIZER_FILE, one.data.logit_set.tokenizer_json())
-        tell_start(one, giver.data.logit_set if vectors else None)
+    tell_start(subjects, giver.data.logit_set if vectors else None)
     students, history = fit(config, subjects, vectors, run)
     best = best_of(history)
     chosen = {"chosen_by": f"the mean over {', '.join(names)}"}
     evaluation: dict[str, Any] = {}
     for one, student in zip(subjects, students, strict=True):
-        own, own_best = [_of_task(one.name, entry) for entry in history], _of_task(one.name, best)
+        own, own_best = [entry_of(one.name, entry) for entry in history], entry_of(one.name, best)
         record = finish_run(one.folder / RUN_RECORD, result(one, student, own, own_best) | chosen)
         write_card(one, student, record)
         evaluation |= {f"{one.name}/{split}": scores for split, scores in record["result"]["evaluation"].items()}
     return run.finish({"history": history, "best": best, "evaluation": evaluation})
-
-
-def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The settings of several tasks as those of one run: what they have in common, the rest by TASK.SETTING."""
-    first = next(iter(by_task.values()))
-    common = {key: value for key, value in first.items() if all(one[key] == value for one in by_task.values())}
-    return common | {
-        f"{task}.{key}": value for task, one in by_task.items() for key, value in one.items() if key not in common
-    }
 
 
 def _subjects(config: TrainConfig) -> list[Subject]:
@@ -141,10 +133,3 @@ def _contradictions(config: TrainConfig) -> list[str]:
 
 def _has_vectors(logit_set: LogitSet) -> bool:
     return logit_set.sets[0].record.signals.token_vectors is not None
-
-
-def _of_task(name: str, entry: Entry) -> Entry:
-    """What an entry of the history says of a task."""
-    prefix = f"{name}/"
-    metrics = {split.removeprefix(prefix): m for split, m in entry["metrics"].items() if split.startswith(prefix)}
-    return entry | {"metrics": metrics}

@@ -46,7 +46,7 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     if finished is not None:
         return finished
     write_text(folder / TOKENIZER_FILE, data.logit_set.tokenizer_json())
-    tell_start(subject, data.logit_set if vectors else None)
+    tell_start([subject], data.logit_set if vectors else None)
     [student], history = fit(config, [subject], vectors, run)
     found = result(subject, student, history, best_of(history))
     write_card(subject, student, run.record() | {"result": found})

@@ -20,7 +20,7 @@ from student.config import TrainConfig
 from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 TRAINING = (
-    "--task --logits --mix --store --output-dir --where --query --recipe --init --init-from --embedding "
+    "--task --logits --tasks --mix --store --output-dir --where --query --recipe --init --init-from --embedding "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
     "--pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature --class-weights "
     "--num-train-epochs --metric-for-best-model --early-stopping-patience --learning-rate --warmup-steps "
@@ -38,7 +38,7 @@ AUGMENT = (
 RAY = "--ray --ray-workers --ray-resources"
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
 FLAGS = {
-    "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --held-out --max-steps "
+    "finetune-teacher": f"{CORPUS} --task --tasks --output-dir --objective --num-train-epochs --held-out --max-steps "
     "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps "
     "--report-to --json",
     "augment": f"{AUGMENT} {RAY} --task --method --manifest --data --store --name --precision --max-seq-length --seed "
