@@ -47,19 +47,20 @@ class Subject:
         """The rows in the form that the student reads."""
         return {split: as_read(examples, self.student_config) for split, examples in self.data.splits.items()}
 
+    def kept(self) -> Student:
+        """The student that training has kept."""
+        return Student.load(self.folder).to(default_device())
+
     def dev_splits(self) -> dict[str, Examples]:
         """Those of `splits` that the student is scored on."""
         return {split: examples for split, examples in self.splits().items() if split != "train"}
 
 
-def fit(
-    config: TrainConfig, subjects: Sequence[Subject], vectors: VocabularyVectors | None, run: Run
-) -> tuple[list[Student], list[Entry]]:
-    """Trains the rows of the tables that the data use.
+def fit(config: TrainConfig, subjects: Sequence[Subject], vectors: VocabularyVectors | None, run: Run) -> list[Entry]:
+    """Trains the rows of the tables that the data use, and keeps the best student of each subject.
 
     Returns:
-        The best student of each subject, and a record of each epoch. With ``tasks`` its metrics are those of
-        `joint_scores`.
+        A record of each epoch; with ``tasks`` its metrics are those of `joint_scores`.
     """
     splits = [subject.splits() for subject in subjects]
     students = _new_students(config, subjects, [part["train"] for part in splits], vectors)
@@ -87,8 +88,7 @@ def fit(
             students[0].save(run.folder)
 
     learner = StudentLearner(config, lessons, score, keep)
-    history = loop.train(run, learner, learner.schedule(), config.report_to)
-    return [Student.load(subject.folder).to(default_device()) for subject in subjects], history
+    return loop.train(run, learner, learner.schedule(), config.report_to)
 
 
 def _new_students(

@@ -57,13 +57,13 @@ def train_tasks(config: TrainConfig, command: str) -> RunRecord:
         write_run_record(one.folder / RUN_RECORD, begun)
         write_text(one.folder / TOKENIZER_FILE, one.data.logit_set.tokenizer_json())
     tell_start(subjects, giver.data.logit_set if vectors else None)
-    students, history = fit(config, subjects, vectors, run)
+    history = fit(config, subjects, vectors, run)
     best = best_of(history)
     chosen = {"chosen_by": f"the mean over {', '.join(names)}"}
     evaluation: dict[str, Any] = {}
-    for one, student in zip(subjects, students, strict=True):
-        own, own_best = [entry_of(one.name, entry) for entry in history], entry_of(one.name, best)
-        record = finish_run(one.folder / RUN_RECORD, result(one, student, own, own_best) | chosen)
+    for one in subjects:
+        student, own = one.kept(), [entry_of(one.name, entry) for entry in history]
+        record = finish_run(one.folder / RUN_RECORD, result(one, student, own, entry_of(one.name, best)) | chosen)
         write_card(one, student, record)
         evaluation |= {f"{one.name}/{split}": scores for split, scores in record["result"]["evaluation"].items()}
     return run.finish({"history": history, "best": best, "evaluation": evaluation})
@@ -82,7 +82,8 @@ def _subjects(config: TrainConfig) -> list[Subject]:
     kinds = {own["target"].kind for own in facts.values()}
     fitting = [of_task(one, own["target"].kind, kinds) for one, own in zip(configs, facts.values(), strict=True)]
     designs = [design(one, own) for one, own in zip(fitting, facts.values(), strict=True)]
-    assert len({one.encoder_shape for one in designs}) == 1, "the flags and the tokenizer decide it"
+    if len({one.encoder_shape for one in designs}) > 1:
+        raise ConfigError(f"--embedding {config.embedding}: is not one encoder for all of {', '.join(names)}")
     folder = config.output_dir or Path("runs") / default_name(sets)
     return [
         Subject(flags, made, read_data(flags, one), folder / one.name)

@@ -47,7 +47,8 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
         return finished
     write_text(folder / TOKENIZER_FILE, data.logit_set.tokenizer_json())
     tell_start([subject], data.logit_set if vectors else None)
-    [student], history = fit(config, [subject], vectors, run)
+    history = fit(config, [subject], vectors, run)
+    student = subject.kept()
     found = result(subject, student, history, best_of(history))
     write_card(subject, student, run.record() | {"result": found})
     return run.finish(found)
