@@ -12,9 +12,11 @@ from pipeline.logit_set.card import card_text
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.verify_examples import ExamplesCheck
 from pipeline.report.set_report import set_page
+from pipeline.tasks.task import Task
 from student.config import EvaluateConfig
 from student.data import load_dev
 from student.evaluate import evaluate
+from teacher.augment.config import AugmentConfig
 from tests.conftest import VALIDATION_ROWS, dump_config
 from tests.helpers.commands import invoke
 from tests.teacher.augment.test_run import own_task, rows_of, write
@@ -100,6 +102,17 @@ def test_variants_are_no_dev_rows(masked_set: LogitSet, opinion_set: LogitSet, o
     result = invoke("train-student", "--logits", masked_set.root, "--output-dir", masked_set.root / "run")
     assert result.exit_code == 2
     assert "has no train split" in re.sub(r"\s+", " ", result.stderr)
+
+
+def test_both_commands_name_the_split_by_the_same_flag(work: Path, opinion: Task, tmp_path: Path) -> None:
+    config = dump_config(work, "opinion", tmp_path, augment="mask-each", splits="validation", sentences=3)
+    config.check()
+    wanted = config.augmentation()
+    assert wanted is not None
+    two = opinion.model_copy(update={"splits": {"train": None, "first": None, "validation": None}})
+    assert (wanted.split_of(two), wanted.sentences) == ("validation", 3)
+    assert AugmentConfig(method="mask-each").split_of(two) == "first"
+    assert AugmentConfig(method="mask-pos").split_of(two) == "train"
 
 
 def test_what_it_is_not_for_is_refused(work: Path, tmp_path: Path) -> None:
