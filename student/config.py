@@ -9,9 +9,9 @@ from pipeline.cluster.config import RayFlags
 from pipeline.config import Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
 from pipeline.tasks.task import Metric
 
-EmbeddingKind = Literal["hybrid", "cmow", "cbow"]
+EmbeddingKind = Literal["hybrid", "cmow", "cbow", "bert"]
 PairingKind = Literal["diffcat", "joint", "compare"]
-HeadKind = Literal["mlp", "linear", "cnn", "bilstm"]
+HeadKind = Literal["mlp", "linear", "cnn", "bilstm", "dense"]
 PoolingKind = Literal["sum", "sum+max"]
 SoftLoss = Literal["kl", "mse"]
 ClassWeights = Literal["balanced"]
@@ -26,21 +26,43 @@ class EmbeddingFlags(Config):
     """What the commands that train a student have in common: its embeddings."""
 
     panel: ClassVar = "What the student is made of"
-    embedding: EmbeddingKind = Field("hybrid", description="Ordered products of matrices, sums of vectors, or both.")
+    embedding: EmbeddingKind = Field(
+        "hybrid", description="Ordered products of matrices, sums of vectors, both, or a few layers of a BERT."
+    )
     bidirectional: bool = Field(True, description="Multiply a second set of matrices from the end to the start.")
     matrix_size: int | None = Field(None, ge=1, le=64, description="Side of a matrix. (default: 20 hybrid, 28 cmow)")
-    vector_size: int | None = Field(None, ge=1, description="Size of a vector. (default: 400 hybrid, 784 cbow)")
+    vector_size: int | None = Field(
+        None, ge=1, description="Size of a vector. (default: 400 hybrid, 784 cbow; bert: the teacher's, or 384)"
+    )
     pooling: PoolingKind | None = Field(
         None,
         description="Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)",
     )
     init: InitKind | None = Field(
-        None, description="Vectors start from the set's token vectors, or from noise. (default: teacher if it has them)"
+        None,
+        description="Vectors start from the set's token vectors, a bert from its teacher's layers; or both from noise. "
+        "(default: teacher, of vectors if the set has them)",
     )
     initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the tables' initial noise.")
 
 
-class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
+class BertFlags(Config):
+    """The layers of ``--embedding bert``."""
+
+    panel: ClassVar = EmbeddingFlags.panel
+    num_hidden_layers: int | None = Field(None, ge=1, le=128, description="Layers of a bert. (default: 3)")
+    num_attention_heads: int | None = Field(None, ge=1, description="Heads of a layer. (default: the teacher's, or 12)")
+    intermediate_size: int | None = Field(
+        None, ge=1, description="Inner width of a layer. (default: the teacher's, or 4 times --vector-size)"
+    )
+    init_layers: str | None = Field(
+        None,
+        pattern=r"^[1-9]\d*(,[1-9]\d*)*$",
+        description="The teacher's layers that a bert starts from, from 1 on, like 2,4,6. (default: evenly spaced)",
+    )
+
+
+class TrainConfig(BertFlags, EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
     """Flags of ``distill train-student``. The defaults are the paper's best student, and what was seen to better it."""
 
     helps: ClassVar = {"seed": "Seed of the weights, the order of rows and dropout."}
@@ -57,16 +79,24 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
         None, description="SELECT that chooses training rows by source_row, variant, and if given weight and logits."
     )
     recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
-    init_from: Path | None = Field(None, description="Start from the embeddings of this run.")
+    init_from: Path | None = Field(
+        None, description="Start from the embeddings of this run; a bert from the layers of a BERT's folder."
+    )
     window_size: int | None = Field(
         None, ge=1, description="Read longer texts by windows of so many tokens, and average what they give."
     )
-    pairing: PairingKind = Field(
-        "compare", description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], or as one sequence."
+    pairing: PairingKind | None = Field(
+        None,
+        description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], or as one sequence. "
+        "(default: compare; joint bert)",
     )
-    head: HeadKind = Field("mlp", description="Classifier on top of the representation.")
+    head: HeadKind | None = Field(
+        None, description="Classifier on top of the representation. (default: mlp; dense bert)"
+    )
     hidden_size: int | None = Field(None, ge=1, description="Width of the head. (default: 400 mlp, its input bilstm)")
-    hidden_dropout: float = Field(0.2, ge=0, lt=1, description="Dropout on the sentence representation.")
+    hidden_dropout: float | None = Field(
+        None, ge=0, lt=1, description="Dropout on the representation, and in a bert's layers. (default: 0.2; 0.1 bert)"
+    )
     token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens left out of each training step.")
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
     soft_loss: SoftLoss = Field("kl", description="The teacher's term: divergence, or squared error of the logits.")
@@ -79,7 +109,9 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
         None, description="Metric that chooses the best epoch, such as macro_f1. (default: the task's first)"
     )
     early_stopping_patience: int = Field(5, ge=1, description="Stop after so many epochs without a better dev metric.")
-    learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of Adam; decays linearly to 0.")
+    learning_rate: float | None = Field(
+        None, gt=0, description="Peak learning rate of Adam; decays linearly to 0. (default: 5e-4; 5e-5 bert)"
+    )
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
@@ -93,7 +125,10 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
 class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
     """Flags of ``distill pretrain-student``. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
 
-    helps: ClassVar = {"seed": "Seed of the weights and the order of rows."}
+    helps: ClassVar = {
+        "seed": "Seed of the weights and the order of rows.",
+        "embedding": "Ordered products of matrices, sums of vectors, or both.",
+    }
     logits: str = Field(description="Train from this set of tokens or of sentences: a path, or a name in the store.")
     output_dir: Path | None = Field(None, description="Folder of the run. (default: runs/NAME-OF-SET)")
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the masked tokens; 1 - alpha is the teacher's.")
@@ -110,6 +145,13 @@ class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Rep
     per_device_train_batch_size: int = Field(256, ge=1, description="Masked sequences per step and process.")
     max_grad_norm: float = Field(5.0, gt=0, description="Gradients are clipped to this norm.")
     save_steps: int = Field(1000, ge=1, description="Steps between two checkpoints to resume from.")
+
+    @field_validator("embedding")
+    @classmethod
+    def _can_be_pretrained(cls, value: EmbeddingKind) -> EmbeddingKind:
+        if value == "bert":
+            raise ValueError("starts from its teacher's layers, and is trained by train-student alone")
+        return value
 
 
 class RunFlags(Config):

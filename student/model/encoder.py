@@ -6,12 +6,14 @@ F features, V vocabulary, X numbers of a row.
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from student.config import PoolingKind, TableDtype
+from student.model.bert_shape import BertShape
 from student.model.products import GradientTaker
 
 
@@ -30,6 +32,9 @@ class EncoderShape:
         used_rows: rows of tables that are stored smaller. (default: one for each token)
         pooling: whether the maxima of the vectors stand beside their sum.
         window_size: tokens that are read together; of longer sequences windows are joined. (default: all)
+        bert: the sizes of a BERT.
+        separator_id: the token after which a BERT begins to read a second sentence; None if there is no second one.
+        dropout: in a BERT's layers.
     """
 
     vocabulary_size: int
@@ -42,6 +47,9 @@ class EncoderShape:
     used_rows: int | None = None
     pooling: PoolingKind = "sum"
     window_size: int | None = None
+    bert: BertShape | None = None
+    separator_id: int | None = None
+    dropout: float = 0.0
 
 
 class Encoder(nn.Module):
@@ -51,8 +59,11 @@ class Encoder(nn.Module):
         pad_id: the token that stands for none.
         size: F, of a sequence.
         token_size: P, of a token.
+        has_neutral_rows: whether a token whose rows are those of the padding says nothing; then tokens that no training
+            row uses are made so.
     """
 
+    has_neutral_rows: ClassVar[bool] = True
     pad_id: int
     size: int
     token_size: int
@@ -86,6 +97,16 @@ class Encoder(nn.Module):
     @abstractmethod
     def multiply_adds(self) -> int:
         """Multiply-adds per token."""
+
+    @property
+    def multiply_adds_per_input(self) -> int:
+        """Multiply-adds per sequence, beside those per token."""
+        return 0
+
+    @property
+    def multiply_adds_per_pair(self) -> int:
+        """Multiply-adds per pair of a sequence's tokens, of which there are L²."""
+        return 0
 
     def vector_table(self) -> nn.Embedding | None:
         """The table of tokens' vectors that may start from a teacher's; None if there is none."""

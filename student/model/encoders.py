@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from student.config import EmbeddingFlags, EmbeddingKind, PoolingKind
+from student.config import EmbeddingFlags, EmbeddingKind, HeadKind, PairingKind, PoolingKind
+from student.model.bert import BertEncoder
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder, EncoderShape
 
@@ -24,6 +25,11 @@ class EncoderKind:
         sizes: the flags that it reads, of `SIZES`, with the values of the paper.
         has_directions: whether it reads ``bidirectional``.
         pooling: of its vectors, if none is asked for.
+        head: likewise.
+        pairing: likewise.
+        hidden_dropout: likewise.
+        learning_rate: likewise.
+        is_bert: whether it is a BERT: it reads the tokenizer's special tokens, and has no other head and pairing.
         make: makes the module of a shape.
     """
 
@@ -31,6 +37,11 @@ class EncoderKind:
     sizes: dict[str, int]
     has_directions: bool
     pooling: PoolingKind = "sum"
+    head: HeadKind = "mlp"
+    pairing: PairingKind = "compare"
+    hidden_dropout: float = 0.2
+    learning_rate: float = 5e-4
+    is_bert: bool = False
     make: Callable[[EncoderShape], Encoder] = MatrixEncoder
 
     def parameters(self, flags: EmbeddingFlags, reads_tokens: bool) -> dict[str, Any]:
@@ -49,4 +60,15 @@ ENCODERS: dict[EmbeddingKind, EncoderKind] = {
     "hybrid": EncoderKind("Hybrid", {"matrix_size": 20, "vector_size": 400}, has_directions=True, pooling="sum+max"),
     "cmow": EncoderKind("CMOW", {"matrix_size": 28}, has_directions=True),
     "cbow": EncoderKind("CBOW", {"vector_size": 784}, has_directions=False, pooling="sum+max"),
+    "bert": EncoderKind(
+        "BERT",
+        {"vector_size": 384},
+        has_directions=False,
+        head="dense",
+        pairing="joint",
+        hidden_dropout=0.1,
+        learning_rate=5e-5,
+        is_bert=True,
+        make=BertEncoder,
+    ),
 }

@@ -16,6 +16,7 @@ from torch.nn import functional
 from pipeline.files import write_atomically
 from pipeline.logit_set.record import TOKENIZER_FILE
 from student.model.architecture import StudentConfig, read_config
+from student.model.bert_folder import PREFIXES, TOKENIZER_CONFIG_FILE, config_json
 from student.model.card import CARD_FILE, card_text
 from student.model.encoder import without_padding
 from student.model.encoders import ENCODERS
@@ -23,15 +24,15 @@ from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
 from student.model.products import GradientTaker
 from student.model.tables import SmallTable
-from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
+from student.model.weights import CONFIG_FILE, NO_PREFIXES, check_room, load_weights, save_weights
 
 
 class Student(nn.Module, PyTorchModelHubMixin):
-    """A matrix-embedding student; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
+    """A student; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
 
     Attributes:
         config: its architecture.
-        companions: the files that lie beside its weights, by name: the tokenizer and the card.
+        companions: the files that lie beside its weights, by name: the tokenizer, what others read of it, the card.
     """
 
     def __init__(self, config: StudentConfig) -> None:
@@ -49,7 +50,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
 
         Args:
             ids1_BL: int64 ids of the first sentences without special tokens, or of both as one sequence for pairing
-                ``joint``, padded at the end.
+                ``joint``, padded at the end; of a bert's single sentences with special tokens, see `sequences`.
             ids2_BK: likewise the second sentences, if the student takes two sequences.
         """
         ids_T, starts_S = without_padding(ids1_BL, self.config.pad_id)
@@ -94,7 +95,10 @@ class Student(nn.Module, PyTorchModelHubMixin):
 
     def save(self, folder: Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-        save_weights(folder, self.config, self)
+        if self.config.bert is None:
+            save_weights(folder, self.config.model_dump_json(indent=2), self)
+        else:
+            save_weights(folder, config_json(self.config), self, PREFIXES)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -106,8 +110,8 @@ class Student(nn.Module, PyTorchModelHubMixin):
         config = read_config(folder / CONFIG_FILE)
         check_room(folder, config.least_bytes)
         student = cls(config)
-        load_weights(folder, student)
-        for name in (TOKENIZER_FILE, CARD_FILE):
+        load_weights(folder, student, PREFIXES if config.bert else NO_PREFIXES)
+        for name in (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, CARD_FILE):
             if (folder / name).is_file():
                 student.companions[name] = (folder / name).read_bytes()
         return student.eval()

@@ -1,8 +1,10 @@
 """A model's folder: ``config.json`` and ``model.safetensors``, each with a checksum of itself."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from pydantic import BaseModel
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -15,13 +17,21 @@ from pipeline.training.checkpoint import check_tensors, write_tensors
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 SUSPICIOUS_BYTES = 2**26
+NO_PREFIXES: Mapping[str, str] = MappingProxyType({})
 
 
-def save_weights(folder: Path, config: BaseModel, model: nn.Module) -> None:
-    """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-    write_text(folder / CONFIG_FILE, with_checksum(config.model_dump_json(indent=2)))
+def save_weights(folder: Path, config_json: str, model: nn.Module, prefixes: Mapping[str, str] = NO_PREFIXES) -> None:
+    """Writes ``config.json`` and ``model.safetensors``, each whole or not at all.
+
+    Args:
+        folder: the model's.
+        config_json: an object with an indent of 2.
+        model: the model.
+        prefixes: what stands in the file's names of weights in place of what in the model's.
+    """
+    write_text(folder / CONFIG_FILE, with_checksum(config_json))
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    write_tensors(folder / WEIGHTS_FILE, weights)
+    write_tensors(folder / WEIGHTS_FILE, _renamed(weights, prefixes))
 
 
 def check_room(folder: Path, least_bytes: int) -> None:
@@ -41,14 +51,23 @@ def check_room(folder: Path, least_bytes: int) -> None:
         raise IntegrityError(f"{folder / CONFIG_FILE}: {message}")
 
 
-def load_weights(folder: Path, model: nn.Module) -> None:
-    """Fills a model with the weights of a folder.
+def load_weights(folder: Path, model: nn.Module, prefixes: Mapping[str, str] = NO_PREFIXES) -> None:
+    """Fills a model with the weights of a folder, whose names were changed as `save_weights` says.
 
     Raises:
         IntegrityError: if the file is missing, damaged, or of another model.
     """
     try:
         check_tensors(folder / WEIGHTS_FILE)
-        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        back = {there: here for here, there in prefixes.items()}
+        model.load_state_dict(_renamed(load_file(folder / WEIGHTS_FILE), back))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise IntegrityError(f"{folder / WEIGHTS_FILE}: not the weights of this student: {error}") from error
+
+
+def _renamed(weights: dict[str, torch.Tensor], prefixes: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    def renamed(name: str) -> str:
+        old = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
+        return prefixes.get(old, "") + name.removeprefix(old)
+
+    return {renamed(name): tensor for name, tensor in weights.items()}

@@ -12,9 +12,10 @@ from pipeline.tasks.target import Target
 from pipeline.training.loop import Learner, Schedule
 from pipeline.training.run_record import Metrics
 from pipeline.training.steps import EpochBatches
-from student.config import TrainConfig
+from student.config import HeadKind, TrainConfig
 from student.data import Examples, gold_tensor
 from student.evaluate import score_student
+from student.model.encoders import ENCODERS
 from student.model.heads import HEADS
 from student.model.model import Student
 from student.model.products import IS_COMPILED
@@ -39,13 +40,13 @@ class StudentLearner(Learner):
         tables = (table.weight for table in student.encoder.trained_tables())
         others = (*student.encoder.other_parameters(), *student.head.parameters())
         self.model = student
-        self.optimizer: RowAdam = RowAdam(tables, others, lr=config.learning_rate, padding_idx=student.config.pad_id)
+        self.optimizer: RowAdam = RowAdam(tables, others, lr=peak_rate(config), padding_idx=student.config.pad_id)
         if student.device.type == "cpu" and not IS_COMPILED:
             console.note("the compiled kernels were not built at installation: every step takes several times longer")
         self._config, self._keep = config, keep
         self._train = splits["train"]
         self._dev = {split: examples for split, examples in splits.items() if split != "train"}
-        self._batches = make_batches(config, self._train.lengths)
+        self._batches = make_batches(config, student.config.head, self._train.lengths)
         self._gold_N = gold_tensor(student.config.target, self._train)
         self._teacher_NC = torch.from_numpy(self._train.teacher_NC)
         weight_N = self._train.weight_N
@@ -94,9 +95,14 @@ class StudentLearner(Learner):
         self.optimizer.catch_up()
 
 
-def make_batches(config: TrainConfig, lengths_N: Ints) -> EpochBatches:
+def peak_rate(config: TrainConfig) -> float:
+    """The learning rate that was given, or the encoder's own."""
+    return config.learning_rate or ENCODERS[config.embedding].learning_rate
+
+
+def make_batches(config: TrainConfig, head: HeadKind, lengths_N: Ints) -> EpochBatches:
     """The row numbers of each step, of like length where the head can be trained on such batches."""
-    sorted_by_N = lengths_N if HEADS[config.head].sorted_batches else np.zeros_like(lengths_N)
+    sorted_by_N = lengths_N if HEADS[head].sorted_batches else np.zeros_like(lengths_N)
     return EpochBatches(sorted_by_N, config.per_device_train_batch_size, config.seed)
 
 

@@ -11,11 +11,12 @@ from pipeline.logit_set.reader import LogitSet, find_set
 from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.query.agreement import Comparison, compare_teachers, comparison_lines
 from pipeline.query.mixture import Mixture, open_sets
-from pipeline.text.tokenizer import special_ids
+from pipeline.text.tokenizer import frame_ids, special_ids
 from student.config import TrainConfig
 from student.data import Examples, load_chosen, load_examples
-from student.model.architecture import Facts
+from student.model.architecture import Facts, SpecialIds
 from student.model.design import design
+from student.train.bert_start import bert_start
 from student.train.initialize import starts_from_teacher
 
 
@@ -60,7 +61,8 @@ def load_data(config: TrainConfig) -> TrainingData:
     """
     logit_set = open_training_set(config)
     facts = task_facts(logit_set)
-    design(config, facts)
+    layers = bert_start(config, logit_set)
+    design(config, facts, layers.inherited if layers else None)
     splits = {
         split: load_chosen(logit_set, config.query)
         if split == "train" and config.query
@@ -120,9 +122,15 @@ def task_facts(logit_set: LogitSet) -> Facts:
         "target": record.target,
         "metrics": record.metrics,
         "is_pair": record.is_pair,
-        "special_ids": special_ids(tokenizer) if record.is_pair else None,
+        "special_ids": special_ids(tokenizer) if record.is_pair else _around_one(tokenizer),
         "vocabulary_size": record.tokenizer.vocabulary_size,
         "pad_id": record.tokenizer.pad_id,
         "tokenizer_sha256": record.tokenizer.sha256,
         "max_seq_length": record.max_seq_length,
     }
+
+
+def _around_one(tokenizer: Tokenizer) -> SpecialIds:
+    """The special tokens before and after a single sentence; none between."""
+    before, after = frame_ids(tokenizer)
+    return tuple(before), (), tuple(after)

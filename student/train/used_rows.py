@@ -10,7 +10,7 @@ then starts from the teacher's stays that, as it says what the token means.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,7 +33,9 @@ def active_ids(examples: Iterable[Examples], pad_id: int) -> Ints:
 
 
 def neutralise_untrained(student: Student, examples: Examples) -> None:
-    """Makes neutral the rows that these training rows do not use, and have never been trained."""
+    """Makes neutral the rows that these training rows do not use, and have never been trained; if rows can be that."""
+    if not student.encoder.has_neutral_rows:
+        return
     is_untrained_V = torch.ones(student.config.num_tokens, dtype=torch.bool)
     is_untrained_V[torch.from_numpy(active_ids([examples], student.config.pad_id))] = False
     student.encoder.neutralise(is_untrained_V)
@@ -57,14 +59,19 @@ def neutralise_unmoved(encoder: Encoder, start: Encoder, vectors: VocabularyVect
 
 
 def with_used_rows(config: C, encoder: Encoder) -> C:
-    """A student's configuration with the number of rows that are not neutral."""
+    """A student's configuration with the number of rows that are not neutral, if rows can be neutral."""
+    if not encoder.has_neutral_rows:
+        return config
     return config.model_copy(update={"used_rows": len(encoder.used_ids())})
 
 
 def shrunk(student: Student, active: Ints) -> Student:
     """A student with the active rows only: its token k is the whole student's token ``active[k]``."""
-    size = {"vocabulary_size": len(active), "pad_id": int(np.searchsorted(active, student.config.pad_id))}
-    small = Student(student.config.model_copy(update=size))
+    config = student.config
+    changed: dict[str, Any] = {"vocabulary_size": len(active), "pad_id": int(np.searchsorted(active, config.pad_id))}
+    if config.special_ids is not None:
+        changed["special_ids"] = tuple(tuple(np.searchsorted(active, ids).tolist()) for ids in config.special_ids)
+    small = Student(config.model_copy(update=changed))
     small.encoder.copy_rows(student.encoder, torch.from_numpy(active), slice(None))
     small.head.load_state_dict(student.head.state_dict())
     return small

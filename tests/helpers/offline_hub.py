@@ -29,7 +29,7 @@ def write_hub(root: Path) -> None:
     _write_glue(root / "nyu-mll" / "glue")
     _write_wikipedia(root / "wikimedia" / "wikipedia")
     bert = root / "bert-base-uncased"
-    create_tiny_bert(bert, WORDS, hidden_size=32, num_layers=1)
+    create_tiny_bert(bert, WORDS, hidden_size=32, num_layers=2)
     load_masked_lm(str(bert), None, 128, new_head=True).model.save_pretrained(bert)
     mnli = load_task("mnli")
     teacher = new_classifier(mnli, make_target(mnli), str(bert), None, 128)

@@ -59,7 +59,16 @@ def write(folder: Path, text: str) -> str:
 
 
 def test_every_shipped_task_has_a_recipe() -> None:
-    assert recipe_names() == task_names() == sorted(TABLE)
+    assert recipe_names() == sorted([*task_names(), "bert"])
+    assert task_names() == sorted(TABLE)
+
+
+def test_the_recipe_of_berts_is_for_any_task() -> None:
+    settings = load_recipe("bert").settings
+    student = design(settings, facts("mrpc"))
+    assert (settings.task, settings.learning_rate, settings.per_device_train_batch_size) == (None, 5e-5, 32)
+    assert (student.bert and student.bert.num_hidden_layers, student.vector_size) == (3, 384)
+    assert (student.head, student.pairing, student.hidden_dropout) == ("dense", "joint", 0.1)
 
 
 @pytest.mark.parametrize("name", TABLE)
