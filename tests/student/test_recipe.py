@@ -195,7 +195,7 @@ def test_a_wrong_recipe_is_told_with_its_file(tmp_path: Path, text: str, match: 
 
 
 def test_an_unknown_name_is_told_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no file and no shipped recipe 'mlni': did you mean 'mnli'\? Known: cola, "):
+    with pytest.raises(ConfigError, match=r"no shipped recipe 'mlni': did you mean 'mnli'\? Known: bert, cola, "):
         load_recipe("mlni")
     with pytest.raises(ConfigError, match=re.escape(f"--recipe {tmp_path}: cannot be read")):
         load_recipe(str(tmp_path))
