@@ -1,6 +1,6 @@
 """The student among those that ``distill bench`` compares."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,6 +10,7 @@ from pipeline.arrays import Ragged
 from pipeline.bench.reader import Reader, wait_for
 from pipeline.bench.sentences import Sentences, make_sentences
 from pipeline.bench.vocabulary import made_up_tokenizer
+from pipeline.errors import ConfigError, raise_all
 from pipeline.files import write_text
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.tasks.target import Target
@@ -61,6 +62,22 @@ def load_or_make(run: Path | None) -> Predictor:
     with TemporaryDirectory() as folder:
         write_default_student(Path(folder))
         return Predictor(folder)
+
+
+def load_peers(runs: Sequence[str], predictor: Predictor) -> dict[str, Predictor]:
+    """Other students, by the folders of their runs, that can read the same sentences as a student.
+
+    Raises:
+        ConfigError: naming those that cannot.
+    """
+    peers = {run: Predictor(run) for run in runs}
+    ours, problems = predictor.student.config, []
+    for run, peer in peers.items():
+        theirs = peer.student.config
+        if (theirs.tokenizer_sha256, theirs.is_pair) != (ours.tokenizer_sha256, ours.is_pair):
+            problems.append(f"{run}: reads with another tokenizer than the student, or other inputs")
+    raise_all(ConfigError, "--peer", problems)
+    return peers
 
 
 def sentences_for(predictor: Predictor) -> Sentences:

@@ -8,18 +8,22 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.cluster.config import RayFlags
 from pipeline.config import Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags, names_of
 from pipeline.tasks.task import Metric
+from student.train.layer_flags import LayerFlags
 
-EmbeddingKind = Literal["hybrid", "cmow", "cbow", "lstm", "biattentive"]
+EmbeddingKind = Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "bert"]
 PairingKind = Literal["diffcat", "joint", "compare", "attention"]
-HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm"]
+HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"]
 PoolingKind = Literal["sum", "sum+max"]
 SoftLoss = Literal["kl", "mse"]
+OptimizerKind = Literal["adam", "adadelta"]
 ClassWeights = Literal["balanced"]
 InitKind = Literal["teacher", "noise"]
 TableDtype = Literal["float32", "float16", "int8"]
 VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
 VectorMap = Literal["linear", "none"]
 STDIN = Path("-")
+LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
+BERT_LEARNING_RATE = 5e-5
 
 
 class EmbeddingFlags(Config):
@@ -28,30 +32,59 @@ class EmbeddingFlags(Config):
     panel: ClassVar = "What the student is made of"
     embedding: EmbeddingKind = Field(
         "hybrid",
-        description="Ordered products of matrices, sums of vectors, or both; an LSTM, or LSTMs with attention.",
+        description="Ordered products of matrices, sums of vectors, or both; an LSTM, LSTMs with attention, or a few "
+        "layers of a BERT.",
     )
     bidirectional: bool = Field(True, description="Multiply a second set of matrices from the end to the start.")
     matrix_size: int | None = Field(None, ge=1, le=64, description="Side of a matrix. (default: 20 hybrid, 28 cmow)")
     vector_size: int | None = Field(
-        None, ge=1, description="Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive)"
-    )
-    lstm_size: int | None = Field(
-        None, ge=1, description="Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)"
-    )
-    channels: Literal[1, 2] | None = Field(
-        None, description="Tables of an LSTM's vectors; of 2 one stays as it starts. (default: 1)"
+        None,
+        ge=1,
+        description="Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive, the teacher's bert)",
     )
     pooling: PoolingKind | None = Field(
         None,
         description="Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)",
     )
     init: InitKind | None = Field(
-        None, description="Vectors start from the set's token vectors, or from noise. (default: teacher if it has them)"
+        None,
+        description="Vectors start from the set's token vectors, a bert from its teacher's layers; or both from noise. "
+        "(default: teacher, of vectors if the set has them)",
     )
     initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the tables' initial noise.")
 
 
-class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
+class LstmFlags(Config):
+    """The sizes of the encoders that are LSTMs."""
+
+    panel: ClassVar = EmbeddingFlags.panel
+    lstm_size: int | None = Field(
+        None, ge=1, description="Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)"
+    )
+    channels: Literal[1, 2] | None = Field(
+        None, description="Tables of an LSTM's vectors; of 2 one stays as it starts. (default: 1)"
+    )
+
+
+class BertFlags(Config):
+    """The layers of ``--embedding bert``."""
+
+    panel: ClassVar = EmbeddingFlags.panel
+    num_hidden_layers: int | None = Field(None, ge=1, le=128, description="Layers of a bert. (default: 3)")
+    num_attention_heads: int | None = Field(None, ge=1, description="Heads of a layer. (default: the teacher's, or 12)")
+    intermediate_size: int | None = Field(
+        None, ge=1, description="Inner width of a layer. (default: the teacher's, or 4 times --vector-size)"
+    )
+    init_layers: str | None = Field(
+        None,
+        pattern=r"^[1-9]\d*(,[1-9]\d*)*$",
+        description="The teacher's layers that a bert starts from, from 1 on, like 2,4,6. (default: evenly spaced)",
+    )
+
+
+class TrainConfig(
+    LayerFlags, BertFlags, LstmFlags, EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags
+):
     """Flags of ``distill train-student``. The defaults are the paper's best student, and what was seen to better it."""
 
     helps: ClassVar = {"seed": "Seed of the weights, the order of rows and dropout."}
@@ -73,7 +106,12 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
     )
     recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
     init_from: Path | None = Field(
-        None, description="Start from the encoder of this run, and if it is one of the same task from its head."
+        None,
+        description="Start from the encoder of this run, and if it is one of the same task from its head; a bert from "
+        "the layers of a BERT's folder.",
+    )
+    init_vectors: Path | None = Field(
+        None, description="Vectors of tokens start from those of words in this file, of word2vec or GloVe as text."
     )
     window_size: int | None = Field(
         None, ge=1, description="Read longer texts by windows of so many tokens, and average what they give."
@@ -81,13 +119,17 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
     pairing: PairingKind | None = Field(
         None,
         description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], as one sequence, or each in view "
-        "of the other. (default: compare, attention biattentive)",
+        "of the other. (default: compare, attention biattentive, joint bert)",
     )
-    head: HeadKind = Field("mlp", description="Classifier on top of the representation.")
+    head: HeadKind | None = Field(
+        None, description="Classifier on top of the representation. (default: mlp; dense bert)"
+    )
     hidden_size: int | None = Field(
         None, ge=1, description="Width of the head. (default: 400 mlp and plain-mlp, its input bilstm)"
     )
-    hidden_dropout: float = Field(0.2, ge=0, lt=1, description="Dropout on the sentence representation.")
+    hidden_dropout: float | None = Field(
+        None, ge=0, lt=1, description="Dropout on the representation, and in a bert's layers. (default: 0.2; 0.1 bert)"
+    )
     token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens left out of each training step.")
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
     soft_loss: SoftLoss = Field("kl", description="The teacher's term: divergence, or squared error of the logits.")
@@ -100,7 +142,10 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
         None, description="Metric that chooses the best epoch, such as macro_f1. (default: the task's first)"
     )
     early_stopping_patience: int = Field(5, ge=1, description="Stop after so many epochs without a better dev metric.")
-    learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of Adam; decays linearly to 0.")
+    optimizer: OptimizerKind = Field("adam", description="Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).")
+    learning_rate: float | None = Field(
+        None, gt=0, description="Peak learning rate; decays linearly to 0. (default: 5e-4, of a bert 5e-5; 1 adadelta)"
+    )
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
@@ -115,11 +160,20 @@ class TrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Report
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value  # a recipe names a single set without a list
 
+    @property
+    def peak_learning_rate(self) -> float:
+        """That of the flag, or the optimizer's own, which for layers that know something already is lower."""
+        is_tuned = self.embedding == "bert" and self.optimizer == "adam"
+        return self.learning_rate or (BERT_LEARNING_RATE if is_tuned else LEARNING_RATES[self.optimizer])
+
 
 class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
     """Flags of ``distill pretrain-student``. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
 
-    helps: ClassVar = {"seed": "Seed of the weights and the order of rows."}
+    helps: ClassVar = {
+        "seed": "Seed of the weights and the order of rows.",
+        "embedding": "Ordered products of matrices, sums of vectors, or both.",
+    }
     logits: str = Field(description="Train from this set of tokens or of sentences: a path, or a name in the store.")
     output_dir: Path | None = Field(None, description="Folder of the run. (default: runs/NAME-OF-SET)")
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the masked tokens; 1 - alpha is the teacher's.")

@@ -31,6 +31,7 @@ class Examples:
         score_N: float32 gold scores, NaN where there is none.
         teacher_NC: float32 logits of the teacher, or of the mixture of teachers.
         weight_N: float32 weights of the rows in the loss, 1 in the mean.
+        key_N2: int64, source row and variant of each row.
         keys_sha256: hash of the rows' keys.
     """
 
@@ -40,6 +41,7 @@ class Examples:
     score_N: Floats
     teacher_NC: Floats
     weight_N: Floats
+    key_N2: Ints
     keys_sha256: str
 
     def __len__(self) -> int:
@@ -106,6 +108,7 @@ def _examples(logit_set: LogitSet, split: str, rows: pa.Table, weight_N: Floats)
         *gold_arrays(logit_set.record.target, rows),
         logits_of(rows, logit_set.record.target.num_logits),
         weight_N,
+        np.stack([rows.column(name).to_numpy().astype(np.int64) for name in ("source_row", "variant")], axis=1),
         keys_sha256(rows),
     )
     _check_ranges(logit_set, split, examples)

@@ -24,7 +24,8 @@ def describe(run_or_recipe: str) -> dict[str, Any]:
 
     Returns:
         ``architecture`` in words, ``parameters`` by part with their ``total``, ``bytes`` of the weights, and
-        ``multiply_adds``: ``per_token`` and ``per_input``.
+        ``multiply_adds``: ``per_token`` and ``per_input``; of attention also ``per_pair_of_tokens``, of which an input
+        of L tokens has L².
 
     Raises:
         ConfigError: if it is neither a run nor a recipe.
@@ -69,4 +70,7 @@ def _config_of(run_or_recipe: str) -> StudentConfig:
 
 def _multiply_adds(student: Student) -> dict[str, int]:
     per_token, per_input = HEADS[student.config.head].multiply_adds(student.head, student.num_features)
-    return {"per_token": student.encoder.multiply_adds + per_token, "per_input": per_input}
+    encoder = student.encoder
+    pairs = {"per_pair_of_tokens": encoder.multiply_adds_per_pair} if encoder.multiply_adds_per_pair else {}
+    whole = {"per_token": encoder.multiply_adds + per_token, "per_input": encoder.multiply_adds_per_input + per_input}
+    return whole | pairs

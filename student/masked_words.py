@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.arrays import Floats, Floats64
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.logit_set.record_parts import Setting
 from pipeline.tasks.intervals import mean_interval, middle
@@ -102,11 +102,19 @@ def masked_words(config: MaskedWordsConfig) -> MaskedWords:
 
 
 def read_masked(logit_set: LogitSet) -> list[MaskedRow]:
-    """The rows of a set of `mask-each` with the teacher's importance of each of their words."""
+    """The rows of a set of `mask-each` with the teacher's importance of each of their words.
+
+    Raises:
+        ConfigError: if it is another set.
+        IntegrityError: if its record does not say how its variants are numbered.
+        DataError: if a row lacks variants.
+    """
     augmentation = logit_set.record.augmentation
     if augmentation is None or augmentation.method != METHOD:
         advice = f"`distill teacher-dump --augment {METHOD}` writes one that has"
         raise ConfigError(f"--logits {logit_set.root}: has no variants with each word masked; {advice}")
+    if not isinstance(augmentation.settings.get("num_variants"), int):
+        raise IntegrityError(f"{logit_set.root}: its record does not say how many words of a sentence are masked")
     rows = logit_set.read(augmentation.split, COLUMNS).to_pylist()  # by source row and variant
     by_source_row = groupby(rows, key=lambda row: row["source_row"])
     return [masked_row(logit_set, augmentation.settings, list(group)) for _, group in by_source_row]

@@ -25,7 +25,7 @@ from pipeline.tasks.task import TRAIN, Objective
 from teacher.augment.config import AugmentConfig
 from teacher.augment.flags import AugmentFlags
 from teacher.augment.methods import METHODS, KnownMethod, check_flags, flags_of_others
-from teacher.dump.layer_flags import LayerFlags
+from teacher.dump.layer_flags import LayerFlags, WhichLayers
 from teacher.inference.config import ForwardFlags, ModelFlags
 from teacher.unlabelled.flags import UnlabelledFlags
 
@@ -83,15 +83,28 @@ class FinetuneTask(FinetuneFlags):
     """Flags of ``distill finetune-teacher --task``."""
 
     task: str | None = Field(None, description="Task to train for; see `distill tasks`.")
+    tasks: str | None = Field(
+        None,
+        description="Train a teacher for each of these tasks, names or manifests with commas, on one encoder.",
+    )
     num_train_epochs: int = Field(3, ge=1, description="Passes over the training split.")
     held_out: float | None = Field(
         None, gt=0, lt=1, description="Share of the training rows held out to choose the best epoch. (default: by dev)"
     )
 
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks of ``tasks``."""
+        return names_of(self.tasks)
+
     def check(self) -> None:
-        """Raises ConfigError for the objective of a corpus."""
+        """Raises ConfigError for the objective of a corpus, or flags that do not go together."""
         if self.objective == "mlm":
             raise ConfigError(OBJECTIVE)
+        if self.tasks is not None:
+            refuse_flags(self, {"task", "manifest"}, "is for one task; name all in --tasks, manifests by their files")
+            if not self.task_names:
+                raise ConfigError(f"--tasks {self.tasks!r}: names no task")
 
 
 class FinetuneCorpus(CorpusFlags, FinetuneFlags):
@@ -291,6 +304,18 @@ class BudgetConfig(MaskedCorpusFlags, ModelFlags, ForwardFlags, StoreFlags, Seed
         json_schema_extra={"argument": True},
     )
     positions: int = Field(2000, ge=1, description="Masked positions to try the codecs on.")
+
+
+class BudgetTask(WhichLayers, OwnDataFlags, ModelFlags, ForwardFlags, JsonFlags):
+    """Flags of ``distill budget --task``."""
+
+    task: str | None = Field(None, description="A task of whose rows layers are tried; see `distill tasks`.")
+    sample: int = Field(512, ge=1, description="Training rows to try the codecs on; a fifth of them is told about.")
+
+    def check(self) -> None:
+        """Raises ConfigError if no layer is named."""
+        if not self.layers:
+            raise ConfigError("what to measure: give layers by --states, --cls, --attention or --values")
 
 
 class CheckConfig(SetFlags, ModelFlags, SeedFlags, UnverifiedFlags, JsonFlags):

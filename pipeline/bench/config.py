@@ -17,7 +17,9 @@ class BenchConfig(JsonFlags):
 
     student: Path | None = Field(None, description="Folder of a run. (default: a new student of the default size)")
     peer: tuple[str, ...] = Field(
-        (), description=f"Compare with this peer: {', '.join(PEERS)}; repeat for more. (default: all)"
+        (),
+        description=f"Compare with this peer: {', '.join(PEERS)}, or the folder of another run; repeat for more. "
+        "(default: all of these)",
     )
     seconds: float = Field(90, gt=0, le=86_400, description="About how long to measure.")
     output: Path | None = Field(None, description="Draw a chart, too, in this .svg or .png file.")
@@ -26,7 +28,7 @@ class BenchConfig(JsonFlags):
     @classmethod
     def _known(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
         for name in peers:
-            if name not in PEERS:
+            if name not in PEERS and not Path(name).is_dir():
                 raise ValueError(f"unknown peer {name!r}: {did_you_mean(name, PEERS)}")
         return peers
 

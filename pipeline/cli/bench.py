@@ -27,13 +27,14 @@ def bench(config: BenchConfig) -> None:
     wanted = [peer for peer in config.peers if peer not in left_out]
     from pipeline.bench.run import measure
     from pipeline.device import has_fast_bf16
-    from student.bench import load_or_make, sentences_for
+    from student.bench import load_or_make, load_peers, sentences_for
 
     if not has_fast_bf16() and TRANSFORMERS.keys() & wanted:
         left_out["bf16"] = "this machine has no instructions for it"
     name = config.student.resolve().name if config.student else "new student"
     predictor = load_or_make(config.student)
-    speeds = measure(partial(_readers, name, predictor, wanted), sentences_for(predictor), config.seconds)
+    students = {name: predictor} | load_peers([peer for peer in wanted if peer not in PEERS], predictor)
+    speeds = measure(partial(_readers, students, wanted), sentences_for(predictor), config.seconds)
     for left, reason in left_out.items():
         console.note(f"left out: {left}: {reason}")
     if config.output is not None:
@@ -56,7 +57,7 @@ def _not_installed(config: BenchConfig) -> Left:
         try:
             if name in TRANSFORMERS:
                 needs_teacher_libraries()
-            elif importlib.util.find_spec("model2vec") is None:
+            elif name == "model2vec" and importlib.util.find_spec(name) is None:
                 raise MissingDependencyError("model2vec is not installed: pip install model2vec")
         except MissingDependencyError as error:
             if config.peer:
@@ -65,12 +66,13 @@ def _not_installed(config: BenchConfig) -> Left:
     return missing
 
 
-def _readers(name: str, predictor: "Predictor", wanted: list[str], device: "torch.device") -> "list[Reader]":
-    """The student and the peers that are wanted, on a device."""
+def _readers(students: "dict[str, Predictor]", wanted: list[str], device: "torch.device") -> "list[Reader]":
+    """The students, of which the first is the one that is asked about, and the peers that are wanted, on a device."""
     from student.bench import student_reader
 
-    tokenizer, student = predictor.reader.tokenizer, predictor.student.config
-    readers = [student_reader(name, predictor, device)]
+    first = next(iter(students.values()))
+    tokenizer, student = first.reader.tokenizer, first.student.config
+    readers = [student_reader(name, predictor, device) for name, predictor in students.items()]
     if "model2vec" in wanted and device.type == "cpu":
         from pipeline.bench.static_vectors import static_reader
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pipeline import console
+from pipeline.cli.history import print_history
 from pipeline.cli.options import command_line, takes
 from pipeline.cli.words import print_explanations
 from pipeline.errors import ConfigError, short
@@ -57,11 +58,7 @@ def pretrain_student(config: PretrainConfig) -> None:
     if config.json_output:
         console.print_json(record)
         return
-    history = record["result"]["history"]
-    split, metrics = next(iter(history[-1]["metrics"].items()), ("", {}))
-    rows = [[entry["step"], entry["loss"], *entry["metrics"].get(split, {}).values()] for entry in history]
-    columns = ["step", "loss", *(f"{split} {name.replace('_', ' ')}" for name in metrics)]
-    console.print_table(columns, rows, title=record["logit_set"])
+    print_history(record["result"]["history"], record["logit_set"])
 
 
 @takes(SweepConfig)

@@ -161,6 +161,7 @@ def _print_plan(plan: Any, json_output: bool) -> None:
         "disk_bytes": plan.disk_bytes,
         "seconds": plan.seconds,
         "memory_bytes": plan.memory_bytes,
+        **({"layer_bytes": plan.layer_bytes} if plan.layer_bytes else {}),
     }
     if json_output:
         console.print_json(values)
@@ -170,6 +171,10 @@ def _print_plan(plan: Any, json_output: bool) -> None:
         "shards": plan.shards,
         "tokens, about": plan.tokens,
         "disk, about": console.size(plan.disk_bytes),
+        **{
+            f"- {name}": f"{console.size(a_row)} a row, {console.size(size)}"
+            for name, (a_row, size) in plan.layer_bytes.items()
+        },
         "time, about": f"{plan.seconds:,.0f} s" if plan.seconds else "unknown",
         "memory, about": console.size(plan.memory_bytes) if plan.memory_bytes else "unknown",
     }

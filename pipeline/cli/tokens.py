@@ -1,12 +1,13 @@
 """``distill recode`` and ``distill budget``."""
 
+from dataclasses import asdict
 from typing import Any
 
 from pipeline import console
 from pipeline.cli.options import command_line, takes
 from pipeline.errors import ConfigError
 from pipeline.logit_set.config import RecodeConfig
-from teacher.config import BudgetConfig
+from teacher.config import BudgetConfig, BudgetTask
 
 
 @takes(RecodeConfig)
@@ -17,9 +18,12 @@ def recode(config: RecodeConfig) -> None:
     print_sums(recode_set(config, command_line()), config.json_output)
 
 
-@takes(BudgetConfig)
-def budget(config: BudgetConfig) -> None:
-    """Measure what each codec would cost and lose, on a sample of a set or of a corpus."""
+@takes(BudgetConfig, BudgetTask, by=("corpus", "task"))
+def budget(config: BudgetConfig | BudgetTask) -> None:
+    """Measure what each codec would cost and lose, on a sample of a set, of a corpus or of a task's rows."""
+    if isinstance(config, BudgetTask):
+        _print_layer_budget(config)
+        return
     from pipeline.logit_set.budget import as_dicts
 
     lines = as_dicts(_budget_lines(config))
@@ -42,6 +46,31 @@ def budget(config: BudgetConfig) -> None:
         "distribution; share of it that is kept, by temperature; calibration error of the likeliest token. Sampled "
         "distributions are far from the whole at any one position and right on average, which is what a student learns "
         "from; those of top-k are not."
+    )
+
+
+def _print_layer_budget(config: BudgetTask) -> None:
+    from pipeline.cli.options import needs_teacher_libraries
+
+    config.check()
+    needs_teacher_libraries()
+    from teacher.dump.layer_budget import layer_budget
+
+    lines = [asdict(line) for line in layer_budget(config)]
+    if config.json_output:
+        console.print_json(lines)
+        return
+    rows = [
+        [
+            *(line["signal"], line["layer"], line["codec"], f"{line['bytes_per_row']:,.0f}"),
+            *(console.size(line["task_bytes"]), f"{line['lost']:.2g}"),
+        ]
+        for line in lines
+    ]
+    console.print_table(["signal", "layer", "codec", "bytes a row", "task", "lost"], rows)
+    console.note(
+        "bytes a row in the files, and of all of the task's own rows, for each layer; lost of states is a share of "
+        "their variance, of attention and values the divergence of softmax in nats; bases were fitted to other rows."
     )
 
 

@@ -71,7 +71,7 @@ class SetRecord(Part):
         scores: the teacher's metrics on gold labels, per split.
         notes: what is unusual, such as a partial split.
         versions: of the libraries it was written with.
-        augmentation: the variants of training rows, if there are any.
+        augmentation: the variants of rows, if there are any.
         unlabelled: the rows without gold that were added to those of the task, if there are any.
         has_text: whether the rows hold what the teacher read, or only a hash of it.
         versions_before: the earlier versions that wrote some of its shards: of other rows, but of the same settings.

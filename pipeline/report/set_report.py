@@ -94,8 +94,9 @@ def _row_sections(root: Path, record: SetRecord) -> list[Section]:
     columns = dict.fromkeys(views, columns_with_text(record))
     with open_files(views, columns) as connection:
         sections = [_split(connection, table, split, record) for split, table in tables.items()]
-        if record.augmentation:
-            sections.append(variants_section(connection, tables["train"], record.target, record.augmentation))
+        augmentation = record.augmentation
+        if augmentation and augmentation.split in tables:
+            sections.append(variants_section(connection, tables[augmentation.split], record.target, augmentation))
     return sections
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,15 @@ def write_tensors(
         kind = PassingError if "os error 28" in str(error) else DataError  # no space; it comes without a number
         raise kind(f"{path}: cannot be written: {error}; is the disk full? What is finished is kept") from error
     return actual.decode()
+
+
+def tensors_sha256(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Hash of tensors by name, in the order of names, independent of the files they came from."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def check_tensors(path: Path) -> str:

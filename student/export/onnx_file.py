@@ -140,8 +140,14 @@ def _difference(student: Student, session: "onnxruntime.InferenceSession") -> fl
 
 
 def _random_ids(student: Student, batch_size: int, length: int) -> tuple[torch.Tensor, ...]:
-    """Ids of that length, and of another length for second sentences."""
+    """Ids of that length, and of another length for second sentences; one row of several is padded to it."""
     random = torch.Generator().manual_seed(length)
-    lengths = (length, max(1, length - 1))[: student.config.num_sequences]
-    vocabulary = student.config.vocabulary_size
-    return tuple(torch.randint(vocabulary, (batch_size, size), generator=random) for size in lengths)
+    vocabulary, pad_id = student.config.vocabulary_size, student.config.pad_id
+    parts = []
+    for size in (length, max(1, length - 1))[: student.config.num_sequences]:
+        ids_BL = torch.randint(vocabulary, (batch_size, size), generator=random)
+        ids_BL = torch.where(ids_BL == pad_id, (pad_id + 1) % vocabulary, ids_BL)
+        if batch_size > 1:
+            ids_BL[0, (size + 1) // 2 :] = pad_id
+        parts.append(ids_BL)
+    return tuple(parts)

@@ -1,5 +1,6 @@
 """What a student looks like and what its logits mean: ``config.json``."""
 
+from dataclasses import replace
 from math import isqrt
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -19,6 +20,7 @@ from student.config import (
     TableDtype,
     VectorMap,
 )
+from student.model.bert_shape import BertShape
 from student.model.encoder import EncoderShape, LstmShape
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS, HeadShape
@@ -26,6 +28,7 @@ from student.model.pairings import PAIRINGS
 from student.model.weights import CONFIG_FILE, students_in
 
 FORMAT_VERSION, MAX_SIZE = 1, 2**22
+BERT_KEY = "distill"  # of a ``config.json`` that is a BERT's: where the student's own stands
 Facts = dict[str, Any]  # what the task and its logit set decide of a StudentConfig
 SpecialIds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
@@ -39,7 +42,8 @@ class EncoderConfig(BaseModel):
         vector_size: size of the vectors; 0 for none (CMOW).
         pooling: whether the vectors' maxima stand beside their sum.
         window_size: tokens that are read together; features of longer texts are joined from windows. None for all.
-        lstm: of the encoders that are LSTMs; None for sums and products.
+        lstm: of the encoders that are LSTMs; None for others.
+        bert: the sizes of a BERT's layers, which are ``vector_size`` wide; None for others.
         initializer_range: standard deviation of the noise that sums and products start from.
         table_dtype: how the embedding tables are stored.
         used_rows: how many tokens have a row that is not neutral, the padding among them: those that were trained, or
@@ -61,6 +65,7 @@ class EncoderConfig(BaseModel):
     pooling: PoolingKind = "sum"
     window_size: int | None = Field(None, ge=1)
     lstm: LstmShape | None = None
+    bert: BertShape | None = None
     initializer_range: float = Field(0.01, ge=0)
     table_dtype: TableDtype = "float32"
     used_rows: int | None = Field(None, ge=1)
@@ -82,13 +87,32 @@ class EncoderConfig(BaseModel):
             raise ValueError(f"used_rows is {self.used_rows}, more than the {self.num_tokens} tokens")
         return self
 
+    @model_validator(mode="after")
+    def _is_a_bert_or_none(self) -> Self:
+        if (self.bert is not None) != ENCODERS[self.embedding].is_bert:
+            raise ValueError(f"bert: has to be there for embedding 'bert' and no other, not for {self.embedding!r}")
+        if self.bert is None:
+            return self
+        problems = []
+        if self.vector_size % self.bert.num_attention_heads:
+            problems.append(f"{self.bert.num_attention_heads} heads do not share a width of {self.vector_size} evenly")
+        if self.max_seq_length > self.bert.max_position_embeddings:
+            places = self.bert.max_position_embeddings
+            problems.append(f"max_seq_length is {self.max_seq_length}, but there are places for {places} tokens")
+        if self.table_dtype != "float32" or self.used_rows is not None or self.window_size is not None:
+            problems.append("a bert has no small tables, no neutral rows and no windows")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
     @property
     def least_bytes(self) -> int:
         """Bytes that the weights have at least: of the tables, and of what reads a representation."""
         of_tables = 4 * self.num_tokens if self.table_dtype == "float32" else self.used_rows or self.num_tokens
         of_token = self.matrix_size**2 + self.vector_size
         if self.lstm is None:
-            return of_token * (of_tables + 4 * self._readers)
+            layers = self.bert.num_weights(self.vector_size) if self.bert else 0
+            return 4 * layers + of_token * (of_tables + 4 * self._readers)
         states = 2 * self.lstm.hidden_size
         return of_token * of_tables + 4 * states * (self._readers + 4 * self.lstm.hidden_size)
 
@@ -117,6 +141,7 @@ class EncoderConfig(BaseModel):
             pooling=self.pooling,
             window_size=self.window_size,
             lstm=self.lstm,
+            bert=self.bert,
         )
 
 
@@ -126,7 +151,8 @@ class StudentConfig(EncoderConfig):
     Attributes:
         is_pair: whether it takes two sentences.
         pairing: how it brings two sentences together; of no meaning for one.
-        special_ids: the tokens before, between and after two sentences read as one sequence (pairing ``joint``).
+        special_ids: the tokens before, between and after two sentences read as one sequence (pairing ``joint``); for a
+            bert also those before and after a single sentence.
         hidden_size: width of the head, an MLP or an LSTM; None for the LSTM means as wide as its input.
         metrics: the task's metrics.
     """
@@ -154,6 +180,12 @@ class StudentConfig(EncoderConfig):
             problems.append(f"embedding {self.embedding!r} reads each sentence by itself, and no pair with attention")
         if self.is_joint and self.special_ids is None:
             problems.append(f"pairing {self.pairing!r} needs special_ids")
+        if self.bert is not None and self.special_ids is None:
+            problems.append("a bert needs special_ids")
+        if self.bert is not None and (self.head != "dense" or (self.is_pair and not self.is_joint)):
+            problems.append("a bert has the head 'dense', and reads pairs as one sequence")
+        if self.bert is not None and self.token_dropout:
+            problems.append("a bert drops no tokens")
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -161,6 +193,13 @@ class StudentConfig(EncoderConfig):
     @property
     def _readers(self) -> int:
         return self.hidden_size or 0
+
+    @property
+    def encoder_shape(self) -> EncoderShape:
+        """What its encoder is made by."""
+        between = self.special_ids[1] if self.special_ids and self.is_joint else ()
+        separator = between[0] if between else None
+        return replace(super().encoder_shape, separator_id=separator, dropout=self.hidden_dropout)
 
     @property
     def is_joint(self) -> bool:
@@ -250,6 +289,9 @@ def embedding_summary(config: EncoderConfig) -> str:
     if config.vector_size:
         pooled = "sums and maxima" if config.pooling == "sum+max" else "sums"
         parts.append(f"{pooled} of vectors of {config.vector_size}")
+    if config.bert is not None:
+        heads = f"{config.bert.num_attention_heads} heads"
+        parts = [f"{config.bert.num_hidden_layers} layers of attention, {config.vector_size} wide, {heads}"]
     if config.matrix_size:
         ways = "both ways" if config.bidirectional else "left to right"
         parts.append(f"products of {config.matrix_size} x {config.matrix_size} matrices, {ways}")
@@ -264,7 +306,7 @@ def read_config(path: Path) -> StudentConfig:
         IntegrityError: if it is missing or damaged, or of another format version.
     """
     try:
-        values = read_record(path)
+        values = _own_part(read_record(path))
         if _kind(values):
             raise IntegrityError(f"{path.parent}: a pretrained student, without a task; train one --init-from it")
         version = values.get("format_version")
@@ -299,6 +341,12 @@ def is_pretrained(folder: Path) -> bool:
         return _kind(read_record(folder / CONFIG_FILE)) is not None
     except (FileNotFoundError, IntegrityError):
         return False
+
+
+def _own_part(values: dict[str, Any]) -> dict[str, Any]:
+    """What a ``config.json`` says of the student, apart from what it says to readers of BERTs."""
+    own = values.get(BERT_KEY)
+    return own if isinstance(own, dict) else values
 
 
 def _kind(values: dict[str, Any]) -> type[EncoderConfig] | None:

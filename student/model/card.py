@@ -10,6 +10,11 @@ from pipeline.training.run_record import RunRecord
 from student.model.architecture import StudentConfig, summary
 
 CARD_FILE = "README.md"
+KINDS = ("A student of **{task}** without attention or layers", "A BERT of few layers, a student of **{task}**")
+NEEDS = (
+    "It needs `distill-offline` and neither transformers nor the teacher.",
+    "It needs `distill-offline`, or transformers, to which it is a `BertForSequenceClassification`.",
+)
 
 
 def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record: RunRecord | None = None) -> str:
@@ -26,12 +31,13 @@ def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record
     values = {
         "front_matter": yaml.safe_dump(_front_matter(config), sort_keys=False).strip(),
         "title": f"{config.task} student",
-        "task": config.task,
+        "kind": KINDS[config.bert is not None].format(task=config.task),
         "architecture": "; ".join(summary(config).values()),
         "num_parameters": f"{num_parameters:,}",
         "bytes": size(num_bytes),
         "scores": _scores(record) if record else "Its scores were not recorded.",
         "example": f"print({call})",
+        "needs": NEEDS[config.bert is not None],
         "names": ", ".join(f"`{name}`" for name in config.target.names),
         "thresholds": _thresholds(record) if record else "",
         "origin": _origin(record) if record else "",
@@ -45,7 +51,7 @@ def _front_matter(config: StudentConfig) -> dict[str, Any]:
     return {
         "library_name": "distill",
         "pipeline_tag": "text-classification",
-        "tags": ["distillation", "cmow", "matrix-embeddings", config.task],
+        "tags": ["distillation", *(("bert",) if config.bert else ("cmow", "matrix-embeddings")), config.task],
     }
 
 

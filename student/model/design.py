@@ -1,37 +1,48 @@
 """From flags to the architecture of a student, and which flags exclude each other."""
 
+from typing import Any
+
 from pipeline.config import flag_name, parse_model
 from pipeline.errors import ConfigError, raise_all
 from pipeline.tasks.task import Metric
-from student.config import EmbeddingFlags, PairingKind, TrainConfig
+from student.config import BertFlags, EmbeddingFlags, PairingKind, TrainConfig
 from student.model.architecture import Facts, StudentConfig
+from student.model.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, BertShape, Inherited
 from student.model.encoders import ENCODERS, SIZES
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
 
 
-def design(flags: TrainConfig, facts: Facts) -> StudentConfig:
+def design(flags: TrainConfig, facts: Facts, inherited: Inherited | None = None) -> StudentConfig:
     """The architecture that the flags ask for, for a task with these facts.
+
+    Args:
+        flags: the flags.
+        facts: what the task and its set decide.
+        inherited: the sizes of the layers that a bert starts from.
 
     Raises:
         ConfigError: naming every flag that does not fit the others or the task.
     """
-    raise_all(ConfigError, "wrong flags", _problems(flags, facts))
-    head = HEADS[flags.head]
-    encoder = ENCODERS[flags.embedding].parameters(flags, head.reads_tokens)
+    raise_all(ConfigError, "wrong flags", [*_problems(flags, facts), *_bert_problems(flags, facts, inherited)])
+    kind = ENCODERS[flags.embedding]
+    head_kind = flags.head or kind.head
+    head, encoder = HEADS[head_kind], kind.parameters(flags, HEADS[head_kind].reads_tokens)
     if head.reads_squares and encoder["matrix_size"] and encoder["vector_size"] and flags.vector_size is None:
         encoder["vector_size"] = encoder["matrix_size"] ** 2
+    if kind.is_bert:
+        encoder |= _bert(flags, facts, inherited)
     values = facts | {
         "metrics": metrics_of(flags, facts),
         "pairing": pairing_of(flags),
-        "special_ids": facts["special_ids"] if _is_joint(flags, facts) else None,
+        "special_ids": facts["special_ids"] if kind.is_bert or _is_joint(flags, facts) else None,
         "embedding": flags.embedding,
         **encoder,
         "window_size": flags.window_size,
-        "head": flags.head,
+        "head": head_kind,
         "hidden_size": flags.hidden_size or head.default_width,
         "token_dropout": flags.token_dropout,
-        "hidden_dropout": flags.hidden_dropout,
+        "hidden_dropout": kind.hidden_dropout if flags.hidden_dropout is None else flags.hidden_dropout,
         "initializer_range": flags.initializer_range,
     }
     return parse_model(StudentConfig, values, "wrong flags")
@@ -56,11 +67,11 @@ def embedding_problems(flags: EmbeddingFlags, token_reader: str | None = None) -
     problems = [
         f"{flag_name(name)}: --embedding {flags.embedding} has none"
         for name in missing
-        if getattr(flags, name) is not None
+        if getattr(flags, name, None) is not None
     ]
     if flags.pooling == "sum+max" and ("vector_size" in missing or not kind.has_sums):
         problems.append(f"--pooling sum+max: --embedding {flags.embedding} has no sums of vectors")
-    if not kind.has_sums and "initializer_range" in flags.model_fields_set:
+    if not (kind.has_sums or kind.is_bert) and "initializer_range" in flags.model_fields_set:
         problems.append(
             f"--initializer-range: the vectors of --embedding {flags.embedding} are drawn from -0.25 to 0.25"
         )
@@ -84,25 +95,81 @@ def _is_joint(flags: TrainConfig, facts: Facts) -> bool:
 
 def _encoder_problems(flags: TrainConfig) -> list[str]:
     """Which flags were given that do not fit the encoder."""
-    kind, head = ENCODERS[flags.embedding], HEADS[flags.head]
+    kind = ENCODERS[flags.embedding]
+    head = HEADS[flags.head or kind.head]
     problems = embedding_problems(flags, f"--head {flags.head}" if head.reads_tokens else None)
     if flags.pairing == "attention" and not kind.reads_pairs:
         problems.append(f"--pairing attention: --embedding {flags.embedding} reads each sentence by itself")
     if not kind.has_sums and head.reads_squares:
         problems.append(f"--head {flags.head}: --embedding {flags.embedding} has no parts to lay out as squares")
-    if not kind.has_sums and flags.window_size is not None:
+    if flags.init_vectors is not None and "vector_size" not in kind.sizes:
+        problems.append(f"--init-vectors: --embedding {flags.embedding} has no vectors")
+    if not kind.has_sums and not kind.is_bert and flags.window_size is not None:
         problems.append(f"--window-size: is for sums and products, and not for --embedding {flags.embedding}")
     return problems
 
 
+def _bert(flags: TrainConfig, facts: Facts, inherited: Inherited | None) -> dict[str, Any]:
+    """The fields of `EncoderConfig` that are a bert's: of what it starts from, or else what is asked for."""
+    if inherited is not None:
+        return {"vector_size": inherited.width, "bert": inherited.shape}
+    width = flags.vector_size or ENCODERS[flags.embedding].sizes["vector_size"]
+    shape = BertShape(
+        num_hidden_layers=flags.num_hidden_layers or NUM_LAYERS,
+        num_attention_heads=flags.num_attention_heads or NUM_HEADS,
+        intermediate_size=flags.intermediate_size or 4 * width,
+        max_position_embeddings=max(POSITIONS, facts["max_seq_length"]),
+    )
+    return {"vector_size": width, "bert": shape}
+
+
+def _bert_problems(flags: TrainConfig, facts: Facts, inherited: Inherited | None) -> list[str]:
+    """Which flags do not fit a bert, or are for one alone."""
+    kind = ENCODERS[flags.embedding]
+    if not kind.is_bert:
+        given = [name for name in BertFlags.model_fields if getattr(flags, name) is not None]
+        return [f"{flag_name(name)}: is for --embedding bert, not for {flags.embedding}" for name in given]
+    problems = []
+    if flags.head not in (None, kind.head):
+        problems.append(f"--head {flags.head}: --embedding bert has the head {kind.head}")
+    if flags.pairing not in (None, kind.pairing):
+        problems.append(f"--pairing {flags.pairing}: --embedding bert reads two sentences as one, {kind.pairing}")
+    if flags.window_size is not None:
+        problems.append("--window-size: --embedding bert reads a text whole")
+    if flags.token_dropout:
+        problems.append("--token-dropout: --embedding bert reads the first token; see --hidden-dropout")
+    if flags.pooling == "sum+max":
+        problems.append("--pooling sum+max: --embedding bert pools by its first token")
+    if flags.init == "noise" and flags.init_layers is not None:
+        problems.append("--init-layers: --init noise starts from no layers")
+    if facts["special_ids"] is None or not facts["special_ids"][0]:
+        problems.append("--embedding bert: the tokenizer puts no token before a text, as BERT's [CLS]")
+    return problems + (_unlike(flags, inherited) if inherited else [])
+
+
+def _unlike(flags: TrainConfig, inherited: Inherited) -> list[str]:
+    """Sizes that were given, and are not those of the layers that a bert starts from."""
+    sizes = inherited.shape.model_dump() | {"vector_size": inherited.width}
+    return [
+        f"{flag_name(name)} {value}: the layers that it starts from say {size}"
+        for name, size in sizes.items()
+        if (value := getattr(flags, name, None)) is not None and value != size
+    ]
+
+
 def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
     problems = _encoder_problems(flags)
-    if flags.window_size is not None and HEADS[flags.head].reads_tokens:
+    head = HEADS[flags.head or ENCODERS[flags.embedding].head]
+    if flags.window_size is not None and head.reads_tokens:
         problems.append(f"--window-size: --head {flags.head} reads what is known of each token, not of windows")
     if flags.init is not None and flags.init_from is not None:
         problems.append("--init: with --init-from the embeddings start from a run; give one of them")
-    if flags.hidden_size is not None and not HEADS[flags.head].has_width:
-        problems.append(f"--hidden-size: --head {flags.head} has none")
+    if flags.init_vectors is not None and flags.init_from is not None:
+        problems.append("--init-vectors: with --init-from the vectors start from a run; give one of them")
+    if flags.init_vectors is not None and flags.init == "teacher":
+        problems.append("--init-vectors: with --init teacher the vectors start from the teacher's; give one of them")
+    if flags.hidden_size is not None and not head.has_width:
+        problems.append(f"--hidden-size: --head {flags.head or ENCODERS[flags.embedding].head} has none")
     if _is_joint(flags, facts) and facts["special_ids"] is None:
         problems.append(f"--pairing {pairing_of(flags)}: the tokenizer adds no tokens between two sentences")
     if facts["target"].kind == "score" and flags.temperature != 1:

@@ -6,7 +6,7 @@ F features, V vocabulary, X numbers of a row.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from student.config import PoolingKind, TableDtype
+from student.model.bert_shape import BertShape
 from student.model.products import GradientTaker
 
 
@@ -47,6 +48,9 @@ class EncoderShape:
         pooling: whether the maxima of the vectors stand beside their sum.
         window_size: tokens that are read together; of longer sequences windows are joined. (default: all)
         lstm: of the encoders that are LSTMs.
+        bert: the sizes of a BERT.
+        separator_id: the token after which a BERT begins to read a second sentence; None if there is no second one.
+        dropout: in a BERT's layers.
     """
 
     vocabulary_size: int
@@ -60,6 +64,9 @@ class EncoderShape:
     pooling: PoolingKind = "sum"
     window_size: int | None = None
     lstm: LstmShape | None = None
+    bert: BertShape | None = None
+    separator_id: int | None = None
+    dropout: float = 0.0
 
 
 class Encoder(nn.Module):
@@ -70,8 +77,11 @@ class Encoder(nn.Module):
         size: F, of a sequence.
         token_size: P, of a token; 0 if nothing is known of one.
         start_deviation: standard deviation of the numbers of vectors that start from others, a teacher's above all.
+        has_neutral_rows: whether a token whose rows are those of the padding says nothing; then tokens that no training
+            row uses are made so.
     """
 
+    has_neutral_rows: ClassVar[bool] = True
     pad_id: int
     size: int
     token_size: int
@@ -121,6 +131,16 @@ class Encoder(nn.Module):
     @abstractmethod
     def multiply_adds(self) -> int:
         """Multiply-adds per token."""
+
+    @property
+    def multiply_adds_per_input(self) -> int:
+        """Multiply-adds per sequence, beside those per token."""
+        return 0
+
+    @property
+    def multiply_adds_per_pair(self) -> int:
+        """Multiply-adds per pair of a sequence's tokens, of which there are L²."""
+        return 0
 
     def vector_table(self) -> nn.Embedding | None:
         """The table of tokens' vectors that may start from a teacher's; None if there is none."""

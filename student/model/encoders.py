@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from student.config import EmbeddingFlags, EmbeddingKind, PairingKind, PoolingKind
+from student.config import EmbeddingFlags, EmbeddingKind, HeadKind, PairingKind, PoolingKind
+from student.model.bert import BertEncoder
 from student.model.biattentive import BiattentiveEncoder
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder, EncoderShape
@@ -26,7 +27,10 @@ class EncoderKind:
         sizes: the flags that it reads, of `SIZES`, with the values of the paper.
         has_directions: whether it reads ``bidirectional``.
         pooling: of its vectors, if none is asked for.
-        pairing: how it brings two sentences together, if nothing is asked for; ``attention`` if it reads both at once.
+        head: likewise.
+        pairing: likewise; ``attention`` if it reads both sentences at once.
+        hidden_dropout: likewise.
+        is_bert: whether it is a BERT: it reads the tokenizer's special tokens, and has no other head and pairing.
         make: makes the module of a shape.
     """
 
@@ -34,7 +38,10 @@ class EncoderKind:
     sizes: dict[str, int]
     has_directions: bool = False
     pooling: PoolingKind = "sum"
+    head: HeadKind = "mlp"
     pairing: PairingKind = "compare"
+    hidden_dropout: float = 0.2
+    is_bert: bool = False
     make: Callable[[EncoderShape], Encoder] = MatrixEncoder
 
     @property
@@ -54,7 +61,7 @@ class EncoderKind:
             flags: the flags.
             reads_tokens: whether the representation of every token is read, in which there are no maxima.
         """
-        sizes = {name: getattr(flags, name) or self.sizes.get(name, 0) for name in SIZES}
+        sizes = {name: getattr(flags, name, None) or self.sizes.get(name, 0) for name in SIZES}
         hidden_size, channels = sizes.pop("lstm_size"), sizes.pop("channels") or 1
         return sizes | {
             "bidirectional": flags.bidirectional and self.has_directions,
@@ -73,5 +80,14 @@ ENCODERS: dict[EmbeddingKind, EncoderKind] = {
         {"vector_size": 300, "lstm_size": 256},
         pairing="attention",
         make=BiattentiveEncoder,
+    ),
+    "bert": EncoderKind(
+        "BERT",
+        {"vector_size": 384},
+        head="dense",
+        pairing="joint",
+        hidden_dropout=0.1,
+        is_bert=True,
+        make=BertEncoder,
     ),
 }

@@ -168,6 +168,10 @@ def _make_linear(shape: HeadShape, num_features: int) -> nn.Module:
     return linear_head(num_features, shape.num_logits)
 
 
+def _make_dense(shape: HeadShape, num_features: int) -> nn.Module:
+    return nn.Linear(num_features, shape.num_logits)  # as a BERT's classifier
+
+
 def _make_mlp(shape: HeadShape, num_features: int) -> nn.Module:
     assert shape.hidden_size is not None, "_mlp_problems tells"
     return mlp_head(num_features, shape.hidden_size, shape.num_logits)
@@ -230,4 +234,5 @@ HEADS: dict[HeadKind, Head] = {
         can_be_exported=False,  # torch exports no packed sequences
         multiply_adds=_bilstm_multiply_adds,
     ),
+    "dense": Head("one linear layer", _make_dense),
 }

@@ -15,6 +15,7 @@ from torch import nn
 from pipeline.files import write_atomically
 from pipeline.logit_set.record import TOKENIZER_FILE
 from student.model.architecture import StudentConfig, read_config
+from student.model.bert_folder import TOKENIZER_CONFIG_FILE, bert_json
 from student.model.card import CARD_FILE, card_text
 from student.model.encoder import Encoder, kept_starts, without_padding
 from student.model.encoders import ENCODERS
@@ -26,12 +27,12 @@ from student.model.weights import CONFIG_FILE, check_room, load_weights, save_we
 
 
 class Student(nn.Module, PyTorchModelHubMixin):
-    """A matrix-embedding student; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
+    """A student; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
 
     Attributes:
         config: its architecture.
         encoder: which several students may share.
-        companions: the files that lie beside its weights, by name: the tokenizer and the card.
+        companions: the files that lie beside its weights, by name: the tokenizer, what others read of it, the card.
     """
 
     def __init__(self, config: StudentConfig, encoder: Encoder | None = None) -> None:
@@ -49,7 +50,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
 
         Args:
             ids1_BL: int64 ids of the first sentences without special tokens, or of both as one sequence for pairing
-                ``joint``, padded at the end.
+                ``joint``, padded at the end; of a bert's single sentences with special tokens, see `sequences`.
             ids2_BK: likewise the second sentences, if the student takes two sequences.
         """
         ids_T, starts_S = without_padding(ids1_BL, self.config.pad_id)
@@ -69,17 +70,22 @@ class Student(nn.Module, PyTorchModelHubMixin):
         Returns:
             logits_BC, float32.
         """
-        is_two = self.config.num_sequences == 2
-        compare = PAIRINGS[self.config.pairing].compare if is_two else None
         if not HEADS[self.config.head].reads_tokens:
-            reads_both = is_two and compare is None
-            features = (self.encoder.reduce_pairs if reads_both else self.encoder.reduce)(ids_T, starts_S, rows)
-            features = compare(*features.chunk(2)) if compare else features
-            return self.head(self.dropout(features))  # type: ignore[no-any-return]
+            return self.head(self.dropout(self.features(ids_T, starts_S, rows)))  # type: ignore[no-any-return]
+        compare = PAIRINGS[self.config.pairing].compare if self.config.num_sequences == 2 else None
         features, lengths = self.encoder.per_token(ids_T, starts_S, rows), starts_S.diff().clamp(min=1)
         if compare:
             features, lengths = compare(*features.chunk(2)), torch.maximum(*lengths.chunk(2))
         return self.head(self.dropout(features), lengths)  # type: ignore[no-any-return]
+
+    def features(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """What a head reads that does not read tokens: features_BF, float32, for arguments as of `logits`."""
+        if self.config.num_sequences == 1:
+            return self.encoder.reduce(ids_T, starts_S, rows)
+        compare = PAIRINGS[self.config.pairing].compare
+        if compare is None:
+            return self.encoder.reduce_pairs(ids_T, starts_S, rows)
+        return compare(*self.encoder.reduce(ids_T, starts_S, rows).chunk(2))
 
     def drop_tokens(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Leaves out whole tokens while training; dropping numbers of a matrix would destroy the product."""
@@ -93,9 +99,14 @@ class Student(nn.Module, PyTorchModelHubMixin):
         """The device that the weights lie on."""
         return next(self.parameters()).device
 
+    @property
+    def config_json(self) -> str:
+        """The text of its ``config.json``."""
+        return self.config.model_dump_json(indent=2) if self.config.bert is None else bert_json(self.config)
+
     def save(self, folder: Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-        save_weights(folder, self.config, self)
+        save_weights(folder, self.config_json, self, is_bert=self.config.bert is not None)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -108,7 +119,7 @@ class Student(nn.Module, PyTorchModelHubMixin):
         check_room(folder, config.least_bytes)
         student = cls(config)
         load_weights(folder, student)
-        for name in (TOKENIZER_FILE, CARD_FILE):
+        for name in (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, CARD_FILE):
             if (folder / name).is_file():
                 student.companions[name] = (folder / name).read_bytes()
         return student.eval()

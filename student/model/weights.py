@@ -3,6 +3,8 @@
 Of students that share their encoder each has a folder of its own, in which ``model.safetensors`` holds the head alone
 and names the checksum of the encoder that belongs to it: ``encoder.safetensors`` beside it, one file with a name in
 every folder. So a head is never taken for that of another epoch's encoder.
+
+In the files of a BERT weights have the names that `transformers` gives them.
 """
 
 from collections.abc import Mapping
@@ -10,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -22,29 +23,38 @@ from pipeline.training.checkpoint import check_tensors, write_tensors
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE, ENCODER_FILE = "model.safetensors", "encoder.safetensors"
 ENCODER, ENCODER_CHECKSUM = "encoder.", "encoder_sha256"
+HUGGING_FACE = {ENCODER: "bert.", "head.": "classifier."}  # what names begin with in the files of a BERT
 SUSPICIOUS_BYTES = 2**26
 Tensors = dict[str, torch.Tensor]
 
 
-def save_weights(folder: Path, config: BaseModel, model: nn.Module) -> None:
-    """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-    _save_config(folder, config)
-    write_tensors(folder / WEIGHTS_FILE, _tensors(model))
+def save_weights(folder: Path, config_json: str, model: nn.Module, is_bert: bool = False) -> None:
+    """Writes ``config.json`` and ``model.safetensors``, each whole or not at all.
+
+    Args:
+        folder: the model's.
+        config_json: an object with an indent of 2.
+        model: the model.
+        is_bert: whether its file is one that `transformers` reads.
+    """
+    _save_config(folder, config_json)
+    tensors = _tensors(model)
+    write_tensors(folder / WEIGHTS_FILE, _renamed(tensors, HUGGING_FACE) if is_bert else tensors)
 
 
-def save_sharing(models: Mapping[Path, tuple[BaseModel, nn.Module]]) -> None:
+def save_sharing(models: Mapping[Path, tuple[str, nn.Module]]) -> None:
     """Writes models that share their encoder, each into a folder of its own, the encoder's bytes once.
 
     Killed in between, it may leave a folder with the head of another epoch, which `read_weights` refuses.
 
     Args:
-        models: the config and the model of each folder.
+        models: the text of the config and the model of each folder.
     """
     first = next(iter(models))
     encoder = {name: tensor for name, tensor in _tensors(models[first][1]).items() if name.startswith(ENCODER)}
     checksum = write_tensors(first / ENCODER_FILE, encoder)
-    for folder, (config, model) in models.items():
-        _save_config(folder, config)
+    for folder, (config_json, model) in models.items():
+        _save_config(folder, config_json)
         if folder != first:
             write_atomically(folder / ENCODER_FILE, partial(link_or_copy, first / ENCODER_FILE))
         head = {name: tensor for name, tensor in _tensors(model).items() if name not in encoder}
@@ -77,7 +87,7 @@ def load_weights(folder: Path, model: nn.Module) -> None:
     """
     try:
         model.load_state_dict(read_weights(folder))
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise _not_the_weights(folder, error) from error
 
 
@@ -110,8 +120,8 @@ def students_in(folder: Path) -> str:
     return f"; there are students in it, name one of them: {names}" if names else ""
 
 
-def _save_config(folder: Path, config: BaseModel) -> None:
-    write_text(folder / CONFIG_FILE, with_checksum(config.model_dump_json(indent=2)))
+def _save_config(folder: Path, config_json: str) -> None:
+    write_text(folder / CONFIG_FILE, with_checksum(config_json))
 
 
 def _tensors(model: nn.Module) -> Tensors:
@@ -120,8 +130,23 @@ def _tensors(model: nn.Module) -> Tensors:
 
 def _read(path: Path, part: str) -> tuple[Tensors, dict[str, str]]:
     with safe_open(path, framework="pt") as file:
-        names = [name for name in file.keys() if name.startswith(part)]  # noqa: SIM118
-        return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+        ours = {name: _ours(name) for name in file.keys()}  # noqa: SIM118
+        tensors = {name: file.get_tensor(stored) for stored, name in ours.items() if name.startswith(part)}
+        return tensors, file.metadata() or {}
+
+
+def _renamed(tensors: Tensors, prefixes: Mapping[str, str]) -> Tensors:
+    return {_with_prefix(name, prefixes): tensor for name, tensor in tensors.items()}
+
+
+def _ours(name: str) -> str:
+    """A weight's name in a student, by that in any student's file."""
+    return _with_prefix(name, {there: here for here, there in HUGGING_FACE.items()})
+
+
+def _with_prefix(name: str, prefixes: Mapping[str, str]) -> str:
+    old = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
+    return prefixes.get(old, "") + name.removeprefix(old)
 
 
 def _not_the_weights(folder: Path, error: Exception) -> IntegrityError:

@@ -41,7 +41,7 @@ class PretrainedStudent(nn.Module, Generic[C]):
 
     def save(self, folder: Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-        save_weights(folder, self.config, self)
+        save_weights(folder, self.config.model_dump_json(indent=2), self)
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -1,6 +1,6 @@
 """What a sweep tries: every combination of values with every seed."""
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -12,6 +12,7 @@ from student.config import SweepConfig, TrainConfig
 from student.model.architecture import Facts
 from student.model.design import design
 from student.recipe import PLACES, load_recipe
+from student.train.bert_start import BertStart
 from student.train.initialize import source_sha256
 
 ROWS = {"task", "logits", "tasks", "mix", "where", "query"}
@@ -40,7 +41,13 @@ class Trial:
         return path.exists() and read_run_record(path)["state"] == "finished"
 
 
-def make_trials(config: SweepConfig, folder: Path, facts: Facts, typed: Set[str] = frozenset()) -> list[Trial]:
+def make_trials(
+    config: SweepConfig,
+    folder: Path,
+    facts: Facts,
+    typed: Set[str] = frozenset(),
+    start: Callable[[TrainConfig], BertStart | None] = lambda config: None,
+) -> list[Trial]:
     """All students that a sweep asks for.
 
     Args:
@@ -48,6 +55,7 @@ def make_trials(config: SweepConfig, folder: Path, facts: Facts, typed: Set[str]
         folder: the sweep's.
         facts: what the logit set decides of them.
         typed: the flags that were given; they beat the grid of a recipe.
+        start: what a bert starts from. (default: noise)
 
     Raises:
         ConfigError: naming everything that is wrong with the grid, before anything is trained.
@@ -60,7 +68,8 @@ def make_trials(config: SweepConfig, folder: Path, facts: Facts, typed: Set[str]
         for seed in range(config.seed, config.seed + config.seeds):
             try:
                 made = TrainConfig.from_flags(**fixed | dict(zip(grid, point, strict=True)) | {"seed": seed})
-                source_sha256(made.init_from, design(made, facts))
+                layers = start(made)
+                source_sha256(made.init_from, design(made, facts, layers.inherited if layers else None))
             except ConfigError as error:
                 problems.append(str(error).removeprefix("wrong flags: "))
                 continue

@@ -1,6 +1,7 @@
 """Every combination of values and seed as a run of its own; the runs are what counts, the rest is told of them."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from student.sweep.cluster import train_on_cluster
 from student.sweep.grid import Trial, make_trials
 from student.sweep.study import Study, open_study
 from student.sweep.workers import train_all
+from student.train.bert_start import bert_start
 from student.train.initialize import starts_from_teacher
 from student.train.training_data import default_name, open_training_set, task_facts
 
@@ -58,7 +60,7 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
     config = with_recipe(config)
     logit_set = open_training_set(config)
     folder = config.output_dir or Path("sweeps") / default_name(logit_set.sets)
-    trials = make_trials(config, folder, task_facts(logit_set), typed)
+    trials = make_trials(config, folder, task_facts(logit_set), typed, partial(bert_start, logit_set=logit_set))
     first = logit_set.sets[0]
     for trial in trials:  # a set without token vectors is told before anything is trained
         starts_from_teacher(trial.config, first.root, first.record)

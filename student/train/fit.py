@@ -8,17 +8,23 @@ from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.training import loop
 from pipeline.training.run import Run
 from pipeline.training.run_record import Entry, Metrics
+from pipeline.training.several import joint_scores
 from pipeline.training.steps import seed_step
 from student.config import TrainConfig
 from student.data import Examples, as_read
 from student.model.architecture import StudentConfig
 from student.model.model import Student, default_device
 from student.model.weights import save_sharing
+from student.train.bert_start import BertStart, copy_layers
 from student.train.initialize import copy_embeddings, copy_head, has_head_for
+from student.train.intermediate import learn_layers
+from student.train.layer_choice import layer_loss
+from student.train.layer_loss import LayerLoss
 from student.train.learner import Lesson, StudentLearner
 from student.train.token_vectors import start_from_teacher
 from student.train.training_data import TrainingData
 from student.train.used_rows import active_ids, neutralise_untrained, renumber, restore, shrunk, with_used_rows
+from student.train.word_vectors import start_from_words
 
 
 @dataclass(frozen=True)
@@ -30,12 +36,14 @@ class Subject:
         student_config: the architecture.
         data: the rows.
         folder: where its weights are kept.
+        layers: what a bert starts from.
     """
 
     config: TrainConfig
     student_config: StudentConfig
     data: TrainingData
     folder: Path
+    layers: BertStart | None = None
 
     @property
     def name(self) -> str:
@@ -66,36 +74,41 @@ def fit(
     smalls: list[Student] = []
     for student in students:
         smalls.append(shrunk(student, active, smalls[0].encoder if smalls else None).to(default_device()))
+    renumbered = [{split: renumber(rows, active) for split, rows in part.items()} for part in splits]
+    layers = _layer_loss(subjects[0], smalls[0], renumbered[0]["train"])
+    if layers is not None and config.intermediate_epochs:
+        learn_layers(config, smalls[0], layers, renumbered[0]["train"], run)
+        layers = None
     lessons = [
-        Lesson(subject.config, small, {split: renumber(rows, active) for split, rows in part.items()})
-        for subject, small, part in zip(subjects, smalls, splits, strict=True)
+        Lesson(subject.config, small, part, layers)
+        for subject, small, part in zip(subjects, smalls, renumbered, strict=True)
     ]
 
     def score() -> Metrics:
-        scores = [lesson.scores() for lesson in lessons]
-        return joint_scores([subject.name for subject in subjects], scores) if config.tasks else scores[0]
+        by_task = {subject.name: lesson.scores() for subject, lesson in zip(subjects, lessons, strict=True)}
+        return joint_scores(by_task) if config.tasks else by_task[subjects[0].name]
 
     def keep() -> None:
         for student, small in zip(students, smalls, strict=True):
             restore(student, small, active)
             student.config = with_used_rows(student.config, student.encoder)
-        if config.tasks:
-            folders = [subject.folder for subject in subjects]
-            save_sharing({folder: (one.config, one) for folder, one in zip(folders, students, strict=True)})
-        else:
-            students[0].save(run.folder)
+        by_folder = {subject.folder: one for subject, one in zip(subjects, students, strict=True)}
+        if config.tasks and students[0].config.bert is None:
+            save_sharing({folder: (one.config_json, one) for folder, one in by_folder.items()})
+        else:  # a BERT's folder is whole, so that others can read it
+            for folder, one in by_folder.items():
+                one.save(folder)
 
     learner = StudentLearner(config, lessons, score, keep)
     history = loop.train(run, learner, learner.schedule(), config.report_to)
     return [Student.load(subject.folder).to(default_device()) for subject in subjects], history
 
 
-def joint_scores(names: Sequence[str], scores: Sequence[Metrics]) -> Metrics:
-    """Metrics of several tasks, by TASK/SPLIT; before them, as what decides, the mean of what would decide of each."""
-    first = [next(iter(next(iter(one.values())).values()), None) for one in scores if one]
-    known = [value for value in first if value is not None]
-    mean: Metrics = {"tasks": {"mean": sum(known) / len(known)}} if known else {}
-    return mean | {f"{name}/{split}": m for name, one in zip(names, scores, strict=True) for split, m in one.items()}
+def _layer_loss(subject: Subject, student: Student, examples: Examples) -> LayerLoss | None:
+    if not subject.config.objectives:
+        return None
+    data = subject.data
+    return layer_loss(subject.config, student, data.logit_set.sets[0], data.facts["special_ids"], examples)
 
 
 def _new_students(
@@ -109,13 +122,18 @@ def _new_students(
     students: list[Student] = []
     for subject in subjects:
         students.append(Student(subject.student_config, students[0].encoder if students else None))
-    if config.init_from is None:
+    layers = subjects[0].layers
+    if layers is not None:
+        copy_layers(layers, students[0].encoder)
+    elif config.init_from is None:
         neutralise_untrained(students[0], *trains)
     else:
         copy_embeddings(config.init_from, students[0].encoder)
         for student in students:
             if has_head_for(config.init_from, student.config):
                 copy_head(config.init_from, student)
+    if config.init_vectors is not None:
+        start_from_words(students[0].encoder, config.init_vectors, subjects[0].data.logit_set.tokenizer_json())
     if vectors is not None:
         start_from_teacher(students[0].encoder, vectors)
     return students

@@ -26,6 +26,8 @@ def starts_from_teacher(flags: EmbeddingFlags, root: Path, record: SetRecord) ->
     Raises:
         ConfigError: if they shall, and there are none.
     """
+    if ENCODERS[flags.embedding].is_bert:
+        return False
     has_vectors = record.signals.token_vectors is not None
     if flags.init == "teacher" and not has_vectors:
         advice = f"repeat its command to add them ({record.command}), or use --init noise"
@@ -36,13 +38,13 @@ def starts_from_teacher(flags: EmbeddingFlags, root: Path, record: SetRecord) ->
 
 
 def source_sha256(run: Path | None, config: StudentConfig) -> str | None:
-    """SHA-256 of the weights to start from, for the record of a run; None without ``run``.
+    """SHA-256 of the weights to start from, for the record of a run; None without ``run``, or if those are a BERT's.
 
     Raises:
         ConfigError: if the folder holds no weights, or naming every way in which its embeddings differ.
         IntegrityError: if the folder holds no student.
     """
-    if run is None:
+    if run is None or config.bert is not None:
         return None
     if not (run / WEIGHTS_FILE).is_file():
         message = f"--init-from {run}: not the folder of a student: it has no {WEIGHTS_FILE}"
@@ -86,5 +88,5 @@ def _copy(run: Path, part: str, module: nn.Module) -> None:
     try:
         with torch.no_grad():
             module.load_state_dict({name.removeprefix(part): tensor for name, tensor in tensors.items()})
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise IntegrityError(f"{run / WEIGHTS_FILE}: not the weights of a student: {error}") from error

@@ -1,26 +1,31 @@
-"""A step of a student of a task, or of one of several that share an encoder: its rows, their loss, one move of Adam."""
+"""A step of a student of a task, or of one of several that share an encoder: rows, their loss, one move."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import nn
 
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.device import to_device
-from pipeline.tasks.target import Target
 from pipeline.training.loop import Learner, Schedule
 from pipeline.training.run_record import Metrics
 from pipeline.training.steps import EpochBatches, MixedBatches
-from student.config import TrainConfig
+from student.config import HeadKind, TrainConfig
 from student.data import Examples, gold_tensor
 from student.evaluate import score_student
+from student.model.encoder import Encoder
 from student.model.heads import HEADS
 from student.model.model import Student
 from student.model.products import IS_COMPILED
+from student.train.adadelta import AdaDelta
 from student.train.class_weights import balanced_weights
-from student.train.losses import distillation_loss, labels_loss, score_loss
-from student.train.optimizer import RowAdam
+from student.train.layer_loss import LayerLoss, layers_of
+from student.train.losses import task_loss
+from student.train.optimizer import RowAdam, UsedRows
+
+Optimizer = RowAdam | AdaDelta
 
 
 class Lesson:
@@ -30,17 +35,21 @@ class Lesson:
         config: the settings.
         student: is trained in place.
         splits: ``train``, and dev splits.
+        layers: what its layers learn by beside the logits.
 
     Attributes:
         student: the student.
+        layers: as given.
         batches: of the training rows.
     """
 
-    def __init__(self, config: TrainConfig, student: Student, splits: dict[str, Examples]) -> None:
-        self.student, self._config = student, config
+    def __init__(
+        self, config: TrainConfig, student: Student, splits: dict[str, Examples], layers: LayerLoss | None = None
+    ) -> None:
+        self.student, self.layers, self._config = student, layers, config
         self._train = splits["train"]
         self._dev = {split: examples for split, examples in splits.items() if split != "train"}
-        self.batches = make_batches(config, self._train.lengths)
+        self.batches = make_batches(config, student.config.head, self._train.lengths)
         self._gold_N = gold_tensor(student.config.target, self._train)
         self._teacher_NC = torch.from_numpy(self._train.teacher_NC)
         weight_N = self._train.weight_N
@@ -48,15 +57,27 @@ class Lesson:
             weight_N = weight_N * balanced_weights(self._train)
         self._weight_N = torch.from_numpy(weight_N)
 
-    def loss(self, rows: Sequence[int], optimizer: RowAdam) -> torch.Tensor:
+    def loss(self, rows: Sequence[int], optimizer: Optimizer) -> torch.Tensor:
         """The mean loss of training rows, a scalar, whose gradients of tables the optimizer will take."""
         student, device = self.student, self.student.device
         ids_T, starts_S = student.drop_tokens(*(to_device(part, device) for part in self._train.batch(rows)))
-        used = optimizer.use(ids_T) if optimizer.by_rows else None
-        logits_BC = student.logits(ids_T, starts_S, used)
+        logits_BC, layer_loss = self._read(ids_T, starts_S, rows, optimizer)
         stored = (self._teacher_NC, self._gold_N, self._weight_N)
         teacher_BC, gold_B, weight_B = (to_device(part[rows], device) for part in stored)
-        return _loss(self._config, student.config.target, logits_BC, teacher_BC, gold_B, weight_B)
+        soft = (self._config.temperature, self._config.soft_loss)
+        loss = task_loss(student.config.target, logits_BC, teacher_BC, gold_B, self._config.alpha, *soft, weight_B)
+        return layer_loss + loss
+
+    def _read(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: Sequence[int], optimizer: Optimizer
+    ) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """The student's logits, and the weighted loss of its layers."""
+        if self.layers is None:
+            return self.student.logits(ids_T, starts_S, rows_of_batch(optimizer, ids_T)), 0.0
+        used = rows_of_batch(optimizer, ids_T) if self.layers.reads_once else None
+        features_BF, told = layers_of(self.student, ids_T, starts_S, used)
+        loss = self.layers(features_BF, told, starts_S, np.asarray(rows))
+        return self.student.head(self.student.dropout(features_BF)), (self._config.objective_weight or 1.0) * loss
 
     def scores(self) -> Metrics:
         """The task's metrics on each dev split."""
@@ -81,12 +102,10 @@ class StudentLearner(Learner):
         keep: Callable[[], None],
     ) -> None:
         students = [lesson.student for lesson in lessons]
-        first, encoder = students[0], students[0].encoder
-        tables = (table.weight for table in encoder.trained_tables())
-        heads = (parameter for student in students for parameter in student.head.parameters())
-        others = (*encoder.other_parameters(), *heads)
-        self.model = first if len(students) == 1 else torch.nn.ModuleList(students)
-        self.optimizer: RowAdam = RowAdam(tables, others, lr=config.learning_rate, padding_idx=first.config.pad_id)
+        first, layers = students[0], [lesson.layers for lesson in lessons if lesson.layers is not None]
+        parts = [*students, *layers]
+        self.model = first if len(parts) == 1 else nn.ModuleList(parts)
+        self.optimizer = make_optimizer(config, first.encoder, *(student.head for student in students), *layers)
         if first.device.type == "cpu" and not IS_COMPILED:
             console.note("the compiled kernels were not built at installation: every step takes several times longer")
         self._config, self._lessons, self._score, self._keep = config, lessons, score, keep
@@ -106,13 +125,9 @@ class StudentLearner(Learner):
 
     def train_step(self, step: int) -> tuple[torch.Tensor, int]:
         """Takes one step; returns its mean loss and number of rows."""
-        optimizer = self.optimizer
         number, rows = self._batches.at(step)
-        loss = self._lessons[number].loss(rows, optimizer)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.clip_gradients(self._config.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad()
+        loss = self._lessons[number].loss(rows, self.optimizer)
+        take_step(self.optimizer, loss, self._config.max_grad_norm)
         return loss, len(rows)
 
     def evaluate(self) -> Metrics:
@@ -128,23 +143,30 @@ class StudentLearner(Learner):
         self.optimizer.catch_up()
 
 
-def make_batches(config: TrainConfig, lengths_N: Ints) -> EpochBatches:
+def make_optimizer(config: TrainConfig, encoder: Encoder, *parts: nn.Module) -> Optimizer:
+    """What moves an encoder's tables, by rows if it is Adam, and all its other numbers and those of the parts."""
+    tables = [table.weight for table in encoder.trained_tables()]
+    others = [*encoder.other_parameters(), *(parameter for part in parts for parameter in part.parameters())]
+    others = [parameter for parameter in others if parameter.requires_grad]
+    if config.optimizer == "adadelta":
+        return AdaDelta([*tables, *others], lr=config.peak_learning_rate)
+    return RowAdam(tables, others, lr=config.peak_learning_rate, padding_idx=encoder.pad_id)
+
+
+def rows_of_batch(optimizer: Optimizer, ids_T: torch.Tensor) -> UsedRows | None:
+    """Who takes the gradients of a batch's rows of tables; None if those of whole tables are made."""
+    return optimizer.use(ids_T) if isinstance(optimizer, RowAdam) and optimizer.by_rows else None
+
+
+def take_step(optimizer: Optimizer, loss: torch.Tensor, max_grad_norm: float) -> None:
+    """Moves what an optimizer is of, down the gradient of a loss."""
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.clip_gradients(max_grad_norm)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def make_batches(config: TrainConfig, head: HeadKind, lengths_N: Ints) -> EpochBatches:
     """The row numbers of each step, of like length where the head can be trained on such batches."""
-    sorted_by_N = lengths_N if HEADS[config.head].sorted_batches else np.zeros_like(lengths_N)
+    sorted_by_N = lengths_N if HEADS[head].sorted_batches else np.zeros_like(lengths_N)
     return EpochBatches(sorted_by_N, config.per_device_train_batch_size, config.seed)
-
-
-def _loss(
-    config: TrainConfig,
-    target: Target,
-    logits_BC: torch.Tensor,
-    teacher_BC: torch.Tensor,
-    gold_B: torch.Tensor,
-    weight_B: torch.Tensor,
-) -> torch.Tensor:
-    """The mean loss of a batch, a scalar."""
-    if target.kind == "score":
-        return score_loss(logits_BC, teacher_BC, gold_B, config.alpha, weight_B)
-    soft = (config.temperature, config.soft_loss)
-    loss = labels_loss if target.kind == "labels" else distillation_loss
-    return loss(logits_BC, teacher_BC, gold_B, config.alpha, *soft, weight_B)

@@ -3,9 +3,37 @@
 import torch
 from torch.nn import functional
 
-from pipeline.tasks.target import NO_LABEL
+from pipeline.tasks.target import NO_LABEL, Target
 from student.config import SoftLoss
 from student.kernels import compiled_loss
+
+
+def task_loss(
+    target: Target,
+    logits_BC: torch.Tensor,
+    teacher_BC: torch.Tensor,
+    gold_B: torch.Tensor,
+    alpha: float,
+    temperature: float = 1.0,
+    soft_loss: SoftLoss = "kl",
+    weight_B: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The mean loss of a batch, a scalar, by what logits of the target mean: the one of the functions below for it.
+
+    Args:
+        target: what logits mean.
+        logits_BC: as those functions take it, as are the others.
+        teacher_BC: the teacher's.
+        gold_B: gold, of labels apart [B, C].
+        alpha: weight of the gold.
+        temperature: not for a score.
+        soft_loss: not for a score.
+        weight_B: multiplies each row's loss.
+    """
+    if target.kind == "score":
+        return score_loss(logits_BC, teacher_BC, gold_B, alpha, weight_B)
+    loss = labels_loss if target.kind == "labels" else distillation_loss
+    return loss(logits_BC, teacher_BC, gold_B, alpha, temperature, soft_loss, weight_B)
 
 
 def distillation_loss(

@@ -1,22 +1,32 @@
 """What a run's record says: what decides its weights, and what came of it."""
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from pipeline import console
 from pipeline.files import write_text
 from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.query.mixture import mix_of
+from pipeline.text.word_vectors import file_sha256
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
 from student.answers.thresholds import as_logits, best_thresholds
+from student.config import BertFlags
 from student.data import Examples
 from student.evaluate import evaluate_split, student_logits
+from student.model.bert_folder import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.card import CARD_FILE, card_text
 from student.model.model import Student, num_bytes, num_parameters
 from student.train.fit import Subject
 from student.train.initialize import has_head_for, source_sha256
+from student.train.layer_choice import objective_settings
+from student.train.layer_flags import LayerFlags
 from student.train.training_data import training_query
+from student.train.word_vectors import FLAG
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
 
@@ -33,21 +43,41 @@ def context(subject: Subject) -> dict[str, Any]:
 
 def settings(subject: Subject, vectors: VocabularyVectors | None) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
-    config, student_config, data = subject.config, subject.student_config, subject.data
-    places = {"task", "logits", "tasks", "store", "output_dir", "recipe", "init", "init_from", "allow_unverified"}
+    config, student_config, data, layers = subject.config, subject.student_config, subject.data, subject.layers
+    places = {
+        "task",
+        "logits",
+        "tasks",
+        "store",
+        "output_dir",
+        "recipe",
+        "allow_unverified",
+        "report_to",
+        "json_output",
+    }
+    places |= {"init", "init_from", "init_vectors"} | BertFlags.model_fields.keys() | LayerFlags.model_fields.keys()
     logit_set, rows = data.logit_set, data.splits["train"]
     assert data.query == training_query(config, logit_set), "the rows were read for another query"
-    return config.model_dump(mode="json", exclude={*places, "report_to", "json_output"}) | {
+    places |= BertFlags.model_fields.keys() | LayerFlags.model_fields.keys()
+    return config.model_dump(mode="json", exclude=places) | {
         "matrix_size": student_config.matrix_size,
         "vector_size": student_config.vector_size,
         "bidirectional": student_config.bidirectional,
         "pooling": student_config.pooling,
         "lstm_size": student_config.lstm.hidden_size if student_config.lstm else None,
         "channels": student_config.lstm.channels if student_config.lstm else None,
+        "bert": student_config.bert.model_dump() if student_config.bert else None,
         "pairing": student_config.pairing,
+        "head": student_config.head,
         "hidden_size": student_config.hidden_size,
-        "init_from_sha256": source_sha256(config.init_from, student_config),
+        "hidden_dropout": student_config.hidden_dropout,
+        "learning_rate": config.peak_learning_rate,
+        "optimizer": None if config.optimizer == "adam" else config.optimizer,  # earlier releases had no other
+        "init_vectors_sha256": file_sha256(config.init_vectors, FLAG) if config.init_vectors else None,
+        "init_layers": list(layers.layers) if layers else None,
+        "init_from_sha256": layers.sha256 if layers else source_sha256(config.init_from, student_config),
         "token_vectors_sha256": vectors.sha256 if vectors else None,
+        **objective_settings(config, student_config, logit_set.sets[0].record),
         "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
         "mix": mix_of(logit_set),
         "query": data.query,
@@ -73,25 +103,41 @@ def result(subject: Subject, student: Student, history: list[Entry], best: Entry
     return found | ({"teachers": subject.data.teachers} if subject.data.teachers else {})
 
 
+def write_tokenizer(subject: Subject) -> None:
+    """Writes the tokenizer beside the weights, for a bert with what `transformers` asks of one."""
+    tokenizer_json = subject.data.logit_set.tokenizer_json()
+    write_text(subject.folder / TOKENIZER_FILE, tokenizer_json)
+    if subject.student_config.bert is not None:
+        others = tokenizer_config_json(Tokenizer.from_str(tokenizer_json), subject.student_config)
+        write_text(subject.folder / TOKENIZER_CONFIG_FILE, others)
+
+
 def write_card(subject: Subject, student: Student, record: RunRecord) -> None:
     """Writes the card beside the weights; ``record`` holds the result."""
     sizes = (num_parameters(student), num_bytes(student))
     write_text(subject.folder / CARD_FILE, card_text(student.config, *sizes, record))
 
 
-def tell_start(subject: Subject, vectors_of: LogitSet | None) -> None:
-    """Notes what a student starts from; ``vectors_of`` is the set whose teacher its vectors are of, if they are."""
+def tell_start(subjects: Sequence[Subject], vectors_of: LogitSet | None) -> None:
+    """Notes what students start from; ``vectors_of`` is the set whose teacher their vectors are of, if they are."""
+    for line in dict.fromkeys(_start_line(subject, vectors_of) for subject in subjects):
+        console.note(line)
+    without = [str(one.data.logit_set.root) for one in subjects if one.data.splits.keys() == {"train"}]
+    if len(without) == len(subjects):
+        where = ", ".join(without)
+        console.warn(f"{where}: has no dev split, so nothing tells which epoch is best: the last one is kept")
+
+
+def _start_line(subject: Subject, vectors_of: LogitSet | None) -> str:
     source = subject.config.init_from
+    if subject.layers is not None:
+        return f"the student starts from {subject.layers.words}"
     if source is not None:
         what = "encoder and head start" if has_head_for(source, subject.student_config) else "embeddings start"
-        console.note(f"{what} from {source}")
-    elif vectors_of is not None:
-        console.note(f"vectors start from the teacher's, of {vectors_of.sets[0].root}")
-    else:
-        console.note("embeddings start from noise")
-    if subject.data.splits.keys() == {"train"}:
-        where = subject.data.logit_set.root
-        console.warn(f"{where}: has no dev split, so nothing tells which epoch is best: the last one is kept")
+        return f"{what} from {source}"
+    if vectors_of is not None:
+        return f"vectors start from the teacher's, of {vectors_of.sets[0].root}"
+    return "embeddings start from noise"
 
 
 def _thresholds(student: Student, dev: dict[str, Examples]) -> dict[str, float]:

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError, raise_all
-from pipeline.files import make_folder, remove_temporaries, write_text
+from pipeline.files import make_folder, remove_temporaries
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.training.run import Run
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, best_of, finish_run, write_run_record
+from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, best_of, finish_run, write_run_record
+from pipeline.training.several import entry_of, joint_settings
 from student.config import TrainConfig
 from student.model.architecture import Facts
-from student.model.design import design
 from student.train.fit import Subject, fit
-from student.train.outcome import context, result, settings, tell_start, write_card
-from student.train.training_data import default_name, open_training_set, read_data, task_facts
+from student.train.outcome import context, result, settings, tell_start, write_card, write_tokenizer
+from student.train.training_data import default_name, designed, open_training_set, read_data, task_facts
 
 ONE_ENCODER = {"tokenizer_sha256": "tokenizer", "max_seq_length": "--max-seq-length"}  # what sets have in common
 
@@ -54,27 +53,18 @@ def train_tasks(config: TrainConfig, command: str) -> RunRecord:
         remove_temporaries(one.folder)
         begun = {"state": "running", "command": command, "settings": by_task[one.name]} | context(one)
         write_run_record(one.folder / RUN_RECORD, begun)
-        write_text(one.folder / TOKENIZER_FILE, one.data.logit_set.tokenizer_json())
-        tell_start(one, giver.data.logit_set if vectors else None)
+        write_tokenizer(one)
+    tell_start(subjects, giver.data.logit_set if vectors else None)
     students, history = fit(config, subjects, vectors, run)
     best = best_of(history)
     chosen = {"chosen_by": f"the mean over {', '.join(names)}"}
     evaluation: dict[str, Any] = {}
     for one, student in zip(subjects, students, strict=True):
-        own, own_best = [_of_task(one.name, entry) for entry in history], _of_task(one.name, best)
+        own, own_best = [entry_of(one.name, entry) for entry in history], entry_of(one.name, best)
         record = finish_run(one.folder / RUN_RECORD, result(one, student, own, own_best) | chosen)
         write_card(one, student, record)
         evaluation |= {f"{one.name}/{split}": scores for split, scores in record["result"]["evaluation"].items()}
     return run.finish({"history": history, "best": best, "evaluation": evaluation})
-
-
-def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The settings of several tasks as those of one run: what they have in common, the rest by TASK.SETTING."""
-    first = next(iter(by_task.values()))
-    common = {key: value for key, value in first.items() if all(one[key] == value for one in by_task.values())}
-    return common | {
-        f"{task}.{key}": value for task, one in by_task.items() for key, value in one.items() if key not in common
-    }
 
 
 def _subjects(config: TrainConfig) -> list[Subject]:
@@ -89,12 +79,12 @@ def _subjects(config: TrainConfig) -> list[Subject]:
     check_together(facts)
     kinds = {own["target"].kind for own in facts.values()}
     fitting = [of_task(one, own["target"].kind, kinds) for one, own in zip(configs, facts.values(), strict=True)]
-    designs = [design(one, own) for one, own in zip(fitting, facts.values(), strict=True)]
-    assert len({one.encoder_shape for one in designs}) == 1, "the flags and the tokenizer decide it"
+    designs = [designed(*of) for of in zip(fitting, sets, facts.values(), strict=True)]
+    assert len({one.encoder_shape for one, _ in designs}) == 1, "the flags and the tokenizer decide it"
     folder = config.output_dir or Path("runs") / default_name(sets)
     return [
-        Subject(flags, made, read_data(flags, one), folder / one.name)
-        for flags, made, one in zip(fitting, designs, sets, strict=True)
+        Subject(flags, made, read_data(flags, one), folder / one.name, layers)
+        for flags, (made, layers), one in zip(fitting, designs, sets, strict=True)
     ]
 
 
@@ -128,6 +118,8 @@ def of_task(config: TrainConfig, kind: str, kinds: Set[str]) -> TrainConfig:
 
 def _contradictions(config: TrainConfig) -> list[str]:
     problems = []
+    if config.objective is not None:
+        problems.append("--objective: layers are stored for one task; leave out --tasks")
     if not config.task_names:
         problems.append(f"--tasks {config.tasks!r}: names no set")
     if config.task is not None or config.logits:
@@ -141,10 +133,3 @@ def _contradictions(config: TrainConfig) -> list[str]:
 
 def _has_vectors(logit_set: LogitSet) -> bool:
     return logit_set.sets[0].record.signals.token_vectors is not None
-
-
-def _of_task(name: str, entry: Entry) -> Entry:
-    """What an entry of the history says of a task."""
-    prefix = f"{name}/"
-    metrics = {split.removeprefix(prefix): m for split, m in entry["metrics"].items() if split.startswith(prefix)}
-    return entry | {"metrics": metrics}

@@ -2,16 +2,14 @@
 
 from pathlib import Path
 
-from pipeline.files import write_text
-from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.training.run import Run
 from pipeline.training.run_record import RunRecord, best_of
 from student.config import TrainConfig
-from student.model.design import design
 from student.train.fit import Subject, fit
-from student.train.outcome import LIBRARIES, context, result, settings, tell_start, write_card
+from student.train.intermediate import end_stage, stage_history
+from student.train.outcome import LIBRARIES, context, result, settings, tell_start, write_card, write_tokenizer
 from student.train.tasks import train_tasks
-from student.train.training_data import TrainingData, default_name, load_data
+from student.train.training_data import TrainingData, default_name, designed, load_data
 
 __all__ = ["LIBRARIES", "train"]
 
@@ -39,15 +37,18 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
         return train_tasks(config, command)
     data = data or load_data(config)
     folder = config.output_dir or Path("runs") / default_name(data.logit_set.sets)
-    subject = Subject(config, design(config, data.facts), data, folder)
+    student_config, layers = designed(config, data.logit_set, data.facts)
+    subject = Subject(config, student_config, data, folder, layers)
     vectors = data.start(config)
     run = Run(folder, settings(subject, vectors), command, context(subject))
     finished = run.start()
     if finished is not None:
         return finished
-    write_text(folder / TOKENIZER_FILE, data.logit_set.tokenizer_json())
-    tell_start(subject, data.logit_set if vectors else None)
+    write_tokenizer(subject)
+    tell_start([subject], data.logit_set if vectors else None)
     [student], history = fit(config, [subject], vectors, run)
-    found = result(subject, student, history, best_of(history))
+    found = result(subject, student, history, best_of(history)) | stage_history(folder)
     write_card(subject, student, run.record() | {"result": found})
-    return run.finish(found)
+    record = run.finish(found)
+    end_stage(folder)
+    return record

@@ -12,12 +12,14 @@ from pipeline.logit_set.reader import LogitSet, find_set
 from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.query.agreement import Comparison, compare_teachers, comparison_lines
 from pipeline.query.mixture import Mixture, open_sets
-from pipeline.text.tokenizer import special_ids
+from pipeline.text.tokenizer import frame_ids, special_ids
 from student.config import TrainConfig
 from student.data import Examples, load_chosen, load_dev, load_examples
-from student.model.architecture import Facts
+from student.model.architecture import Facts, SpecialIds, StudentConfig
 from student.model.design import design
+from student.train.bert_start import BertStart, bert_start
 from student.train.initialize import starts_from_teacher
+from student.train.layer_choice import check_objective
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class TrainingData:
             IntegrityError: if the file was changed.
         """
         first = self.logit_set.sets[0]
-        from_teacher = starts_from_teacher(config, first.root, first.record) and config.init_from is None
+        from_another = config.init_from or config.init_vectors
+        from_teacher = starts_from_teacher(config, first.root, first.record) and from_another is None
         return self.token_vectors if from_teacher else None
 
     @cached_property
@@ -65,7 +68,7 @@ def load_data(config: TrainConfig) -> TrainingData:
 def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
     """Reads the rows of an open set as `load_data` does."""
     facts = task_facts(logit_set)
-    design(config, facts)
+    designed(config, logit_set, facts)
     splits = {
         split: load_dev(logit_set, split) if split != "train" else _training_rows(config, logit_set)
         for split in logit_set.splits
@@ -74,6 +77,19 @@ def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
     for line in comparison_lines(teachers):
         console.note(line)
     return TrainingData(logit_set, training_query(config, logit_set), splits, facts, teachers)
+
+
+def designed(config: TrainConfig, logit_set: LogitSet, facts: Facts) -> tuple[StudentConfig, BertStart | None]:
+    """The architecture that the flags ask for, and what a bert starts from.
+
+    Raises:
+        ConfigError: naming every flag that does not fit.
+        IntegrityError: if what it starts from is damaged.
+    """
+    layers = bert_start(config, logit_set)
+    student_config = design(config, facts, layers.inherited if layers else None)
+    check_objective(config, student_config, logit_set.sets[0].record)
+    return student_config, layers
 
 
 def _training_rows(config: TrainConfig, logit_set: LogitSet) -> Examples:
@@ -115,6 +131,8 @@ def _contradictions(config: TrainConfig) -> list[str]:
         problems.append("--mix: --query mixes by itself: select mix([a.logits, b.logits], [0.7, 0.3]) as logits …")
     if config.mix is not None and len(config.logits) < 2:
         problems.append(f"--mix {config.mix}: needs several teachers; repeat --logits for each set")
+    if config.init_vectors is not None and not config.init_vectors.is_file():
+        problems.append(f"--init-vectors {config.init_vectors}: there is no such file")
     return problems
 
 
@@ -127,9 +145,15 @@ def task_facts(logit_set: LogitSet) -> Facts:
         "target": record.target,
         "metrics": record.metrics,
         "is_pair": record.is_pair,
-        "special_ids": special_ids(tokenizer) if record.is_pair else None,
+        "special_ids": special_ids(tokenizer) if record.is_pair else _around_one(tokenizer),
         "vocabulary_size": record.tokenizer.vocabulary_size,
         "pad_id": record.tokenizer.pad_id,
         "tokenizer_sha256": record.tokenizer.sha256,
         "max_seq_length": record.max_seq_length,
     }
+
+
+def _around_one(tokenizer: Tokenizer) -> SpecialIds:
+    """The special tokens before and after a single sentence; none between."""
+    before, after = frame_ids(tokenizer)
+    return tuple(before), (), tuple(after)

@@ -5,12 +5,12 @@ small student with the used rows alone trains to the same weights as the whole o
 task; afterwards its rows go back to their places.
 
 What such a row began with is noise, which the tokens of a new text would multiply. It becomes neutral; a vector that
-then starts from the teacher's stays that, as it says what the token means.
+then starts from the teacher's or a file's stays that, as it says what the token means.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,7 +33,9 @@ def active_ids(examples: Iterable[Examples], pad_id: int) -> Ints:
 
 
 def neutralise_untrained(student: Student, *examples: Examples) -> None:
-    """Makes neutral the rows that these training rows do not use, and have never been trained."""
+    """Makes neutral the rows that these training rows do not use, and have never been trained; if rows can be that."""
+    if not student.encoder.has_neutral_rows:
+        return
     is_untrained_V = torch.ones(student.config.num_tokens, dtype=torch.bool)
     is_untrained_V[torch.from_numpy(active_ids(examples, student.config.pad_id))] = False
     student.encoder.neutralise(is_untrained_V)
@@ -57,7 +59,9 @@ def neutralise_unmoved(encoder: Encoder, start: Encoder, vectors: VocabularyVect
 
 
 def with_used_rows(config: C, encoder: Encoder) -> C:
-    """A student's configuration with the number of rows that are not neutral."""
+    """A student's configuration with the number of rows that are not neutral, if rows can be neutral."""
+    if not encoder.has_neutral_rows:
+        return config
     return config.model_copy(update={"used_rows": len(encoder.used_ids())})
 
 
@@ -69,8 +73,11 @@ def shrunk(student: Student, active: Ints, encoder: Encoder | None = None) -> St
         active: the tokens that it keeps.
         encoder: the small one, if it was made for another student with the same encoder.
     """
-    size = {"vocabulary_size": len(active), "pad_id": int(np.searchsorted(active, student.config.pad_id))}
-    small = Student(student.config.model_copy(update=size), encoder)
+    config = student.config
+    changed: dict[str, Any] = {"vocabulary_size": len(active), "pad_id": int(np.searchsorted(active, config.pad_id))}
+    if config.special_ids is not None:
+        changed["special_ids"] = tuple(tuple(np.searchsorted(active, ids).tolist()) for ids in config.special_ids)
+    small = Student(config.model_copy(update=changed), encoder)
     if encoder is None:
         small.encoder.copy_rows(student.encoder, torch.from_numpy(active), slice(None))
     small.head.load_state_dict(student.head.state_dict())

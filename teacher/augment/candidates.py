@@ -19,11 +19,12 @@ from pipeline.logit_set.record_parts import Setting
 from pipeline.sources import ROWS_AT_ONCE
 from pipeline.stopping import whole
 from pipeline.text.tokenizer import tokenizer_sha256
+from pipeline.text.word_vectors import file_sha256
 from teacher.augment.flags import MethodFlags
 from teacher.augment.parts import Parts
 from teacher.augment.proposals import propose, whole_words
 from teacher.augment.sites import Site, Sites, read_sites, write_sites
-from teacher.augment.word_vectors import WordVectors, file_sha256, read_vectors
+from teacher.augment.word_vectors import FLAG, WordVectors, read_vectors
 from teacher.inference.loaded import weights_sha256
 from teacher.inference.masked_lm import MaskedLm, load_masked_lm
 from teacher.inference.precision import inference_mode
@@ -55,7 +56,7 @@ def prepare_masked_lm(config: MethodFlags) -> Proposer:
     if config.word_vectors is None:
         console.warn("no --word-vectors: words of several pieces are kept as they are")
     else:
-        vectors = file_sha256(config.word_vectors)
+        vectors = file_sha256(config.word_vectors, FLAG)
     lm = load_masked_lm(config.masked_lm, None, config.max_seq_length)
     settings: dict[str, Setting] = {
         "masked_lm": weights_sha256(lm.model),

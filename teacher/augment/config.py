@@ -39,7 +39,7 @@ class AugmentConfig(MethodFlags, OwnDataFlags, JsonFlags):
         """The split whose rows get variants.
 
         Raises:
-            ConfigError: if the task has none, or several are named.
+            ConfigError: if the task has none, several are named, or train where nobody shall learn from them.
         """
         if METHODS[self.method].for_training:
             names: tuple[str, ...] = (TRAIN,)
@@ -47,6 +47,8 @@ class AugmentConfig(MethodFlags, OwnDataFlags, JsonFlags):
             names = names_of(self.splits) or task.dev_splits[:1]
         if len(names) != 1:
             raise ConfigError(f"--splits: {self.method} takes one split at a time, not {', '.join(names) or 'none'}")
+        if not METHODS[self.method].for_training and names[0] == TRAIN:
+            raise ConfigError(f"--splits {TRAIN}: rows of {self.method} are not to be learnt from; name a dev split")
         if names[0] not in task.splits:
             raise ConfigError(f"task {task.name!r}: has no split {names[0]!r}, and only its rows are augmented")
         return names[0]

@@ -4,6 +4,7 @@ Every process does the same up to the first shard: reads and checks the rows, lo
 rows with gold; `write_set` shares out the shards.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from pipeline.logit_set.examples import shard_table, text_hashes
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME, Scores, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import Shard, UnlabelledRecord
+from pipeline.logit_set.signals import LayerSignal
 from pipeline.logit_set.writer import write_shard
 from pipeline.processes import processes
 from pipeline.sources import Source, load_source, sentences
@@ -38,6 +40,7 @@ from teacher.dump.examples_record import staged_record
 from teacher.dump.extend import answers, extended, open_old, take_over
 from teacher.dump.jobs import write_set
 from teacher.dump.layer_shards import Asking
+from teacher.dump.layer_sizes import layer_bytes, sampled_lengths
 from teacher.dump.layers import add_layers, planned_layers
 from teacher.dump.prefetch import prefetched, write_behind
 from teacher.dump.repeated import keep_answers, kept_answers
@@ -78,6 +81,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     inference = partial(inference_mode, state.device, config.precision)
     is_stated = bool(config.teacher_label_names)
+    _require_space_of_layers(root, layers, source, teacher, config.max_seq_length)
     if not _is_begun(root, teacher):
         with inference():
             _probe(task, source, teacher, config.max_seq_length, max_tokens, is_stated)
@@ -139,6 +143,16 @@ def _require_space(root: Path, source: Source, num_variants: dict[str, int], old
     stored = sum(file.stat().st_size for file in root.glob("examples/*.parquet"))
     stored += old.record.num_bytes if old is not None else 0
     require_space(root.parent, amount(source, num_variants).expected_bytes - stored)
+
+
+def _require_space_of_layers(
+    root: Path, layers: Sequence[LayerSignal], source: Source, teacher: Teacher, max_seq_length: int
+) -> None:
+    """Raises PassingError unless the disk has room for what is to be stored of layers; variants are not counted."""
+    length_R = sampled_lengths(source, teacher.tokens.num_special, max_seq_length)
+    needed = sum(size for _, size in layer_bytes(layers, source, length_R, 0).values())
+    stored = sum(file.stat().st_size for layer in layers for file in (root / layer.name).glob("*.parquet"))
+    require_space(root.parent, needed - stored)
 
 
 def _is_begun(root: Path, teacher: Teacher) -> bool:

@@ -20,42 +20,25 @@ CODECS: dict[LayersName, str] = {  # a signal's flag, and that of its codec
 FIRST: dict[LayersName, int] = {"states": 0, "cls": 0, "attention": 1, "values": 1}
 
 
-class LayerFlags(Config):
-    """Which layers, which of what they say, and how it is stored."""
+class WhichLayers(Config):
+    """Which layers, and which of what they say."""
 
     panel: ClassVar = "What the teacher's layers say"
     states: str | None = Field(
         None, pattern=LAYERS, description="Layers whose states of every token are stored, with commas; 0: embeddings."
     )
-    states_codec: str = Field(
-        "float16", pattern=CODEC, description="How they are stored: float32, float16, int8, or pca-K, K bytes a token."
-    )
     cls: str | None = Field(None, pattern=LAYERS, description="Layers whose state of [CLS] alone is stored; or all.")
-    cls_codec: str = Field("float16", pattern=CODEC, description="How it is stored, as --states-codec.")
     attention: str | None = Field(
         None, pattern=LAYERS, description="Layers whose attention scores, before softmax and mask, are stored."
     )
-    attention_codec: BlockCodecName = Field("u8", description="How they are stored: u8 is a byte a number.")
     values: str | None = Field(
         None, pattern=LAYERS, description="Layers of whose attention the products of values with each other are stored."
-    )
-    values_codec: BlockCodecName = Field("u8", description="How they are stored, as --attention-codec.")
-    layers_of: LayerRows = Field(
-        "originals", description="Of which rows: the task's own, or variants and unlabelled ones, too."
     )
 
     @property
     def layers(self) -> dict[LayersName, str]:
         """The layers as given, by signal."""
         return {name: text for name in CODECS if (text := getattr(self, name)) is not None}
-
-    def check_layers(self) -> None:
-        """Raises ConfigError for flags that do not go together."""
-        for name, codec in CODECS.items():
-            if name not in self.layers:
-                refuse_flags(self, {codec}, f"says how layers are stored; give {flag_name(name)} LAYERS, too")
-        if not self.layers:
-            refuse_flags(self, {"layers_of"}, "says of which rows layers are stored; give --states LAYERS, too")
 
     def numbers(self, name: LayersName, depth: int) -> tuple[int, ...]:
         """The layers of a signal, ascending, of a teacher with so many.
@@ -69,3 +52,28 @@ class LayerFlags(Config):
         if wrong:
             raise ConfigError(f"{flag_name(name)}: layer {wrong[0]}, but the teacher's go from {first} to {depth}")
         return tuple(numbers)
+
+
+class LayerFlags(WhichLayers):
+    """Which layers, which of what they say, and how it is stored."""
+
+    panel: ClassVar = WhichLayers.panel
+    states_codec: str = Field(
+        "float16",
+        pattern=CODEC,
+        description="How states are stored: float32, float16, int8, or pca-K, K bytes a token.",
+    )
+    cls_codec: str = Field("float16", pattern=CODEC, description="How those of [CLS] are, as --states-codec.")
+    attention_codec: BlockCodecName = Field("u8", description="How scores are stored: u8 is a byte a number.")
+    values_codec: BlockCodecName = Field("u8", description="How products of values are, as --attention-codec.")
+    layers_of: LayerRows = Field(
+        "originals", description="Of which rows: the task's own, or variants and unlabelled ones, too."
+    )
+
+    def check_layers(self) -> None:
+        """Raises ConfigError for flags that do not go together."""
+        for name, codec in CODECS.items():
+            if name not in self.layers:
+                refuse_flags(self, {codec}, f"says how layers are stored; give {flag_name(name)} LAYERS, too")
+        if not self.layers:
+            refuse_flags(self, {"layers_of"}, "says of which rows layers are stored; give --states LAYERS, too")

@@ -1,26 +1,21 @@
 """``teacher-dump --plan``: rows, shards, bytes, time and memory, before any model is loaded."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline import console
 from pipeline.errors import DistillError
 from pipeline.processes import processes
-from pipeline.sources import Source
 from teacher.config import DumpTask
 from teacher.dump.calibration import classifier_seconds
 from teacher.dump.examples import most_variants, read_rows
+from teacher.dump.layer_sizes import CHARACTERS_PER_TOKEN, layer_bytes, sampled_lengths
+from teacher.dump.layers import wanted_layers
 from teacher.dump.source_parts import all_shards, amount
 from teacher.inference.batches import default_tokens_per_batch
 from teacher.inference.classifier import outputs
 from teacher.inference.loaded import load_config
 
-CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary
-SAMPLED_ROWS = 8192
 TOKENS_ALONE = 3  # a vocabulary entry between [CLS] and [SEP]
 BYTES_PER_VECTOR_NUMBER = 1.4  # as of the codec `hidden`
 ACTIVATION_COPIES = 16
@@ -31,7 +26,7 @@ LIBRARIES_BYTES = 850e6
 class Plan:
     """What a dump will take; ``seconds`` and ``memory_bytes`` are None if the teacher's config cannot be read.
 
-    ``rows`` are counted by split, or for a corpus by kind.
+    ``rows`` are counted by split, or for a corpus by kind; ``layer_bytes`` are of a row and of all, by signal.
     """
 
     rows: dict[str, int]
@@ -40,6 +35,7 @@ class Plan:
     disk_bytes: int
     seconds: float | None
     memory_bytes: int | None
+    layer_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def estimate(config: DumpTask) -> Plan:
@@ -55,6 +51,7 @@ def estimate(config: DumpTask) -> Plan:
     num_rows = sum(asked.rows.values())
     specials = 3 if task.is_pair else 2
     tokens = int(min(asked.characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
+    row_tokens = tokens
     in_all = {split: count * source.own(split).num_rows for split, count in variants.items()}
     num_shards = len(all_shards(source, config.rows_per_shard, in_all))
     plan = Plan(asked.rows, num_shards, tokens, asked.expected_bytes, seconds=None, memory_bytes=None)
@@ -68,21 +65,18 @@ def estimate(config: DumpTask) -> Plan:
     if config.token_vectors:
         tokens += shape.vocab_size * TOKENS_ALONE
         plan = replace(plan, tokens=tokens, disk_bytes=plan.disk_bytes + token_vectors_bytes(shape))
-    lengths = _sampled_lengths(source, specials, config.max_seq_length)
+    length_R = sampled_lengths(source, specials, config.max_seq_length)
+    layers = layer_bytes(wanted_layers(config, name, shape), source, length_R, sum(in_all.values()))
+    if layers:
+        tokens += row_tokens  # one more pass
+    disk_bytes = plan.disk_bytes + sum(size for _, size in layers.values())
+    plan = replace(plan, tokens=tokens, disk_bytes=disk_bytes, layer_bytes=layers)
     device = processes().device
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
-    seconds = classifier_seconds(shape, lengths, max_tokens, device, config.precision) * tokens / sum(lengths)
-    return replace(plan, seconds=seconds, memory_bytes=memory_bytes(shape, max_tokens))
-
-
-def _sampled_lengths(source: Source, specials: int, max_seq_length: int) -> list[int]:
-    """About how many tokens some rows have, spread evenly over those of all splits [at most SAMPLED_ROWS]."""
-    texts = [table.select(["sentence1", "sentence2"]) for table in source.splits.values()]
-    rows = pa.concat_tables(texts)
-    sample = rows.take(np.unique(np.linspace(0, rows.num_rows - 1, SAMPLED_ROWS).astype(np.int64)))
-    characters = sum(pc.fill_null(pc.utf8_length(text), 0).to_numpy() for text in sample.columns)
-    tokens = np.minimum(characters // CHARACTERS_PER_TOKEN + specials, max_seq_length)
-    return [int(length) for length in tokens]
+    seconds = (
+        classifier_seconds(shape, length_R.tolist(), max_tokens, device, config.precision) * tokens / length_R.sum()
+    )
+    return replace(plan, seconds=float(seconds), memory_bytes=memory_bytes(shape, max_tokens))
 
 
 def token_vectors_bytes(shape: Any) -> int:

@@ -1,4 +1,4 @@
-"""What fine-tuning for a task and for masked language modelling share."""
+"""What fine-tuning for a task, for several tasks and for masked language modelling share."""
 
 from pathlib import Path
 from typing import Any
@@ -7,9 +7,14 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoTokenizer
 
+from pipeline.device import has_fast_bf16
+from pipeline.sources import Source, rows_sha256
+from pipeline.tasks.task import Task
 from pipeline.training.run import Run
 from pipeline.training.run_record import RunRecord
-from teacher.inference.loaded import FINETUNE_RECORD
+from teacher.config import FinetuneTask
+from teacher.inference.classifier import Teacher
+from teacher.inference.loaded import FINETUNE_RECORD, SENTENCE_ENCODER, is_sentence_encoder, weights_sha256
 
 
 def adamw(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
@@ -21,6 +26,29 @@ def adamw(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> 
         {"params": others, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+
+
+def classifier_settings(
+    config: FinetuneTask, task: Task, source: Source, teacher: Teacher, accelerator: Accelerator
+) -> dict[str, Any]:
+    """What decides a classifier; where rows and encoder lie does not, only what is in them."""
+    places = {"task", "tasks", "data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps"}
+    settings = config.model_dump(mode="json", exclude={*places, "objective", "report_to", "json_output"})
+    settings |= {
+        "task": f"{task.name} version {task.version}",
+        "target": teacher.target.model_dump(mode="json"),
+        "metrics": list(task.metrics),
+        "encoder": weights_sha256(teacher.model.base_model),
+        "precision": "bf16" if has_fast_bf16() else "fp32",
+        "processes": accelerator.num_processes,
+    }
+    return settings | {f"rows.{split}": rows_sha256(rows) for split, rows in source.splits.items()}
+
+
+def sentence_encoder(config: FinetuneTask) -> dict[str, str]:
+    """For the result: what the teacher was fine-tuned from, if it is an encoder of sentences."""
+    is_one = is_sentence_encoder(config.model_name_or_path, config.model_revision)
+    return {SENTENCE_ENCODER: config.model_name_or_path} if is_one else {}
 
 
 def start_run(

@@ -4,7 +4,6 @@ Whoever asks a model, for logits, masked tokens, states or vectors, takes a `Loa
 are such models of which more is known.
 """
 
-import hashlib
 import inspect
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from pipeline.errors import ConfigError, DataError, TeacherError
 from pipeline.text.reader import TextReader
 from pipeline.text.safety import reported
 from pipeline.text.tokenizer import frame_ids, vocabulary_size
+from pipeline.training.checkpoint import tensors_sha256
 from pipeline.training.run_record import read_run_record
 from teacher.inference.model_folder import require_model_folder
 
@@ -191,11 +191,7 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
 
 def weights_sha256(model: torch.nn.Module) -> str:
     """Hash of all weights and buffers by name, independent of the files they came from."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return tensors_sha256(sorted(model.state_dict().items()))
 
 
 def _check_fit(name: str, config: Any, tokenizer: Tokenizer, max_seq_length: int) -> None:

@@ -50,7 +50,16 @@ def _examples(count: int, seed: int) -> Examples:
     ids = Ragged.of([1 + random.choice(VOCABULARY - 1, n, p=share_V / share_V.sum()) for n in lengths(count, seed)])
     teacher = random.normal(size=(count, CLASSES)).astype(np.float32)
     ones = np.ones(count, dtype=np.float32)
-    return Examples(ids, None, random.integers(CLASSES, size=count), ones * np.nan, teacher, ones, "")
+    return Examples(
+        ids,
+        None,
+        random.integers(CLASSES, size=count),
+        ones * np.nan,
+        teacher,
+        ones,
+        np.zeros((count, 2), np.int64),
+        "",
+    )
 
 
 def _plain_step(batches: list[Examples], product: Callable[[Tensor], Tensor], fused: bool) -> Callable[[], object]:

@@ -59,6 +59,17 @@ def test_people_get_a_table_for_each_measure(opinion_run: Path, monkeypatch: pyt
     assert "left out: model2vec: model2vec is not installed: pip install model2vec" in result.stderr
 
 
+def test_students_are_peers_of_each_other(opinion_run: Path, roles_run: Path) -> None:
+    result = run("--student", opinion_run, "--peer", opinion_run, "--seconds", 0.05, "--json")
+    assert result.exit_code == 0, result.stderr
+    models = {(speed["model"], speed["num_parameters"]) for speed in json.loads(result.stdout)["speeds"]}
+    assert {model for model, _ in models} == {opinion_run.name, str(opinion_run)}
+    assert len({parameters for _, parameters in models}) == 1
+    result = run("--student", opinion_run, "--peer", roles_run, "--peer", opinion_run)
+    assert result.exit_code == 2
+    assert f"--peer: {roles_run}: reads with another tokenizer than the student, or other inputs" in result.stderr
+
+
 def test_wrong_flags_are_told_at_once(tmp_path: Path) -> None:
     result = run("--peer", "bert-bas", "--seconds", 0, "--output", tmp_path / "x.pdf")
     assert result.exit_code == 2

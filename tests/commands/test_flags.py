@@ -20,7 +20,9 @@ from student.config import TrainConfig
 from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 TRAINING = (
-    "--task --logits --mix --store --output-dir --where --query --recipe --init --init-from --embedding "
+    "--task --logits --tasks --mix --store --output-dir --where --query --recipe --init --init-from --init-vectors "
+    "--embedding --lstm-size --channels --num-hidden-layers --num-attention-heads --intermediate-size --init-layers "
+    "--objective --layers --intermediate-epochs --objective-weight --filters --optimizer "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
     "--pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature --class-weights "
     "--num-train-epochs --metric-for-best-model --early-stopping-patience --learning-rate --warmup-steps "
@@ -38,7 +40,7 @@ AUGMENT = (
 RAY = "--ray --ray-workers --ray-resources"
 # A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
 FLAGS = {
-    "finetune-teacher": f"{CORPUS} --task --output-dir --objective --num-train-epochs --held-out --max-steps "
+    "finetune-teacher": f"{CORPUS} --task --tasks --output-dir --objective --num-train-epochs --held-out --max-steps "
     "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps "
     "--report-to --json",
     "augment": f"{AUGMENT} {RAY} --task --method --splits --manifest --data --store --name --precision "
@@ -59,12 +61,15 @@ FLAGS = {
     "join": "logits --store --data --manifest --name --allow-unverified --json",
     "diff": "a b --tolerance --store --allow-unverified --json",
     "recode": f"logits {CODEC} --name --store --allow-unverified --json",
-    "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json",
+    "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json --task --sample --states --cls "
+    "--attention --values",
     "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
     "--vector-size --pooling --init --initializer-range --alpha --temperature --vector-loss --vector-map "
     "--num-train-epochs --max-steps --learning-rate "
     "--warmup-ratio --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed --report-to "
     "--allow-unverified --json",
+    "filters": "logits --layers --dim --store --output-dir --alpha --num-train-epochs --learning-rate "
+    "--per-device-train-batch-size --seed --allow-unverified --json",
     "index": "--store --json",
     "sql": "query --file --explain-row --store --json --csv --parquet",
     "train-student": TRAINING,

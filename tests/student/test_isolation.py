@@ -18,7 +18,7 @@ ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
 METHODS = ("config", "flags", "mask_each", "mask_pos", "method", "methods", "tinybert", "words")
 ALLOWED = {"teacher", "teacher.config", "teacher.augment", "teacher.inference", "teacher.inference.config"}
 ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
-ALLOWED |= {"teacher.imported", "teacher.imported.config"}
+ALLOWED |= {"teacher.imported", "teacher.imported.config", "teacher.dump", "teacher.dump.layer_flags"}
 
 
 def absent(name):
@@ -66,11 +66,14 @@ def test_student_commands_need_no_teacher(
     for name, there in {"store": vectors_store, "tokens": token_store, "vectors": vector_store}.items():
         shutil.copytree(there, tmp_path / name)
     sizes = ["--matrix-size", "3", "--vector-size", "5"]
+    bert = ["--embedding", "bert", "--num-train-epochs", "1"]
     training = [*sizes, "--hidden-size", "8", "--num-train-epochs", "1"]
     pretraining = [*sizes, "--per-device-train-batch-size", "9", "--max-steps", "2"]
     commands = [
         ["train-student", "--task", "roles", "--store", "store", "--output-dir", "run", "--init", "teacher", *training],
         ["evaluate", "run", "--store", "store"],
+        ["train-student", "--task", "roles", "--store", "store", "--output-dir", "bert", *bert],
+        ["predict", "bert", "anna paid ben .", "ben paid anna ."],
         ["predict", "run", "anna paid ben .", "ben paid anna ."],
         ["recode", "hidden", "--store", "tokens", "--name", "new", "--num-samples", "9"],
         ["budget", "hidden", "--store", "tokens", "--positions", "20"],
@@ -82,9 +85,9 @@ def test_student_commands_need_no_teacher(
         ["sql", "select max(scale) from int8", "--store", "vectors"],
     ]
     process, result = run(commands, tmp_path)
-    assert result == {"codes": [0] * 11, "present": [], "torch": True}, process.stderr
+    assert result == {"codes": [0] * 13, "present": [], "torch": True}, process.stderr
     assert "agreement with the teacher" in process.stdout
-    assert all((tmp_path / name / "model.safetensors").exists() for name in ("run", "mlm", "encoder"))
+    assert all((tmp_path / name / "model.safetensors").exists() for name in ("run", "bert", "mlm", "encoder"))
 
 
 ANSWERING = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, IntegrityError
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.tasks.intervals import mean_interval
 from pipeline.tasks.target import Target, softmax
@@ -77,9 +77,19 @@ def test_words_are_joined_to_variants_by_their_numbers(masked_set: LogitSet) -> 
         np.testing.assert_array_equal(masked_row(masked_set, settings, group[::-1]).importance_W, row.importance_W)
     with pytest.raises(DataError, match="source row 0 has no variant 2, without"):
         masked_row(masked_set, settings, [groups[0][0], groups[0][1], *groups[0][3:]])
+    assert masked_row(masked_set, settings, [{**groups[0][0], "sentence1": " "}]).words == ()
     already = [{**groups[0][0], "sentence1": "[MASK] food"}, {**groups[0][2], "variant": 2}]
     first, _ = masked_row(masked_set, settings, already).importance_W
     assert first == 0  # a mask that is masked changes nothing
+
+
+def test_a_record_that_does_not_number_its_variants_is_refused(masked_set: LogitSet) -> None:
+    augmentation = masked_set.record.augmentation
+    assert augmentation is not None
+    unnumbered = augmentation.model_copy(update={"settings": {"split": "validation"}})
+    record = masked_set.record.model_copy(update={"augmentation": unnumbered})
+    with pytest.raises(IntegrityError, match="does not say how many words of a sentence are masked"):
+        read_masked(LogitSet(masked_set.root, record))
 
 
 def test_students_of_pairs_are_asked_without_the_words_of_both(

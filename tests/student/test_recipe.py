@@ -11,6 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import load_task, task_names
 from student.config import SweepConfig, TrainConfig
+from student.describe import describe
 from student.model.architecture import Facts, StudentConfig
 from student.model.design import design
 from student.recipe import load_recipe, recipe_names, with_recipe
@@ -28,6 +29,8 @@ TABLE = {
     "stsb": ("mlp", "cbow", True, False, 1e-4),
     "wnli": ("cnn", "cmow", False, False, 1e-5),
 }
+# Recipes of LSTMs: dropout and parameters.
+LSTMS = {"sst2-lstm": (0.1, 963_002), "mrpc-lstm": (0.2, 1_143_002)}
 # Table I: what was tried.
 LEARNING_RATES = [1e-3, 5e-4, 1e-4, 5e-5, 1e-5, 5e-6]
 
@@ -49,7 +52,9 @@ def facts(task_name: str, target: Target | None = None) -> Facts:
 
 
 def designed(name: str, target: Target | None = None) -> StudentConfig:
-    return design(load_recipe(name).settings, facts(name, target))
+    settings = load_recipe(name).settings
+    assert settings.task is not None
+    return design(settings, facts(settings.task, target))
 
 
 def write(folder: Path, text: str) -> str:
@@ -59,7 +64,36 @@ def write(folder: Path, text: str) -> str:
 
 
 def test_every_shipped_task_has_a_recipe() -> None:
-    assert recipe_names() == task_names() == sorted(TABLE)
+    assert task_names() == sorted(TABLE)
+    assert recipe_names() == sorted([*TABLE, *LSTMS, "bert"])
+
+
+@pytest.mark.parametrize(("name", "dropout", "parameters"), [(name, *facts) for name, facts in LSTMS.items()])
+def test_the_recipes_of_lstms_are_the_thesis(name: str, dropout: float, parameters: int) -> None:
+    """As Liu's thesis has them (chapter 3); their numbers of parameters are beside the tables."""
+    settings, described = load_recipe(name).settings, describe(name)["parameters"]
+    assert described["total"] - described["vectors"] == parameters
+    assert designed(name).hidden_dropout == dropout
+    assert (settings.optimizer, settings.peak_learning_rate) == ("adadelta", 1.0)
+    assert (settings.alpha, settings.soft_loss, settings.per_device_train_batch_size) == (0, "mse", 50)
+    assert {trial.lstm_size for trial in swept(name)} == {150, 300}
+    assert {trial.hidden_size for trial in swept(name)} == {200, 400}
+
+
+def swept(name: str) -> list[TrainConfig]:
+    """What a sweep over a recipe's grid trains."""
+    task = load_recipe(name).settings.task
+    assert task is not None
+    config = with_recipe(SweepConfig.from_flags(recipe=name))
+    return [trial.config for trial in make_trials(config, Path("sweep"), facts(task))]
+
+
+def test_the_recipe_of_berts_is_for_any_task() -> None:
+    settings = load_recipe("bert").settings
+    student = design(settings, facts("mrpc"))
+    assert (settings.task, settings.learning_rate, settings.per_device_train_batch_size) == (None, 5e-5, 32)
+    assert (student.bert and student.bert.num_hidden_layers, student.vector_size) == (3, 384)
+    assert (student.head, student.pairing, student.hidden_dropout) == ("dense", "joint", 0.1)
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -186,7 +220,7 @@ def test_a_wrong_recipe_is_told_with_its_file(tmp_path: Path, text: str, match: 
 
 
 def test_an_unknown_name_is_told_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no file and no shipped recipe 'mlni': did you mean 'mnli'\? Known: cola, "):
+    with pytest.raises(ConfigError, match=r"no shipped recipe 'mlni': did you mean 'mnli'\? Known: bert, cola, "):
         load_recipe("mlni")
     with pytest.raises(ConfigError, match=re.escape(f"--recipe {tmp_path}: cannot be read")):
         load_recipe(str(tmp_path))

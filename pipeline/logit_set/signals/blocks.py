@@ -39,6 +39,11 @@ class Blocks(LayerSignal):
     def __str__(self) -> str:
         return f"{self.name} of {self.layers_text()}, {self.heads} heads, codec {self.codec!r}"
 
+    @property
+    def how(self) -> str:
+        """See `LayerSignal`."""
+        return self.codec
+
     @abstractmethod
     def kept(self, length: int) -> Bools:
         """Which numbers of a square are stored [L, L]; of each row at least one."""

@@ -61,6 +61,11 @@ class LayerSignal(Signal):
             raise ValueError(f"a file does not lie in the folder {self.name!r}")
         return self
 
+    @property
+    @abstractmethod
+    def how(self) -> str:
+        """The name of its codec."""
+
     @abstractmethod
     def column_types(self) -> dict[str, pa.DataType]:
         """The types of the numbers in the columns of a layer, by the endings of their names."""

@@ -46,6 +46,11 @@ class States(LayerSignal):
         return f"{self.name} of {self.layers_text()}, codec {str(self.codec)!r}"
 
     @property
+    def how(self) -> str:
+        """See `LayerSignal`."""
+        return str(self.codec)
+
+    @property
     def basis_path(self) -> str:
         """Where its basis lies in a set."""
         return f"{self.name}/{BASIS_FILE}"

@@ -215,7 +215,7 @@ def test_a_head_with_the_encoder_of_another_epoch_is_refused(together: Path, tmp
     first, second = Student.load(one), Student.load(other)
     with torch.no_grad():
         first.encoder.tables()[0].weight[3] += 1
-    save_sharing({one: (first.config, first)})  # as if it had been killed before the second
+    save_sharing({one: (first.config_json, first)})  # as if it had been killed before the second
     assert Student.load(one).state_dict().keys() == first.state_dict().keys()
     assert same(other, together / "roles")  # whole as it was
     shutil.copy(one / ENCODER_FILE, other / ENCODER_FILE)  # as if before the second's head
@@ -235,7 +235,7 @@ def test_without_hard_links_the_encoder_is_copied(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "link", refuse)
     one, other = student(), student(is_pair=True)
     other.encoder = one.encoder
-    folders = {tmp_path / name: (model.config, model) for name, model in (("a", one), ("b", other))}
+    folders = {tmp_path / name: (model.config_json, model) for name, model in (("a", one), ("b", other))}
     for folder in folders:
         folder.mkdir()
     save_sharing(folders)
@@ -327,7 +327,6 @@ def test_an_encoder_starts_from_the_vectors_of_the_first_set_that_has_some(
     settings = {task: read_record(tmp_path / task / "run.json")["settings"] for task in ("opinion", "roles")}
     assert settings["opinion"]["token_vectors_sha256"] is None
     assert settings["roles"]["token_vectors_sha256"]
-    alone = tiny_config(vectors_store / "roles", tmp_path / "alone", learning_rate=STILL)
-    train(alone, "")
-    ours, theirs = (read_weights(run)["encoder.vectors.table.weight"] for run in (tmp_path / "roles", tmp_path / "alone"))
+    train(tiny_config(vectors_store / "roles", tmp_path / "alone", learning_rate=STILL), "")
+    ours, theirs = (read_weights(tmp_path / run)["encoder.vectors.table.weight"] for run in ("roles", "alone"))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-20)

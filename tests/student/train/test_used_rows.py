@@ -28,6 +28,7 @@ def toy(ids1: list[list[int]], ids2: list[list[int]] | None) -> Examples:
         np.full(count, np.nan, np.float32),
         np.zeros((count, 2), np.float32),
         np.ones(count, np.float32),
+        np.zeros((count, 2), np.int64),
         "",
     )
 

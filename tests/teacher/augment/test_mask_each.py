@@ -11,9 +11,12 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.verify_examples import ExamplesCheck
+from pipeline.report.set_report import set_page
+from pipeline.tasks.task import Task
 from student.config import EvaluateConfig
 from student.data import load_dev
 from student.evaluate import evaluate
+from teacher.augment.config import AugmentConfig
 from tests.conftest import VALIDATION_ROWS, dump_config
 from tests.helpers.commands import invoke
 from tests.teacher.augment.test_run import own_task, rows_of, write
@@ -46,7 +49,7 @@ def test_a_variant_per_word_whatever_other_rows_read(tmp_path: Path) -> None:
 
 def test_long_sentences_are_masked_from_their_start_and_masks_not_again(tmp_path: Path) -> None:
     flags = own_task(tmp_path, [("one two three", "[MASK] <m>")])
-    settings: dict[str, Any] = {"num_variants": 2, "mask_token": "<m>", "splits": "train"}
+    settings: dict[str, Any] = {"num_variants": 2, "mask_token": "<m>", "splits": "validation"}
     write(tmp_path, tmp_path / "store", method="mask-each", **settings, **flags)
     assert [row[1:2] + row[3:] for row in masked(tmp_path / "store")] == [
         (1, "<m> two three", "[MASK] <m>"),
@@ -71,6 +74,7 @@ def test_the_teacher_is_asked_about_every_word(masked_set: LogitSet, opinion_set
             words[row["variant"] - 1] = "[MASK]"
             assert (row["sentence1"], row["label"], row["origin"]) == (" ".join(words), None, "mask")
     assert "## Variants of rows of validation" in card_text(masked_set.record)
+    assert "Variants of rows of validation" in [section.title for section in set_page(masked_set.root).sections]
 
 
 def test_variants_of_another_split_than_the_record_says_are_refused(masked_set: LogitSet) -> None:
@@ -100,9 +104,21 @@ def test_variants_are_no_dev_rows(masked_set: LogitSet, opinion_set: LogitSet, o
     assert "has no train split" in re.sub(r"\s+", " ", result.stderr)
 
 
+def test_both_commands_name_the_split_by_the_same_flag(work: Path, opinion: Task, tmp_path: Path) -> None:
+    config = dump_config(work, "opinion", tmp_path, augment="mask-each", splits="validation", sentences=3)
+    config.check()
+    wanted = config.augmentation()
+    assert wanted is not None
+    two = opinion.model_copy(update={"splits": {"train": None, "first": None, "validation": None}})
+    assert (wanted.split_of(two), wanted.sentences) == ("validation", 3)
+    assert AugmentConfig(method="mask-each").split_of(two) == "first"
+    assert AugmentConfig(method="mask-pos").split_of(two) == "train"
+
+
 def test_what_it_is_not_for_is_refused(work: Path, tmp_path: Path) -> None:
     for changes, message in (
         ({"splits": "train,validation"}, "--splits: mask-each takes one split at a time, not train, validation"),
+        ({"splits": "train"}, "--splits train: rows of mask-each are not to be learnt from"),
         ({"splits": "dev"}, "task 'opinion': has no split 'dev'"),
         ({"pos_probability": 0.1}, "--pos-probability: is not for method mask-each"),
     ):

@@ -21,7 +21,9 @@ from pipeline.text.tokenizer import tokenize
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.config import FinetuneTask
-from teacher.finetune.classifier import classifier_loss, finetune, hold_out
+from teacher.finetune.classifier import finetune
+from teacher.finetune.learner import classifier_loss
+from teacher.finetune.rows import hold_out
 from teacher.inference.batches import teacher_logits
 from teacher.inference.classifier import load_teacher
 from teacher.inference.precision import inference_mode

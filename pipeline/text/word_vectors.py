@@ -1,0 +1,95 @@
+"""Word vectors in text files, as word2vec and GloVe write them. Shapes: W words, D numbers a vector."""
+
+import gzip
+import zlib
+from collections.abc import Container, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from pipeline.arrays import Floats
+from pipeline.errors import DataError
+from pipeline.files import sha256
+
+
+def file_sha256(path: Path, flag: str) -> str:
+    """Hash of a file of vectors; ``flag`` is what named it.
+
+    Raises:
+        DataError: if it cannot be read.
+    """
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise _not_read(path, flag, error) from error
+
+
+def read_word_vectors(
+    path: Path, flag: str, most: int | None = None, wanted: Container[str] | None = None
+) -> tuple[list[str], Floats]:
+    """Reads the vectors of a GloVe or word2vec text file, gzipped or not; those that are 0 are left out.
+
+    Args:
+        path: the file; its commonest words come first.
+        flag: what named it, for messages.
+        most: how many are read at most. (default: all)
+        wanted: the words whose vectors are read. (default: all)
+
+    Returns:
+        The words in their order, of which one may be there twice, and vectors_WD, float32.
+
+    Raises:
+        DataError: if it cannot be read or holds no such vector, naming the line that is wrong.
+    """
+    try:
+        with _open(path) as file:
+            words, rows = _parse(f"{flag} {path}", file, most, wanted)
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise _not_read(path, flag, error) from error
+    if not words:
+        raise DataError(f"{flag} {path}: holds no vectors" + ("" if wanted is None else " of words that are wanted"))
+    return words, np.stack(rows)
+
+
+def _parse(
+    subject: str, file: TextIO, most: int | None, wanted: Container[str] | None
+) -> tuple[list[str], list[Floats]]:
+    words: list[str] = []
+    rows: list[Floats] = []
+    width = 0
+    for number, line in enumerate(file, start=1):
+        fields = line.rstrip().split(" ")
+        if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
+            continue  # word2vec's header
+        width = width or len(fields) - 1
+        word = " ".join(fields[:-width]) if width else ""  # some words of GloVe's hold spaces
+        if wanted is not None and 0 < width < len(fields) and word not in wanted:
+            continue
+        values = _numbers(fields[-width:]) if 0 < width < len(fields) else None
+        if values is None:
+            expected = f"a word and {width or 'some'} finite numbers, separated by single spaces"
+            raise DataError(f"{subject}: line {number}: not {expected}")
+        if values.any():
+            words.append(word)
+            rows.append(values)
+        if len(words) == most:
+            break
+    return words, rows
+
+
+def _numbers(fields: Sequence[str]) -> Floats | None:
+    try:
+        values = np.array([float(field) for field in fields], dtype=np.float32)
+    except ValueError:
+        return None
+    return values if np.isfinite(values).all() else None
+
+
+def _open(path: Path) -> TextIO:
+    encoding = "utf-8-sig"
+    return gzip.open(path, "rt", encoding=encoding) if path.suffix == ".gz" else path.open(encoding=encoding)
+
+
+def _not_read(path: Path, flag: str, error: Exception) -> DataError:
+    return DataError(f"{flag} {path}: cannot be read: {error}")

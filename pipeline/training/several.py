@@ -1,0 +1,30 @@
+"""One training of several tasks: its settings and scores, and what they are of each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.training.run_record import Entry, Metrics
+
+
+def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The settings of several tasks as those of one run: what they have in common, the rest by TASK.SETTING."""
+    first = next(iter(by_task.values()))
+    common = {key: value for key, value in first.items() if all(one[key] == value for one in by_task.values())}
+    return common | {
+        f"{task}.{key}": value for task, one in by_task.items() for key, value in one.items() if key not in common
+    }
+
+
+def joint_scores(by_task: Mapping[str, Metrics]) -> Metrics:
+    """Metrics of several tasks, by TASK/SPLIT; before them, as what decides, the mean of what would decide of each."""
+    first = [next(iter(next(iter(one.values())).values()), None) for one in by_task.values() if one]
+    known = [value for value in first if value is not None]
+    mean: Metrics = {"tasks": {"mean": sum(known) / len(known)}} if known else {}
+    return mean | {f"{task}/{split}": metrics for task, one in by_task.items() for split, metrics in one.items()}
+
+
+def entry_of(task: str, entry: Entry) -> Entry:
+    """What an entry of the history says of one of the tasks."""
+    prefix = f"{task}/"
+    metrics = {split.removeprefix(prefix): m for split, m in entry["metrics"].items() if split.startswith(prefix)}
+    return entry | {"metrics": metrics}

@@ -1,0 +1,148 @@
+"""``distill filters``: the first stage of TED, from stored states of the first token; no teacher is in memory.
+
+The published one trains with the teacher's dropout on; stored states are those of a teacher without.
+
+Shapes: N rows, B rows of a batch, H the teacher's width, D the filters', C logits.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from pipeline.logit_set.layer_reader import open_layers
+from pipeline.logit_set.reader import LogitSet, find_set, open_set
+from pipeline.tasks.metrics import score_logits
+from pipeline.training import loop
+from pipeline.training.loop import Learner, Schedule
+from pipeline.training.run import Run
+from pipeline.training.run_record import Metrics, RunRecord
+from pipeline.training.steps import EpochBatches, seed_step
+from student.data import Examples, gold_tensor, load_examples
+from student.filters.config import FiltersConfig
+from student.filters.model import FILTERS_RECORD, Filters, task_head, write_filters
+from student.train.layer_choice import first_signal, named_layers, stored_layers
+from student.train.layer_targets import LayerTargets
+from student.train.losses import task_loss
+
+BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
+STANDARD_ROWS = 2000  # whose states decide the scale of a filter
+
+
+class FilterLearner(Learner):
+    """Filters, and a head of the task on each.
+
+    Args:
+        config: the settings.
+        logit_set: its target is the task's.
+        splits: the rows.
+        targets: the first token's states of each split.
+        filters: are trained in place.
+        folder: where they are written to.
+    """
+
+    def __init__(
+        self,
+        config: FiltersConfig,
+        logit_set: LogitSet,
+        splits: dict[str, Examples],
+        targets: dict[str, LayerTargets],
+        filters: Filters,
+        folder: Path,
+    ) -> None:
+        self._config, self._record, self._folder = config, logit_set.record, folder
+        self._splits, self._targets, self._filters = splits, targets, filters
+        self._layers = targets["train"].store.signal.layers
+        num_logits = self._record.target.num_logits
+        heads = {str(layer): task_head(config.dim, num_logits) for layer in self._layers}
+        self._heads = nn.ModuleDict(heads)
+        self.model = nn.ModuleDict({"filters": filters, "heads": self._heads})
+        self.optimizer = torch.optim.Adam(self.model.parameters(), config.learning_rate, BETAS, EPS)
+        self._known = np.flatnonzero(targets["train"].is_known_N)
+        sizes = (config.per_device_train_batch_size, config.seed)
+        self._batches = EpochBatches(np.zeros_like(self._known), *sizes)
+        self._gold_N = gold_tensor(self._record.target, splits["train"])
+        self._teacher_NC = torch.from_numpy(splits["train"].teacher_NC)
+
+    def schedule(self) -> Schedule:
+        """An entry for each epoch; the last filters are kept."""
+        steps = self._batches.steps_per_epoch
+        total = steps * self._config.num_train_epochs
+        return Schedule(total, steps, "epoch", self._config.seed, keep_best=False)
+
+    def train_step(self, step: int) -> tuple[torch.Tensor, int]:
+        """Takes one step; returns the mean loss over the layers, and the number of rows."""
+        rows = self._known[self._batches.at(step)]
+        gold_B, teacher_BC = self._gold_N[rows], self._teacher_NC[rows]
+        losses = [
+            task_loss(self._record.target, self._logits("train", layer, rows), teacher_BC, gold_B, self._config.alpha)
+            for layer in self._layers
+        ]
+        loss = torch.stack(losses).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss, len(rows)
+
+    def evaluate(self) -> Metrics:
+        """The task's metrics of the last layer's head on each dev split."""
+        return {split: self._scores(split) for split in self._targets if split != "train"}
+
+    def keep(self) -> None:
+        """Writes the filters, scaled by the states of the training rows."""
+        rows = self._known[:: max(1, len(self._known) // STANDARD_ROWS)]
+        for layer in self._layers:
+            self._filters.standardise(layer, self._targets["train"].first(layer, rows))
+        write_filters(self._folder, self._filters)
+
+    def _logits(self, split: str, layer: int, rows: np.ndarray) -> torch.Tensor:
+        filtered_BD = self._filters(layer, self._targets[split].first(layer, rows))
+        logits_BC: torch.Tensor = self._heads[str(layer)](filtered_BD)
+        return logits_BC
+
+    def _scores(self, split: str) -> dict[str, float]:
+        rows, examples = np.flatnonzero(self._targets[split].is_known_N), self._splits[split]
+        with torch.inference_mode():
+            logits_NC = self._logits(split, self._layers[-1], rows).numpy()
+        gold = (examples.label_N[rows], examples.score_N[rows])
+        return score_logits(self._record.metrics, self._record.target, logits_NC, *gold)
+
+
+def train_filters(config: FiltersConfig, command: str) -> RunRecord:
+    """Learns the filters that ``config`` describes, or goes on with them; returns the content of ``filters.json``.
+
+    Raises:
+        ConfigError: if the set has no states, or not those layers.
+        DataError: if there is no such set.
+        FingerprintMismatchError: if the folder holds filters with other settings.
+    """
+    logit_set = open_set(find_set(config.logits, config.store), config.allow_unverified)
+    signal = first_signal(logit_set.record)
+    layers = named_layers(config.layers) or stored_layers(logit_set.record)[signal]
+    splits = {split: load_examples(logit_set, split) for split in logit_set.splits}
+    targets = {
+        split: LayerTargets(open_layers(logit_set, signal, split, layers), examples)
+        for split, examples in splits.items()
+    }
+    width = targets["train"].width
+    folder = config.output_dir or Path("filters") / logit_set.name
+    run = Run(folder, _settings(config, logit_set, layers, width), command, record_name=FILTERS_RECORD)
+    finished = run.start()
+    if finished is not None:
+        return finished
+    seed_step(config.seed, 0)
+    filters = Filters(layers, width, config.dim)
+    learner = FilterLearner(config, logit_set, splits, targets, filters, folder)
+    return run.finish({"history": loop.train(run, learner, learner.schedule())})
+
+
+def _settings(config: FiltersConfig, logit_set: LogitSet, layers: tuple[int, ...], width: int) -> dict[str, Any]:
+    places = {"logits", "store", "output_dir", "allow_unverified", "json_output", "layers"}
+    settings = config.model_dump(mode="json", exclude=places)
+    return settings | {
+        "layers": list(layers),
+        "width": width,
+        "logit_set_fingerprint": logit_set.record.fingerprint,
+    }

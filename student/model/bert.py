@@ -1,0 +1,258 @@
+"""BERT without its teacher's libraries (Devlin et al. 2019); parameters have the names that Hugging Face gives them.
+
+Shapes: N sequences, L tokens of the longest, T tokens of all of them end to end, S = N + 1 starts, H width, A heads,
+D = H / A, Q tokens that are asked for, B batch.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from student.model.bert_shape import BertShape
+from student.model.encoder import Encoder, EncoderShape
+from student.model.gather import rows_of
+from student.model.products import GradientTaker
+
+PADDED_TOKENS = 2**13  # of sequences that are read together; more do not fit a processor's caches
+
+
+@dataclass
+class LayerOutputs:
+    """What the layers of a BERT make of sequences.
+
+    Attributes:
+        is_token_NL: which places of ``scores`` and ``values`` are tokens and no padding.
+        states: [T, H] each, of tokens alone: what the first layer reads, then what each layer makes of it.
+        scores: [N, A, L, L] of each layer: q k / sqrt(D), before padding is masked and before the softmax.
+        values: [N, A, L, D] of each layer.
+    """
+
+    is_token_NL: Tensor
+    states: list[Tensor] = field(default_factory=list)
+    scores: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+
+
+class Closing(nn.Module):
+    """What ends both halves of a layer: Linear, dropout, and LayerNorm of the sum with what the half began with."""
+
+    def __init__(self, num_inputs: int, width: int, eps: float, dropout: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(num_inputs, width)
+        self.LayerNorm = nn.LayerNorm(width, eps=eps)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, numbers: Tensor, begun: Tensor) -> Tensor:
+        """Returns a tensor of the shape of ``begun``."""
+        return self.LayerNorm(self.dropout(self.dense(numbers)) + begun)  # type: ignore[no-any-return]
+
+
+class BertLayer(nn.Module):
+    """Attention of tokens to each other, then an MLP on each; LayerNorm after both."""
+
+    def __init__(self, width: int, shape: BertShape, dropout: float) -> None:
+        super().__init__()
+        self.num_heads, self.dropout = shape.num_attention_heads, dropout
+        projections = nn.ModuleDict({name: nn.Linear(width, width) for name in ("query", "key", "value")})
+        closing = Closing(width, width, shape.layer_norm_eps, dropout)
+        self.attention = nn.ModuleDict({"self": projections, "output": closing})
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, shape.intermediate_size)})
+        self.output = Closing(shape.intermediate_size, width, shape.layer_norm_eps, dropout)
+
+    def forward(
+        self, states_NLH: Tensor, asked_NQH: Tensor, is_token_NL: Tensor, told: LayerOutputs | None = None
+    ) -> Tensor:
+        """The new states of some tokens.
+
+        Args:
+            states_NLH: of all tokens.
+            asked_NQH: of those whose new states are wanted.
+            is_token_NL: which are no padding.
+            told: is given scores and values.
+
+        Returns:
+            float32 [N, Q, H].
+        """
+        query_NAQD, key_NALD, value_NALD = self._projected(states_NLH, asked_NQH)
+        mask, rate = is_token_NL[:, None, None], self.dropout if self.training else 0.0
+        if told is None:
+            mixed_NAQD = functional.scaled_dot_product_attention(
+                query_NAQD, key_NALD, value_NALD, attn_mask=mask, dropout_p=rate
+            )
+        else:
+            scores_NAQL = query_NAQD @ key_NALD.mT / math.sqrt(query_NAQD.shape[-1])
+            told.scores.append(scores_NAQL)
+            told.values.append(value_NALD)
+            share_NAQL = scores_NAQL.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+            mixed_NAQD = functional.dropout(share_NAQL, rate) @ value_NALD
+        attended_NQH = self.attention["output"](mixed_NAQD.transpose(1, 2).flatten(2), asked_NQH)
+        return self.output(functional.gelu(self.intermediate["dense"](attended_NQH)), attended_NQH)  # type: ignore[no-any-return]
+
+    def _projected(self, states_NLH: Tensor, asked_NQH: Tensor) -> Iterator[Tensor]:
+        projections = self.attention["self"]
+        assert isinstance(projections, nn.ModuleDict)
+        for name, read in (("query", asked_NQH), ("key", states_NLH), ("value", states_NLH)):
+            yield projections[name](read).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+class BertEmbeddings(nn.Module):
+    """The sum of what is known of a token, of its place, and of the sentence that it is of."""
+
+    def __init__(self, shape: EncoderShape, bert: BertShape) -> None:
+        super().__init__()
+        width = shape.vector_size
+        self.word_embeddings = nn.Embedding(shape.vocabulary_size, width, padding_idx=shape.pad_id)
+        self.position_embeddings = nn.Embedding(bert.max_position_embeddings, width)
+        self.token_type_embeddings = nn.Embedding(bert.type_vocab_size, width)
+        self.LayerNorm = nn.LayerNorm(width, eps=bert.layer_norm_eps)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.separator_id = shape.separator_id if bert.type_vocab_size > 1 else None
+
+    def forward(self, words_NLH: Tensor, ids_NL: Tensor) -> Tensor:
+        """Returns float32 [N, L, H], for the rows of the words, which may be 0 for padding."""
+        types = self.token_type_embeddings.weight[0]
+        if self.separator_id is not None:
+            is_separator_NL = ids_NL == self.separator_id
+            is_second_NL = is_separator_NL.cumsum(1) > is_separator_NL.long()
+            types = self.token_type_embeddings(is_second_NL.long())
+        sum_NLH = words_NLH + types + self.position_embeddings.weight[: ids_NL.shape[1]]
+        return self.dropout(self.LayerNorm(sum_NLH))  # type: ignore[no-any-return]
+
+
+class BertEncoder(Encoder):
+    """A token is its last state; a sequence what the pooler, tanh of a Linear, makes of its first token's.
+
+    Sequences are read with the tokenizer's special tokens. The second sentence of a pair begins after the first
+    separator. A sequence of no tokens is read as one of a padding.
+    """
+
+    has_neutral_rows = False
+
+    def __init__(self, shape: EncoderShape) -> None:
+        super().__init__()
+        assert shape.bert is not None, "the config's validator tells"
+        self.pad_id, self.bert = shape.pad_id, shape.bert
+        self.size = self.token_size = width = shape.vector_size
+        self.embeddings = BertEmbeddings(shape, shape.bert)
+        layers = (BertLayer(width, shape.bert, shape.dropout) for _ in range(shape.bert.num_hidden_layers))
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
+        self.pooler = nn.ModuleDict({"dense": nn.Linear(width, width)})
+        self._start_from_noise(shape.initializer_range)
+
+    @torch.no_grad()
+    def _start_from_noise(self, deviation: float) -> None:
+        for part in self.modules():
+            if isinstance(part, nn.Linear | nn.Embedding):
+                part.weight.normal_(std=deviation)
+            if isinstance(part, nn.Linear):
+                part.bias.zero_()
+        self.embeddings.word_embeddings.weight[self.pad_id] = 0
+
+    def reduce(self, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None) -> Tensor:
+        """See `Encoder`."""
+        if torch.is_grad_enabled():
+            ids_NL, words_NLH, _ = self._padded(ids_T, starts_S, rows)
+            return self._pooled(words_NLH, ids_NL)
+        features_NF = self.embeddings.word_embeddings.weight.new_empty(len(starts_S) - 1, self.size)
+        for chosen, ids_NL in _of_like_length(ids_T, starts_S, self.pad_id):
+            features_NF[chosen] = self._pooled(self.embeddings.word_embeddings(ids_NL), ids_NL)
+        return features_NF
+
+    def scan(self, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None) -> Tensor:
+        """See `Encoder`."""
+        ids_NL, words_NLH, is_inside_NL = self._padded(ids_T, starts_S, rows)
+        is_token_NL, states_NLH = self._is_token(ids_NL), self.embeddings(words_NLH, ids_NL)
+        for layer in self._layers():
+            states_NLH = layer(states_NLH, states_NLH, is_token_NL)
+        return states_NLH[is_inside_NL]  # type: ignore[no-any-return]
+
+    def layers(self, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None) -> LayerOutputs:
+        """What every layer makes of sequences, for arguments as of `reduce`."""
+        ids_NL, words_NLH, is_inside_NL = self._padded(ids_T, starts_S, rows)
+        told, states_NLH = LayerOutputs(self._is_token(ids_NL)), self.embeddings(words_NLH, ids_NL)
+        told.states.append(states_NLH[is_inside_NL])
+        for layer in self._layers():
+            states_NLH = layer(states_NLH, states_NLH, told.is_token_NL, told)
+            told.states.append(states_NLH[is_inside_NL])
+        return told
+
+    def pooled(self, first_NH: Tensor) -> Tensor:
+        """What the pooler makes of the last states of first tokens: features_NF, as of `reduce`."""
+        return self.pooler["dense"](first_NH).tanh()  # type: ignore[no-any-return]
+
+    def tables(self) -> list[nn.Embedding]:
+        """See `Encoder`; places and sentences are no tokens, and their tables parameters as all others."""
+        return [self.embeddings.word_embeddings]
+
+    @property
+    def multiply_adds(self) -> int:
+        """See `Encoder`: of the last layer keys and values alone, and their use by the first token."""
+        whole, width = self.bert.num_weights(self.size) // self.bert.num_hidden_layers, self.size
+        return (self.bert.num_hidden_layers - 1) * whole + 2 * width**2 + 2 * width
+
+    @property
+    def multiply_adds_per_input(self) -> int:
+        """See `Encoder`: what is left of the last layer, and the pooler."""
+        return 3 * self.size**2 + 2 * self.size * self.bert.intermediate_size
+
+    @property
+    def multiply_adds_per_pair(self) -> int:
+        """See `Encoder`: attention, but for the last layer's."""
+        return (self.bert.num_hidden_layers - 1) * 2 * self.size
+
+    def export_problems(self, longest: int) -> list[str]:
+        """None."""
+        return []
+
+    def exported(self, ids_BL: Tensor, longest: int) -> Tensor:
+        """See `Encoder`; the padding stands at the end."""
+        return self._pooled(self.embeddings.word_embeddings(ids_BL), ids_BL)
+
+    def _layers(self) -> nn.ModuleList:
+        layers = self.encoder["layer"]
+        assert isinstance(layers, nn.ModuleList)
+        return layers
+
+    def _padded(self, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Padded ids_NL, the words' rows [N, L, H] with zeros for padding, and which places are not filled up."""
+        words_TH = rows_of(self.embeddings.word_embeddings.weight, ids_T, self.pad_id, rows)
+        lengths_N = starts_S.diff()
+        position_L = torch.arange(max(1, int(lengths_N.max())), device=ids_T.device)
+        is_inside_NL = position_L < lengths_N.unsqueeze(1)
+        ids_NL = ids_T.new_full(is_inside_NL.shape, self.pad_id)
+        ids_NL[is_inside_NL] = ids_T
+        words_NLH = words_TH.new_zeros(*is_inside_NL.shape, self.size)
+        words_NLH[is_inside_NL] = words_TH
+        return ids_NL, words_NLH, is_inside_NL
+
+    def _is_token(self, ids_NL: Tensor) -> Tensor:
+        """Bool [N, L]; the first place counts as a token, so that there is something to attend to."""
+        return (ids_NL != self.pad_id) | (torch.arange(ids_NL.shape[1], device=ids_NL.device) == 0)
+
+    def _pooled(self, words_NLH: Tensor, ids_NL: Tensor) -> Tensor:
+        """Returns features_NH; the last layer is asked for the first token alone."""
+        *layers, last = self._layers()
+        is_token_NL, states_NLH = self._is_token(ids_NL), self.embeddings(words_NLH, ids_NL)
+        for layer in layers:
+            states_NLH = layer(states_NLH, states_NLH, is_token_NL)
+        return self.pooled(last(states_NLH, states_NLH[:, :1], is_token_NL)[:, 0])
+
+
+def _of_like_length(ids_T: Tensor, starts_S: Tensor, pad_id: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Numbers of sequences of like length, and their padded ids_NL, until all are there."""
+    lengths_N, padding = starts_S.diff(), ids_T.new_tensor([pad_id])
+    read_T, order_N = torch.cat([ids_T, padding]), lengths_N.argsort(descending=True)
+    longest_N = lengths_N[order_N].tolist()
+    start = 0
+    while start < len(longest_N):
+        longest = max(1, longest_N[start])
+        chosen_N = order_N[start : start + max(1, PADDED_TOKENS // longest)]
+        start += len(chosen_N)
+        position_L = torch.arange(longest, device=ids_T.device)
+        is_inside_NL = position_L < lengths_N[chosen_N].unsqueeze(1)
+        place_NL = starts_S[chosen_N].unsqueeze(1) + position_L
+        yield chosen_N, read_T[torch.where(is_inside_NL, place_NL, -1)]

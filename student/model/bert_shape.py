@@ -1,0 +1,35 @@
+"""The sizes of a BERT beside its width; free of torch."""
+
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+NUM_LAYERS, NUM_HEADS, POSITIONS = 3, 12, 512  # unless something else is asked for, or started from
+
+
+class BertShape(BaseModel):
+    """What a BERT's layers are like, under Hugging Face's names.
+
+    Attributes:
+        layer_norm_eps: what each LayerNorm adds to the variance.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    num_hidden_layers: int = Field(ge=1, le=128)
+    num_attention_heads: int = Field(ge=1, le=256)
+    intermediate_size: int = Field(ge=1, le=2**18)
+    max_position_embeddings: int = Field(ge=1, le=2**16)
+    type_vocab_size: int = Field(2, ge=1, le=2**8)
+    layer_norm_eps: float = Field(1e-12, gt=0, le=1)
+
+    def num_weights(self, width: int) -> int:
+        """Numbers in the matrices of all layers of this width."""
+        return self.num_hidden_layers * (4 * width**2 + 2 * width * self.intermediate_size)
+
+
+class Inherited(NamedTuple):
+    """The sizes of the layers that a student starts from, as many of them as it takes."""
+
+    width: int
+    shape: BertShape

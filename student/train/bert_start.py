@@ -1,0 +1,229 @@
+"""What a bert starts from: some layers of its teacher, or of another BERT's folder, without building that.
+
+Shapes: V vocabulary.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import ConfigDict
+from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
+
+from pipeline import console
+from pipeline.config import parse_model
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.files import read_small_file, sha256
+from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.record_file import MAX_RECORD_BYTES
+from pipeline.text.tokenizer import example
+from pipeline.training.checkpoint import check_tensors, tensors_sha256
+from pipeline.untrusted import parse_json
+from student.config import TrainConfig
+from student.model.bert import BertEncoder
+from student.model.bert_shape import NUM_LAYERS, BertShape, Inherited
+from student.model.encoder import Encoder
+from student.model.encoders import ENCODERS
+from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
+
+ADVICE = "give --init-from FOLDER_OF_A_BERT, or --init noise"
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # in files of before 2019
+LAYER = "encoder.layer."
+
+
+class BertFile(BertShape):
+    """What a BERT's ``config.json`` says of its sizes, and that it is one."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    model_type: Literal["bert"]
+    hidden_act: Literal["gelu"] = "gelu"
+    position_embedding_type: Literal["absolute"] = "absolute"
+    hidden_size: int
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class BertStart:
+    """Layers of a BERT in a folder.
+
+    Attributes:
+        folder: the BERT's.
+        layers: their numbers, from 1, in the order in which the student has them.
+        inherited: their sizes.
+    """
+
+    folder: Path
+    layers: tuple[int, ...]
+    inherited: Inherited
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the file of weights."""
+        return sha256(self.folder / WEIGHTS_FILE)
+
+    @property
+    def words(self) -> str:
+        """What it is, in words."""
+        return f"layers {', '.join(map(str, self.layers))} of {self.folder}"
+
+
+def bert_start(flags: TrainConfig, logit_set: LogitSet) -> BertStart | None:
+    """What a student of a set starts from; None if it is no bert, or starts from noise.
+
+    Of several sets the teacher of the first one counts.
+
+    Raises:
+        ConfigError: if there is no such BERT, it is none, has not these layers, or reads other tokens.
+        IntegrityError: if its files are damaged.
+    """
+    first = logit_set.sets[0]
+    if not ENCODERS[flags.embedding].is_bert:
+        return None
+    _check_types(first)
+    if flags.init == "noise":
+        return None
+    folder = flags.init_from or _teachers_folder(first)
+    sizes = _read_sizes(folder)
+    layers = _layers(flags, sizes.num_hidden_layers, folder)
+    if flags.init_from is None:
+        _check_weights(folder, first)
+    else:
+        _check_vocabulary(folder, first)
+    shape = {name: getattr(sizes, name) for name in BertShape.model_fields} | {"num_hidden_layers": len(layers)}
+    return BertStart(folder, layers, Inherited(sizes.hidden_size, BertShape(**shape)))
+
+
+def copy_layers(start: BertStart, encoder: Encoder) -> None:
+    """Gives a bert the embeddings, layers and pooler that it starts from; its head stays.
+
+    Raises:
+        IntegrityError: if the file is damaged or holds something else.
+    """
+    assert isinstance(encoder, BertEncoder), type(encoder)
+    path = start.folder / WEIGHTS_FILE
+    try:
+        check_tensors(path)
+        with safe_open(path, framework="pt") as file:
+            stored = {_plain(name): name for name in file.keys()}  # noqa: SIM118
+            for name, parameter in encoder.named_parameters():
+                source = stored.get(_source(name, start.layers))
+                if source is not None:
+                    _copy(file.get_tensor(source), parameter, source)
+                elif not name.startswith("pooler."):
+                    raise ValueError(f"it has no {_source(name, start.layers)}")
+        if "pooler.dense.weight" not in stored:
+            console.note(f"{path}: has no pooler, as it was no classifier; the student's starts from noise")
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        raise IntegrityError(f"{path}: not the weights of a BERT: {error}") from error
+
+
+def spread_evenly(count: int, of: int) -> tuple[int, ...]:
+    """So many of the numbers from 1 on, the last one among them: 3 of 12 are 4, 8, 12."""
+    return tuple(round((k + 1) * of / count) for k in range(count))
+
+
+def _check_types(first: LogitSet) -> None:
+    """Checks that the tokenizer tells a second sentence by its type, as a BERT reads it."""
+    if first.record.is_pair and not any(example(Tokenizer.from_str(first.tokenizer_json()), is_pair=True).type_ids):
+        raise ConfigError(
+            f"--embedding bert: the tokenizer of {first.root} gives both sentences of a pair the same type, unlike a "
+            "BERT's; choose another --embedding"
+        )
+
+
+def _teachers_folder(first: LogitSet) -> Path:
+    teacher = first.record.teacher
+    folder, why = Path(teacher.name), ""
+    if teacher.is_imported:
+        why = f"nobody knows those of {first.root}, whose answers were imported"
+    elif not (folder / WEIGHTS_FILE).is_file():
+        why = f"{first.root} names {teacher.name}, and there is no {WEIGHTS_FILE} in such a folder"
+    if why:
+        raise ConfigError(f"--embedding bert: starts from its teacher's layers, but {why}; {ADVICE}")
+    return folder
+
+
+def _read_sizes(folder: Path) -> BertFile:
+    path = folder / CONFIG_FILE
+    try:
+        values: Any = parse_json(read_small_file(path, MAX_RECORD_BYTES, may_be_link=True))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{folder}: not the folder of a BERT: it has no {CONFIG_FILE}; {ADVICE}") from error
+    except ValueError as error:
+        raise IntegrityError(f"{path}: cannot be read: {error}") from error
+    kind = values.get("model_type") if isinstance(values, dict) else None
+    if kind != "bert":
+        raise ConfigError(f"{folder}: its model_type is {kind!r}, and layers are copied from BERTs alone; {ADVICE}")
+    if not (folder / WEIGHTS_FILE).is_file():
+        raise ConfigError(f"{folder}: has no {WEIGHTS_FILE}; {ADVICE}")
+    return parse_model(BertFile, values, str(path))
+
+
+def _layers(flags: TrainConfig, there: int, folder: Path) -> tuple[int, ...]:
+    if flags.init_layers is None:
+        wanted = flags.num_hidden_layers or min(NUM_LAYERS, there)
+        if wanted > there:
+            raise ConfigError(f"--num-hidden-layers {wanted}: {folder} has {there} to start from; {ADVICE}")
+        return spread_evenly(wanted, there)
+    layers = tuple(map(int, flags.init_layers.split(",")))
+    if max(layers) > there:
+        raise ConfigError(f"--init-layers {flags.init_layers}: {folder} has {there} layers")
+    return layers
+
+
+def _check_weights(folder: Path, first: LogitSet) -> None:
+    """Checks that the teacher's folder still holds what answered."""
+    path = folder / WEIGHTS_FILE
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = sorted(file.keys())
+            actual = tensors_sha256((name, file.get_tensor(name).float()) for name in names)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise IntegrityError(f"{path}: cannot be read: {error}") from error
+    if actual != first.record.teacher.weights_sha256:
+        raise ConfigError(
+            f"--embedding bert: starts from its teacher's layers, but {path} does not hold the weights that "
+            f"{first.root} names; if it is the right folder nevertheless, --init-from {folder}"
+        )
+
+
+def _check_vocabulary(folder: Path, first: LogitSet) -> None:
+    """Checks that a BERT means the same by a token's id as the set."""
+    path = folder / TOKENIZER_FILE
+    try:
+        there = Tokenizer.from_file(str(path)).get_vocab()
+    except Exception as error:  # the library raises nothing more special
+        raise ConfigError(f"--init-from {folder}: its {TOKENIZER_FILE} cannot be read: {error}") from error
+    if there != Tokenizer.from_str(first.tokenizer_json()).get_vocab():
+        raise ConfigError(f"--init-from {folder}: its {TOKENIZER_FILE} has other tokens than {first.root}")
+
+
+def _plain(name: str) -> str:
+    """A weight's name without what is before it in a whole model, and by today's spelling."""
+    name = name.removeprefix("bert.")
+    for old, new in OLD_NAMES.items():
+        name = name.replace(old, new)
+    return name
+
+
+def _source(name: str, layers: tuple[int, ...]) -> str:
+    """What a student's weight is called where it comes from, with layers counted from 0."""
+    if not name.startswith(LAYER):
+        return name
+    number, rest = name.removeprefix(LAYER).split(".", 1)
+    return f"{LAYER}{layers[int(number)] - 1}.{rest}"
+
+
+@torch.no_grad()
+def _copy(source: torch.Tensor, parameter: torch.nn.Parameter, name: str) -> None:
+    """Copies a weight; a vocabulary may have rows more than the other, for tokens that there are none."""
+    rows = min(len(source), len(parameter))
+    if source.shape[1:] != parameter.shape[1:] or (len(source) != len(parameter) and "word_embeddings" not in name):
+        raise ValueError(f"{name} is of {tuple(source.shape)}, not of {tuple(parameter.shape)}")
+    if not source.isfinite().all():
+        raise ValueError(f"{name} holds numbers that are not finite")
+    parameter[:rows] = source[:rows]

@@ -1,0 +1,48 @@
+"""Flags of what a student learns from its teacher's stored layers; free of torch."""
+
+from pathlib import Path
+from typing import ClassVar, Literal, get_args
+
+from pydantic import Field, field_validator
+
+from pipeline.config import Config
+from pipeline.errors import did_you_mean
+
+ObjectiveName = Literal["hid-cls", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
+NAMES = get_args(ObjectiveName)
+LAYERS = r"^\d+(,\d+)*$"
+
+
+class LayerFlags(Config):
+    """Flags of ``distill train-student`` about layers."""
+
+    panel: ClassVar = "Learning from the teacher's layers"
+    objective: str | None = Field(
+        None, description=f"Losses between layers, joined by +, of {', '.join(NAMES)}. (default: logits alone)"
+    )
+    layers: str | None = Field(
+        None,
+        pattern=LAYERS,
+        description="The teacher's layers that the student's last ones learn from, like 2,4,6. "
+        "(default: those that a bert starts from, or that the set has; of another student the last)",
+    )
+    intermediate_epochs: int = Field(
+        0, ge=0, description="Epochs of the objective alone, before those of the logits. (default: beside them)"
+    )
+    objective_weight: float | None = Field(
+        None, gt=0, description="Weight of the objective beside the logits. (default: 1)"
+    )
+    filters: Path | None = Field(None, description="Folder of `distill filters`, through which hid-seq compares: TED.")
+
+    @field_validator("objective")
+    @classmethod
+    def _are_objectives(cls, value: str | None) -> str | None:
+        for name in value.split("+") if value else ():
+            if name not in NAMES:
+                raise ValueError(f"{name!r} is no objective; {did_you_mean(name, NAMES)}")
+        return value
+
+    @property
+    def objectives(self) -> tuple[ObjectiveName, ...]:
+        """The objectives, each once."""
+        return tuple(dict.fromkeys(self.objective.split("+"))) if self.objective else ()  # type: ignore[arg-type]

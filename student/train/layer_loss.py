@@ -1,0 +1,147 @@
+"""The loss between a student's layers and its teacher's stored ones, with the maps from one width to the other.
+
+Shapes: B rows, S starts, T tokens, F features of a row, H the teacher's width, A heads, L tokens of the longest row.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeline.arrays import Ints
+from pipeline.logit_set.record_parts import LayersName
+from student.filters.model import Filters
+from student.model.bert import BertEncoder, LayerOutputs
+from student.model.model import Student
+from student.model.products import GradientTaker
+from student.train.layer_losses import relations
+from student.train.layer_targets import LayerTargets
+from student.train.objectives import Objective
+
+
+class LayerLoss(nn.Module):
+    """The sum of objectives over layers; its maps are trained with the student and then thrown away.
+
+    The student's last layers learn from as many of the teacher's. A student without layers has a single one: what is
+    known of each token, and of a row what its head reads.
+
+    Args:
+        objectives: with the signal that each reads.
+        layers: the teacher's, rising; 0 is what its first layer reads.
+        student: whose layers are compared; is not kept.
+        targets: what the teacher said, by signal.
+        filters: what of the states of all tokens is compared. (default: all)
+
+    Attributes:
+        is_known_N: which training rows all signals are of.
+        reads_once: whether `layers_of` reads the rows of the tables once, so that it can be taken their gradients.
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[tuple[Objective, LayersName]],
+        layers: Sequence[int],
+        student: Student,
+        targets: Mapping[LayersName, LayerTargets],
+        filters: Filters | None = None,
+    ) -> None:
+        super().__init__()
+        self._objectives, self._layers, self._targets = tuple(objectives), tuple(layers), targets
+        self.is_known_N = np.logical_and.reduce([target.is_known_N for target in targets.values()])
+        self.reads_once = isinstance(student.encoder, BertEncoder)
+        self.filters = filters
+        self.maps = nn.ModuleDict(
+            {
+                f"{objective.signal}-{layer}": made
+                for objective, signal in objectives
+                for layer in layers
+                if (made := self._map(objective.signal, layer, student, targets[signal].width)) is not None
+            }
+        )
+
+    def _map(self, signal: LayersName, layer: int, student: Student, width: int) -> nn.Linear | None:
+        """What brings a student's state to where the teacher's is compared; None where it is there already."""
+        if signal not in ("states", "cls"):
+            return None
+        own = student.num_features if signal == "cls" and not self.reads_once else student.encoder.token_size
+        if signal == "states" and self.filters is not None:
+            filter_ = self.filters.map_of(layer)
+            made = nn.Linear(own, filter_.out_features)
+            if made.weight.shape == filter_.weight.shape:  # as in TED, a BERT's start as the teacher's
+                made.load_state_dict(filter_.state_dict())
+            return made
+        return None if self.reads_once and own == width else nn.Linear(own, width)
+
+    def forward(self, features_BF: Tensor, told: LayerOutputs, starts_S: Tensor, rows: Ints) -> Tensor:
+        """The mean over the rows that the teacher's layers are known of, a scalar; 0 if they are of none.
+
+        Args:
+            features_BF: what the student's head reads.
+            told: what its layers say.
+            starts_S: of the sequences that it reads.
+            rows: numbers of the training rows.
+        """
+        is_known_B = self.is_known_N[rows]
+        if not is_known_B.any():
+            return features_BF.sum() * 0
+        is_chosen_B = torch.from_numpy(is_known_B).to(starts_S.device)
+        said = _Said(features_BF[is_chosen_B], *_chosen(told, starts_S, is_chosen_B), rows[is_known_B])
+        losses = [
+            self._error(objective, signal, layer, place, said).mean()
+            for objective, signal in self._objectives
+            for place, layer in enumerate(self._layers, start=-len(self._layers))
+        ]
+        return torch.stack(losses).sum()
+
+    def _error(self, objective: Objective, signal: LayersName, layer: int, place: int, said: "_Said") -> Tensor:
+        """An objective's loss of each row, for one layer of the teacher and the student's at ``place``."""
+        target, told, device = self._targets[signal], said.told, said.starts_S.device
+        name = f"{objective.signal}-{layer}"
+        bring = self.maps[name] if name in self.maps else nn.Identity()
+        if objective.signal == "states":
+            states = target.states(layer, said.rows).to(device)
+            states = states if self.filters is None else self.filters(layer, states)
+            return objective.error(bring(told.states[place]), states, said.starts_S)
+        if objective.signal == "cls":
+            first = told.states[place][said.starts_S[:-1]] if told.scores else said.features_BF
+            alone_S = torch.arange(len(first) + 1, device=device)
+            return objective.error(bring(first), target.first(layer, said.rows).to(device), alone_S)
+        squares = told.scores[place] if objective.signal == "attention" else relations(told.values[place])
+        stored = target.squares(layer, said.rows, squares.shape[-1]).to(device)
+        return objective.error(squares, stored, told.is_token_NL)
+
+
+class _Said(NamedTuple):
+    """What a student says of the rows that a teacher's layers are known of."""
+
+    features_BF: Tensor
+    told: LayerOutputs
+    starts_S: Tensor
+    rows: Ints
+
+
+def layers_of(
+    student: Student, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None
+) -> tuple[Tensor, LayerOutputs]:
+    """What a student's head reads, features_BF, and what its layers say; of a BERT by one reading."""
+    encoder = student.encoder
+    if isinstance(encoder, BertEncoder):
+        told = encoder.layers(ids_T, starts_S, rows)
+        return encoder.pooled(told.states[-1][starts_S[:-1]]), told
+    nowhere_NL = torch.zeros(len(starts_S) - 1, 0, dtype=torch.bool, device=starts_S.device)
+    return student.features(ids_T, starts_S), LayerOutputs(nowhere_NL, [encoder.scan(ids_T, starts_S)])
+
+
+def _chosen(told: LayerOutputs, starts_S: Tensor, is_chosen_B: Tensor) -> tuple[LayerOutputs, Tensor]:
+    """The same of the chosen rows alone, and their sequences' starts; of two sequences a row both."""
+    if is_chosen_B.all():
+        return told, starts_S
+    lengths_N = starts_S.diff()
+    is_chosen_N = is_chosen_B.repeat(len(lengths_N) // len(is_chosen_B))
+    is_chosen_T = is_chosen_N.repeat_interleave(lengths_N)
+    starts_S = functional.pad(lengths_N[is_chosen_N].cumsum(0), (1, 0))
+    squares = ([part[is_chosen_N] for part in parts] for parts in (told.scores, told.values))
+    return LayerOutputs(told.is_token_NL[is_chosen_N], [s[is_chosen_T] for s in told.states], *squares), starts_S

@@ -1,0 +1,113 @@
+"""What the teacher's layers said about training rows, brought to the tokens that a student reads.
+
+Shapes: N training rows, B rows of a batch, T tokens that the student reads of them end to end, H the teacher's width,
+A heads, L tokens of the longest row.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline import console
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import DataError
+from pipeline.logit_set.layer_reader import LayerStore
+from student.data import Examples
+from student.model.architecture import SpecialIds
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How many special tokens the teacher reads before, between and after the sentences of a row."""
+
+    before: int
+    between: int
+    after: int
+
+    @classmethod
+    def of(cls, special_ids: SpecialIds, is_pair: bool) -> "Frame":
+        """That of a tokenizer's special tokens; a row of one sentence has none between."""
+        before, between, after = (len(ids) for ids in special_ids)
+        return cls(before, between if is_pair else 0, after)
+
+    def lengths(self, examples: Examples) -> Ints:
+        """Tokens that the teacher reads of each row [N]."""
+        parts = sum(part.lengths for part in examples.sequences)
+        return np.asarray(parts + self.before + self.between + self.after)
+
+    def slices(self, lengths: tuple[int, ...]) -> Iterator[slice]:
+        """Where the tokens of each sentence stand among those of a row, by the sentences' lengths."""
+        start = self.before
+        for length in lengths:
+            yield slice(start, start + length)
+            start += length + self.between
+
+
+class LayerTargets:
+    """A signal's stored layers, for the rows that a student is trained on.
+
+    Args:
+        store: the layers.
+        examples: the rows, as the student reads them.
+        lengths_N: tokens that the teacher must have read of a row for its tokens to be compared. (default: any)
+        frame: what it reads around the sentences; None for a student that reads that, too.
+
+    Attributes:
+        is_known_N: which rows the signal is of.
+
+    Raises:
+        DataError: if it is of none of them.
+    """
+
+    def __init__(
+        self, store: LayerStore, examples: Examples, lengths_N: Ints | None = None, frame: Frame | None = None
+    ) -> None:
+        self.store, self._frame = store, frame
+        self._place_N = store.places(*examples.key_N2.T)
+        self._lengths = [part.lengths for part in examples.sequences]
+        is_there_N = self._place_N >= 0
+        self.is_known_N = is_there_N.copy()
+        if lengths_N is not None:
+            self.is_known_N[is_there_N] = store.length_R[self._place_N[is_there_N]] == lengths_N[is_there_N]
+        others = int(np.count_nonzero(is_there_N & ~self.is_known_N))
+        if others:
+            console.warn(f"{store.signal.name}: {others:,} rows that the student reads in other tokens are left out")
+        if not self.is_known_N.any():
+            raise DataError(f"{store.signal.name}: stored of none of the training rows")
+
+    @property
+    def width(self) -> int:
+        """H, or A for squares of scores."""
+        (first,) = self.store.rows(self.store.signal.layers[0], self._place_N[self.is_known_N][:1])
+        return int(first.shape[0] if first.ndim == 3 else first.shape[1])
+
+    def first(self, layer: int, rows: Ints) -> Tensor:
+        """The state of each row's first token, float32 [B, H]."""
+        return torch.from_numpy(np.stack([states[0] for states in self._rows(layer, rows)]))
+
+    def states(self, layer: int, rows: Ints) -> Tensor:
+        """The states of the tokens that the student reads, float32 [T, H]; second sentences come last."""
+        states = self._rows(layer, rows)
+        if self._frame is None:
+            return torch.from_numpy(np.concatenate(states))
+        parts: list[list[Floats]] = [[] for _ in self._lengths]
+        for row, said in zip(rows, states, strict=True):
+            lengths = tuple(int(length_N[row]) for length_N in self._lengths)
+            for part, place in zip(parts, self._frame.slices(lengths), strict=True):
+                part.append(said[place])
+        return torch.from_numpy(np.concatenate([rows for part in parts for rows in part]))
+
+    def squares(self, layer: int, rows: Ints, longest: int) -> Tensor:
+        """What each head says of each two tokens, float32 [B, A, L, L], 0 beyond a row's end."""
+        said = self._rows(layer, rows)
+        padded = np.zeros((len(said), len(said[0]), longest, longest), dtype=np.float32)
+        for row, square in zip(padded, said, strict=True):
+            length = square.shape[1]
+            row[:, :length, :length] = square
+        return torch.from_numpy(padded)
+
+    def _rows(self, layer: int, rows: Ints) -> list[Floats]:
+        return self.store.rows(layer, self._place_N[rows])

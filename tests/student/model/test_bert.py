@@ -1,0 +1,165 @@
+"""A bert apart from transformers; beside them it is tested in tests/teacher/test_bert_students.py."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipeline.arrays import Ragged
+from pipeline.errors import IntegrityError
+from student.describe import describe_config
+from student.model import bert
+from student.model.architecture import StudentConfig
+from student.model.bert import BertEncoder
+from student.model.encoder import without_padding
+from student.model.model import Student
+from student.model.weights import CONFIG_FILE
+from student.sequences import sequences
+from student.train.optimizer import RowAdam
+from student.train.used_rows import active_ids, renumber, restore, shrunk
+from tests.student.model.test_model import padded, student_config
+from tests.student.train.test_used_rows import toy
+
+SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "max_position_embeddings": 16}
+BERT = {
+    "embedding": "bert",
+    "bert": SHAPE,
+    "matrix_size": 0,
+    "vector_size": 8,
+    "bidirectional": False,
+    "head": "dense",
+    "hidden_size": None,
+    "special_ids": ((2,), (3,), (3,)),
+    "pairing": "joint",
+    "hidden_dropout": 0.0,
+    "initializer_range": 0.5,
+}
+SENTENCES = [[2, 5, 4, 3, 6, 3], [2, 3], [2, 9, 8, 7, 6, 5, 4, 3, 4, 3], [], [2, 4, 3]]
+
+
+def config(**changes: object) -> StudentConfig:
+    return student_config(**BERT | changes)
+
+
+def student(**changes: object) -> Student:
+    torch.manual_seed(0)
+    return Student(config(**changes)).eval()
+
+
+def test_a_sequence_means_the_same_alone_padded_or_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = student(is_pair=True).encoder
+    together_NF = encoder(padded(SENTENCES))
+    assert together_NF.isfinite().all()
+    for sentence, features_F in zip(SENTENCES, together_NF, strict=True):
+        for width in (0, 3):
+            alone_NF = encoder(padded([[*sentence, *[0] * width]]))
+            torch.testing.assert_close(alone_NF[0], features_F, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(padded(SENTENCES)), together_NF, rtol=1e-4, atol=1e-5)
+        monkeypatch.setattr(bert, "PADDED_TOKENS", 12)  # several batches
+        torch.testing.assert_close(encoder(padded(SENTENCES)), together_NF, rtol=1e-4, atol=1e-5)
+        assert encoder.reduce(torch.tensor([], dtype=torch.int64), torch.tensor([0, 0, 0])).isfinite().all()
+
+
+def test_order_and_the_second_sentence_are_seen() -> None:
+    pairs, single = student(is_pair=True).encoder, student().encoder
+    same = padded([[2, 5, 4, 3, 6, 3], [2, 4, 5, 3, 6, 3]])
+    for encoder in (pairs, single):
+        assert (encoder(same)[0] - encoder(same)[1]).abs().max() > 1e-3
+    difference_NF = pairs(padded(SENTENCES)) - single(padded(SENTENCES))
+    assert [bool(row.abs().max() > 1e-3) for row in difference_NF] == [True, False, True, False, False]
+
+
+def test_a_single_sentence_is_read_with_special_tokens() -> None:
+    one, other = Ragged.of([[5, 0, 4], []]), Ragged.of([[7], [6, 6]])
+    assert sequences(config(), one)[0].lists() == [[2, 5, 4, 3], [2, 3]]
+    assert sequences(config(is_pair=True), one, other)[0].lists() == [[2, 5, 4, 3, 7, 3], [2, 3, 6, 6, 3]]
+    assert sequences(config(is_pair=True), one)[0].lists() == [[2, 5, 4, 3], [2, 3]]
+    assert sequences(student_config(), one)[0].lists() == [[5, 4], []]
+
+
+@pytest.mark.parametrize("pad_id", [0, 5, 10])
+def test_a_shrunk_bert_says_the_same_and_what_it_learns_comes_back(pad_id: int) -> None:
+    special = {"special_ids": ((2,), (8,), (8,)), "pad_id": pad_id, "is_pair": True}
+    examples = toy([[2, 7, 8, 3, 8], [2, 8, 9, 8]], None)
+    whole, active = student(**special), active_ids([examples], pad_id)
+    small = shrunk(whole, active).eval()
+    inputs = renumber(examples, active).batch(range(2))
+    torch.testing.assert_close(small.logits(*inputs), whole.logits(*examples.batch(range(2))), rtol=0, atol=1e-6)
+    with torch.no_grad():
+        for parameter in small.parameters():
+            parameter.add_(0.1)
+    before = whole.encoder.tables()[0].weight.clone()
+    restore(whole, small, active)
+    torch.testing.assert_close(small.logits(*inputs), whole.logits(*examples.batch(range(2))), rtol=0, atol=1e-6)
+    assert (whole.encoder.tables()[0].weight == before).all(dim=1).sum() == len(before) - len(active)
+
+
+def test_steps_on_rows_move_a_bert_as_steps_on_the_whole_table_do() -> None:
+    def stepped(by_rows: bool) -> dict[str, torch.Tensor]:
+        made = student(is_pair=True)
+        tables, others = made.encoder.trained_tables(), [*made.encoder.other_parameters(), *made.head.parameters()]
+        optimizer = RowAdam([table.weight for table in tables], others, lr=0.01, padding_idx=0)
+        ids_T, starts_S = without_padding(padded(SENTENCES[:3]), 0)
+        for _ in range(2):
+            loss = made.logits(ids_T, starts_S, optimizer.use(ids_T) if by_rows else None).sin().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.clip_gradients(1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.catch_up()
+        return made.state_dict()
+
+    by_rows, whole, start = stepped(True), stepped(False), student(is_pair=True).state_dict()
+    for name, tensor in whole.items():
+        if name.endswith("key.bias"):  # no softmax sees it: its gradient is rounding alone
+            continue
+        torch.testing.assert_close(by_rows[name], tensor, rtol=1e-4, atol=1e-4, msg=name)
+    words = "encoder.embeddings.word_embeddings.weight"
+    assert (whole[words] != start[words]).any(dim=1).tolist() == [False, False, *[True] * 8]
+
+
+@pytest.mark.parametrize("length", [3, 11])
+def test_multiply_adds_are_those_that_torch_counts(length: int) -> None:
+    made = student()
+    told = describe_config(made.config)["multiply_adds"]
+    assert told["per_pair_of_tokens"] == 2 * 8
+    encoder = made.encoder
+    assert isinstance(encoder, BertEncoder)
+    ids_NL = torch.full((1, length), 4)
+    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        made.head(encoder.exported(ids_NL, length))
+    counted = length * told["per_token"] + told["per_input"] + length**2 * told["per_pair_of_tokens"]
+    assert counter.get_total_flops() == 2 * counted
+
+
+def test_a_folder_says_what_it_is_to_both_kinds_of_readers(tmp_path: Path) -> None:
+    made = student(is_pair=True)
+    made.save(tmp_path)
+    values = json.loads((tmp_path / CONFIG_FILE).read_text())
+    assert (values["model_type"], values["hidden_size"], values["num_hidden_layers"]) == ("bert", 8, 2)
+    assert values["id2label"] == {"0": "no", "1": "yes", "2": "maybe"}
+    assert Student.from_pretrained(tmp_path).config == made.config
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(values | {"hidden_size": 9}))
+    with pytest.raises(IntegrityError, match="record_sha256 is not that of its content"):
+        Student.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"bert": None}, "has to be there for embedding 'bert'"),
+        ({"bert": SHAPE | {"num_attention_heads": 3}}, "3 heads do not share a width of 8 evenly"),
+        ({"max_seq_length": 17}, "there are places for 16 tokens"),
+        ({"head": "linear"}, "a bert has the head 'dense'"),
+        ({"special_ids": None}, "a bert needs special_ids"),
+        ({"table_dtype": "int8"}, "no small tables"),
+        ({"token_dropout": 0.1}, "drops no tokens"),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_refused(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        config(**changes)

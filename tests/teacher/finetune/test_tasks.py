@@ -1,0 +1,183 @@
+"""Teachers of several tasks with one encoder: what they share, that a dump takes them, and what a kill leaves."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification
+
+from pipeline.config import as_flags
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.tasks.task import load_task
+from pipeline.training.run import CHECKPOINT
+from pipeline.training.run_record import RunRecord, read_run_record
+from teacher.config import FinetuneTask
+from teacher.dump.examples import dump
+from teacher.finetune.classifier import finetune
+from teacher.finetune.learner import ClassifierLearner, Lesson
+from teacher.finetune.rows import splits_of, training_source
+from teacher.finetune.tasks import ENCODER_FILE, HEAD_FILE, new_teachers, targets_of
+from teacher.inference.loaded import load_config
+from tests.conftest import dump_config
+from tests.helpers.commands import distill, invoke, kill_when
+
+Config = Callable[..., FinetuneTask]
+TASKS = ("opinion", "ratings", "roles")
+
+
+@pytest.fixture(scope="module")
+def config(work: Path, ratings: dict[str, LogitSet], tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """Settings for the tiny BERT and tasks of sentences, of scores and of pairs."""
+    folder = tmp_path_factory.mktemp("tasks")
+    shutil.copytree(work / "data", folder / "data")
+    for name in ("opinion", "roles"):
+        shutil.copy(work / f"{name}.yaml", folder)
+    scores = ratings["score"].root.parents[1]
+    shutil.copy(scores / "ratings.yaml", folder)
+    (folder / "data" / "ratings").mkdir()
+    for split in ("train", "validation"):
+        shutil.copy(scores / f"{split}.jsonl", folder / "data" / "ratings")
+
+    def make(output_dir: Path, names: tuple[str, ...] = TASKS, **changes: Any) -> FinetuneTask:
+        settings: dict[str, Any] = {
+            "tasks": ",".join(str(folder / f"{name}.yaml") for name in names),
+            "data": folder / "data",
+            "model_name_or_path": str(work / "bert"),
+            "output_dir": output_dir,
+            "num_train_epochs": 2,
+            "learning_rate": 1e-3,
+            "per_device_train_batch_size": 32,
+            "max_seq_length": 32,
+        }
+        return FinetuneTask.from_flags(**settings | changes)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def together(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
+    """Finished teachers of the three tasks, and the record; read only."""
+    folder = tmp_path_factory.mktemp("together")
+    return folder, finetune(config(folder), "distill finetune-teacher")
+
+
+def state(folder: Path) -> dict[str, torch.Tensor]:
+    model, info = AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    return dict(model.state_dict())
+
+
+def same(one: Path, other: Path) -> bool:
+    a, b = state(one), state(other)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_teachers_of_one_task_are_ordinary_ones(config: Config, work: Path, tmp_path: Path) -> None:
+    joint = finetune(config(tmp_path / "mt", ("opinion",)), "")
+    flags = {"tasks": None, "manifest": work / "opinion.yaml", "data": work / "data"}
+    alone = finetune(config(tmp_path / "alone", **flags), "")
+    assert same(tmp_path / "mt" / "opinion", tmp_path / "alone")
+    own = read_run_record(tmp_path / "mt" / "opinion" / "finetune.json")
+    assert own["result"] == alone["result"]
+    assert own["settings"] == alone["settings"] | {"tasks": ["opinion"]}
+    assert joint["result"]["best"]["metrics"]["tasks"] == {
+        "mean": alone["result"]["best"]["metrics"]["validation"]["accuracy"]
+    }
+
+
+def test_the_encoder_is_shared_and_written_once(together: tuple[Path, RunRecord]) -> None:
+    folder, _ = together
+    assert len({(folder / task / ENCODER_FILE).stat().st_ino for task in TASKS}) == 1
+    states = {task: state(folder / task) for task in TASKS}
+    encoder = load_file(folder / "roles" / ENCODER_FILE)
+    assert all(name.startswith("bert.") for name in encoder)
+    assert all(torch.equal(states[task][name], encoder[name]) for task in TASKS for name in encoder)
+    heads = {task: load_file(folder / task / HEAD_FILE) for task in TASKS}
+    assert [len(heads[task]["classifier.weight"]) for task in TASKS] == [2, 1, 2]
+    assert json.loads((folder / "roles" / "config.json").read_text())["id2label"] == {"0": "different", "1": "same"}
+
+
+def test_a_dump_takes_a_teacher_with_the_scores_of_the_best_epoch(
+    together: tuple[Path, RunRecord], work: Path, tmp_path: Path
+) -> None:
+    folder, record = together
+    best = record["result"]["best"]
+    for task in ("opinion", "roles"):
+        dump(dump_config(work, task, tmp_path / "store", model_name_or_path=str(folder / task)), "")
+        scores = open_set(tmp_path / "store" / task).record.scores["validation"]
+        assert scores == pytest.approx(best["metrics"][f"{task}/validation"])
+        own = read_run_record(folder / task / "finetune.json")["result"]["best"]
+        assert own == best | {"metrics": {"validation": best["metrics"][f"{task}/validation"]}}
+    firsts = [best["metrics"][f"{task}/validation"] for task in TASKS]
+    assert best["metrics"]["tasks"]["mean"] == pytest.approx(sum(next(iter(one.values())) for one in firsts) / 3)
+    with pytest.raises(DataError, match="there are models in it; name one of them"):
+        load_config(str(folder), None)
+
+
+def test_a_step_leaves_the_heads_of_other_tasks(config: Config, tmp_path: Path) -> None:
+    made = config(tmp_path, ("opinion", "roles"))
+    tasks = [load_task(manifest=Path(name)) for name in made.task_names]
+    teachers = new_teachers(made, tasks, targets_of(tasks, made))
+    assert teachers[0].model.base_model is teachers[1].model.base_model
+    accelerator = Accelerator(cpu=True)
+    lessons = [
+        Lesson(made, task, teacher, splits_of(training_source(task, made), teacher, made), accelerator)
+        for task, teacher in zip(tasks, teachers, strict=True)
+    ]
+    learner = ClassifierLearner(made, lessons, accelerator, dict, lambda: None)
+    assert learner.schedule().entry_steps == 2 * 3  # 96 rows of each in batches of 32
+    weights = [teacher.model.classifier.weight for teacher in teachers]
+    moved = []
+    for step in range(6):
+        before = [weight.detach().clone() for weight in weights]
+        shared = teachers[0].model.base_model.embeddings.word_embeddings.weight.detach().clone()
+        learner.train_step(step)
+        moved.append([not torch.equal(weight, was) for weight, was in zip(weights, before, strict=True)])
+        assert not torch.equal(shared, teachers[1].model.base_model.embeddings.word_embeddings.weight)
+    assert sorted(moved) == [[False, True]] * 3 + [[True, False]] * 3
+
+
+@pytest.mark.slow
+def test_killed_and_repeated_is_as_undisturbed(config: Config, tmp_path: Path) -> None:
+    changes = {"num_train_epochs": 2, "save_steps": 9, "per_device_train_batch_size": 16}
+    undisturbed = finetune(config(tmp_path / "whole", **changes), "")
+    killed = config(tmp_path / "killed", **changes)
+    kept = tmp_path / "killed" / "opinion" / HEAD_FILE
+    kill_when(distill("finetune-teacher", *as_flags(killed)), kept.exists)  # while it keeps the first epoch, or soon
+    assert (tmp_path / "killed" / CHECKPOINT).exists()
+    with pytest.raises(TeacherError, match="its fine-tuning is not finished"):
+        load_config(str(tmp_path / "killed" / "opinion"), None)
+    assert finetune(killed, "")["result"] == undisturbed["result"]
+    assert all(same(tmp_path / "killed" / task, tmp_path / "whole" / task) for task in TASKS)
+
+
+def test_what_does_not_go_together_is_refused(config: Config, together: tuple[Path, RunRecord], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--tasks: opinion is there twice"):
+        finetune(config(tmp_path, ("opinion", "opinion")), "")
+    with pytest.raises(ConfigError, match="--task: is for one task"):
+        finetune(config(tmp_path, task="mrpc"), "")
+    with pytest.raises(ConfigError, match="unknown task 'mrcp': did you mean 'mrpc'"):
+        finetune(config(tmp_path, tasks="mrcp,sst2"), "")
+    printed = invoke("finetune-teacher", *as_flags(config(tmp_path)), "--corpus", "tiny")
+    assert printed.exit_code == 2
+    with pytest.raises(FingerprintMismatchError, match="tasks: "):
+        finetune(config(together[0], ("opinion",)), "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_objective_is_for_the_tasks_with_scores(config: Config, tmp_path: Path) -> None:
+    made = config(tmp_path, objective="classification")
+    tasks = [load_task(manifest=Path(name)) for name in made.task_names]
+    assert [target.kind for target in targets_of(tasks, made)] == ["classes", "bins", "classes"]
+    scores = config(tmp_path, objective="regression")
+    assert [target.kind for target in targets_of(tasks, scores)] == ["classes", "score", "classes"]
+    with pytest.raises(ConfigError, match="--objective regression: task 'opinion' has labels"):
+        targets_of([tasks[0], tasks[2]], scores)

@@ -1,0 +1,215 @@
+"""Students that are BERTs, beside the BERTs of transformers."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertModel
+
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.logit_set.reader import LogitSet
+from student.data import load_examples
+from student.model.bert import BertEncoder
+from student.model.bert_shape import BertShape, Inherited
+from student.model.encoder import Encoder, EncoderShape, without_padding
+from student.model.model import Student
+from student.model.weights import WEIGHTS_FILE
+from student.predict import Predictor
+from student.train.bert_start import BertStart, bert_start, copy_layers, spread_evenly
+from student.train.train import train
+from teacher.tiny import create_tiny_bert
+from tests.helpers.students import tiny_config, weights
+from tests.teacher.conftest import make_louder
+
+PAIRS = [("anna paid ben .", "ben paid anna ."), ("the food", "was lovely , and so was all of it ."), ("anna", "ben")]
+
+
+def bert_config(logit_set: LogitSet, folder: Path, **changes: object) -> Any:
+    flags = {"embedding": "bert", "matrix_size": None, "vector_size": None, "hidden_size": None}
+    return tiny_config(logit_set.root, folder, **flags | changes)
+
+
+@pytest.fixture(scope="module")
+def deep(work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of four layers with the tokenizer of the tiny tasks."""
+    folder = tmp_path_factory.mktemp("deep")
+    create_tiny_bert(folder, (work / "sentences.txt").read_text().splitlines(), hidden_size=32, num_layers=4, seed=5)
+    make_louder(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(roles_set: LogitSet, opinion_set: LogitSet, deep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs ``roles`` and ``opinion``, started from layers 2 and 4; read only."""
+    folder = tmp_path_factory.mktemp("runs")
+    for logit_set in (roles_set, opinion_set):
+        more = {"init_from": deep, "init_layers": "2,4", "num_train_epochs": 1, "learning_rate": 1e-3}
+        train(bert_config(logit_set, folder / logit_set.record.subject, **more), "")
+    return folder
+
+
+def inputs_of(folder: Path, pairs: list[tuple[str, str]]) -> Any:
+    return AutoTokenizer.from_pretrained(folder)(
+        *map(list, zip(*pairs, strict=True)), padding=True, return_tensors="pt"
+    )
+
+
+@torch.no_grad()
+def test_states_scores_and_pooler_are_those_of_transformers(deep: Path) -> None:
+    theirs = BertModel.from_pretrained(deep, attn_implementation="eager").eval()
+    sizes = {name: getattr(theirs.config, name) for name in BertShape.model_fields}
+    inputs = inputs_of(deep, PAIRS)
+    separator = int(inputs["input_ids"][0, inputs["token_type_ids"][0].argmax() - 1])
+    shape = EncoderShape(theirs.config.vocab_size, 0, 32, False, 0, bert=BertShape(**sizes), separator_id=separator)
+    ours = BertEncoder(shape).eval()
+    ours.load_state_dict(theirs.state_dict())
+    expected = theirs(**inputs, output_hidden_states=True, output_attentions=True)
+    ids_T, starts_S = without_padding(inputs["input_ids"], 0)
+    is_token_NL = inputs["attention_mask"].bool()
+    told = ours.layers(ids_T, starts_S)
+    for states_TH, states_NLH in zip(told.states, expected.hidden_states, strict=True):
+        torch.testing.assert_close(states_TH, states_NLH[is_token_NL], rtol=1e-5, atol=1e-5)
+    mask = is_token_NL[:, None, None]
+
+    def of_tokens(numbers_NALX: torch.Tensor) -> torch.Tensor:
+        return numbers_NALX.transpose(1, 2)[is_token_NL]
+
+    for scores_NALL, share_NALL in zip(told.scores, expected.attentions, strict=True):
+        ours_NALL = scores_NALL.masked_fill(~mask, -torch.inf).softmax(-1)
+        torch.testing.assert_close(of_tokens(ours_NALL), of_tokens(share_NALL), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours.scan(ids_T, starts_S), told.states[-1])
+    torch.testing.assert_close(ours.reduce(ids_T, starts_S), expected.pooler_output, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.exported(inputs["input_ids"], 32), expected.pooler_output, rtol=1e-5, atol=1e-5)
+    layer = theirs.encoder.layer[1].attention.self
+    values_NALD = layer.value(expected.hidden_states[1]).unflatten(-1, (layer.num_attention_heads, -1)).transpose(1, 2)
+    torch.testing.assert_close(of_tokens(told.values[1]), of_tokens(values_NALD), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["roles", "opinion"])
+def test_the_run_is_a_folder_that_transformers_loads_with_the_same_logits(runs: Path, name: str) -> None:
+    predictor = Predictor(runs / name)
+    model = AutoModelForSequenceClassification.from_pretrained(runs / name)
+    assert type(model).__name__ == "BertForSequenceClassification"
+    assert tuple(model.config.id2label.values()) == predictor.student.config.target.names
+    first, second = zip(*PAIRS, strict=True)
+    texts = (first, second) if name == "roles" else (first,)
+    inputs = AutoTokenizer.from_pretrained(runs / name)(*map(list, texts), padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = model.eval()(**inputs).logits.numpy()
+    logits_NC = predictor.logits(*texts)
+    np.testing.assert_allclose(logits_NC, expected, rtol=0, atol=1e-5)
+    assert np.ptp(logits_NC, axis=0).min() > 1e-3
+    assert predictor.encode(first).shape == (3, 32)
+
+
+def test_a_run_starts_from_its_teachers_layers_unless_another_bert_is_named(
+    roles_set: LogitSet, work: Path, deep: Path, tmp_path: Path
+) -> None:
+    still = {"num_train_epochs": 1, "learning_rate": 1e-30}
+    record = train(bert_config(roles_set, tmp_path / "teachers", **still), "")
+    chosen = train(bert_config(roles_set, tmp_path / "deep", init_from=deep, init_layers="4,1", **still), "")
+    assert (record["settings"]["init_layers"], chosen["settings"]["init_layers"]) == ([1], [4, 1])
+    teacher, student = weights(work / "teachers" / "roles"), weights(tmp_path / "teachers")
+    copied = {name for name in teacher if torch.allclose(teacher[name], student[name], rtol=0, atol=1e-20)}
+    assert teacher.keys() - copied == {"classifier.weight", "classifier.bias"} == student.keys() - copied
+    deep_weights, student = weights(deep), weights(tmp_path / "deep")
+    for name, number in (("bert.encoder.layer.0.", 3), ("bert.encoder.layer.1.", 0)):
+        parts = [key.removeprefix(name) for key in student if key.startswith(name)]
+        assert len(parts) == 16
+        sources = (deep_weights[f"encoder.layer.{number}.{part}"] for part in parts)
+        assert all(
+            torch.allclose(student[name + p], s, rtol=0, atol=1e-20) for p, s in zip(parts, sources, strict=True)
+        )
+
+
+def test_a_bert_run_can_be_started_from_and_trained_on(roles_set: LogitSet, runs: Path, tmp_path: Path) -> None:
+    shape = {"num_train_epochs": 1, "init_from": runs / "roles"}
+    record = train(bert_config(roles_set, tmp_path, **shape), "")
+    assert record["settings"]["init_layers"] == [1, 2]
+    before, after = weights(runs / "roles"), weights(tmp_path)
+    words = "bert.embeddings.word_embeddings.weight"
+    ids = load_examples(roles_set, "train")
+    used = np.unique(np.concatenate([part.flat for part in ids.sequences]))
+    is_moved_V = (before[words] != after[words]).any(dim=1)
+    assert is_moved_V[torch.from_numpy(used)].all()
+    assert not is_moved_V[0]  # the padding
+    assert int((~is_moved_V).sum()) > 5  # tokens that no text has keep what the teacher knows
+
+
+def test_old_names_fewer_bytes_and_a_missing_pooler_are_read(runs: Path, deep: Path, tmp_path: Path) -> None:
+    shutil.copytree(deep, tmp_path / "old")
+    old = {name: name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for name in weights(deep)}
+    stored = {"bert." + old[name]: t for name, t in weights(deep).items() if not name.startswith("pooler.")}
+    save_file({name: tensor.half() for name, tensor in stored.items()}, tmp_path / "old" / WEIGHTS_FILE)
+    encoder = Student.load(runs / "roles").encoder
+    pooler = encoder.state_dict()["pooler.dense.weight"].clone()
+    copy_layers(BertStart(tmp_path / "old", (3, 2), encoder_sizes(encoder)), encoder)
+    state = encoder.state_dict()
+    for name, source in (("embeddings.LayerNorm.bias",) * 2, ("encoder.layer.1.output.dense.weight",) * 2):
+        torch.testing.assert_close(state[name], weights(deep)[source].half().float())
+    assert torch.equal(state["pooler.dense.weight"], pooler)
+    stored.pop("bert.encoder.layer.1.output.dense.weight")
+    save_file(stored, tmp_path / "old" / WEIGHTS_FILE)
+    with pytest.raises(IntegrityError, match=r"it has no encoder\.layer\.1\.output\.dense\.weight"):
+        copy_layers(BertStart(tmp_path / "old", (3, 2), encoder_sizes(encoder)), encoder)
+
+
+def encoder_sizes(encoder: Encoder) -> Inherited:
+    assert isinstance(encoder, BertEncoder)
+    return Inherited(encoder.size, encoder.bert)
+
+
+@pytest.mark.parametrize(("count", "of", "expected"), [(3, 6, (2, 4, 6)), (3, 12, (4, 8, 12)), (1, 3, (3,))])
+def test_layers_are_spread_evenly(count: int, of: int, expected: tuple[int, ...]) -> None:
+    assert spread_evenly(count, of) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"init_layers": "2,5"}, "--init-layers 2,5: .* has 4 layers"),
+        ({"num_hidden_layers": 5}, "--num-hidden-layers 5: .* has 4 to start from"),
+        ({"num_hidden_layers": 1, "init_layers": "1,2"}, "--num-hidden-layers 1: the layers that it starts from say 2"),
+        ({"vector_size": 64}, "--vector-size 64: the layers that it starts from say 32"),
+        ({"matrix_size": 3}, "--matrix-size: --embedding bert has none"),
+        ({"head": "mlp"}, "--head mlp: --embedding bert has the head dense"),
+        ({"pairing": "diffcat"}, "--pairing diffcat: --embedding bert reads two sentences as one"),
+        ({"window_size": 8}, "--window-size: --embedding bert reads a text whole"),
+        ({"token_dropout": 0.1}, "--token-dropout: --embedding bert"),
+        ({"embedding": "cbow"}, "--init-layers: is for --embedding bert, not for cbow"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_before_the_run(
+    roles_set: LogitSet, deep: Path, tmp_path: Path, changes: dict[str, object], match: str
+) -> None:
+    settings: dict[str, object] = {"init_from": deep} | ({"init_layers": "1"} if "embedding" in changes else {})
+    with pytest.raises(ConfigError, match=match):
+        train(bert_config(roles_set, tmp_path / "run", **settings | changes), "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_that_is_gone_changed_or_no_bert_is_told(roles_set: LogitSet, deep: Path, tmp_path: Path) -> None:
+    def start(logit_set: LogitSet, **changes: object) -> object:
+        return bert_start(bert_config(logit_set, tmp_path / "run", **changes), logit_set)
+
+    def named(folder: Path) -> LogitSet:
+        teacher = roles_set.record.teacher.model_copy(update={"name": str(folder)})
+        return replace(roles_set, record=roles_set.record.model_copy(update={"teacher": teacher}))
+
+    with pytest.raises(ConfigError, match=r"no model\.safetensors in such a folder; give --init-from FOLDER"):
+        start(named(tmp_path / "gone"))
+    assert start(named(tmp_path / "gone"), init="noise") is None
+    with pytest.raises(ConfigError, match=r"does not hold the weights that .* names"):
+        start(named(deep))
+    shutil.copytree(deep, tmp_path / "other")
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "distilbert"}')
+    with pytest.raises(ConfigError, match="its model_type is 'distilbert', and layers are copied from BERTs alone"):
+        start(roles_set, init_from=tmp_path / "other")
+    create_tiny_bert(tmp_path / "words", ["other words"], hidden_size=32, num_layers=1)
+    with pytest.raises(ConfigError, match="has other tokens than"):
+        start(roles_set, init_from=tmp_path / "words")

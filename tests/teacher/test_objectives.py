@@ -1,0 +1,292 @@
+"""What students learn from stored layers, held against a live teacher."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import BertModel
+
+from pipeline.errors import ConfigError
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.record_file import read_record
+from pipeline.tasks.target import make_target
+from pipeline.tasks.task import load_task
+from student.config import TrainConfig
+from student.data import Examples, as_read, load_examples
+from student.filters.config import FiltersConfig
+from student.filters.train import train_filters
+from student.model.bert import BertEncoder
+from student.model.model import Student
+from student.model.weights import read_weights
+from student.train.bert_start import bert_start, copy_layers
+from student.train.intermediate import LayerLearner
+from student.train.layer_choice import layer_loss
+from student.train.layer_loss import LayerLoss, layers_of
+from student.train.learner import StudentLearner
+from student.train.train import train
+from student.train.training_data import designed, task_facts
+from teacher.dump.examples import dump
+from teacher.finetune.common import save_teacher
+from teacher.inference.classifier import new_classifier
+from teacher.tiny import create_tiny_bert
+from tests.conftest import dump_config
+from tests.helpers.students import tiny_config
+from tests.teacher.conftest import make_louder
+
+EXACT = {"states": "all", "attention": "all", "values": "all"}
+EXACT |= {f"{name}_codec": "float32" for name in EXACT}
+BERT = {"embedding": "bert", "matrix_size": None, "vector_size": None, "hidden_size": None}
+STAGES = {"objective": "hid-cls", "intermediate_epochs": 2, "num_train_epochs": 1}
+ROWS = np.array([0, 3, 4, 11])
+ALL = ["hid-cls", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl", "att-kl+val-kl"]
+
+
+@pytest.fixture(scope="module")
+def exact(work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the tasks of sentences and of pairs, and all that the teacher's layers say, exactly; read only."""
+    folder = tmp_path_factory.mktemp("exact")
+    words = (work / "sentences.txt").read_text().splitlines()
+    create_tiny_bert(folder / "bert", words, hidden_size=64, num_layers=2, seed=5)
+    make_louder(folder / "bert")
+    for name in ("opinion", "roles"):
+        task = load_task(manifest=work / f"{name}.yaml")
+        teacher = new_classifier(task, make_target(task), str(folder / "bert"), None, 32)
+        save_teacher(teacher.model, teacher.name, teacher.revision, folder / "teachers" / name)
+        flags = EXACT | {"model_name_or_path": str(folder / "teachers" / name)}
+        dump(dump_config(work, name, folder, **flags), "distill teacher-dump")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["opinion", "roles"])
+def exact_set(request: pytest.FixtureRequest, exact: Path) -> LogitSet:
+    return open_set(exact / request.param)
+
+
+def bert_flags(logit_set: LogitSet, folder: Path, **changes: object) -> TrainConfig:
+    return tiny_config(logit_set.root, folder, **BERT | changes)
+
+
+def lesson(flags: TrainConfig, logit_set: LogitSet) -> tuple[Student, LayerLoss, Examples]:
+    """A student from noise, what its layers learn by, and the rows as it reads them."""
+    facts = task_facts(logit_set)
+    config, _ = designed(flags, logit_set, facts)
+    torch.manual_seed(1)
+    student = Student(config)
+    examples = as_read(load_examples(logit_set, "train"), config)
+    return student.eval(), layer_loss(flags, student, logit_set, facts["special_ids"], examples), examples
+
+
+class Live:
+    """A teacher that is asked about one row at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = BertModel.from_pretrained(folder).eval()
+
+    @torch.no_grad()
+    def says(self, ids: Tensor, types: Tensor) -> dict[str, list[Tensor]]:
+        """Of each layer the states [L, H], and of each but the first one scores and relations [A, L, L]."""
+        states = self.model(ids[None], token_type_ids=types[None], output_hidden_states=True).hidden_states
+        said: dict[str, list[Tensor]] = {"states": [one[0] for one in states], "scores": [], "relations": []}
+        for layer, read in zip(self.model.encoder.layer, states, strict=False):
+            own = layer.attention.self
+            heads = own.num_attention_heads
+            parts = (part(read[0]).unflatten(1, (heads, -1)) for part in (own.query, own.key, own.value))
+            q, k, v = (part.transpose(0, 1) for part in parts)
+            said["scores"].append(q @ k.mT / q.shape[-1] ** 0.5)
+            said["relations"].append(v @ v.mT / v.shape[-1] ** 0.5)
+        return said
+
+
+def by_hand(name: str, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> Tensor:
+    """An objective's loss of one row and layer, from what student and teacher say of it alone."""
+    if name == "hid-seq":
+        return functional.mse_loss(ours["states"], theirs["states"])
+    if name == "hid-cls":
+        return functional.mse_loss(ours["states"][0], theirs["states"][0])
+    if name == "pkd":
+        first, other = (one["states"][0] / one["states"][0].norm() for one in (ours, theirs))
+        return torch.dist(first, other) ** 2
+    if name == "att-mse":
+        return functional.mse_loss(ours["scores"], theirs["scores"])
+    part = "scores" if name == "att-kl" else "relations"
+    teacher, student = theirs[part].softmax(-1), ours[part].softmax(-1)
+    divergence: Tensor = (teacher * (teacher.log() - student.log())).sum(-1).mean()
+    return divergence
+
+
+@pytest.mark.parametrize("objective", ALL)
+def test_loss_and_gradient_are_those_of_a_live_teacher(objective: str, exact_set: LogitSet, tmp_path: Path) -> None:
+    flags = bert_flags(
+        exact_set,
+        tmp_path,
+        objective=objective,
+        layers="1,2",
+        init="noise",
+        num_hidden_layers=2,
+        vector_size=64,
+        num_attention_heads=2,
+        initializer_range=0.3,
+    )
+    student, layers, examples = lesson(flags, exact_set)
+    encoder = student.encoder
+    assert isinstance(encoder, BertEncoder)
+    assert not layers.maps
+    ids_T, starts_S = examples.batch(ROWS)
+    stored = layers(*layers_of(student, ids_T, starts_S), starts_S, ROWS)
+    live, losses = Live(exact_set.root.parent / "teachers" / exact_set.name), []
+    for n in range(len(ROWS)):
+        ids = ids_T[starts_S[n] : starts_S[n + 1]]
+        is_separator = torch.eq(ids, student.config.special_ids[2][0])  # type: ignore[index]
+        types = (is_separator.cumsum(0) > is_separator.long()).long()
+        theirs, told = live.says(ids, types), encoder.layers(ids, torch.tensor([0, len(ids)]))
+        relations = [v[0] @ v[0].mT / v.shape[-1] ** 0.5 for v in told.values]
+        for k in (1, 2):
+            one = {"states": told.states[k], "scores": told.scores[k - 1][0], "relations": relations[k - 1]}
+            other = {part: theirs[part][k - (part != "states")] for part in one}
+            losses += [by_hand(name, one, other) for name in objective.split("+")]
+    expected = torch.stack(losses).sum() / len(ROWS)
+    torch.testing.assert_close(stored, expected, rtol=1e-5, atol=1e-6)
+    names, parameters = zip(*((n, p) for n, p in encoder.named_parameters() if "pooler" not in n), strict=True)
+    gradients = [torch.autograd.grad(loss, parameters, allow_unused=True) for loss in (stored, expected)]
+    assert any(gradient is not None and gradient.abs().max() > 1e-4 for gradient in gradients[0])
+    for name, ours, hand in zip(names, *gradients, strict=True):
+        assert (ours is None) == (hand is None), name
+        if ours is not None:
+            torch.testing.assert_close(ours, hand, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_student_that_is_its_teacher_has_nothing_to_learn(exact_set: LogitSet, tmp_path: Path) -> None:
+    flags = bert_flags(exact_set, tmp_path, objective="hid-seq+att-mse+val-kl", init_layers="1,2")
+    student, layers, examples = lesson(flags, exact_set)
+    start = bert_start(flags, exact_set)
+    assert start is not None
+    copy_layers(start, student.encoder)
+    ids_T, starts_S = examples.batch(ROWS)
+    assert float(layers(*layers_of(student, ids_T, starts_S), starts_S, ROWS).detach()) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("embedding", ["hybrid", "lstm"])
+def test_states_stand_at_the_tokens_that_a_student_without_layers_reads(
+    embedding: str, exact_set: LogitSet, tmp_path: Path
+) -> None:
+    changes = {"matrix_size": None} if embedding == "lstm" else {}
+    flags = tiny_config(exact_set.root, tmp_path, objective="hid-seq", embedding=embedding, **changes)
+    _, layers, examples = lesson(flags, exact_set)
+    ids_T, starts_S = examples.batch(ROWS)
+    (target,) = layers._targets.values()
+    (layer,) = target.store.signal.layers[-1:]
+    states_TH, live = target.states(layer, ROWS), Live(exact_set.root.parent / "teachers" / exact_set.name)
+    assert len(states_TH) == len(ids_T)
+    before, between, after = task_facts(exact_set)["special_ids"]
+    for n, row in enumerate(ROWS):
+        sentences = [part.take([row]).flat.tolist() for part in examples.sequences]
+        ids, types = [*before, *sentences[0]], [0] * (len(before) + len(sentences[0]))
+        places = [list(range(len(before), len(ids)))]
+        for sentence in sentences[1:]:
+            ids, types = [*ids, *between], [*types, *[0] * len(between)]
+            places.append(list(range(len(ids), len(ids) + len(sentence))))
+            ids, types = [*ids, *sentence], [*types, *[1] * len(sentence)]
+        ids, types = [*ids, *after], [*types, *[types[-1]] * len(after)]
+        theirs = live.says(torch.tensor(ids), torch.tensor(types))["states"][layer]
+        for which, place in enumerate(places):
+            sequence = which * len(ROWS) + n
+            found = states_TH[starts_S[sequence] : starts_S[sequence + 1]]
+            torch.testing.assert_close(found, theirs[place], rtol=1e-4, atol=1e-5)
+
+
+def losses_of(run: Path, key: str) -> list[float]:
+    return [entry["loss"] for entry in read_record(run / "run.json")["result"][key]]
+
+
+@pytest.mark.parametrize(
+    "changes", [BERT | {"objective": "att-kl+hid-seq", "learning_rate": 1e-3}, {"objective": "hid-cls"}]
+)
+def test_layers_alone_and_then_logits(changes: dict[str, Any], exact: Path, tmp_path: Path) -> None:
+    more = changes | {"intermediate_epochs": 3, "num_train_epochs": 1}
+    record = train(tiny_config(exact / "opinion", tmp_path / "run", **more), "")
+    losses = losses_of(tmp_path / "run", "intermediate")
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+    assert len(record["result"]["history"]) == 1
+    assert not (tmp_path / "run" / "intermediate").exists()
+    again = tmp_path / "again"
+    train(tiny_config(exact / "opinion", again, **more), "")
+    first, second = read_weights(tmp_path / "run"), read_weights(again)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_run_stopped_between_its_stages_goes_on_with_the_second(
+    exact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    runs = {name: tiny_config(exact / "opinion", tmp_path / name, **STAGES) for name in ("stopped", "whole")}
+    with monkeypatch.context() as patched:
+        patched.setattr(StudentLearner, "train_step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(runs["stopped"], "")
+    assert (tmp_path / "stopped" / "intermediate" / "model.safetensors").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(LayerLearner, "train_step", stop)  # it is not done again
+        train(runs["stopped"], "")
+    train(runs["whole"], "")
+    first, second = (read_weights(tmp_path / name) for name in runs)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_layers_beside_the_logits_change_what_is_learnt(exact: Path, tmp_path: Path) -> None:
+    train(tiny_config(exact / "roles", tmp_path / "a", objective="hid-seq"), "")
+    train(tiny_config(exact / "roles", tmp_path / "b"), "")
+    first, second = read_weights(tmp_path / "a"), read_weights(tmp_path / "b")
+    assert first.keys() == second.keys()
+    assert not torch.equal(first["encoder.vectors.table.weight"], second["encoder.vectors.table.weight"])
+
+
+def test_filters_are_learnt_and_learnt_through(exact: Path, tmp_path: Path) -> None:
+    flags = {"logits": str(exact / "roles"), "output_dir": tmp_path / "filters", "dim": 6, "num_train_epochs": 4}
+    record = train_filters(FiltersConfig.from_flags(**flags, layers="2"), "distill filters")
+    losses = [entry["loss"] for entry in record["result"]["history"]]
+    assert losses[-1] < losses[0]
+    config = tiny_config(exact / "roles", tmp_path / "run", objective="hid-seq", filters=tmp_path / "filters")
+    _, layers, examples = lesson(config, open_set(exact / "roles"))
+    assert layers.maps["states-2"].out_features == 6
+    (target,) = layers._targets.values()
+    assert layers.filters is not None
+    rows = np.arange(len(examples))
+    filtered = layers.filters(2, target.first(2, rows))
+    assert filtered.mean(dim=0).abs().max() < 1e-4
+    assert filtered.square().mean() == pytest.approx(1, abs=1e-3)
+    train(config, "")
+    with pytest.raises(ConfigError, match="filters of another set's layers"):
+        train(tiny_config(exact / "opinion", tmp_path / "other", objective="hid-seq", filters=tmp_path / "filters"), "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": "2"}, "--layers: is for --objective"),
+        ({"objective": "att-kl"}, "compares attention, which --embedding hybrid has not"),
+        ({"objective": "hid-seq", "layers": "1,2"}, "the student has 1 that can learn from one"),
+        ({"objective": "hid-seq", "layers": "9"}, "has states of no layer 9; repeat its command with --states 9"),
+        ({"objective": "hid-seq", "token_dropout": 0.1}, "--token-dropout: --objective hid-seq compares every token"),
+        ({"objective": "hid-cls", "intermediate_epochs": 1, "objective_weight": 2.0}, "not with --intermediate-epochs"),
+        ({"objective": "hid-cls", "filters": Path("filters")}, "--filters: are for --objective hid-seq"),
+        ({"objective": "hid-cls", "head": "bilstm"}, "reads tokens; take another head"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_its_flag(
+    changes: dict[str, Any], message: str, exact: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(tiny_config(exact / "opinion", tmp_path / "run", **changes), "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_set_without_layers_says_how_to_get_them(roles_set: LogitSet, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--objective att-kl: the set has no attention; repeat its command with"):
+        train(bert_flags(roles_set, tmp_path / "run", objective="att-kl", layers="1", init="noise"), "")
