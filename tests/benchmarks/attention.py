@@ -1,0 +1,55 @@
+"""Encoders of a bert, of the default student and of a BERT in transformers, on one core, in processor time.
+
+``python -m tests.benchmarks.attention FOLDER_OF_A_BERT``; weights of students are random.
+"""
+
+import sys
+from functools import partial
+from time import process_time
+
+import torch
+from transformers import BertModel
+
+from pipeline import console
+from pipeline.bench.timing import interleaved
+from pipeline.tasks.target import Target
+from student.config import TrainConfig
+from student.model.design import design
+from student.model.model import Student, num_parameters
+
+TOKENS, VOCABULARY = 8192, 30522
+FACTS = {
+    "task": "bench",
+    "target": Target(kind="classes", names=("no", "yes")),
+    "metrics": ("accuracy",),
+    "is_pair": False,
+    "vocabulary_size": VOCABULARY,
+    "pad_id": 0,
+    "special_ids": ((101,), (), (102,)),
+    "tokenizer_sha256": "0" * 64,
+    "max_seq_length": 128,
+}
+
+
+def main(folder: str) -> None:
+    """Prints sequences a second by their length."""
+    torch.set_num_threads(1)
+    kinds: dict[str, TrainConfig] = {"hybrid": TrainConfig(), "bert": TrainConfig(embedding="bert")}
+    students = {name: Student(design(flags, FACTS)).eval() for name, flags in kinds.items()}
+    theirs = BertModel.from_pretrained(folder).eval()
+    modules = {**students, folder: theirs}
+    rows: dict[str, list[float]] = {name: [num_parameters(module)] for name, module in modules.items()}
+    lengths = (16, 64, 128)
+    for length in lengths:
+        ids_NL = torch.randint(1000, VOCABULARY, (TOKENS // length, length))
+        calls = {name: partial(made.encoder, ids_NL) for name, made in students.items()}
+        with torch.no_grad():
+            seconds = interleaved({**calls, folder: partial(theirs, ids_NL)}, rounds=2, clock=process_time)
+        for name, took in seconds.items():
+            rows[name].append(round(len(ids_NL) / took))
+    columns = ["", "parameters", *(f"{length} tokens, a second" for length in lengths)]
+    console.print_table(columns, [[name, *numbers] for name, numbers in rows.items()])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
