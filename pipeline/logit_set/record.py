@@ -129,9 +129,8 @@ class SetRecord(Part):
                 raise ValueError(f"signals: {signal.title} tell the text, but this set is without it")
             if [shard.range for shard in signal.shards] != [shard.range for shard in self.shards]:
                 raise ValueError(f"signals: {signal.title} have other files than the rows")
-        tokens = self.signals.token_vectors
-        if tokens and tokens.file.rows != self.tokenizer.vocabulary_size:
-            size = self.tokenizer.vocabulary_size
+        tokens, size = self.signals.token_vectors, self.tokenizer.vocabulary_size
+        if tokens and tokens.file.rows != size:
             raise ValueError(f"token_vectors: of {tokens.file.rows:,} tokens, but the tokenizer has {size:,}")
         return self
 

@@ -47,10 +47,13 @@ def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
     """Every file of a set but its ``distill.json``, by its path inside the set.
 
     Raises:
-        IntegrityError: if a shard is not what the record says.
+        IntegrityError: if a shard, or what a signal has beside them, is not what the record says.
     """
     require_shards(root, record, record.shards)
     files = {name: _measured(root / name) for name in (*other_files(record), CARD_FILE)}
+    changed = [name for name, digest in hashes_of_signals(record).items() if files[name].sha256 != digest]
+    if changed:
+        raise IntegrityError(f"{root / changed[0]}: its SHA-256 is not the one in distill.json; repeat the dump")
     shards = {s.path: SetFile(root / s.path, s.sha256 or "", s.bytes or 0) for s in record.shards}
     return files | shards
 

@@ -330,6 +330,10 @@ def test_they_travel_but_not_without_text(own: LogitSet, tmp_path: Path) -> None
     assert pulled.record.signals == own.record.signals
     assert push(PushConfig(logits="roles", store=store, url=url)).sent == ()
     push(PushConfig(logits="roles", store=store, url=f"{url}-blind", without_text=True))
+    path = own.root / "cls" / "train-00000-of-00004.parquet"
+    path.write_bytes(path.read_bytes()[::-1])
+    with pytest.raises(IntegrityError, match="its SHA-256 is not the one"):
+        push(PushConfig(logits="roles", store=store, url=f"{url}-damaged"))
     blind = read_set_record(tmp_path / "there-blind")
     assert blind.signals.of_layers == ()
     with pytest.raises(ValueError, match="states of layers tell the text, but this set is without it"):
