@@ -106,8 +106,9 @@ def open_layers(logit_set: LogitSet, name: LayersName, split: str, layers: tuple
         stored = [str(layer) for layer in signal.layers]
         raise ConfigError(f"{root}: no {name} of layer {missing[0]}; {did_you_mean(missing[0], stored)}")
     wanted = signal.model_copy(update={"layers": layers or signal.layers})
-    keys: list[Ints] = []
-    parts: dict[int, list[Stored]] = {layer: [] for layer in wanted.layers}
+    keys = [np.empty((len(KEYS), 0), dtype=np.int64)]
+    nothing = wanted.file_schema().empty_table()
+    parts = {layer: [wanted.stored_in(nothing, layer)] for layer in wanted.layers}
     for shard in (shard for shard in signal.shards if shard.split == split):
         _require(root, shard, layer_file_problem(root, record, signal, shard))
         for rows in read_groups(root / shard.path, wanted.file_schema().names):
