@@ -9,7 +9,8 @@ from pipeline.training.run_record import Entry, Metrics
 def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """The settings of several tasks as those of one run: what they have in common, the rest by TASK.SETTING."""
     first = next(iter(by_task.values()))
-    common = {key: value for key, value in first.items() if all(key in one and one[key] == value for one in by_task.values())}
+    others = list(by_task.values())[1:]
+    common = {key: value for key, value in first.items() if all((key, value) in one.items() for one in others)}
     return common | {
         f"{task}.{key}": value for task, one in by_task.items() for key, value in one.items() if key not in common
     }

@@ -20,7 +20,7 @@ from student.config import TrainConfig
 from student.data import Examples
 from student.model.model import Student
 from student.model.weights import load_weights
-from student.train.layer_loss import LayerLoss, layers_of
+from student.train.layer_loss import LayerLoss
 from student.train.learner import make_batches, make_optimizer, rows_of_batch, take_step
 
 FOLDER, RECORD = "intermediate", "stage.json"
@@ -67,8 +67,8 @@ class LayerLearner(Learner):
         """Takes one step; returns its mean loss and number of rows."""
         rows, device = self._known[self._batches.at(step)], self._student.device
         ids_T, starts_S = (to_device(part, device) for part in self._examples.batch(rows))
-        used = rows_of_batch(self.optimizer, ids_T) if self._layers.reads_once else None
-        loss = self._layers(*layers_of(self._student, ids_T, starts_S, used), starts_S, rows)
+        used = rows_of_batch(self.optimizer, ids_T)
+        loss = self._layers(*self._layers.read(self._student, ids_T, starts_S, used), starts_S, rows)
         take_step(self.optimizer, loss, self._config.max_grad_norm)
         return loss, len(rows)
 

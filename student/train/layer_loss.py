@@ -37,7 +37,6 @@ class LayerLoss(nn.Module):
 
     Attributes:
         is_known_N: which training rows all signals are of.
-        reads_once: whether `layers_of` reads the rows of the tables once, so that it can be taken their gradients.
     """
 
     def __init__(
@@ -51,7 +50,8 @@ class LayerLoss(nn.Module):
         super().__init__()
         self._objectives, self._layers, self._targets = tuple(objectives), tuple(layers), targets
         self.is_known_N = np.logical_and.reduce([target.is_known_N for target in targets.values()])
-        self.reads_once = isinstance(student.encoder, BertEncoder)
+        self._reads_tokens = any(objective.signal == "states" for objective, _ in objectives)
+        self._is_bert = isinstance(student.encoder, BertEncoder)
         self.filters = filters
         self.maps = nn.ModuleDict(
             {
@@ -62,18 +62,30 @@ class LayerLoss(nn.Module):
             }
         )
 
+    def read(
+        self, student: Student, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None
+    ) -> tuple[Tensor, LayerOutputs]:
+        """What the student's head reads, features_BF, and of its layers what is compared."""
+        encoder = student.encoder
+        if isinstance(encoder, BertEncoder):
+            told = encoder.layers(ids_T, starts_S, rows)
+            return encoder.pooled(told.states[-1][starts_S[:-1]]), told
+        states = [encoder.scan(ids_T, starts_S, rows)] if self._reads_tokens else []
+        nowhere_NL = torch.zeros(len(starts_S) - 1, 0, dtype=torch.bool, device=starts_S.device)
+        return student.features(ids_T, starts_S, rows), LayerOutputs(nowhere_NL, states)
+
     def _map(self, signal: LayersName, layer: int, student: Student, width: int) -> nn.Linear | None:
         """What brings a student's state to where the teacher's is compared; None where it is there already."""
         if signal not in ("states", "cls"):
             return None
-        own = student.num_features if signal == "cls" and not self.reads_once else student.encoder.token_size
+        own = student.num_features if signal == "cls" and not self._is_bert else student.encoder.token_size
         if signal == "states" and self.filters is not None:
             filter_ = self.filters.map_of(layer)
             made = nn.Linear(own, filter_.out_features)
             if made.weight.shape == filter_.weight.shape:  # as in TED, a BERT's start as the teacher's
                 made.load_state_dict(filter_.state_dict())
             return made
-        return None if self.reads_once and own == width else nn.Linear(own, width)
+        return None if self._is_bert and own == width else nn.Linear(own, width)
 
     def forward(self, features_BF: Tensor, told: LayerOutputs, starts_S: Tensor, rows: Ints) -> Tensor:
         """The mean over the rows that the teacher's layers are known of, a scalar; 0 if they are of none.
@@ -121,18 +133,6 @@ class _Said(NamedTuple):
     told: LayerOutputs
     starts_S: Tensor
     rows: Ints
-
-
-def layers_of(
-    student: Student, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None
-) -> tuple[Tensor, LayerOutputs]:
-    """What a student's head reads, features_BF, and what its layers say; of a BERT by one reading."""
-    encoder = student.encoder
-    if isinstance(encoder, BertEncoder):
-        told = encoder.layers(ids_T, starts_S, rows)
-        return encoder.pooled(told.states[-1][starts_S[:-1]]), told
-    nowhere_NL = torch.zeros(len(starts_S) - 1, 0, dtype=torch.bool, device=starts_S.device)
-    return student.features(ids_T, starts_S), LayerOutputs(nowhere_NL, [encoder.scan(ids_T, starts_S)])
 
 
 def _chosen(told: LayerOutputs, starts_S: Tensor, is_chosen_B: Tensor) -> tuple[LayerOutputs, Tensor]:

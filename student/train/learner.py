@@ -21,7 +21,7 @@ from student.model.model import Student
 from student.model.products import IS_COMPILED
 from student.train.adadelta import AdaDelta
 from student.train.class_weights import balanced_weights
-from student.train.layer_loss import LayerLoss, layers_of
+from student.train.layer_loss import LayerLoss
 from student.train.losses import task_loss
 from student.train.optimizer import RowAdam, UsedRows
 
@@ -74,8 +74,8 @@ class Lesson:
         """The student's logits, and the weighted loss of its layers."""
         if self.layers is None:
             return self.student.logits(ids_T, starts_S, rows_of_batch(optimizer, ids_T)), 0.0
-        used = rows_of_batch(optimizer, ids_T) if self.layers.reads_once else None
-        features_BF, told = layers_of(self.student, ids_T, starts_S, used)
+        used = rows_of_batch(optimizer, ids_T)
+        features_BF, told = self.layers.read(self.student, ids_T, starts_S, used)
         loss = self.layers(features_BF, told, starts_S, np.asarray(rows))
         return self.student.head(self.student.dropout(features_BF)), (self._config.objective_weight or 1.0) * loss
 

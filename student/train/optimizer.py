@@ -9,7 +9,7 @@ Shapes: T tokens of a batch, V rows, X numbers of a row.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +33,7 @@ class UsedRows:
         groups: the batch's tokens by row.
         gradients: [T, X] per table, written by the backward pass.
         is_filled: whether it has.
+        more: what further readings of the same tokens have written.
         squares: the sum of the squares of the rows' gradients, once they are added up.
         scale: what they are to be multiplied by.
     """
@@ -40,13 +41,23 @@ class UsedRows:
     groups: Any
     gradients: list[Tensor]
     is_filled: bool = False
+    more: list[list[Tensor]] = field(default_factory=list)
     squares: float | None = None
     scale: float = 1.0
 
     def buffers(self) -> list[Tensor]:
-        """What the backward pass is to write to."""
-        self.is_filled = True
-        return self.gradients
+        """What the backward pass of a reading of the tokens is to write to; there may be several readings."""
+        if not self.is_filled:
+            self.is_filled = True
+            return self.gradients
+        self.more.append([torch.empty_like(gradient_TX) for gradient_TX in self.gradients])
+        return self.more[-1]
+
+    def add_up(self) -> None:
+        """Adds the gradients of further readings to those of the first."""
+        for gradients in self.more:
+            torch._foreach_add_(self.gradients, gradients)
+        self.more.clear()
 
 
 class RowAdam(torch.optim.Adam):
@@ -182,6 +193,7 @@ class RowAdam(torch.optim.Adam):
             compiled_adam.dense_step(arrays_of_number, number, group["betas"], _rates(group, scale))
 
     def _sum_of_squares(self, used: UsedRows) -> float:
+        used.add_up()
         used.squares = self._kernels.sum_gradients(self._rows, used.groups)
         return used.squares
 

@@ -25,7 +25,7 @@ from student.model.weights import read_weights
 from student.train.bert_start import bert_start, copy_layers
 from student.train.intermediate import LayerLearner
 from student.train.layer_choice import layer_loss
-from student.train.layer_loss import LayerLoss, layers_of
+from student.train.layer_loss import LayerLoss
 from student.train.learner import StudentLearner
 from student.train.train import train
 from student.train.training_data import designed, task_facts
@@ -136,7 +136,7 @@ def test_loss_and_gradient_are_those_of_a_live_teacher(objective: str, exact_set
     assert isinstance(encoder, BertEncoder)
     assert not layers.maps
     ids_T, starts_S = examples.batch(ROWS)
-    stored = layers(*layers_of(student, ids_T, starts_S), starts_S, ROWS)
+    stored = layers(*layers.read(student, ids_T, starts_S), starts_S, ROWS)
     live, losses = Live(exact_set.root.parent / "teachers" / exact_set.name), []
     for n in range(len(ROWS)):
         ids = ids_T[starts_S[n] : starts_S[n + 1]]
@@ -166,7 +166,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(exact_set: LogitSet,
     assert start is not None
     copy_layers(start, student.encoder)
     ids_T, starts_S = examples.batch(ROWS)
-    assert float(layers(*layers_of(student, ids_T, starts_S), starts_S, ROWS).detach()) == pytest.approx(0, abs=1e-6)
+    assert float(layers(*layers.read(student, ids_T, starts_S), starts_S, ROWS).detach()) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("embedding", ["hybrid", "lstm"])
