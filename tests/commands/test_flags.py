@@ -21,6 +21,7 @@ from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 TRAINING = (
     "--task --logits --mix --store --output-dir --where --query --recipe --init --init-from --embedding "
+    "--num-hidden-layers --num-attention-heads --intermediate-size --init-layers "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
     "--pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature --class-weights "
     "--num-train-epochs --metric-for-best-model --early-stopping-patience --learning-rate --warmup-steps "

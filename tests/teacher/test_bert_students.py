@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.reader import LogitSet
+from student.config import PretrainConfig
 from student.data import load_examples
 from student.model.bert import BertEncoder
 from student.model.bert_shape import BertShape, Inherited
@@ -191,6 +192,11 @@ def test_flags_that_do_not_fit_are_refused_before_the_run(
     with pytest.raises(ConfigError, match=match):
         train(bert_config(roles_set, tmp_path / "run", **settings | changes), "")
     assert not (tmp_path / "run").exists()
+
+
+def test_pretraining_takes_no_bert() -> None:
+    with pytest.raises(ConfigError, match=r"--embedding: .* trained by train-student alone"):
+        PretrainConfig.from_flags(embedding="bert", logits="x")
 
 
 def test_a_teacher_that_is_gone_changed_or_no_bert_is_told(roles_set: LogitSet, deep: Path, tmp_path: Path) -> None:
