@@ -15,7 +15,7 @@ from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 
-SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "table_dtype")
+SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "table_dtype", "bert")
 PREFIX = "encoder."
 
 
