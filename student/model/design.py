@@ -7,7 +7,7 @@ from pipeline.errors import ConfigError, raise_all
 from pipeline.tasks.task import Metric
 from student.config import BertFlags, EmbeddingFlags, PairingKind, TrainConfig
 from student.model.architecture import Facts, StudentConfig
-from student.model.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, BertShape, Inherited
+from student.model.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
 from student.model.encoders import ENCODERS, SIZES
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
@@ -114,12 +114,12 @@ def _bert(flags: TrainConfig, facts: Facts, inherited: Inherited | None) -> dict
     if inherited is not None:
         return {"vector_size": inherited.width, "bert": inherited.shape}
     width = flags.vector_size or ENCODERS[flags.embedding].sizes["vector_size"]
-    shape = BertShape(
-        num_hidden_layers=flags.num_hidden_layers or NUM_LAYERS,
-        num_attention_heads=flags.num_attention_heads or NUM_HEADS,
-        intermediate_size=flags.intermediate_size or 4 * width,
-        max_position_embeddings=max(POSITIONS, facts["max_seq_length"]),
-    )
+    shape = {
+        "num_hidden_layers": flags.num_hidden_layers or NUM_LAYERS,
+        "num_attention_heads": flags.num_attention_heads or NUM_HEADS,
+        "intermediate_size": flags.intermediate_size or 4 * width,
+        "max_position_embeddings": max(POSITIONS, facts["max_seq_length"]),
+    }
     return {"vector_size": width, "bert": shape}
 
 

@@ -15,7 +15,7 @@ from student.model.encoders import ENCODERS
 from student.model.model import Student
 from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, read_weights, students_in
 
-SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "lstm", "table_dtype")
+SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "lstm", "bert", "table_dtype")
 SAME_HEAD = ("task", "target", "is_pair", "pairing", "embedding", "pooling", "head", "hidden_size")
 HEAD = "head."
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.reader import LogitSet
+from student.config import PretrainConfig
 from student.data import load_examples
 from student.model.bert import BertEncoder
 from student.model.bert_shape import BertShape, Inherited
@@ -182,6 +183,8 @@ def test_layers_are_spread_evenly(count: int, of: int, expected: tuple[int, ...]
         ({"window_size": 8}, "--window-size: --embedding bert reads a text whole"),
         ({"token_dropout": 0.1}, "--token-dropout: --embedding bert"),
         ({"embedding": "cbow"}, "--init-layers: is for --embedding bert, not for cbow"),
+        ({"init": "noise", "init_from": None, "num_attention_heads": 5}, "5 heads do not share a width of 384 evenly"),
+        ({"init": "noise", "init_from": None, "intermediate_size": 2**19}, r"bert\.intermediate_size: .*262144"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused_before_the_run(
@@ -191,6 +194,17 @@ def test_flags_that_do_not_fit_are_refused_before_the_run(
     with pytest.raises(ConfigError, match=match):
         train(bert_config(roles_set, tmp_path / "run", **settings | changes), "")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_bert_is_no_start_for_sums(opinion_set: LogitSet, runs: Path, tmp_path: Path) -> None:
+    flags = {"embedding": "cbow", "vector_size": 32, "init_from": runs / "opinion"}
+    with pytest.raises(ConfigError, match=r"its embeddings do not fit: bert is BertShape\(.*\) there and None here"):
+        train(bert_config(opinion_set, tmp_path / "run", **flags), "")
+
+
+def test_pretraining_takes_no_bert() -> None:
+    with pytest.raises(ConfigError, match=r"--embedding: .* trained by train-student alone"):
+        PretrainConfig.from_flags(embedding="bert", logits="x")
 
 
 def test_a_teacher_that_is_gone_changed_or_no_bert_is_told(roles_set: LogitSet, deep: Path, tmp_path: Path) -> None:
