@@ -9,11 +9,13 @@ from torch import nn
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
-from student.model.architecture import Facts, StudentConfig, read_config, summary
+from student.model.architecture import Facts, StudentConfig
+from student.model.config_file import read_config
 from student.model.design import design
 from student.model.heads import HEADS
 from student.model.model import Student, num_bytes, num_parameters
 from student.model.weights import CONFIG_FILE, students_in
+from student.model.words import summary
 from student.recipe import load_recipe
 
 BERT_BASE_UNCASED: Facts = {"vocabulary_size": 30522, "pad_id": 0, "special_ids": ((101,), (102,), (102,))}

@@ -10,7 +10,7 @@ from pipeline.query.mixture import open_sets
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.config import ReproduceConfig
 from student.data import load_chosen
-from student.model.architecture import is_pretrained
+from student.model.config_file import is_pretrained
 
 
 def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:

@@ -79,7 +79,7 @@ def sweep(config: SweepConfig) -> None:
 @takes(EvaluateConfig)
 def evaluate(config: EvaluateConfig) -> None:
     """Score a run against gold labels, or masked tokens, and against its teacher."""
-    from student.model.architecture import is_pretrained
+    from student.model.config_file import is_pretrained
     from student.pretrain.evaluate import evaluate_pretrained
 
     if is_pretrained(config.run):

@@ -2,14 +2,10 @@
 
 from dataclasses import replace
 from math import isqrt
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.config import parse_model
-from pipeline.errors import ConfigError, IntegrityError
-from pipeline.record_file import read_record
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Metric
 from student.config import (
@@ -25,7 +21,6 @@ from student.model.encoder import EncoderShape, LstmShape
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS, HeadShape
 from student.model.pairings import PAIRINGS
-from student.model.weights import CONFIG_FILE, students_in
 
 FORMAT_VERSION, MAX_SIZE = 1, 2**22
 BERT_KEY = "distill"  # of a ``config.json`` that is a BERT's: where the student's own stands
@@ -257,99 +252,3 @@ class VectorConfig(EncoderConfig):
 
 
 PRETRAINED: dict[str, type[MlmConfig | VectorConfig]] = {"mlm": MlmConfig, "vectors": VectorConfig}
-
-
-def summary(config: StudentConfig) -> dict[str, str]:
-    """Returns a student's architecture in words, by part."""
-    width = f", {config.hidden_size} wide" if config.hidden_size else ""
-    words = {"embedding": embedding_summary(config)}
-    if config.table_dtype != "float32":
-        words["tables"] = f"{config.table_dtype} tables"
-    if config.used_rows is not None:
-        words["tokens"] = used_summary(config)
-    if config.is_pair:
-        words["pairs"] = PAIRINGS[config.pairing].words
-    return words | {"head": HEADS[config.head].words + width}
-
-
-def used_summary(config: EncoderConfig) -> str:
-    """Returns in words how many tokens say something: trained, or started from the teacher's vectors."""
-    if config.used_rows is None:
-        return "tokens not counted"
-    return f"{config.used_rows:,} of {config.num_tokens:,} tokens known, the others neutral"
-
-
-def embedding_summary(config: EncoderConfig) -> str:
-    """Returns in words what an encoder makes of the tokens' embeddings."""
-    words, parts = ENCODERS[config.embedding].words, []
-    if config.lstm is not None:
-        tables = ", of which one stays as it starts" if config.lstm.channels == 2 else ""
-        channels = f"{config.lstm.channels} x {config.vector_size}" if tables else str(config.vector_size)
-        return f"{words}: {config.lstm.hidden_size} wide in each direction, over vectors of {channels}{tables}"
-    if config.vector_size:
-        pooled = "sums and maxima" if config.pooling == "sum+max" else "sums"
-        parts.append(f"{pooled} of vectors of {config.vector_size}")
-    if config.bert is not None:
-        heads = f"{config.bert.num_attention_heads} heads"
-        parts = [f"{config.bert.num_hidden_layers} layers of attention, {config.vector_size} wide, {heads}"]
-    if config.matrix_size:
-        ways = "both ways" if config.bidirectional else "left to right"
-        parts.append(f"products of {config.matrix_size} x {config.matrix_size} matrices, {ways}")
-    windows = f", averaged over windows of {config.window_size} tokens" if config.window_size else ""
-    return f"{words}: {' and '.join(parts)}{windows}"
-
-
-def read_config(path: Path) -> StudentConfig:
-    """Reads the ``config.json`` of a student of a task.
-
-    Raises:
-        IntegrityError: if it is missing or damaged, or of another format version.
-    """
-    try:
-        values = _own_part(read_record(path))
-        if _kind(values):
-            raise IntegrityError(f"{path.parent}: a pretrained student, without a task; train one --init-from it")
-        version = values.get("format_version")
-        if version != FORMAT_VERSION:
-            raise IntegrityError(f"{path}: format version {version!r}; this release reads version {FORMAT_VERSION}")
-        return parse_model(StudentConfig, values, str(path))
-    except FileNotFoundError as error:
-        message = f"{path.parent}: not a student: it has no {path.name}{students_in(path.parent)}"
-        raise IntegrityError(message) from error
-    except ConfigError as error:
-        raise IntegrityError(f"{path}: not a student's config: {error}") from error
-
-
-def read_encoder_config(path: Path) -> EncoderConfig:
-    """Reads the ``config.json`` of a pretrained student or of a student of a task.
-
-    Raises:
-        IntegrityError: if it is neither.
-    """
-    if not is_pretrained(path.parent):
-        return read_config(path)
-    values = read_record(path)
-    try:
-        return parse_model(PRETRAINED[values["kind"]], values, str(path))
-    except ConfigError as error:
-        raise IntegrityError(str(error)) from error
-
-
-def is_pretrained(folder: Path) -> bool:
-    """Whether a folder holds a pretrained student, rather than one of a task or nothing readable."""
-    try:
-        return _kind(read_record(folder / CONFIG_FILE)) is not None
-    except (FileNotFoundError, IntegrityError):
-        return False
-
-
-def _own_part(values: dict[str, Any]) -> dict[str, Any]:
-    """What a ``config.json`` says of the student, apart from what it says to readers of BERTs."""
-    own = values.get(BERT_KEY)
-    return own if isinstance(own, dict) else values
-
-
-def _kind(values: dict[str, Any]) -> type[EncoderConfig] | None:
-    """What a pretrained student's config is; None of a student of a task."""
-    kind = values.get("kind")
-    return PRETRAINED.get(kind) if isinstance(kind, str) else None

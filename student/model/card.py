@@ -7,7 +7,8 @@ import yaml
 
 from pipeline.console import size
 from pipeline.training.run_record import RunRecord
-from student.model.architecture import StudentConfig, summary
+from student.model.architecture import StudentConfig
+from student.model.words import summary
 
 CARD_FILE = "README.md"
 KINDS = ("A student of **{task}** without attention or layers", "A BERT of few layers, a student of **{task}**")

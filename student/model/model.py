@@ -14,9 +14,10 @@ from torch import nn
 
 from pipeline.files import write_atomically
 from pipeline.logit_set.record import TOKENIZER_FILE
-from student.model.architecture import StudentConfig, read_config
+from student.model.architecture import StudentConfig
 from student.model.bert_folder import TOKENIZER_CONFIG_FILE, bert_json
 from student.model.card import CARD_FILE, card_text
+from student.model.config_file import read_config
 from student.model.encoder import Encoder, kept_starts, without_padding
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS

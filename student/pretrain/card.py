@@ -7,7 +7,8 @@ from torch import nn
 
 from pipeline.logit_set.record import SetRecord
 from pipeline.training.run_record import RunRecord
-from student.model.architecture import EncoderConfig, embedding_summary, used_summary
+from student.model.architecture import EncoderConfig
+from student.model.words import embedding_summary, used_summary
 from student.pretrain.model import MlmStudent
 from student.pretrain.vector_model import VectorStudent
 

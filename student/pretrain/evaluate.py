@@ -10,7 +10,8 @@ from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import EvaluateConfig
-from student.model.architecture import VectorConfig, read_encoder_config
+from student.model.architecture import VectorConfig
+from student.model.config_file import read_encoder_config
 from student.model.model import default_device
 from student.model.weights import CONFIG_FILE
 from student.pretrain.control import control

@@ -9,7 +9,8 @@ from torch import nn
 from pipeline.errors import IntegrityError
 from pipeline.logit_set.record import SetRecord
 from student.config import PretrainConfig
-from student.model.architecture import MlmConfig, VectorConfig, read_encoder_config
+from student.model.architecture import MlmConfig, VectorConfig
+from student.model.config_file import read_encoder_config
 from student.model.design import embedding_problems
 from student.model.encoders import ENCODERS
 from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights

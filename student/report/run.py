@@ -11,7 +11,7 @@ from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Section, Table
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.describe import describe_config
-from student.model.architecture import is_pretrained, read_config
+from student.model.config_file import is_pretrained, read_config
 from student.model.weights import CONFIG_FILE
 from student.report.certainty import certificate_sections
 from student.report.dev import dev_sections

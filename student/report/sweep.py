@@ -8,7 +8,7 @@ from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Picture, Section, Table
 from pipeline.training.run_record import RUN_RECORD, SWEEP_RECORD, read_run_record
 from student.describe import describe_config
-from student.model.architecture import read_config
+from student.model.config_file import read_config
 from student.model.weights import CONFIG_FILE
 from student.report.run import finished_record, trained_set
 from student.report.speed import SpeedTest, machine

@@ -9,7 +9,8 @@ from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
 from pipeline.logit_set.record import SetRecord
 from student.config import EmbeddingFlags
-from student.model.architecture import StudentConfig, read_encoder_config
+from student.model.architecture import StudentConfig
+from student.model.config_file import read_encoder_config
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.model import Student

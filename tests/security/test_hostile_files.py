@@ -16,7 +16,7 @@ from pipeline.sources.corpus import LinePart, ParquetPart
 from pipeline.sources.row_file import open_rows
 from pipeline.tasks.corpus import Corpus
 from pipeline.tasks.task import Task, load_task, own_manifest, parse_manifest
-from student.model.architecture import read_config
+from student.model.config_file import read_config
 from student.model.model import Student
 from student.model.weights import CONFIG_FILE
 from student.pretrain.model import MlmStudent

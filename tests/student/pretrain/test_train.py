@@ -19,7 +19,8 @@ from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.token_reader import open_tokens
 from pipeline.record_file import read_record
 from student.config import PretrainConfig
-from student.model.architecture import MlmConfig, read_encoder_config
+from student.model.architecture import MlmConfig
+from student.model.config_file import read_encoder_config
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.pretrain.data import Stream, read_pool
 from student.pretrain.embedding_learner import BETAS, EPS, new_student

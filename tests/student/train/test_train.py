@@ -14,9 +14,10 @@ from pipeline.record_file import read_record
 from student.config import TrainConfig
 from student.data import load_examples
 from student.evaluate import score_student
-from student.model.architecture import StudentConfig, summary
+from student.model.architecture import StudentConfig
 from student.model.design import design
 from student.model.model import Student
+from student.model.words import summary
 from student.predict import Predictor
 from student.train.train import train
 from student.train.training_data import task_facts
