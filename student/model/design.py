@@ -102,8 +102,8 @@ def _encoder_problems(flags: TrainConfig) -> list[str]:
         problems.append(f"--pairing attention: --embedding {flags.embedding} reads each sentence by itself")
     if not kind.has_sums and head.reads_squares:
         problems.append(f"--head {flags.head}: --embedding {flags.embedding} has no parts to lay out as squares")
-    if flags.init_vectors is not None and "vector_size" not in kind.sizes:
-        problems.append(f"--init-vectors: --embedding {flags.embedding} has no vectors")
+    if flags.init_vectors is not None and ("vector_size" not in kind.sizes or kind.is_bert):
+        problems.append(f"--init-vectors: --embedding {flags.embedding} has no vectors of words alone")
     if not kind.has_sums and not kind.is_bert and flags.window_size is not None:
         problems.append(f"--window-size: is for sums and products, and not for --embedding {flags.embedding}")
     return problems
@@ -138,8 +138,6 @@ def _bert_problems(flags: TrainConfig, facts: Facts, inherited: Inherited | None
         problems.append("--window-size: --embedding bert reads a text whole")
     if flags.token_dropout:
         problems.append("--token-dropout: --embedding bert reads the first token; see --hidden-dropout")
-    if flags.pooling == "sum+max":
-        problems.append("--pooling sum+max: --embedding bert pools by its first token")
     if flags.init == "noise" and flags.init_layers is not None:
         problems.append("--init-layers: --init noise starts from no layers")
     if facts["special_ids"] is None or not facts["special_ids"][0]:
