@@ -3,7 +3,7 @@
 import csv
 import io
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
@@ -201,10 +201,11 @@ def refuse_flags(config: Config, fields: Iterable[str], reason: str) -> None:
     raise_all(ConfigError, "wrong flags", [f"{flag_name(name)}: {reason}" for name in wrong])
 
 
-def as_flags(config: Config) -> list[str]:
-    """The command line that makes a configuration, as far as it was not left to defaults."""
+def as_flags(config: Config, names: Set[str] | None = None) -> list[str]:
+    """The command line that makes a configuration, as far as it was not left to defaults; or of it these fields."""
     flags = []
-    for name, value in config.model_dump(mode="json", include=config.model_fields_set).items():
+    wanted = config.model_fields_set if names is None else set(names)
+    for name, value in config.model_dump(mode="json", include=wanted).items():
         if value is True:
             flags.append(flag_name(name))
         elif value is False and type(config).model_fields[name].default is True:

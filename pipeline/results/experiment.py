@@ -108,4 +108,4 @@ def _flags(kind: type[Config], settings: Settings, subject: str, needed: Setting
     if isinstance(config, TrainConfig):
         config = with_recipe(config)
     asked = config.model_fields_set - {"recipe", *PLACES}
-    return as_flags(kind.model_construct(asked, **dict(config)))
+    return as_flags(config, asked)

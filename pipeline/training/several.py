@@ -1,9 +1,11 @@
 """One training of several tasks: its settings and scores, and what they are of each."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from pipeline.training.run_record import Entry, Metrics
+from pipeline.errors import FingerprintMismatchError, setting_changes
+from pipeline.training.run_record import Entry, Metrics, read_run_record
 
 
 def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -29,3 +31,18 @@ def entry_of(task: str, entry: Entry) -> Entry:
     prefix = f"{task}/"
     metrics = {split.removeprefix(prefix): m for split, m in entry["metrics"].items() if split.startswith(prefix)}
     return entry | {"metrics": metrics}
+
+
+def check_free(path: Path, settings: Mapping[str, Any], *others: Path) -> None:
+    """Raises FingerprintMismatchError if a task's folder is that of something else.
+
+    Args:
+        path: the record in it, if there is one.
+        settings: those of the task in this training.
+        others: files that would be taken for what it is to hold.
+    """
+    changes = setting_changes(read_run_record(path)["settings"], settings) if path.exists() else ""
+    taken = [str(other) for other in others if other.exists()]
+    if changes or taken:
+        what = f"holds another run:\n{changes}" if changes else f"holds {taken[0]}"
+        raise FingerprintMismatchError(f"{path.parent} {what}\nChoose another --output-dir")

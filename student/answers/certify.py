@@ -92,10 +92,13 @@ def _check_target(target: Target) -> None:
 def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: LogitSet, rows: pa.Table) -> np.ndarray:
     """Which of the rows the run was not trained on, neither on their text nor on a variant of it."""
     trained = _trained_rows(config, record)
-    if record["settings"]["init_from_sha256"]:
+    settings = record["settings"]
+    others = "another run (--init-from)" if settings["init_from_sha256"] and not settings.get("init_layers") else None
+    others = f"the sets of {', '.join(settings['tasks'])}" if settings.get("tasks") else others
+    if others is not None:
         console.warn(
-            f"{config.run}: its embeddings come from another run (--init-from), and which rows that one was trained on "
-            "is not looked at; rows of its training prove less"
+            f"{config.run}: its encoder was trained on what {others} had, too, and which rows these were is not looked "
+            "at; rows among them prove less"
         )
     seen = pc.is_in(rows.column("text_hash"), trained.column("text_hash").combine_chunks())
     if logit_set.record.fingerprint in record["settings"]["logit_set_fingerprints"]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.layer_reader import open_layers
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.tasks.metrics import score_logits
@@ -20,7 +21,7 @@ from pipeline.training.loop import Learner, Schedule
 from pipeline.training.run import Run
 from pipeline.training.run_record import Metrics, RunRecord
 from pipeline.training.steps import EpochBatches, seed_step
-from student.data import Examples, gold_tensor, load_examples
+from student.data import Examples, gold_tensor, load_dev, load_examples
 from student.filters.config import FiltersConfig
 from student.filters.model import FILTERS_RECORD, Filters, task_head, write_filters
 from student.train.layer_choice import first_signal, named_layers, stored_layers
@@ -120,12 +121,18 @@ def train_filters(config: FiltersConfig, command: str) -> RunRecord:
     """
     logit_set = open_set(find_set(config.logits, config.store), config.allow_unverified)
     signal = first_signal(logit_set.record)
-    layers = named_layers(config.layers) or stored_layers(logit_set.record)[signal]
-    splits = {split: load_examples(logit_set, split) for split in logit_set.splits}
+    layers = named_layers(config.layers) or stored_layers(logit_set.record).get(signal, ())
+    if not layers or "train" not in logit_set.splits:
+        advice = f"no states; repeat its command with --cls all: {logit_set.record.command}"
+        raise ConfigError(f"{logit_set.root}: has {'no training rows' if layers else advice}")
+    splits = {s: load_dev(logit_set, s) if s != "train" else load_examples(logit_set, s) for s in logit_set.splits}
     targets = {
-        split: LayerTargets(open_layers(logit_set, signal, split, layers), examples)
+        split: target
         for split, examples in splits.items()
+        if (target := LayerTargets(open_layers(logit_set, signal, split, layers), examples)).is_known_N.any()
     }
+    if "train" not in targets:
+        raise DataError(f"{logit_set.root}: has {signal} of none of the training rows")
     width = targets["train"].width
     folder = config.output_dir or Path("filters") / logit_set.name
     run = Run(folder, _settings(config, logit_set, layers, width), command, record_name=FILTERS_RECORD)

@@ -94,8 +94,8 @@ class EncoderConfig(BaseModel):
         if self.max_seq_length > self.bert.max_position_embeddings:
             places = self.bert.max_position_embeddings
             problems.append(f"max_seq_length is {self.max_seq_length}, but there are places for {places} tokens")
-        if self.table_dtype != "float32" or self.used_rows is not None or self.window_size is not None:
-            problems.append("a bert has no small tables, no neutral rows and no windows")
+        if self.used_rows is not None:
+            problems.append("a bert has no neutral rows, so used_rows is not counted")
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -191,9 +191,11 @@ class StudentConfig(EncoderConfig):
 
     @property
     def encoder_shape(self) -> EncoderShape:
-        """What its encoder is made by."""
-        between = self.special_ids[1] if self.special_ids and self.is_joint else ()
-        separator = between[0] if between else None
+        """What its encoder is made by; behind a single sentence's separator there is nothing."""
+        if self.bert is None or self.special_ids is None:
+            return super().encoder_shape
+        _, between, after = self.special_ids
+        separator = next(iter(between or after), None)
         return replace(super().encoder_shape, separator_id=separator, dropout=self.hidden_dropout)
 
     @property

@@ -11,7 +11,12 @@ from student.model.architecture import StudentConfig
 from student.model.words import summary
 
 CARD_FILE = "README.md"
-KINDS = ("A student of **{task}** without attention or layers", "A BERT of few layers, a student of **{task}**")
+KINDS = {
+    "bert": "A BERT of few layers, a student of **{task}**",
+    "lstm": "A student of **{task}**, of LSTMs",
+    "biattentive": "A student of **{task}**, of LSTMs with attention between sentences",
+}
+SUMS = "A student of **{task}** without attention or layers"
 NEEDS = (
     "It needs `distill-offline` and neither transformers nor the teacher.",
     "It needs `distill-offline`, or transformers, to which it is a `BertForSequenceClassification`.",
@@ -32,7 +37,7 @@ def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record
     values = {
         "front_matter": yaml.safe_dump(_front_matter(config), sort_keys=False).strip(),
         "title": f"{config.task} student",
-        "kind": KINDS[config.bert is not None].format(task=config.task),
+        "kind": KINDS.get(config.embedding, SUMS).format(task=config.task),
         "architecture": "; ".join(summary(config).values()),
         "num_parameters": f"{num_parameters:,}",
         "bytes": size(num_bytes),
@@ -49,10 +54,11 @@ def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record
 
 
 def _front_matter(config: StudentConfig) -> dict[str, Any]:
+    family = (config.embedding,) if config.embedding in KINDS else ("cmow", "matrix-embeddings")
     return {
         "library_name": "distill",
         "pipeline_tag": "text-classification",
-        "tags": ["distillation", *(("bert",) if config.bert else ("cmow", "matrix-embeddings")), config.task],
+        "tags": ["distillation", *family, config.task],
     }
 
 

@@ -9,10 +9,9 @@ from typing import Any
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import SweepConfig, TrainConfig
-from student.model.architecture import Facts
+from student.model.architecture import Facts, StudentConfig
 from student.model.design import design
 from student.recipe import PLACES, load_recipe
-from student.train.bert_start import BertStart
 from student.train.initialize import source_sha256
 
 ROWS = {"task", "logits", "tasks", "mix", "where", "query"}
@@ -46,7 +45,7 @@ def make_trials(
     folder: Path,
     facts: Facts,
     typed: Set[str] = frozenset(),
-    start: Callable[[TrainConfig], BertStart | None] = lambda config: None,
+    make: Callable[[TrainConfig], StudentConfig] | None = None,
 ) -> list[Trial]:
     """All students that a sweep asks for.
 
@@ -55,7 +54,7 @@ def make_trials(
         folder: the sweep's.
         facts: what the logit set decides of them.
         typed: the flags that were given; they beat the grid of a recipe.
-        start: what a bert starts from. (default: noise)
+        make: the architecture that a student's flags ask for. (default: by the facts alone)
 
     Raises:
         ConfigError: naming everything that is wrong with the grid, before anything is trained.
@@ -68,8 +67,7 @@ def make_trials(
         for seed in range(config.seed, config.seed + config.seeds):
             try:
                 made = TrainConfig.from_flags(**fixed | dict(zip(grid, point, strict=True)) | {"seed": seed})
-                layers = start(made)
-                source_sha256(made.init_from, design(made, facts, layers.inherited if layers else None))
+                source_sha256(made.init_from, make(made) if make else design(made, facts))
             except ConfigError as error:
                 problems.append(str(error).removeprefix("wrong flags: "))
                 continue

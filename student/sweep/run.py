@@ -1,7 +1,6 @@
 """Every combination of values and seed as a run of its own; the runs are what counts, the rest is told of them."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,23 @@ from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.query.mixture import mix_of
+from pipeline.text.word_vectors import file_sha256
 from pipeline.training.run_record import RUN_RECORD, SWEEP_RECORD, RunRecord, quality, read_run_record, write_run_record
 from student.config import SweepConfig
+from student.filters.model import FILTERS_FILE
 from student.model.weights import WEIGHTS_FILE
 from student.recipe import with_recipe
 from student.sweep.cluster import train_on_cluster
 from student.sweep.grid import Trial, make_trials
 from student.sweep.study import Study, open_study
 from student.sweep.workers import train_all
-from student.train.bert_start import bert_start
 from student.train.initialize import starts_from_teacher
-from student.train.training_data import default_name, open_training_set, task_facts
+from student.train.training_data import default_name, designed, open_training_set, task_facts
+from student.train.word_vectors import FLAG
 
 STORAGE = "optuna.db"
-PLACES = {"task", "logits", "store", "output_dir", "recipe", "init_from", "storage"}
+PLACES = {"task", "logits", "store", "output_dir", "recipe", "init_from", "init_vectors", "filters", "storage"}
+EARLIER = {"pairing": "compare", "head": "mlp", "hidden_dropout": 0.2, "learning_rate": 5e-4}  # now by the encoder
 NOT_COMPARED = (
     PLACES
     | {"init", "grid", "seeds", "processes", "allow_unverified", "report_to", "json_output"}
@@ -60,7 +62,8 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
     config = with_recipe(config)
     logit_set = open_training_set(config)
     folder = config.output_dir or Path("sweeps") / default_name(logit_set.sets)
-    trials = make_trials(config, folder, task_facts(logit_set), typed, partial(bert_start, logit_set=logit_set))
+    facts = task_facts(logit_set)
+    trials = make_trials(config, folder, facts, typed, lambda made: designed(made, logit_set, facts)[0])
     first = logit_set.sets[0]
     for trial in trials:  # a set without token vectors is told before anything is trained
         starts_from_teacher(trial.config, first.root, first.record)
@@ -84,12 +87,18 @@ def _start_record(config: SweepConfig, folder: Path, logit_set: LogitSet, comman
     """All runs of a folder have the same settings but for the grid's, which may grow from try to try."""
     settings = config.model_dump(mode="json", exclude=NOT_COMPARED) | {
         "init_from_sha256": sha256(config.init_from / WEIGHTS_FILE) if config.init_from else None,
+        "init_vectors_sha256": file_sha256(config.init_vectors, FLAG) if config.init_vectors else None,
+        "filters_sha256": sha256(config.filters / FILTERS_FILE) if config.filters else None,
+        "optimizer": None if config.optimizer == "adam" else config.optimizer,  # earlier releases had no other
+        "intermediate_epochs": config.intermediate_epochs or None,
         "token_vectors_sha256": _token_vectors_sha256(config, logit_set),
         "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
         "mix": mix_of(logit_set),
     }
     path = folder / SWEEP_RECORD
-    changes = setting_changes(read_run_record(path)["settings"], settings) if path.exists() else ""
+    stored = read_run_record(path)["settings"] if path.exists() else settings
+    same = {name: None for name, value in EARLIER.items() if stored.get(name) == value and settings[name] is None}
+    changes = setting_changes(stored | same, settings)
     if changes:
         message = f"{folder} holds a sweep with other settings:\n{changes}\nChoose another --output-dir"
         raise FingerprintMismatchError(message)

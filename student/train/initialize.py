@@ -56,6 +56,8 @@ def source_sha256(run: Path | None, config: StudentConfig) -> str | None:
         for name in SAME
         if getattr(source, name) != getattr(config, name)
     ]
+    if ENCODERS[source.embedding].make is not ENCODERS[config.embedding].make:
+        problems.append(f"it is of --embedding {source.embedding} there and {config.embedding} here")
     raise_all(ConfigError, f"--init-from {run}: its embeddings do not fit", problems)
     return sha256(run / WEIGHTS_FILE)
 

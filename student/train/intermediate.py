@@ -112,7 +112,9 @@ def learn_layers(
         examples: the training rows.
         whole: the run; this stage has a folder of its own in the run's.
     """
-    record = whole.record()
+    record, path = whole.record(), whole.folder / FOLDER / RECORD
+    if path.exists() and read_run_record(path)["settings"] != record["settings"]:
+        end_stage(whole.folder)  # of a run that was given up before its first checkpoint
     run = Run(whole.folder / FOLDER, record["settings"], record["command"], record_name=RECORD)
     if run.start() is None:
         learner = LayerLearner(config, student, layers, examples, lambda: student.save(run.folder))

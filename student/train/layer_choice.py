@@ -4,7 +4,7 @@ import hashlib
 from typing import Any
 
 from pipeline.config import flag_name
-from pipeline.errors import ConfigError, raise_all
+from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
 from pipeline.logit_set.layer_reader import open_layers
 from pipeline.logit_set.reader import LogitSet
@@ -15,6 +15,7 @@ from student.data import Examples
 from student.filters.model import FILTERS_FILE, read_filters
 from student.model.architecture import SpecialIds, StudentConfig
 from student.model.bert import BertEncoder
+from student.model.encoders import ENCODERS
 from student.model.heads import HEADS
 from student.model.model import Student
 from student.train.layer_flags import LayerFlags, ObjectiveName
@@ -59,11 +60,14 @@ def layer_loss(
         signal: LayerTargets(open_layers(logit_set, signal, "train", layers), examples, lengths_N, frame)
         for signal in dict.fromkeys(signals.values())
     }
+    for signal, target in targets.items():
+        if not target.is_known_N.any():
+            raise DataError(f"{logit_set.root}: has {signal} of none of the training rows")
     if config.bert is not None:
         _check_heads(config.bert.num_attention_heads, targets)
     objectives = [(OBJECTIVES[name], signals[name]) for name in flags.objectives]
     filters = read_filters(flags.filters, record.fingerprint) if flags.filters else None
-    return LayerLoss(objectives, layers, student, targets, filters)
+    return LayerLoss(objectives, layers, student, targets, filters).to(student.device)
 
 
 def objective_settings(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> dict[str, Any]:
@@ -138,6 +142,12 @@ def _problems(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> l
         problems.append(f"--objective: --head {config.head} reads tokens; take another head")
     if flags.filters is not None and "hid-seq" not in flags.objectives:
         problems.append("--filters: are for --objective hid-seq")
+    elif flags.filters is not None:
+        known = {int(layer) for layer in read_filters(flags.filters, record.fingerprint).maps}
+        missing = [str(layer) for layer in _layers(flags, config, record) if layer not in known]
+        problems += [f"--filters {flags.filters}: has none of layer {', '.join(missing)}"] if missing else []
+    if "hid-seq" in flags.objectives and ENCODERS[flags.embedding].reads_pairs:
+        problems.append(f"--objective hid-seq: --embedding {flags.embedding} has nothing of each token")
     if "hid-seq" in flags.objectives and flags.token_dropout:
         problems.append("--token-dropout: --objective hid-seq compares every token")
     return problems + _layer_problems(flags, config, record)
@@ -154,8 +164,9 @@ def _layer_problems(flags: TrainConfig, config: StudentConfig, record: SetRecord
             advice = f"repeat its command with --{signal} {wanted}: {record.command}"
             problems.append(f"--objective {name}: the set {what}; {advice}")
     if list(layers) != sorted(set(layers)):
-        problems.append(f"--layers {flags.layers}: name each layer once, the lowest first")
-    most = config.bert.num_hidden_layers + ("hid-seq" in flags.objectives) if config.bert else 1
+        problems.append(f"--layers {','.join(map(str, layers))}: name each layer once, the lowest first")
+    has_squares = any(OBJECTIVES[name].needs_attention for name in flags.objectives)
+    most = config.bert.num_hidden_layers + (not has_squares) if config.bert else 1
     if len(layers) > most:
         problems.append(f"--layers {','.join(map(str, layers))}: the student has {most} that can learn from one")
     return problems

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pipeline import console
 from pipeline.arrays import Floats, Ints
-from pipeline.errors import DataError
 from pipeline.logit_set.layer_reader import LayerStore
 from student.data import Examples
 from student.model.architecture import SpecialIds
@@ -57,9 +56,6 @@ class LayerTargets:
 
     Attributes:
         is_known_N: which rows the signal is of.
-
-    Raises:
-        DataError: if it is of none of them.
     """
 
     def __init__(
@@ -75,8 +71,6 @@ class LayerTargets:
         others = int(np.count_nonzero(is_there_N & ~self.is_known_N))
         if others:
             console.warn(f"{store.signal.name}: {others:,} rows that the student reads in other tokens are left out")
-        if not self.is_known_N.any():
-            raise DataError(f"{store.signal.name}: stored of none of the training rows")
 
     @property
     def width(self) -> int:

@@ -44,21 +44,14 @@ def context(subject: Subject) -> dict[str, Any]:
 def settings(subject: Subject, vectors: VocabularyVectors | None) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
     config, student_config, data, layers = subject.config, subject.student_config, subject.data, subject.layers
-    places = {
-        "task",
-        "logits",
-        "tasks",
-        "store",
-        "output_dir",
-        "recipe",
-        "allow_unverified",
-        "report_to",
-        "json_output",
-    }
-    places |= {"init", "init_from", "init_vectors"} | BertFlags.model_fields.keys() | LayerFlags.model_fields.keys()
+    places = {"task", "logits", "tasks", "store", "output_dir", "recipe", "allow_unverified", "report_to"}
+    places |= (
+        {"json_output", "init", "init_from", "init_vectors"}
+        | BertFlags.model_fields.keys()
+        | LayerFlags.model_fields.keys()
+    )
     logit_set, rows = data.logit_set, data.splits["train"]
     assert data.query == training_query(config, logit_set), "the rows were read for another query"
-    places |= BertFlags.model_fields.keys() | LayerFlags.model_fields.keys()
     return config.model_dump(mode="json", exclude=places) | {
         "matrix_size": student_config.matrix_size,
         "vector_size": student_config.vector_size,

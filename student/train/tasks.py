@@ -13,7 +13,7 @@ from pipeline.files import make_folder, remove_temporaries
 from pipeline.logit_set.reader import LogitSet
 from pipeline.training.run import Run
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, best_of, finish_run, write_run_record
-from pipeline.training.several import entry_of, joint_settings
+from pipeline.training.several import check_free, entry_of, joint_settings
 from student.config import TrainConfig
 from student.model.architecture import Facts
 from student.train.fit import Subject, fit
@@ -49,6 +49,8 @@ def train_tasks(config: TrainConfig, command: str) -> RunRecord:
     if finished is not None:
         return finished
     for one in subjects:
+        check_free(one.folder / RUN_RECORD, by_task[one.name])
+    for one in subjects:
         make_folder(one.folder)
         remove_temporaries(one.folder)
         begun = {"state": "running", "command": command, "settings": by_task[one.name]} | context(one)
@@ -79,7 +81,7 @@ def _subjects(config: TrainConfig) -> list[Subject]:
     check_together(facts)
     kinds = {own["target"].kind for own in facts.values()}
     fitting = [of_task(one, own["target"].kind, kinds) for one, own in zip(configs, facts.values(), strict=True)]
-    designs = [designed(*of) for of in zip(fitting, sets, facts.values(), strict=True)]
+    designs = [designed(*of, sets[0]) for of in zip(fitting, sets, facts.values(), strict=True)]
     assert len({one.encoder_shape for one, _ in designs}) == 1, "the flags and the tokenizer decide it"
     folder = config.output_dir or Path("runs") / default_name(sets)
     return [

@@ -42,6 +42,8 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     vectors = data.start(config)
     run = Run(folder, settings(subject, vectors), command, context(subject))
     finished = run.start()
+    if finished is not None or not config.intermediate_epochs:
+        end_stage(folder)  # which a killed or another run may have left
     if finished is not None:
         return finished
     write_tokenizer(subject)

@@ -62,13 +62,13 @@ def load_data(config: TrainConfig) -> TrainingData:
         ConfigError: naming every flag that does not fit.
         DataError: if there is no such set, or it has no rows to train on.
     """
-    return read_data(config, open_training_set(config))
+    logit_set = open_training_set(config)
+    designed(config, logit_set, task_facts(logit_set))
+    return read_data(config, logit_set)
 
 
 def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
-    """Reads the rows of an open set as `load_data` does."""
-    facts = task_facts(logit_set)
-    designed(config, logit_set, facts)
+    """Reads the rows of an open set, for flags that are known to fit."""
     splits = {
         split: load_dev(logit_set, split) if split != "train" else _training_rows(config, logit_set)
         for split in logit_set.splits
@@ -76,17 +76,25 @@ def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
     teachers = compare_teachers(logit_set) if isinstance(logit_set, Mixture) else {}
     for line in comparison_lines(teachers):
         console.note(line)
-    return TrainingData(logit_set, training_query(config, logit_set), splits, facts, teachers)
+    return TrainingData(logit_set, training_query(config, logit_set), splits, task_facts(logit_set), teachers)
 
 
-def designed(config: TrainConfig, logit_set: LogitSet, facts: Facts) -> tuple[StudentConfig, BertStart | None]:
+def designed(
+    config: TrainConfig, logit_set: LogitSet, facts: Facts, first: LogitSet | None = None
+) -> tuple[StudentConfig, BertStart | None]:
     """The architecture that the flags ask for, and what a bert starts from.
+
+    Args:
+        config: the flags.
+        logit_set: what it is trained from.
+        facts: what that decides.
+        first: of several sets with one encoder that one whose teacher a bert starts from.
 
     Raises:
         ConfigError: naming every flag that does not fit.
         IntegrityError: if what it starts from is damaged.
     """
-    layers = bert_start(config, logit_set)
+    layers = bert_start(config, first or logit_set)
     student_config = design(config, facts, layers.inherited if layers else None)
     check_objective(config, student_config, logit_set.sets[0].record)
     return student_config, layers

@@ -23,7 +23,7 @@ from pipeline.tasks.task import Task, load_task
 from pipeline.training import loop
 from pipeline.training.checkpoint import write_tensors
 from pipeline.training.run_record import Metrics, RunRecord, best_of, finish_run, write_run_record
-from pipeline.training.several import entry_of, joint_scores, joint_settings
+from pipeline.training.several import check_free, entry_of, joint_scores, joint_settings
 from pipeline.training.steps import seed_step
 from teacher.config import FinetuneTask
 from teacher.finetune.common import classifier_settings, sentence_encoder, start_run
@@ -67,6 +67,8 @@ def finetune_tasks(config: FinetuneTask, command: str) -> RunRecord:
         return finished
     folders = {name: config.output_dir / name for name in names}
     if run.is_main:
+        for name, folder in folders.items():
+            check_free(folder / FINETUNE_RECORD, by_task[name], folder / "model.safetensors")
         for name, folder in folders.items():
             make_folder(folder)
             remove_temporaries(folder)

@@ -69,8 +69,14 @@ def test_order_and_the_second_sentence_are_seen() -> None:
     same = padded([[2, 5, 4, 3, 6, 3], [2, 4, 5, 3, 6, 3]])
     for encoder in (pairs, single):
         assert (encoder(same)[0] - encoder(same)[1]).abs().max() > 1e-3
-    difference_NF = pairs(padded(SENTENCES)) - single(padded(SENTENCES))
-    assert [bool(row.abs().max() > 1e-3) for row in difference_NF] == [True, False, True, False, False]
+    assert torch.equal(pairs(padded(SENTENCES)), single(padded(SENTENCES)))  # so that tasks of both can share one
+    whole = padded(SENTENCES)
+    before = pairs(whole)
+    assert isinstance(pairs, BertEncoder)
+    with torch.no_grad():
+        pairs.embeddings.token_type_embeddings.weight[1] += 1
+    seen = [bool(row.abs().max() > 1e-3) for row in pairs(whole) - before]
+    assert seen == [True, False, True, False, False]  # those with something behind a separator
 
 
 def test_a_single_sentence_is_read_with_special_tokens() -> None:
@@ -156,7 +162,7 @@ def test_a_folder_says_what_it_is_to_both_kinds_of_readers(tmp_path: Path) -> No
         ({"max_seq_length": 17}, "there are places for 16 tokens"),
         ({"head": "linear"}, "a bert has the head 'dense'"),
         ({"special_ids": None}, "a bert needs special_ids"),
-        ({"table_dtype": "int8"}, "no small tables"),
+        ({"table_dtype": "int8"}, "smaller tables are not for embedding 'bert'"),
         ({"token_dropout": 0.1}, "drops no tokens"),
     ],
 )

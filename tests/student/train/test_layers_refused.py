@@ -1,0 +1,44 @@
+"""Whatever does not go together about layers, several tasks and what lies around is told before it costs anything."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
+from pipeline.record_file import read_record
+from student.filters.config import FiltersConfig
+from student.filters.train import train_filters
+from student.train.train import train
+from tests.helpers.students import tiny_config
+
+
+def test_filters_need_a_set_with_states(store: Path, tmp_path: Path) -> None:
+    flags = FiltersConfig.from_flags(logits=str(store / "opinion"), output_dir=tmp_path / "filters")
+    with pytest.raises(ConfigError, match="has no states; repeat its command with --cls all"):
+        train_filters(flags, "distill filters")
+
+
+def test_several_tasks_do_not_write_over_a_run_of_one(store: Path, tmp_path: Path) -> None:
+    train(tiny_config(store / "opinion", tmp_path / "opinion"), "")
+    before = read_record(tmp_path / "opinion" / "run.json")
+    tasks = f"{store / 'opinion'},{store / 'roles'}"
+    config = tiny_config(store / "opinion", tmp_path, logits=(), tasks=tasks)
+    with pytest.raises(FingerprintMismatchError, match="opinion holds another run"):
+        train(config, "")
+    assert read_record(tmp_path / "opinion" / "run.json") == before
+
+
+@pytest.mark.parametrize("pairing", ["joint", None])
+def test_sentences_and_pairs_share_an_encoder(pairing: str | None, store: Path, tmp_path: Path) -> None:
+    bert = {"embedding": "bert", "init": "noise", "matrix_size": None, "vector_size": 24, "hidden_size": None}
+    flags = {"pairing": "joint"} if pairing else bert | {"num_attention_heads": 2, "num_hidden_layers": 1}
+    tasks = f"{store / 'opinion'},{store / 'roles'}"
+    config = tiny_config(store / "opinion", tmp_path, logits=(), tasks=tasks, num_train_epochs=1, **flags)
+    train(config, "")
+    assert read_record(tmp_path / "roles" / "run.json")["state"] == "finished"
+
+
+def test_a_folder_without_filters_says_so(store: Path, tmp_path: Path) -> None:
+    config = tiny_config(store / "opinion", tmp_path / "run", objective="hid-seq", filters=tmp_path / "none")
+    with pytest.raises((ConfigError, IntegrityError), match=r"no filters: it has no filters.json"):
+        train(config, "")
