@@ -35,10 +35,18 @@ def parse_json(data: bytes | str) -> Any:
     return values
 
 
-def num_values(value: Any) -> int:
-    """Values of JSON at any depth: a wrong one costs hundreds of times its own bytes, as each gets a message."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + sum(map(num_values, parts))
+def num_values(value: Any, besides: str | None = None) -> int:
+    """Values of JSON at any depth: a wrong one costs hundreds of times its own bytes, as each gets a message.
+
+    Args:
+        value: the JSON.
+        besides: a key whose values are not counted, as the lists that it has are bounded otherwise.
+    """
+    if isinstance(value, dict):
+        parts = [part for key, part in value.items() if key != besides]
+    else:
+        parts = value if isinstance(value, list) else []
+    return 1 + sum(num_values(part, besides) for part in parts)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

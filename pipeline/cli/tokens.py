@@ -63,7 +63,7 @@ def _print_layer_budget(config: BudgetTask) -> None:
     rows = [
         [
             *(line["signal"], line["layer"], line["codec"], f"{line['bytes_per_row']:,.0f}"),
-            *(console.size(line["task_bytes"]), f"{line['lost']:.2g}"),
+            *(console.size(line["task_bytes"]), "-" if line["lost"] is None else f"{line['lost']:.2g}"),
         ]
         for line in lines
     ]

@@ -123,7 +123,7 @@ def _front_matter(record: SetRecord) -> dict[str, object]:
         "pretty_name": f"{record.name}: logits of {record.teacher.name}",
         "license": "other",
         "license_name": record.licence,
-        "task_categories": [signal.task_category for signal in record.signals.stored],
+        "task_categories": [*dict.fromkeys(signal.task_category for signal in record.signals.stored)],
         "annotations_creators": ["machine-generated"],
         "size_categories": [size],
         "tags": ["distillation", "teacher-logits", "distill"],

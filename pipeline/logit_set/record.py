@@ -189,8 +189,8 @@ class SetRecord(Part):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all shards that are finished."""
-        return sum(shard.bytes or 0 for shard in self.shards)
+        """Bytes of all files that are finished: the shards of rows, and what signals have besides them."""
+        return sum(shard.bytes or 0 for shard in self.shards) + self.signals.num_bytes
 
     @property
     def what_it_holds(self) -> str:
@@ -319,7 +319,7 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
         values = without_checksum(values)
     except ValueError as error:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
-    if num_values([value for key, value in values.items() if key != "shards"]) > MAX_VALUES:
+    if num_values(values, besides="shards") > MAX_VALUES:
         raise IntegrityError(f"{path}: more than {MAX_VALUES:,} values beside the shards, so not the record of a set")
     try:
         return parse_model(SetRecord, values, path)

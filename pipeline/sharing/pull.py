@@ -81,12 +81,13 @@ def _replaced(folder: Path, root: Path) -> Path:
 def _is_whole(root: Path, record: SetRecord) -> bool:
     has_others = all((root / name).is_file() for name in other_files(record))
     others = hashes_of_signals(record).items()
-    has_signals = has_others and all(sha256(root / name) == digest for name, digest in others)
+    has_signals = has_others and all(_is_file(root / name, digest) for name, digest in others)
     return has_signals and not any(check_bytes(root, shard) for shard in record.shards)
 
 
 def _pull(config: PullConfig, place: Place, record: SetRecord, root: Path) -> Pulled:
-    require_space(config.store, record.num_bytes + sum(other_files(record).values()))
+    rows = sum(shard.bytes or 0 for shard in record.shards)
+    require_space(config.store, rows + sum(other_files(record).values()))
     staging = config.store / FOLDER / root.name
     for folder in {(staging / name).parent for name in (record.shards[0].path, *other_files(record))}:
         make_folder(folder)

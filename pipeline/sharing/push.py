@@ -17,11 +17,10 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pipeline import console
 from pipeline.errors import ConfigError, DistillError, IntegrityError
-from pipeline.logit_set.card import CARD_FILE, is_open
+from pipeline.logit_set.card import is_open
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import (
     FILE_NAME,
-    TOKENIZER_FILE,
     SetRecord,
     parse_set_record,
     read_set_record,
@@ -93,7 +92,7 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
     content = place.read(FILE_NAME, MAX_RECORD_BYTES)
     journal = _read_journal(place)
     if content is None and journal is None:
-        _require_empty(place, record)
+        _require_empty(place, record, files)
     old = _other_set(place, content, record, replace) if content else None
     known = _known(place, old, journal, files)
     missing = [name for name in files if name not in known]
@@ -124,9 +123,10 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
     return missing
 
 
-def _require_empty(place: Place, record: SetRecord) -> None:
+def _require_empty(place: Place, record: SetRecord, files: Iterable[str]) -> None:
     """What is at a place that never held a set is somebody's: it is neither overwritten nor removed."""
-    taken = sorted((place.sizes("").keys() & {CARD_FILE, TOKENIZER_FILE}) | place.sizes(record.shards[0].folder).keys())
+    folders = {str(PurePosixPath(name).parent) for name in files} - {"."}
+    taken = sorted((place.sizes("").keys() & set(files)) | {name for folder in folders for name in place.sizes(folder)})
     if taken:
         raise ConfigError(
             f"{place.url}: holds {taken[0]}, but no set and no push that was stopped; choose a place of the set's own, "

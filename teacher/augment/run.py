@@ -101,7 +101,7 @@ def variants_for(
     if given & FILES:
         settings = _plan(config, task, rows).settings
         wanted |= {name: settings[name] for name in given & FILES}
-    then = {name: stored.get(name, MASK) if name == "mask_token" else stored[name] for name in wanted}
+    then = {name: value for name, value in ({"mask_token": MASK} | stored).items() if name in wanted}
     check_settings(root, then, wanted)
     return existing
 

@@ -141,7 +141,7 @@ def most_variants(wanted: AugmentConfig | None, task: Task) -> dict[str, int]:
 def _require_space(root: Path, source: Source, num_variants: dict[str, int], old: LogitSet | None) -> None:
     """Raises DataError unless the disk has room for what the set does not hold yet, less what an old one gives."""
     stored = sum(file.stat().st_size for file in root.glob("examples/*.parquet"))
-    stored += old.record.num_bytes if old is not None else 0
+    stored += sum(shard.bytes or 0 for shard in old.record.shards) if old is not None else 0
     require_space(root.parent, amount(source, num_variants).expected_bytes - stored)
 
 

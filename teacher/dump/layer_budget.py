@@ -30,6 +30,7 @@ from teacher.inference.loaded import load_config
 from teacher.inference.precision import inference_mode
 
 DIMS = (16, 32, 64, 128, 256)  # of pca, as long as they are at most half of the numbers
+ROUNDING = 1e-8  # share of squares that may be but the rounding of a teacher in float32
 TOLD = 5  # every so many rows one is told about; bases are fitted to the others
 
 
@@ -44,7 +45,8 @@ class LayerLine:
         bytes_per_row: in the files, everything counted.
         task_bytes: of all of the task's own rows.
         lost: of states the share of their variance; of attention and values the divergence in nats, of the softmax of
-            what is stored from that of what was said, mean over heads and tokens.
+            what is stored from that of what was said, mean over heads and tokens. None where all states are the same,
+            as those of ``[CLS]`` in layer 0 are.
     """
 
     signal: str
@@ -52,7 +54,7 @@ class LayerLine:
     codec: str
     bytes_per_row: float
     task_bytes: float
-    lost: float
+    lost: float | None
 
 
 def layer_budget(config: BudgetTask) -> list[LayerLine]:
@@ -74,15 +76,19 @@ def layer_budget(config: BudgetTask) -> list[LayerLine]:
     own = source.own(TRAIN if TRAIN in source.splits else next(iter(source.splits)))
     places = np.linspace(0, own.num_rows - 1, min(own.num_rows, config.sample)).astype(np.int64)
     inputs = list(encoder.reader.tokenize(*sentences(own.take(pa.array(places))), config.max_seq_length))
-    with inference_mode(device, config.precision), console.progress(len(inputs), "teacher: layers") as steps:
-        said = layers_said(encoder, inputs, asked, default_tokens_per_batch(device), steps.advance)
     num_rows = sum(source.own(split).num_rows for split in source.splits)
     length_R = np.array([len(row.ids) for row in inputs], dtype=np.int64)
-    return [
-        measured_line(signal.model_copy(update={"layers": (layer,)}), said[signal.name][layer], length_R, num_rows)
-        for signal in candidates(asked, int(shape.hidden_size), int(shape.num_attention_heads))
-        for layer in signal.layers
-    ]
+    width, heads = int(shape.hidden_size), int(shape.num_attention_heads)
+    passes = [(name, layer) for name, layers in asked.items() for layer in layers]  # all at once are too much to hold
+    lines = []
+    with console.progress(len(passes) * len(inputs), "teacher: layers") as steps:
+        for name, layer in passes:
+            wanted: dict[LayersName, tuple[int, ...]] = {name: (layer,)}
+            with inference_mode(device, config.precision):
+                said = layers_said(encoder, inputs, wanted, default_tokens_per_batch(device), steps.advance)
+            signals = candidates(wanted, width, heads)
+            lines += [measured_line(signal, said[name][layer], length_R, num_rows) for signal in signals]
+    return lines
 
 
 def candidates(asked: dict[LayersName, tuple[int, ...]], width: int, heads: int) -> Iterator[LayerSignal]:
@@ -117,9 +123,11 @@ def measured_line(signal: LayerSignal, said: Sequence[Floats], length_R: Ints, n
     return LayerLine(signal.name, layer, signal.how, size, size * num_rows, lost)
 
 
-def _share_lost(said: Sequence[Floats], back: Sequence[Floats]) -> float:
+def _share_lost(said: Sequence[Floats], back: Sequence[Floats]) -> float | None:
     said_TH, back_TH = np.concatenate(said), np.concatenate(back)
-    return float(((said_TH - back_TH) ** 2).sum() / ((said_TH - said_TH.mean(axis=0)) ** 2).sum())
+    variance = ((said_TH - said_TH.mean(axis=0, dtype=np.float64)) ** 2).sum()
+    is_constant = variance <= ROUNDING * (said_TH.astype(np.float64) ** 2).sum()
+    return None if is_constant else float(((said_TH - back_TH) ** 2).sum() / variance)
 
 
 def _divergence(said: Sequence[Floats], back: Sequence[Floats]) -> float:

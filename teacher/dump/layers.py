@@ -13,7 +13,7 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.cluster.launchers import Job
 from pipeline.files import link_or_copy, make_folder
-from pipeline.logit_set.layer_files import check_same_layers, record_layers, unfinished_files
+from pipeline.logit_set.layer_files import check_same_layers, forget_files, record_layers, unfinished_files
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import LayersName
@@ -103,8 +103,12 @@ def add_layers(
         make_folder(root / signal.name)
         _take_over(root, record, signal, old)
     signals = with_bases(root, planned, asking.teacher, source, record.max_seq_length, asking.max_tokens, state)
-    missing = {signal.name: {file.range for file in unfinished_files(root, record, signal)} for signal in signals}
+    lost = {signal.name: unfinished_files(root, record, signal) for signal in signals}
+    missing = {name: {file.range for file in files} for name, files in lost.items()}
     state.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
+    if state.is_main_process:
+        forget_files(root, read_set_record(root), {name: [file.path for file in files] for name, files in lost.items()})
+    state.wait_for_everyone()
     shards = [shard for shard in record.shards[job.index :: job.count] if shard.range in set().union(*missing.values())]
     mine = shards[state.process_index :: state.num_processes]
     if mine:
@@ -120,7 +124,9 @@ def add_layers(
 
 def _finish(root: Path, signals: Sequence[LayerSignal]) -> SetRecord:
     record = read_set_record(root)
-    left = sum(len(unfinished_files(root, record, signal)) for signal in signals)
+    # what was not as recorded is gone by now: the footers of the others decide
+    unmeasured = [signal.model_copy(update={"shards": ()}) for signal in signals]
+    left = sum(len(unfinished_files(root, record, signal)) for signal in unmeasured)
     if left:
         console.note(f"{left} files of layers are left to other jobs")
     return record if left or record.state != "verified" else record_layers(root, record, signals)

@@ -38,6 +38,13 @@ class Signals(Part):
         """Those of the teacher's layers."""
         return tuple(signal for signal in self.stored if isinstance(signal, LayerSignal))
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the finished files that they have beside the shards of the rows, as far as the record tells."""
+        return sum(file.bytes or 0 for signal in self.of_layers for file in signal.shards) + (
+            self.token_vectors.file.bytes if self.token_vectors else 0
+        )
+
     def in_rows(self) -> Self:
         """Those in the files of the rows."""
         return type(self)(**{name: signal for name, signal in self if signal is not None and signal.is_in_rows})

@@ -5,10 +5,11 @@ Shapes: T tokens of some rows, H hidden size, R rows, L tokens of a row.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
+from pydantic import model_validator
 
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError
@@ -41,6 +42,12 @@ class States(LayerSignal):
 
     codec: AnyStateCodec
     basis_sha256: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _basis_fits(self) -> Self:
+        if self.basis_sha256 and not self.codec.basis_bytes:
+            raise ValueError(f"basis_sha256: states stored as {self.codec} have no basis")
+        return self
 
     def __str__(self) -> str:
         return f"{self.name} of {self.layers_text()}, codec {str(self.codec)!r}"

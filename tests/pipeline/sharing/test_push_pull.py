@@ -16,8 +16,9 @@ from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, read_set_record, write_set_record
 from pipeline.logit_set.writer import finish_set
 from pipeline.query.catalog import open_catalog
+from pipeline.sharing.place import open_place
 from pipeline.sharing.pull import FOLDER
-from pipeline.sharing.push import JOURNAL
+from pipeline.sharing.push import JOURNAL, _require_empty
 from tests.helpers.places import contents, edit_record, fetch, objects, replace, send
 from tests.pipeline.logit_set.test_verify import rewrite, with_logit
 
@@ -216,6 +217,13 @@ def test_what_never_held_a_set_is_left_alone(opinion_set: LogitSet, place: str, 
     with pytest.raises(ConfigError, match=r"holds README\.md, but no set .* choose a place of the set's own"):
         send(opinion_set.root, place, replace=True)
     assert objects(place) == {"README.md": b"mine", "examples/mine.py": b"mine, too"}
+
+
+def test_files_in_the_folders_of_layers_are_left_alone(opinion_set: LogitSet, tmp_path: Path) -> None:
+    place = open_place(f"file://{tmp_path}/there")
+    place.write("states/mine.npy", b"mine")
+    with pytest.raises(ConfigError, match=r"holds states/mine\.npy, but no set"):
+        _require_empty(place, opinion_set.record, ["README.md", "examples/x.parquet", "states/x.parquet"])
 
 
 def test_a_push_killed_at_its_end_removes_what_is_obsolete(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:

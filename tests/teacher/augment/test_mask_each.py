@@ -6,17 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from accelerate import PartialState
 
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.verify_examples import ExamplesCheck
 from pipeline.report.set_report import set_page
-from pipeline.tasks.task import Task
+from pipeline.sources import load_source
+from pipeline.tasks.task import Task, load_task
 from student.config import EvaluateConfig
 from student.data import load_dev
 from student.evaluate import evaluate
 from teacher.augment.config import AugmentConfig
+from teacher.augment.run import variants_for
 from tests.conftest import VALIDATION_ROWS, dump_config
 from tests.helpers.commands import invoke
 from tests.teacher.augment.test_run import own_task, rows_of, write
@@ -113,6 +116,17 @@ def test_both_commands_name_the_split_by_the_same_flag(work: Path, opinion: Task
     assert (wanted.split_of(two), wanted.sentences) == ("validation", 3)
     assert AugmentConfig(method="mask-each").split_of(two) == "first"
     assert AugmentConfig(method="mask-pos").split_of(two) == "train"
+
+
+def test_variants_of_another_method_are_refused(tmp_path: Path) -> None:
+    flags = own_task(tmp_path, [("a good film", "so good")]) | {"name": "mine"}
+    store = tmp_path / "store"
+    write(tmp_path, store, method="mask-pos", pos_probability=0, mask_probability=0.5, num_variants=2, **flags)
+    config = AugmentConfig.from_flags(method="mask-each", splits="validation", store=store, **flags)
+    task = load_task(None, flags["manifest"])
+    rows = load_source(task, flags["data"], ("validation",)).own("validation")
+    with pytest.raises(FingerprintMismatchError, match="method: mask-pos there, mask-each now"):
+        variants_for(config, task, rows, PartialState(), "distill", is_job=False)
 
 
 def test_what_it_is_not_for_is_refused(work: Path, tmp_path: Path) -> None:

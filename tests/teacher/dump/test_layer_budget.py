@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.logit_set.signals import Attention, States
+from pipeline.logit_set.signals import Attention, Cls, States
 from pipeline.logit_set.vector_codecs import state_codec
 from teacher.dump.layer_budget import measured_line
 from teacher.dump.plan_examples import estimate
@@ -57,6 +57,13 @@ def test_random_numbers_cost_what_they_are() -> None:
         assert signal.num_bytes(length_R) / len(length_R) == pytest.approx(size, rel=0.15)
     pca = measured_line(States(layers=(1,), codec=state_codec("pca-16", 64)), states, length_R, 1000)
     assert pca.lost == pytest.approx(1 - 16 / 64, abs=0.1)  # of noise every component explains as much
+
+
+def test_of_what_is_the_same_everywhere_nothing_is_lost() -> None:
+    same = [np.linspace(-3, 3, 64, dtype=np.float32)[None]] * 20  # as [CLS] in layer 0
+    for codec in ("float16", "int8", "pca-16"):
+        signal = Cls(layers=(0,), codec=state_codec(codec, 64))
+        assert measured_line(signal, same, np.full(20, 7), 1000).lost is None
 
 
 def test_the_plan_counts_them(work: Path, teachers: Path, tmp_path: Path) -> None:
