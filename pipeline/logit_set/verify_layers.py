@@ -60,8 +60,14 @@ def expected_rows(examples: Path, signal: LayerSignal, specials: int) -> pa.Tabl
         examples: the shard's file.
         signal: of layers.
         specials: how many special tokens the teacher reads beside a row's own.
+
+    Raises:
+        IntegrityError: if the shard is missing or lacks a column.
     """
-    rows = pq.read_table(examples, columns=EXAMPLE_COLUMNS, partitioning=None)
+    try:
+        rows = pq.read_table(examples, columns=EXAMPLE_COLUMNS, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise IntegrityError(f"{examples}: cannot be read: {error}") from error
     if signal.of == "originals":
         rows = rows.filter(pc.equal(rows.column("origin"), "original"))
     lengths = [pc.fill_null(pc.list_value_length(rows.column(name)), 0).to_numpy() for name in ("ids1", "ids2")]
