@@ -29,6 +29,7 @@ from pipeline.logit_set.signals import States
 from pipeline.logit_set.vector_codecs import state_codec
 from pipeline.logit_set.verify import verify_shards
 from pipeline.logit_set.verify_layers import check_layers, layer_footer
+from pipeline.logit_set.writer import reopen_set
 from pipeline.record_file import without_checksum
 from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull
@@ -174,6 +175,18 @@ def test_a_lost_shard_of_rows_leaves_them_as_they_were(work: Path, own: LogitSet
     (own.root / own.record.shards[0].path).unlink()
     assert write(work, own.root.parent).signals == own.record.signals
     assert "layers" not in asked
+
+
+def test_a_kill_between_rows_and_layers_leaves_their_lines(work: Path, own: LogitSet, asked: list[str]) -> None:
+    rows, layers = own.record.shards[0], own.record.signals.of_layers[0].shards[0]
+    (own.root / rows.path).unlink()
+    (own.root / layers.path).unlink()
+    reopen_set(own.root, own.record, [rows])
+    assert read_set_record(own.root).signals.of_layers == own.record.signals.of_layers
+    record = write(work, own.root.parent)  # without a word about layers
+    assert (record.state, record.signals) == ("verified", own.record.signals)
+    assert set(asked) == {"logits", "layers"}
+    verify_shards(own.root, record)
 
 
 def test_other_layers_or_codecs_are_refused(work: Path, own: LogitSet, asked: list[str]) -> None:
