@@ -1,7 +1,7 @@
 """Writing what a teacher's layers say into a set: its files one by one, then its line in the record."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,26 +24,6 @@ def unfinished_files(root: Path, record: SetRecord, signal: LayerSignal) -> list
     """The files of a signal that are still to be written: missing, torn, foreign, or not what was recorded."""
     shards = signal.shards or tuple(shard.in_folder(signal.name) for shard in record.shards)
     return [shard for shard in shards if not is_done(root, shard, layer_footer(record, signal, shard))]
-
-
-def forget_files(root: Path, record: SetRecord, lost: Mapping[str, Collection[str]]) -> None:
-    """Removes recorded files that are not what they were, and their checksums: once rewritten they may be others.
-
-    Args:
-        root: the set's folder.
-        record: its record.
-        lost: the paths of unfinished files, by signal.
-    """
-    parts = {}
-    for signal in record.signals.of_layers:
-        paths = {shard.path for shard in signal.shards if shard.sha256} & set(lost.get(signal.name, ()))
-        for path in paths:
-            (root / path).unlink(missing_ok=True)
-        if paths:
-            shards = tuple(s.unmeasured() if s.path in paths else s for s in signal.shards)
-            parts[signal.name] = signal.model_copy(update={"shards": shards})
-    if parts:
-        write_set_record(root, changed(record, signals=record.signals.model_copy(update=parts)))
 
 
 def check_same_layers(root: Path, signal: LayerSignal) -> None:

@@ -106,7 +106,7 @@ def bomb_problem(metadata: pq.FileMetaData, num_bytes: int) -> str | None:
     unpacked = sum(column.total_uncompressed_size for column in columns)
     if unpacked > MAX_EXPANSION * num_bytes + MIN_SUSPICIOUS_BYTES:
         return f"{num_bytes:,} bytes that unpack to {unpacked:,}: not a shard, but a bomb"
-    values = max((column.num_values for column in columns), default=0)
+    values = sum(column.num_values for column in columns)
     if values * 2 > MAX_EXPANSION * num_bytes + MIN_SUSPICIOUS_BYTES:
-        return f"{num_bytes:,} bytes that unpack to {values:,} values of a column: not a shard, but a bomb"
+        return f"{num_bytes:,} bytes that unpack to {values:,} values: not a shard, but a bomb"
     return None

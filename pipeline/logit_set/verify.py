@@ -53,12 +53,19 @@ def verify_shards(root: Path, record: SetRecord) -> None:
             problems.append(f"split {split!r}: its shards do not cover the rows 0 to {described.rows:,} once")
     problems += _strangers(root, record)
     checks = [partial(signal.check_files, root) for signal in record.signals.stored]
-    for check in (*checks, partial(check_token_vectors, root, record), partial(check_layers, root, record)):
+    problems += _failures([*checks, partial(check_token_vectors, root, record)])
+    problems = problems or _failures([partial(check_layers, root, record)])  # which compares them with the rows
+    raise_all(IntegrityError, f"{root}: not a sound logit set", problems or rows.split_problems())
+
+
+def _failures(checks: Sequence[Callable[[], None]]) -> list[str]:
+    failures = []
+    for check in checks:
         try:
             check()
         except IntegrityError as error:
-            problems.append(str(error))
-    raise_all(IntegrityError, f"{root}: not a sound logit set", problems or rows.split_problems())
+            failures.append(str(error))
+    return failures
 
 
 def require_shards(root: Path, record: SetRecord, shards: Sequence[Shard]) -> None:

@@ -36,6 +36,7 @@ from pipeline.logit_set.record import (
 from pipeline.logit_set.record_parts import RowsName, Shard
 from pipeline.logit_set.sentences import write_sentences
 from pipeline.logit_set.shard_file import Footer, footer_of, read_footer, read_metadata
+from pipeline.logit_set.signals import LayerSignal, Signals
 from pipeline.logit_set.tokens import Statistics, write_tokens
 from pipeline.logit_set.verify import verify_shards
 
@@ -98,11 +99,12 @@ def unfinished_shards(root: Path, record: SetRecord) -> list[Shard]:
 def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> None:
     """Takes a finished set of which shards were lost or damaged back to ``staged``, their checksums forgotten.
 
-    What it has of the vocabulary is recorded again at the end, as in a new set.
+    What it has of the vocabulary is recorded again at the end, as in a new set. What layers say stays as it is: if a
+    file of theirs was lost, too, it is written once the rows are verified.
     """
     lost = {shard.path for shard in unfinished}
     shards = tuple(s.unmeasured() if s.path in lost else s for s in record.shards)
-    parts = {"state": "staged", "shards": shards, "signals": record.signals.in_rows()}
+    parts = {"state": "staged", "shards": shards, "signals": record.signals.without_token_vectors()}
     write_set_record(root, record.model_copy(update=parts))
 
 
@@ -148,10 +150,27 @@ def complete_set(root: Path, record: SetRecord) -> SetRecord:
     for folder in (root, (root / record.shards[0].path).parent):
         remove_temporaries(folder)
     shards = tuple(measured(root, shard) for shard in record.shards)
-    signals = record.signals.measured(root)
+    signals = without_lost_layers(root, record.signals.measured(root))
     complete = record.model_copy(update={"state": "complete", "shards": shards, "signals": signals})
     write_set_record(root, complete)
     return complete
+
+
+def without_lost_layers(root: Path, signals: Signals) -> Signals:
+    """Removes files of layers that are not what was recorded, and their checksums: rewritten they may be others.
+
+    Args:
+        root: the set's folder.
+        signals: as recorded.
+    """
+    parts: dict[str, LayerSignal] = {}
+    for signal in signals.of_layers:
+        lost = {shard.path for shard in signal.shards if shard.sha256 and check_bytes(root, shard)}
+        for path in lost:
+            (root / path).unlink(missing_ok=True)
+        shards = tuple(shard.unmeasured() if shard.path in lost else shard for shard in signal.shards)
+        parts[signal.name] = signal.model_copy(update={"shards": shards})
+    return signals.model_copy(update=parts)
 
 
 def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:

@@ -13,12 +13,13 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.cluster.launchers import Job
 from pipeline.files import link_or_copy, make_folder
-from pipeline.logit_set.layer_files import check_same_layers, forget_files, record_layers, unfinished_files
+from pipeline.logit_set.layer_files import check_same_layers, record_layers, unfinished_files
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
+from pipeline.logit_set.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
 from pipeline.logit_set.record_parts import LayersName
 from pipeline.logit_set.signals import Attention, Blocks, Cls, LayerSignal, States, Values
 from pipeline.logit_set.vector_codecs import state_codec
+from pipeline.logit_set.writer import without_lost_layers
 from pipeline.sources import Source
 from pipeline.stopping import whole
 from teacher.dump.layer_basis import with_bases
@@ -103,11 +104,10 @@ def add_layers(
         make_folder(root / signal.name)
         _take_over(root, record, signal, old)
     signals = with_bases(root, planned, asking.teacher, source, record.max_seq_length, asking.max_tokens, state)
-    lost = {signal.name: unfinished_files(root, record, signal) for signal in signals}
-    missing = {name: {file.range for file in files} for name, files in lost.items()}
+    missing = {signal.name: {file.range for file in unfinished_files(root, record, signal)} for signal in signals}
     state.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
-    if state.is_main_process:
-        forget_files(root, read_set_record(root), {name: [file.path for file in files] for name, files in lost.items()})
+    if state.is_main_process and any(missing.values()):
+        _forget_lost(root)
     state.wait_for_everyone()
     shards = [shard for shard in record.shards[job.index :: job.count] if shard.range in set().union(*missing.values())]
     mine = shards[state.process_index :: state.num_processes]
@@ -120,6 +120,13 @@ def add_layers(
                 steps.advance(asking.rows.count(shard))
     state.wait_for_everyone()
     return _finish(root, signals) if state.is_main_process else None
+
+
+def _forget_lost(root: Path) -> None:
+    record = read_set_record(root)
+    known = changed(record, signals=without_lost_layers(root, record.signals))
+    if known != record:
+        write_set_record(root, known)
 
 
 def _finish(root: Path, signals: Sequence[LayerSignal]) -> SetRecord:

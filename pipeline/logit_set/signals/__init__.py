@@ -45,6 +45,10 @@ class Signals(Part):
             self.token_vectors.file.bytes if self.token_vectors else 0
         )
 
+    def without_token_vectors(self) -> Self:
+        """Those of the rows and of layers."""
+        return self.model_copy(update={"token_vectors": None})
+
     def in_rows(self) -> Self:
         """Those in the files of the rows."""
         return type(self)(**{name: signal for name, signal in self if signal is not None and signal.is_in_rows})

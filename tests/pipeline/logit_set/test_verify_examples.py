@@ -145,7 +145,10 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     pq.write_table(zeros, path, row_group_size=len(zeros))  # run lengths: few bytes even when unpacked
     problem = bomb_problem(pq.read_metadata(path), path.stat().st_size)
     assert problem is not None
-    assert "unpack to 40,000,000 values of a column" in problem
+    assert "unpack to 40,000,000 values" in problem
+    parts = pa.table({name: np.zeros(25_000_000, dtype=np.int8) for name in "ab"})
+    pq.write_table(parts, path, row_group_size=len(parts))  # as many in all, if few in each column
+    assert "unpack to 50,000,000 values" in (bomb_problem(pq.read_metadata(path), path.stat().st_size) or "")
 
 
 def test_a_bomb_among_the_shards_is_named(own_set: LogitSet) -> None:

@@ -1,5 +1,6 @@
 """What a teacher's layers say: the numbers, by key; that a set gets them later, resumes, and refuses what is not so."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +24,13 @@ from pipeline.logit_set.card import card_text
 from pipeline.logit_set.layer_files import group_writer
 from pipeline.logit_set.layer_reader import open_layers
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import SetRecord, changed, read_set_record, write_set_record
+from pipeline.logit_set.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
 from pipeline.logit_set.signals import States
 from pipeline.logit_set.vector_codecs import state_codec
 from pipeline.logit_set.verify import verify_shards
-from pipeline.logit_set.verify_layers import layer_footer
+from pipeline.logit_set.verify_layers import check_layers, layer_footer
+from pipeline.logit_set.writer import reopen_set
+from pipeline.record_file import without_checksum
 from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
@@ -148,10 +151,42 @@ def test_a_finished_set_gets_them_without_being_asked_for_logits(
     verify_shards(root, more)
 
 
+def test_a_lost_file_may_come_back_with_other_bytes(work: Path, own: LogitSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nearly(*arguments: Any) -> Any:
+        said = layers_said(*arguments)
+        return {name: {n: [x + np.float32(0.01) for x in rows] for n, rows in of.items()} for name, of in said.items()}
+
+    lost, damaged = own.record.signals.of_layers[0].shards[:2]
+    (own.root / lost.path).unlink()
+    content = bytearray((own.root / damaged.path).read_bytes())
+    content[len(content) // 2] ^= 1
+    (own.root / damaged.path).write_bytes(content)
+    monkeypatch.setattr(teacher.dump.layer_shards, "layers_said", nearly)  # as another machine's rounding
+    record = write(work, own.root.parent, num_shards=2, shard_index=0)
+    assert not (own.root / damaged.path).exists()
+    record = write(work, own.root.parent, num_shards=2, shard_index=1)
+    now = record.signals.of_layers[0].shards
+    assert all(shard.sha256 not in (None, before.sha256) for shard, before in zip(now, (lost, damaged), strict=False))
+    assert now[2:] == own.record.signals.of_layers[0].shards[2:]
+    verify_shards(own.root, record)
+
+
 def test_a_lost_shard_of_rows_leaves_them_as_they_were(work: Path, own: LogitSet, asked: list[str]) -> None:
     (own.root / own.record.shards[0].path).unlink()
     assert write(work, own.root.parent).signals == own.record.signals
     assert "layers" not in asked
+
+
+def test_a_kill_between_rows_and_layers_leaves_their_lines(work: Path, own: LogitSet, asked: list[str]) -> None:
+    rows, layers = own.record.shards[0], own.record.signals.of_layers[0].shards[0]
+    (own.root / rows.path).unlink()
+    (own.root / layers.path).unlink()
+    reopen_set(own.root, own.record, [rows])
+    assert read_set_record(own.root).signals.of_layers == own.record.signals.of_layers
+    record = write(work, own.root.parent)  # without a word about layers
+    assert (record.state, record.signals) == ("verified", own.record.signals)
+    assert set(asked) == {"logits", "layers"}
+    verify_shards(own.root, record)
 
 
 def test_other_layers_or_codecs_are_refused(work: Path, own: LogitSet, asked: list[str]) -> None:
@@ -245,9 +280,22 @@ def test_codecs_are_near_and_a_prefix_of_pca_is_the_smaller_codec(
     verify_shards(tmp_path / "roles", read_set_record(tmp_path / "roles"))
 
 
+def test_their_files_are_counted_and_a_long_list_of_them_is_no_bomb(own: LogitSet) -> None:
+    folders = ("examples", *(signal.name for signal in own.record.signals.of_layers))
+    files = [path for folder in folders for path in (own.root / folder).glob("*.parquet")]
+    assert own.record.num_bytes == sum(path.stat().st_size for path in files)
+    text = without_checksum(json.loads((own.root / FILE_NAME).read_bytes()))
+    for part in (text, *(text["signals"][name] for name in folders[1:])):
+        part["shards"] *= 700
+    (own.root / FILE_NAME).write_text(json.dumps(text))
+    with pytest.raises(IntegrityError, match="a shard is listed twice"):
+        read_set_record(own.root)
+
+
 def test_others_read_them(layers_set: LogitSet, tmp_path: Path) -> None:
     rows = load_dataset(str(layers_set.root), "states", split="validation", cache_dir=str(tmp_path))
     assert len(rows) == layers_set.record.rows_of("validation")
+    assert card_text(layers_set.record).count("- feature-extraction") == 1
     assert len(rows[3]["states_1"]) == 32 * rows[3]["length"]
     root = layers_set.root
     sql = f"""
@@ -308,6 +356,18 @@ def test_wrong_rows_are_found(wrong: str, own: LogitSet) -> None:
     record = _rewrite(own.root, own.record, signal, change)
     with pytest.raises(IntegrityError, match=problem):
         verify_shards(own.root, record)
+
+
+def test_missing_examples_are_named(own: LogitSet) -> None:
+    (own.root / own.record.shards[0].path).unlink()
+    for check in (verify_shards, check_layers):
+        with pytest.raises(IntegrityError, match=r"examples/\S+-00000-of-\d+\.parquet: (missing|cannot be read)"):
+            check(own.root, own.record)
+
+
+def test_a_basis_that_no_codec_needs_is_refused() -> None:
+    with pytest.raises(ValueError, match="basis_sha256: states stored as float32 have no basis"):
+        States(layers=(1,), codec=state_codec("float32", 8), basis_sha256="0" * 64)
 
 
 def test_a_flipped_byte_is_found(own: LogitSet) -> None:
