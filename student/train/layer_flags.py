@@ -24,7 +24,7 @@ class LayerFlags(Config):
         None,
         pattern=LAYERS,
         description="The teacher's layers that the student's last ones learn from, like 2,4,6. "
-        "(default: those that a bert starts from, or that the set has; of another student the last)",
+        "(default: those of --init-layers, or that the set has; of another student the last)",
     )
     intermediate_epochs: int = Field(
         0, ge=0, description="Epochs of the objective alone, before those of the logits. (default: beside them)"
