@@ -77,6 +77,11 @@ def unusable(path: Path, reason: object) -> IntegrityError:
     return IntegrityError(f"{path}: not a usable checkpoint: {reason}; remove it to start again")
 
 
+def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A model's parameters and buffers by name, as `write_tensors` takes them."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+
+
 def write_tensors(
     path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None, durable: bool = True
 ) -> str:

@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.record_file import read_record
-from pipeline.training.checkpoint import check_tensors, write_tensors
-from pipeline.training.run_record import RunRecord
+from pipeline.training.checkpoint import check_tensors, state_of, write_tensors
+from pipeline.training.run_record import read_run_record
 
 FILTERS_FILE, FILTERS_RECORD = "filters.safetensors", "filters.json"
 DROPOUT = 0.1
@@ -62,8 +61,7 @@ def task_head(dim: int, num_logits: int) -> nn.Sequential:
 
 def write_filters(folder: Path, filters: Filters) -> None:
     """Writes the filters' numbers, whole or not at all."""
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in filters.state_dict().items()}
-    write_tensors(folder / FILTERS_FILE, weights)
+    write_tensors(folder / FILTERS_FILE, state_of(filters))
 
 
 def read_filters(folder: Path, fingerprint: str) -> Filters:
@@ -77,7 +75,9 @@ def read_filters(folder: Path, fingerprint: str) -> Filters:
         ConfigError: if they are of another set, or not finished.
         IntegrityError: if the folder is missing or damaged.
     """
-    record = _record(folder)
+    if not (folder / FILTERS_RECORD).is_file():
+        raise IntegrityError(f"{folder}: no filters: it has no {FILTERS_RECORD}")
+    record = read_run_record(folder / FILTERS_RECORD)
     if record["state"] != "finished":
         raise ConfigError(f"{folder}: not finished; repeat its command first: {record['command']}")
     settings: dict[str, Any] = record["settings"]
@@ -90,13 +90,3 @@ def read_filters(folder: Path, fingerprint: str) -> Filters:
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise IntegrityError(f"{folder / FILTERS_FILE}: not the filters of its record: {error}") from error
     return filters.requires_grad_(requires_grad=False)
-
-
-def _record(folder: Path) -> RunRecord:
-    try:
-        record = read_record(folder / FILTERS_RECORD)
-    except FileNotFoundError as error:
-        raise IntegrityError(f"{folder}: no filters: it has no {FILTERS_RECORD}") from error
-    if not {"state", "settings", "command"} <= record.keys():
-        raise IntegrityError(f"{folder / FILTERS_RECORD}: not the record of filters")
-    return record

@@ -18,7 +18,7 @@ from torch import nn
 from pipeline.errors import IntegrityError
 from pipeline.files import link_or_copy, write_atomically, write_text
 from pipeline.record_file import with_checksum
-from pipeline.training.checkpoint import check_tensors, write_tensors
+from pipeline.training.checkpoint import check_tensors, state_of, write_tensors
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE, ENCODER_FILE = "model.safetensors", "encoder.safetensors"
@@ -38,7 +38,7 @@ def save_weights(folder: Path, config_json: str, model: nn.Module, is_bert: bool
         is_bert: whether its file is one that `transformers` reads.
     """
     _save_config(folder, config_json)
-    tensors = _tensors(model)
+    tensors = state_of(model)
     write_tensors(folder / WEIGHTS_FILE, _renamed(tensors, HUGGING_FACE) if is_bert else tensors)
 
 
@@ -51,13 +51,13 @@ def save_sharing(models: Mapping[Path, tuple[str, nn.Module]]) -> None:
         models: the text of the config and the model of each folder.
     """
     first = next(iter(models))
-    encoder = {name: tensor for name, tensor in _tensors(models[first][1]).items() if name.startswith(ENCODER)}
+    encoder = {name: tensor for name, tensor in state_of(models[first][1]).items() if name.startswith(ENCODER)}
     checksum = write_tensors(first / ENCODER_FILE, encoder)
     for folder, (config_json, model) in models.items():
         _save_config(folder, config_json)
         if folder != first:
             write_atomically(folder / ENCODER_FILE, partial(link_or_copy, first / ENCODER_FILE))
-        head = {name: tensor for name, tensor in _tensors(model).items() if name not in encoder}
+        head = {name: tensor for name, tensor in state_of(model).items() if name not in encoder}
         write_tensors(folder / WEIGHTS_FILE, head, {ENCODER_CHECKSUM: checksum})
 
 
@@ -122,10 +122,6 @@ def students_in(folder: Path) -> str:
 
 def _save_config(folder: Path, config_json: str) -> None:
     write_text(folder / CONFIG_FILE, with_checksum(config_json))
-
-
-def _tensors(model: nn.Module) -> Tensors:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
 def _read(path: Path, part: str) -> tuple[Tensors, dict[str, str]]:

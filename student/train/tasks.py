@@ -8,6 +8,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
+from pipeline.config import flag_name
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, remove_temporaries
 from pipeline.logit_set.reader import LogitSet
@@ -16,9 +17,12 @@ from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, best_o
 from pipeline.training.several import check_free, entry_of, joint_settings
 from student.config import TrainConfig
 from student.model.architecture import Facts
+from student.model.design import design
+from student.train.bert_start import bert_start
 from student.train.fit import Subject, fit
+from student.train.layer_flags import LayerFlags
 from student.train.outcome import context, result, settings, tell_start, write_card, write_tokenizer
-from student.train.training_data import default_name, designed, open_training_set, read_data, task_facts
+from student.train.training_data import default_name, open_training_set, read_data, task_facts
 
 ONE_ENCODER = {"tokenizer_sha256": "tokenizer", "max_seq_length": "--max-seq-length"}  # what sets have in common
 
@@ -81,12 +85,14 @@ def _subjects(config: TrainConfig) -> list[Subject]:
     check_together(facts)
     kinds = {own["target"].kind for own in facts.values()}
     fitting = [of_task(one, own["target"].kind, kinds) for one, own in zip(configs, facts.values(), strict=True)]
-    designs = [designed(*of, sets[0]) for of in zip(fitting, sets, facts.values(), strict=True)]
-    assert len({one.encoder_shape for one, _ in designs}) == 1, "the flags and the tokenizer decide it"
+    layers = bert_start(fitting[0], sets[0])
+    inherited = layers.inherited if layers else None
+    designs = [design(one, own, inherited) for one, own in zip(fitting, facts.values(), strict=True)]
+    assert len({one.encoder_shape for one in designs}) == 1, "the flags and the tokenizer decide it"
     folder = config.output_dir or Path("runs") / default_name(sets)
     return [
         Subject(flags, made, read_data(flags, one), folder / one.name, layers)
-        for flags, (made, layers), one in zip(fitting, designs, sets, strict=True)
+        for flags, made, one in zip(fitting, designs, sets, strict=True)
     ]
 
 
@@ -119,9 +125,8 @@ def of_task(config: TrainConfig, kind: str, kinds: Set[str]) -> TrainConfig:
 
 
 def _contradictions(config: TrainConfig) -> list[str]:
-    problems = []
-    if config.objective is not None:
-        problems.append("--objective: layers are stored for one task; leave out --tasks")
+    given = [name for name in LayerFlags.model_fields if getattr(config, name)]
+    problems = [f"{flag_name(name)}: layers are stored for one task; leave out --tasks" for name in given]
     if not config.task_names:
         problems.append(f"--tasks {config.tasks!r}: names no set")
     if config.task is not None or config.logits:

@@ -9,7 +9,7 @@ from student.train.fit import Subject, fit
 from student.train.intermediate import end_stage, stage_history
 from student.train.outcome import LIBRARIES, context, result, settings, tell_start, write_card, write_tokenizer
 from student.train.tasks import train_tasks
-from student.train.training_data import TrainingData, default_name, designed, load_data
+from student.train.training_data import TrainingData, default_name, designed, open_training_set, read_data, task_facts
 
 __all__ = ["LIBRARIES", "train"]
 
@@ -35,9 +35,10 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     """
     if config.tasks is not None:
         return train_tasks(config, command)
-    data = data or load_data(config)
-    folder = config.output_dir or Path("runs") / default_name(data.logit_set.sets)
-    student_config, layers = designed(config, data.logit_set, data.facts)
+    logit_set = data.logit_set if data else open_training_set(config)
+    student_config, layers = designed(config, logit_set, data.facts if data else task_facts(logit_set))
+    data = data or read_data(config, logit_set)
+    folder = config.output_dir or Path("runs") / default_name(logit_set.sets)
     subject = Subject(config, student_config, data, folder, layers)
     vectors = data.start(config)
     run = Run(folder, settings(subject, vectors), command, context(subject))

@@ -79,22 +79,14 @@ def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
     return TrainingData(logit_set, training_query(config, logit_set), splits, task_facts(logit_set), teachers)
 
 
-def designed(
-    config: TrainConfig, logit_set: LogitSet, facts: Facts, first: LogitSet | None = None
-) -> tuple[StudentConfig, BertStart | None]:
+def designed(config: TrainConfig, logit_set: LogitSet, facts: Facts) -> tuple[StudentConfig, BertStart | None]:
     """The architecture that the flags ask for, and what a bert starts from.
-
-    Args:
-        config: the flags.
-        logit_set: what it is trained from.
-        facts: what that decides.
-        first: of several sets with one encoder that one whose teacher a bert starts from.
 
     Raises:
         ConfigError: naming every flag that does not fit.
         IntegrityError: if what it starts from is damaged.
     """
-    layers = bert_start(config, first or logit_set)
+    layers = bert_start(config, logit_set)
     student_config = design(config, facts, layers.inherited if layers else None)
     check_objective(config, student_config, logit_set.sets[0].record)
     return student_config, layers

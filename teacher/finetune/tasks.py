@@ -21,7 +21,7 @@ from pipeline.processes import processes
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import Task, load_task
 from pipeline.training import loop
-from pipeline.training.checkpoint import write_tensors
+from pipeline.training.checkpoint import state_of, write_tensors
 from pipeline.training.run_record import Metrics, RunRecord, best_of, finish_run, write_run_record
 from pipeline.training.several import check_free, entry_of, joint_scores, joint_settings
 from pipeline.training.steps import seed_step
@@ -111,7 +111,7 @@ def save_sharing(teachers: Mapping[Path, Teacher]) -> None:
     first = next(iter(teachers))
     for folder, teacher in teachers.items():
         model = teacher.model
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        weights = state_of(model)
         encoder = {name: t for name, t in weights.items() if name.startswith(f"{model.base_model_prefix}.")}
         head = {name: tensor for name, tensor in weights.items() if name not in encoder}
         if folder == first:
