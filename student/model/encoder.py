@@ -72,6 +72,9 @@ class EncoderShape:
 class Encoder(nn.Module):
     """From sequences of tokens to features; a representation depends neither on padding nor on the rest of a batch.
 
+    Not every encoder can do all of it: nobody asks one for pairs, for tokens or for a graph that its kind, see
+    `EncoderKind`, or its `export_problems` say it has not.
+
     Attributes:
         pad_id: the token that stands for none.
         size: F, of a sequence.

@@ -36,9 +36,9 @@ from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
 from teacher.dump.examples import dump
 from teacher.dump.layer_shards import row_groups
-from teacher.inference.batches import teacher_logits
 from teacher.inference.layers import layers_said
 from tests.conftest import dump_config
+from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, invoke, kill_when
 
 EVERY = {"states": "0,1", "states_codec": "float32", "cls": "all", "attention": "1", "attention_codec": "float32"}
@@ -70,19 +70,8 @@ def own(layers_set: LogitSet, tmp_path: Path) -> LogitSet:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the teacher is asked for: the calls for logits of rows, and for what layers say."""
-    calls: list[str] = []
-
-    def logits(*arguments: Any) -> Any:
-        calls.append("logits")
-        return teacher_logits(*arguments)
-
-    def layers(*arguments: Any) -> Any:
-        calls.append("layers")
-        return layers_said(*arguments)
-
-    monkeypatch.setattr(teacher.dump.answers, "teacher_logits", logits)
-    monkeypatch.setattr(teacher.dump.layer_shards, "layers_said", layers)
-    return calls
+    logits, layers = (teacher.dump.answers, "teacher_logits"), (teacher.dump.layer_shards, "layers_said")
+    return count_calls(monkeypatch, {"logits": logits, "layers": layers})
 
 
 def live_states(work: Path, texts: Sequence[dict[str, str]]) -> list[list[Floats]]:

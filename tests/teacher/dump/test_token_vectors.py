@@ -26,9 +26,8 @@ from pipeline.logit_set.verify import verify_shards
 from teacher.config import ITSELF, FinetuneTask
 from teacher.dump.examples import dump
 from teacher.finetune.classifier import finetune
-from teacher.inference.batches import teacher_logits
-from teacher.inference.token_vectors import token_vectors
 from tests.conftest import dump_config
+from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, kill_when
 
 
@@ -42,19 +41,8 @@ def write(work: Path, store: Path, task: str = "opinion", **changes: Any) -> Set
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the teacher is asked for: the calls for logits of rows, and for token vectors."""
-    calls: list[str] = []
-
-    def logits(*arguments: Any) -> Any:
-        calls.append("logits")
-        return teacher_logits(*arguments)
-
-    def vectors(*arguments: Any) -> Any:
-        calls.append("vectors")
-        return token_vectors(*arguments)
-
-    monkeypatch.setattr(teacher.dump.answers, "teacher_logits", logits)
-    monkeypatch.setattr(teacher.dump.token_vectors, "token_vectors", vectors)
-    return calls
+    logits, vectors = (teacher.dump.answers, "teacher_logits"), (teacher.dump.token_vectors, "token_vectors")
+    return count_calls(monkeypatch, {"logits": logits, "vectors": vectors})
 
 
 @pytest.mark.parametrize("name", ["opinion_vectors", "roles_vectors"])
