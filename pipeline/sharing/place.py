@@ -35,12 +35,7 @@ TRANSPORT_ERRORS = {  # those that are no OSError, by the module that has them
 }
 PASSING_ERRORS = {  # those of them that time mends, but are no ConnectionError or TimeoutError
     "aiohttp": ("ClientConnectionError", "ClientPayloadError"),
-    "botocore.exceptions": (
-        "ConnectionClosedError",
-        "IncompleteReadError",
-        "ReadTimeoutError",
-        "ResponseStreamingError",
-    ),
+    "botocore.exceptions": ("HTTPClientError", "IncompleteReadError"),
     "httpx": ("NetworkError", "RemoteProtocolError", "TimeoutException"),
     "httpx2": ("NetworkError", "RemoteProtocolError", "TimeoutException"),
 }

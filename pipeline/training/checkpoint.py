@@ -147,7 +147,7 @@ def _checksum(path: Path) -> tuple[int, bytes, bytes]:
 
 
 def _sort_header(path: Path) -> None:
-    """Puts the header's metadata in order, which the library writes in another one each time: same bytes for the same."""
+    """Puts the header's metadata in order; the library writes it in another one each time."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))

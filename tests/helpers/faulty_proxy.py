@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(b"" if self.command == "HEAD" else content)
 
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass_on  # noqa: N815
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass_on
 
     def log_message(self, *arguments: object) -> None:
         """Says nothing."""

@@ -26,8 +26,9 @@ LONG = (
     f"teacher-dump {TOKENS} --codec hidden --name tokens --store W/logits",
     "push opinion file://W/blind --store W/logits --without-text",
     f"teacher-dump {DUMP} --name layers --store W/logits --no-token-vectors {LAYERS}",
-    f"finetune-teacher {SEVERAL} --model-name-or-path W/bert --output-dir W/both --max-seq-length 32 --num-train-epochs 1",
-    f"teacher-dump --manifest W/roles.yaml --data W/data --model-name-or-path W/both/roles --max-seq-length 32 --store W/logits",
+    f"finetune-teacher {SEVERAL} --model-name-or-path W/bert --output-dir W/both --max-seq-length 32",
+    "teacher-dump --manifest W/roles.yaml --data W/data --model-name-or-path W/both/roles --max-seq-length 32 "
+    "--store W/logits",
 )
 EXPERIMENT = """
 sets: {default: {max_seq_length: 32}}
