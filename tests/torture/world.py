@@ -16,6 +16,7 @@ from teacher.tiny import create_tiny_bert
 from tests.torture.cases import DUMP, HELD_OUT, LAYERS, SEVERAL, STUDENT, TOKENS, run_all
 
 TRAIN_ROWS, VALIDATION_ROWS = 24, 12
+ROLES = "--manifest W/roles.yaml --data W/data --model-name-or-path W/both/roles --max-seq-length 32"
 SHORT = (
     f"teacher-dump {DUMP} --store W/logits --token-vectors",
     f"train-student --logits opinion --store W/logits --output-dir W/run {STUDENT} --where 'not ({HELD_OUT})'",
@@ -27,8 +28,7 @@ LONG = (
     "push opinion file://W/blind --store W/logits --without-text",
     f"teacher-dump {DUMP} --name layers --store W/logits --no-token-vectors {LAYERS}",
     f"finetune-teacher {SEVERAL} --model-name-or-path W/bert --output-dir W/both --max-seq-length 32",
-    "teacher-dump --manifest W/roles.yaml --data W/data --model-name-or-path W/both/roles --max-seq-length 32 "
-    "--store W/logits",
+    f"teacher-dump {ROLES} --store W/logits",
 )
 EXPERIMENT = """
 sets: {default: {max_seq_length: 32}}
