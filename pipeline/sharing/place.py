@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from pipeline.errors import (
     DistillError,
     IntegrityError,
     MissingDependencyError,
+    PassingError,
     unless_passing,
 )
 from pipeline.files import remove_temporaries, write_atomically
@@ -31,6 +32,12 @@ TRANSPORT_ERRORS = {  # those that are no OSError, by the module that has them
     "google.auth.exceptions": ("GoogleAuthError",),
     "httpx": ("HTTPError",),
     "httpx2": ("HTTPError",),
+}
+PASSING_ERRORS = {  # those of them that time mends, but are no ConnectionError or TimeoutError
+    "aiohttp": ("ClientConnectionError", "ClientPayloadError"),
+    "botocore.exceptions": ("HTTPClientError", "IncompleteReadError"),
+    "httpx": ("NetworkError", "RemoteProtocolError", "TimeoutException"),
+    "httpx2": ("NetworkError", "RemoteProtocolError", "TimeoutException"),
 }
 
 
@@ -173,15 +180,21 @@ def open_place(url: str) -> Place:
 
 def transport_errors() -> tuple[type[Exception], ...]:
     """What the file systems in use raise when something is wrong with the way there."""
-    used = [(sys.modules[module], names) for module, names in TRANSPORT_ERRORS.items() if module in sys.modules]
-    return (OSError, *(getattr(module, name) for module, names in used for name in names))
+    return (OSError, *_in_use(TRANSPORT_ERRORS))
 
 
 def unreachable(url: str, error: Exception) -> DistillError:
     """Says that a place cannot be read or written, and why."""
     reasons = dict.fromkeys(_first_line(e) for e in (error, error.__cause__) if e is not None)
     advice = "once that is mended, repeat the command: what has arrived is kept"
-    return unless_passing(DataError, error)(f"{url}: cannot be read or written: {': '.join(reasons)}; {advice}")
+    kind = PassingError if isinstance(error, _in_use(PASSING_ERRORS)) else unless_passing(DataError, error)
+    return kind(f"{url}: cannot be read or written: {', '.join(reasons)}; {advice}")
+
+
+def _in_use(names: Mapping[str, Sequence[str]]) -> tuple[type[Exception], ...]:
+    """The classes of those names in the modules that have been imported."""
+    used = [(sys.modules[module], classes) for module, classes in names.items() if module in sys.modules]
+    return tuple(getattr(module, name) for module, classes in used for name in classes)
 
 
 def _first_line(error: BaseException) -> str:

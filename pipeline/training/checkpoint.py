@@ -98,6 +98,7 @@ def write_tensors(
     def write(temporary: Path) -> None:
         nonlocal actual
         save_file(tensors, temporary, {**(metadata or {}), CHECKSUM: UNKNOWN})
+        _sort_header(temporary)
         place, _, actual = _checksum(temporary)
         with temporary.open("r+b") as file:
             file.seek(place)
@@ -143,6 +144,18 @@ def _checksum(path: Path) -> tuple[int, bytes, bytes]:
         blank = header[: found.start(1)] + UNKNOWN.encode() + header[found.end(1) :]
         digest = hashlib.file_digest(file, lambda: hashlib.sha256(size + blank))
         return len(size) + found.start(1), found[1], digest.hexdigest().encode()
+
+
+def _sort_header(path: Path) -> None:
+    """Puts the header's metadata in order; the library writes it in another one each time."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        assert len(text) <= size, "the same values take the same room"
+        file.seek(8)
+        file.write(text.ljust(size))
 
 
 def _unshared(model: torch.nn.Module) -> dict[str, torch.Tensor]:

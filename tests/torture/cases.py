@@ -8,6 +8,8 @@ from tests.torture.visit import Try
 
 OPINION = "--manifest W/opinion.yaml --data W/data"
 DUMP = f"{OPINION} --model-name-or-path W/teachers/opinion --max-seq-length 32 --rows-per-shard 10"
+SEVERAL = "--tasks W/opinion.yaml,W/roles.yaml --data W/data"
+LAYERS = "--states 1 --states-codec pca-8 --values 1"
 CORPUS = "--corpus tiny --data W/corpus.txt --max-seq-length 32 --min-seq-length 4 --validation-every 5"
 TOKENS = f"{CORPUS} --model-name-or-path W/teachers/mlm --rows-per-shard 12 --num-samples 5"
 STUDENT = "--matrix-size 3 --vector-size 5 --hidden-size 8 --num-train-epochs 2 --learning-rate 0.01"
@@ -41,6 +43,13 @@ CASES = {
     "teacher-dump --extend": Case(
         f"teacher-dump {DUMP} --store O --no-token-vectors --name new --extend opinion", before="short"
     ),
+    "teacher-dump, layers": Case(f"teacher-dump {DUMP} --store O --no-token-vectors {LAYERS} --cls 1 --attention 1"),
+    "teacher-dump, layers added": Case(
+        f"teacher-dump {DUMP} --data W/fewer --store O --no-token-vectors --values 1", before="short"
+    ),
+    "teacher-dump --augment mask-each": Case(
+        f"teacher-dump {DUMP} --store O --no-token-vectors --augment mask-each --sentences 6"
+    ),
     "teacher-dump --corpus": Case(f"teacher-dump {TOKENS} --signal mlm --store O"),
     "teacher-dump --signal vectors": Case(
         f"teacher-dump {CORPUS} --signal vectors --vector-codec pca --pca-dims 8 --rows-per-shard 12 "
@@ -54,12 +63,24 @@ CASES = {
     "pull --replace": Case("pull file://W/there --store O --replace", before="short"),
     "join": Case(f"join W/blind {OPINION} --name joined --store O"),
     "train-student": Case(f"train-student --logits W/logits/opinion --output-dir O/run {STUDENT}", is_short=True),
+    "train-student --objective": Case(
+        "train-student --logits W/logits/layers --output-dir O/run --embedding bert --init-layers 1 "
+        "--objective hid-seq+val-kl --intermediate-epochs 2 --num-train-epochs 1"
+    ),
+    "train-student --tasks": Case(
+        f"train-student --tasks opinion,roles --store W/logits --output-dir O/runs {STUDENT}"
+    ),
+    "filters": Case("filters W/logits/layers --output-dir O/filters --num-train-epochs 2"),
     "pretrain-student": Case(
         "pretrain-student --logits W/logits/tokens --output-dir O/run --matrix-size 3 --vector-size 5 "
         "--per-device-train-batch-size 16 --max-steps 4 --save-steps 2"
     ),
     "finetune-teacher": Case(
         f"finetune-teacher {OPINION} --model-name-or-path W/bert --output-dir O/teacher --max-seq-length 32 "
+        "--num-train-epochs 2 --per-device-train-batch-size 8 --save-steps 2"
+    ),
+    "finetune-teacher --tasks": Case(
+        f"finetune-teacher {SEVERAL} --model-name-or-path W/bert --output-dir O/teachers --max-seq-length 32 "
         "--num-train-epochs 2 --per-device-train-batch-size 8 --save-steps 2"
     ),
     "sweep": Case(

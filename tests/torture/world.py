@@ -13,9 +13,10 @@ from teacher.finetune.common import save_teacher
 from teacher.inference.classifier import new_classifier
 from teacher.inference.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
-from tests.torture.cases import DUMP, HELD_OUT, STUDENT, TOKENS, run_all
+from tests.torture.cases import DUMP, HELD_OUT, LAYERS, SEVERAL, STUDENT, TOKENS, run_all
 
 TRAIN_ROWS, VALIDATION_ROWS = 24, 12
+ROLES = "--manifest W/roles.yaml --data W/data --model-name-or-path W/both/roles --max-seq-length 32"
 SHORT = (
     f"teacher-dump {DUMP} --store W/logits --token-vectors",
     f"train-student --logits opinion --store W/logits --output-dir W/run {STUDENT} --where 'not ({HELD_OUT})'",
@@ -25,6 +26,9 @@ LONG = (
     f"teacher-dump {DUMP} --data W/fewer --store W/short --no-token-vectors",
     f"teacher-dump {TOKENS} --codec hidden --name tokens --store W/logits",
     "push opinion file://W/blind --store W/logits --without-text",
+    f"teacher-dump {DUMP} --name layers --store W/logits --no-token-vectors {LAYERS}",
+    f"finetune-teacher {SEVERAL} --model-name-or-path W/bert --output-dir W/both --max-seq-length 32",
+    f"teacher-dump {ROLES} --store W/logits",
 )
 EXPERIMENT = """
 sets: {default: {max_seq_length: 32}}

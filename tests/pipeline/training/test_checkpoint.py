@@ -2,10 +2,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from pipeline.errors import IntegrityError
-from pipeline.training.checkpoint import load_checkpoint, save_checkpoint, write_tensors
+from pipeline.training.checkpoint import check_tensors, load_checkpoint, save_checkpoint, write_tensors
 from pipeline.training.steps import linear_decay, scale_learning_rates, seed_step
 
 
@@ -66,3 +67,18 @@ def test_weights_are_as_readable_as_other_files(tmp_path: Path) -> None:
     write_tensors(tmp_path / "weights.safetensors", {"a": torch.ones(1)})
     (tmp_path / "other").touch()
     assert (tmp_path / "weights.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_the_same_tensors_are_the_same_bytes(tmp_path: Path) -> None:
+    tensors = {"größe": torch.arange(3.0), 'a"b': torch.zeros(2, dtype=torch.int8)}
+    metadata = {f"key{number}": "wert ü\n" for number in range(6)}
+    files = set()
+    for number in range(5):
+        path = tmp_path / f"{number}.safetensors"
+        checksum = write_tensors(path, tensors, metadata)
+        assert check_tensors(path) == checksum
+        files.add(path.read_bytes())
+    assert len(files) == 1
+    with safe_open(path, framework="pt") as file:
+        assert {name: value for name, value in file.metadata().items() if name in metadata} == metadata
+        assert all(torch.equal(file.get_tensor(name), tensor) for name, tensor in tensors.items())
