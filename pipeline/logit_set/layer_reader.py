@@ -59,18 +59,24 @@ class LayerStore:
         place_N = np.searchsorted(here, asked).clip(max=len(here) - 1)
         return np.where(here[place_N] == asked, place_N, -1)
 
-    def rows(self, layer: int, place_B: Ints) -> list[Floats]:
+    def rows(self, layer: int, place_B: Ints, most_tokens: int | None = None) -> list[Floats]:
         """What a layer said about rows, an array of float32 each.
 
         Args:
             layer: its number.
             place_B: numbers of rows, as `places` gives them; none below 0.
+            most_tokens: of ``states``, read the first tokens alone. (default: all)
 
         Returns:
             Of ``states`` [L, H], of ``cls`` [1, H], of ``attention`` and ``values`` [A, L, L].
         """
         stored, length_B = self.stored[layer], self.length_R[place_B]
-        batch = {end: _taken(stored[end], size_R, place_B) for end, size_R in self.signal.sizes(self.length_R).items()}
+        length_B = length_B if most_tokens is None else length_B.clip(max=most_tokens)
+        sizes_B = self.signal.sizes(length_B)
+        batch = {
+            end: _taken(stored[end], (np.cumsum(size_R) - size_R)[place_B], sizes_B[end])
+            for end, size_R in self.signal.sizes(self.length_R).items()
+        }
         return self.signal.decode(batch, length_B, self.bases.get(layer))
 
     def tokens(self, layer: int, place_B: Ints) -> tuple[Floats, Ints]:
@@ -130,10 +136,8 @@ def _joined(parts: list[Stored]) -> Stored:
     return {end: np.concatenate([part[end] for part in parts]) for end in parts[0]}
 
 
-def _taken(flat: Numbers, size_R: Ints, place_B: Ints) -> Numbers:
-    """The numbers of some rows, end to end."""
-    start_R = np.cumsum(size_R) - size_R
-    size_B = size_R[place_B]
+def _taken(flat: Numbers, start_B: Ints, size_B: Ints) -> Numbers:
+    """So many numbers from each of some places on, end to end."""
     first_B = np.cumsum(size_B) - size_B
-    taken: Numbers = flat[np.repeat(start_R[place_B] - first_B, size_B) + np.arange(size_B.sum())]
+    taken: Numbers = flat[np.repeat(start_B - first_B, size_B) + np.arange(size_B.sum())]
     return taken
