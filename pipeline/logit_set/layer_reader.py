@@ -8,19 +8,17 @@ a row, special ones included.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from pipeline.arrays import Floats, Ints
-from pipeline.errors import ConfigError, IntegrityError, did_you_mean
+from pipeline.errors import ConfigError, did_you_mean
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record_parts import LayersName, Shard
+from pipeline.logit_set.record_parts import LayersName
 from pipeline.logit_set.signals import LayerSignal
 from pipeline.logit_set.signals.layer_signal import KEY_FIELDS, Numbers, Stored
-from pipeline.logit_set.tokens import read_groups
 from pipeline.logit_set.vector_basis import Basis
-from pipeline.logit_set.verify_layers import layer_file_problem
+from pipeline.logit_set.verify_layers import num_specials, sound_rows
 
 KEYS = [field.name for field in KEY_FIELDS[1:]]
 
@@ -115,21 +113,15 @@ def open_layers(logit_set: LogitSet, name: LayersName, split: str, layers: tuple
     keys = [np.empty((len(KEYS), 0), dtype=np.int64)]
     nothing = wanted.file_schema().empty_table()
     parts = {layer: [wanted.stored_in(nothing, layer)] for layer in wanted.layers}
-    for shard in (shard for shard in signal.shards if shard.split == split):
-        _require(root, shard, layer_file_problem(root, record, signal, shard))
-        for rows in read_groups(root / shard.path, wanted.file_schema().names):
-            _require(root, shard, wanted.rows_problem(rows))
+    specials = num_specials(root, record)
+    for number in (number for number, shard in enumerate(signal.shards) if shard.split == split):
+        for rows in sound_rows(root, record, signal, number, specials, wanted.layers):
             keys.append(np.stack([rows.column(column).to_numpy().astype(np.int64) for column in KEYS]))
             for layer, found in parts.items():
                 found.append(wanted.stored_in(rows, layer))
     stored_of = {layer: _joined(found) for layer, found in parts.items()}
     source_row_R, variant_R, length_R = np.concatenate(keys, axis=1)
     return LayerStore(wanted, source_row_R, variant_R, length_R, stored_of, signal.read_bases(root))
-
-
-def _require(root: Path, shard: Shard, problem: str | None) -> None:
-    if problem:
-        raise IntegrityError(f"{root / shard.path}: {problem}")
 
 
 def _joined(parts: list[Stored]) -> Stored:

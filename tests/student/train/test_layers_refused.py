@@ -45,6 +45,6 @@ def test_a_folder_without_filters_says_so(store: Path, tmp_path: Path) -> None:
         train(config, "")
 
 
-def test_a_score_has_no_rows_of_other_labels(ratings_set: LogitSet, tmp_path: Path) -> None:
+def test_a_score_has_no_rows_of_other_labels(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="hid-cls-contrast: negatives are rows of other labels, and a score has none"):
-        train(tiny_config(ratings_set.root, tmp_path / "run", objective="hid-cls-contrast"), "")
+        train(tiny_config(ratings["score"].root, tmp_path / "run", objective="hid-cls-contrast"), "")
