@@ -146,6 +146,11 @@ def gold_tensor(target: Target, examples: Examples) -> torch.Tensor:
     return torch.from_numpy(gold_classes(target, examples.label_N, examples.score_N))
 
 
+def classes_of(gold_N: Ints, teacher_NC: Floats) -> Ints:
+    """The class of each row, its gold, or without any, as of a variant, what its teacher says, int64 [N]."""
+    return np.where(gold_N == NO_LABEL, teacher_NC.argmax(axis=1), gold_N)
+
+
 def sorted_batches(lengths: Ints, batch_size: int) -> Iterator[Ints]:
     """Row numbers in batches of like length, for inference."""
     order = np.argsort(lengths, kind="stable")

@@ -8,19 +8,17 @@ a row, special ones included.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from pipeline.arrays import Floats, Ints
-from pipeline.errors import ConfigError, IntegrityError, did_you_mean
+from pipeline.errors import ConfigError, did_you_mean
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record_parts import LayersName, Shard
+from pipeline.logit_set.record_parts import LayersName
 from pipeline.logit_set.signals import LayerSignal
 from pipeline.logit_set.signals.layer_signal import KEY_FIELDS, Numbers, Stored
-from pipeline.logit_set.tokens import read_groups
 from pipeline.logit_set.vector_basis import Basis
-from pipeline.logit_set.verify_layers import layer_file_problem
+from pipeline.logit_set.verify_layers import num_specials, sound_rows
 
 KEYS = [field.name for field in KEY_FIELDS[1:]]
 
@@ -59,18 +57,24 @@ class LayerStore:
         place_N = np.searchsorted(here, asked).clip(max=len(here) - 1)
         return np.where(here[place_N] == asked, place_N, -1)
 
-    def rows(self, layer: int, place_B: Ints) -> list[Floats]:
+    def rows(self, layer: int, place_B: Ints, most_tokens: int | None = None) -> list[Floats]:
         """What a layer said about rows, an array of float32 each.
 
         Args:
             layer: its number.
             place_B: numbers of rows, as `places` gives them; none below 0.
+            most_tokens: of ``states``, read the first tokens alone. (default: all)
 
         Returns:
             Of ``states`` [L, H], of ``cls`` [1, H], of ``attention`` and ``values`` [A, L, L].
         """
         stored, length_B = self.stored[layer], self.length_R[place_B]
-        batch = {end: _taken(stored[end], size_R, place_B) for end, size_R in self.signal.sizes(self.length_R).items()}
+        length_B = length_B if most_tokens is None else length_B.clip(max=most_tokens)
+        sizes_B = self.signal.sizes(length_B)
+        batch = {
+            end: _taken(stored[end], (np.cumsum(size_R) - size_R)[place_B], sizes_B[end])
+            for end, size_R in self.signal.sizes(self.length_R).items()
+        }
         return self.signal.decode(batch, length_B, self.bases.get(layer))
 
     def tokens(self, layer: int, place_B: Ints) -> tuple[Floats, Ints]:
@@ -109,10 +113,9 @@ def open_layers(logit_set: LogitSet, name: LayersName, split: str, layers: tuple
     keys = [np.empty((len(KEYS), 0), dtype=np.int64)]
     nothing = wanted.file_schema().empty_table()
     parts = {layer: [wanted.stored_in(nothing, layer)] for layer in wanted.layers}
-    for shard in (shard for shard in signal.shards if shard.split == split):
-        _require(root, shard, layer_file_problem(root, record, signal, shard))
-        for rows in read_groups(root / shard.path, wanted.file_schema().names):
-            _require(root, shard, wanted.rows_problem(rows))
+    specials = num_specials(root, record)
+    for number in (number for number, shard in enumerate(signal.shards) if shard.split == split):
+        for rows in sound_rows(root, record, signal, number, specials, wanted.layers):
             keys.append(np.stack([rows.column(column).to_numpy().astype(np.int64) for column in KEYS]))
             for layer, found in parts.items():
                 found.append(wanted.stored_in(rows, layer))
@@ -121,19 +124,12 @@ def open_layers(logit_set: LogitSet, name: LayersName, split: str, layers: tuple
     return LayerStore(wanted, source_row_R, variant_R, length_R, stored_of, signal.read_bases(root))
 
 
-def _require(root: Path, shard: Shard, problem: str | None) -> None:
-    if problem:
-        raise IntegrityError(f"{root / shard.path}: {problem}")
-
-
 def _joined(parts: list[Stored]) -> Stored:
     return {end: np.concatenate([part[end] for part in parts]) for end in parts[0]}
 
 
-def _taken(flat: Numbers, size_R: Ints, place_B: Ints) -> Numbers:
-    """The numbers of some rows, end to end."""
-    start_R = np.cumsum(size_R) - size_R
-    size_B = size_R[place_B]
+def _taken(flat: Numbers, start_B: Ints, size_B: Ints) -> Numbers:
+    """So many numbers from each of some places on, end to end."""
     first_B = np.cumsum(size_B) - size_B
-    taken: Numbers = flat[np.repeat(start_R[place_B] - first_B, size_B) + np.arange(size_B.sum())]
+    taken: Numbers = flat[np.repeat(start_B - first_B, size_B) + np.arange(size_B.sum())]
     return taken

@@ -1,10 +1,17 @@
-"""Weights of training rows by their class. Shapes: N rows, C classes."""
+"""Weights of training rows, by their class too. Shapes: N rows, C classes."""
 
 import numpy as np
 
 from pipeline.arrays import Floats
-from pipeline.tasks.target import NO_LABEL
-from student.data import Examples
+from student.config import TrainConfig
+from student.data import Examples, classes_of
+
+
+def row_weights(flags: TrainConfig, examples: Examples) -> Floats:
+    """What multiplies the losses of each row, of its logits and of layers, float32 [N]."""
+    if flags.class_weights is None:
+        return examples.weight_N
+    return examples.weight_N * balanced_weights(examples)
 
 
 def balanced_weights(examples: Examples) -> Floats:
@@ -12,8 +19,7 @@ def balanced_weights(examples: Examples) -> Floats:
 
     A row without gold, such as a variant, is of the class that its teacher says.
     """
-    class_N = np.where(examples.label_N == NO_LABEL, examples.teacher_NC.argmax(axis=1), examples.label_N)
-    _, place_N = np.unique(class_N, return_inverse=True)
+    _, place_N = np.unique(classes_of(examples.label_N, examples.teacher_NC), return_inverse=True)
     total_C = np.bincount(place_N, weights=examples.weight_N)
     weight_C = np.divide(total_C.sum() / (total_C > 0).sum(), total_C, out=np.zeros_like(total_C), where=total_C > 0)
     return np.asarray(weight_C[place_N], dtype=np.float32)

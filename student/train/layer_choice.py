@@ -3,6 +3,9 @@
 import hashlib
 from typing import Any
 
+import numpy as np
+
+from pipeline.arrays import Ints
 from pipeline.config import flag_name
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
@@ -18,10 +21,14 @@ from student.model.bert import BertEncoder
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS
 from student.model.model import Student
+from student.train.class_weights import row_weights
+from student.train.contrast import kinds
 from student.train.layer_flags import LayerFlags, ObjectiveName
 from student.train.layer_loss import LayerLoss
 from student.train.layer_targets import Frame, LayerTargets
 from student.train.objectives import OBJECTIVES
+
+CONTRAST: ObjectiveName = "hid-cls-contrast"
 
 
 def check_objective(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> None:
@@ -47,7 +54,7 @@ def layer_loss(
 
     Raises:
         ConfigError: if the teacher's attention has another number of heads.
-        DataError: if layers are stored of none of the rows.
+        DataError: if layers are stored of none of the rows, or `Contrast` has but one label.
         IntegrityError: if a file was changed.
     """
     config, record = student.config, logit_set.record
@@ -67,7 +74,16 @@ def layer_loss(
         _check_heads(config.bert.num_attention_heads, targets)
     objectives = [(OBJECTIVES[name], signals[name]) for name in flags.objectives]
     filters = read_filters(flags.filters, record.fingerprint) if flags.filters else None
-    return LayerLoss(objectives, layers, student, targets, filters).to(student.device)
+    kind_N = _kinds(targets[signals[CONTRAST]], config, examples) if CONTRAST in signals else None
+    weight_N = row_weights(flags, examples)
+    return LayerLoss(objectives, layers, student, targets, weight_N, filters, kind_N).to(student.device)
+
+
+def _kinds(target: LayerTargets, config: StudentConfig, examples: Examples) -> Ints:
+    kind_N = kinds(config.target, examples)
+    if len(np.unique(kind_N[target.is_known_N])) < 2:
+        raise DataError(f"--objective {CONTRAST}: negatives are rows of other labels, and all rows have the same")
+    return kind_N
 
 
 def objective_settings(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> dict[str, Any]:
@@ -138,6 +154,8 @@ def _problems(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> l
         for name in flags.objectives
         if OBJECTIVES[name].needs_attention and not config.bert
     ]
+    if CONTRAST in flags.objectives and config.target.kind == "score":
+        problems.append(f"--objective {CONTRAST}: negatives are rows of other labels, and a score has none")
     if HEADS[config.head].reads_tokens:
         problems.append(f"--objective: --head {config.head} reads tokens; take another head")
     if flags.filters is not None and "hid-seq" not in flags.objectives:

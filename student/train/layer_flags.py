@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from pipeline.config import Config
 from pipeline.errors import did_you_mean
 
-ObjectiveName = Literal["hid-cls", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
+ObjectiveName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
 NAMES = get_args(ObjectiveName)
 LAYERS = r"^\d+(,\d+)*$"
 

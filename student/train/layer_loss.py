@@ -1,9 +1,10 @@
 """The loss between a student's layers and its teacher's stored ones, with the maps from one width to the other.
 
-Shapes: B rows, S starts, T tokens, F features of a row, H the teacher's width, A heads, L tokens of the longest row.
+Shapes: B rows, N sequences that are read of them, S starts, T tokens, F features of a row, H the teacher's width,
+A heads, L tokens of the longest row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.arrays import Ints
+from pipeline.arrays import Floats, Ints
 from pipeline.logit_set.record_parts import LayersName
 from student.filters.model import Filters
 from student.model.bert import BertEncoder, LayerOutputs
 from student.model.model import Student
 from student.model.products import GradientTaker
+from student.train.contrast import Contrast
 from student.train.layer_losses import relations
 from student.train.layer_targets import LayerTargets
 from student.train.objectives import Objective
@@ -33,7 +35,9 @@ class LayerLoss(nn.Module):
         layers: the teacher's, rising; 0 is what its first layer reads.
         student: whose layers are compared; is not kept.
         targets: what the teacher said, by signal.
+        weight_N: float32, multiplies each training row's loss.
         filters: what of the states of all tokens is compared. (default: all)
+        kind_N: what `Contrast` needs; None where it is not among the objectives.
 
     Attributes:
         is_known_N: which training rows all signals are of.
@@ -45,9 +49,12 @@ class LayerLoss(nn.Module):
         layers: Sequence[int],
         student: Student,
         targets: Mapping[LayersName, LayerTargets],
+        weight_N: Floats,
         filters: Filters | None = None,
+        kind_N: Ints | None = None,
     ) -> None:
         super().__init__()
+        self._weight_N = torch.from_numpy(weight_N)
         self._objectives, self._layers, self._targets = tuple(objectives), tuple(layers), targets
         self.is_known_N = np.logical_and.reduce([target.is_known_N for target in targets.values()])
         self._reads_tokens = any(objective.signal == "states" for objective, _ in objectives)
@@ -58,9 +65,15 @@ class LayerLoss(nn.Module):
                 f"{objective.signal}-{layer}": made
                 for objective, signal in objectives
                 for layer in layers
+                if objective.error is not None
                 if (made := self._map(objective.signal, layer, student, targets[signal].width)) is not None
             }
         )
+        self.contrast = None
+        if kind_N is not None:
+            own = len(layers) * self._width_of_first(student)
+            first = next(signal for objective, signal in objectives if objective.error is None)
+            self.contrast = Contrast(targets[first], layers, own, kind_N)
 
     def read(
         self, student: Student, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None
@@ -78,7 +91,7 @@ class LayerLoss(nn.Module):
         """What brings a student's state to where the teacher's is compared; None where it is there already."""
         if signal not in ("states", "cls"):
             return None
-        own = student.num_features if signal == "cls" and not self._is_bert else student.encoder.token_size
+        own = self._width_of_first(student) if signal == "cls" else student.encoder.token_size
         if signal == "states" and self.filters is not None:
             filter_ = self.filters.map_of(layer)
             made = nn.Linear(own, filter_.out_features)
@@ -87,8 +100,11 @@ class LayerLoss(nn.Module):
             return made
         return None if self._is_bert and own == width else nn.Linear(own, width)
 
+    def _width_of_first(self, student: Student) -> int:
+        return student.encoder.token_size if self._is_bert else student.num_features
+
     def forward(self, features_BF: Tensor, told: LayerOutputs, starts_S: Tensor, rows: Ints) -> Tensor:
-        """The mean over the rows that the teacher's layers are known of, a scalar; 0 if they are of none.
+        """The mean, weighted, over the rows that the teacher's layers are known of, a scalar; 0 if they are of none.
 
         Args:
             features_BF: what the student's head reads.
@@ -101,15 +117,23 @@ class LayerLoss(nn.Module):
             return features_BF.sum() * 0
         is_chosen_B = torch.from_numpy(is_known_B).to(starts_S.device)
         said = _Said(features_BF[is_chosen_B], *_chosen(told, starts_S, is_chosen_B), rows[is_known_B])
-        losses = [
-            self._error(objective, signal, layer, place, said).mean()
-            for objective, signal in self._objectives
-            for place, layer in enumerate(self._layers, start=-len(self._layers))
-        ]
+        weight_B = self._weight_N[said.rows].to(starts_S.device)
+        losses = [(weight_B.repeat(len(loss_N) // len(weight_B)) * loss_N).mean() for loss_N in self._losses(said)]
         return torch.stack(losses).sum()
+
+    def _losses(self, said: "_Said") -> Iterator[Tensor]:
+        """Each objective's loss of each row, or of each of two sequences that are read of it, layer by layer."""
+        places = range(-len(self._layers), 0)
+        for objective, signal in self._objectives:
+            if objective.error is not None:
+                for place, layer in zip(places, self._layers, strict=True):
+                    yield self._error(objective, signal, layer, place, said)
+        if self.contrast is not None:
+            yield self.contrast(torch.cat([said.first(place) for place in places], dim=1), said.rows)
 
     def _error(self, objective: Objective, signal: LayersName, layer: int, place: int, said: "_Said") -> Tensor:
         """An objective's loss of each row, for one layer of the teacher and the student's at ``place``."""
+        assert objective.error is not None, "a contrast is of all layers"
         target, told, device = self._targets[signal], said.told, said.starts_S.device
         name = f"{objective.signal}-{layer}"
         bring = self.maps[name] if name in self.maps else nn.Identity()
@@ -118,7 +142,7 @@ class LayerLoss(nn.Module):
             states = states if self.filters is None else self.filters(layer, states)
             return objective.error(bring(told.states[place]), states, said.starts_S)
         if objective.signal == "cls":
-            first = told.states[place][said.starts_S[:-1]] if told.scores else said.features_BF
+            first = said.first(place)
             alone_S = torch.arange(len(first) + 1, device=device)
             return objective.error(bring(first), target.first(layer, said.rows).to(device), alone_S)
         squares = told.scores[place] if objective.signal == "attention" else relations(told.values[place])
@@ -133,6 +157,10 @@ class _Said(NamedTuple):
     told: LayerOutputs
     starts_S: Tensor
     rows: Ints
+
+    def first(self, place: int) -> Tensor:
+        """A layer's states of the rows' first tokens; of a student without layers what its head reads."""
+        return self.told.states[place][self.starts_S[:-1]] if self.told.scores else self.features_BF
 
 
 def _chosen(told: LayerOutputs, starts_S: Tensor, is_chosen_B: Tensor) -> tuple[LayerOutputs, Tensor]:

@@ -3,13 +3,15 @@
 Each function returns a number per sequence, which depends on its tokens alone: the published code takes softmax and
 mean over the padding, too, and weighs short sequences less.
 
-Shapes: T tokens of N sequences end to end, S = N + 1 starts, H width, A heads, L tokens of the longest sequence.
+Shapes: T tokens of N sequences end to end, S = N + 1 starts, H width, A heads, L tokens of the longest sequence, B rows
+of a batch.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+TEMPERATURE = 0.07  # of contrast, in the published code
 FAR_BELOW = -1e4  # a score whose share is 0, and whose product with that share is no NaN
 
 
@@ -44,6 +46,16 @@ def share_divergence(student_NALL: Tensor, teacher_NALL: Tensor, is_token_NL: Te
     divergence_NAL = (teacher.exp() * (teacher - student)).sum(dim=-1)
     divergence_NL = divergence_NAL.mean(dim=1).masked_fill(~is_token_NL, 0)
     return divergence_NL.sum(dim=1) / is_token_NL.sum(dim=1).clamp(min=1)
+
+
+def contrast_error(likeness_BX: Tensor, place_BJ: Tensor) -> Tensor:
+    """-log of the share that the first of J rows has in the softmax of their likenesses, nats, float32 [B] (InfoNCE).
+
+    Args:
+        likeness_BX: cosines of each row's states and the teacher's of X rows.
+        place_BJ: int64, which of the X a row is compared with, the right one first.
+    """
+    return -functional.log_softmax(likeness_BX.gather(1, place_BJ) / TEMPERATURE, dim=1)[:, 0]
 
 
 def relations(values_NALD: Tensor) -> Tensor:

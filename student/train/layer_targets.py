@@ -80,7 +80,7 @@ class LayerTargets:
 
     def first(self, layer: int, rows: Ints) -> Tensor:
         """The state of each row's first token, float32 [B, H]."""
-        return torch.from_numpy(np.stack([states[0] for states in self._rows(layer, rows)]))
+        return torch.from_numpy(np.concatenate(self.store.rows(layer, self._place_N[rows], most_tokens=1)))
 
     def states(self, layer: int, rows: Ints) -> Tensor:
         """The states of the tokens that the student reads, float32 [T, H]; second sentences come last."""

@@ -20,7 +20,7 @@ from student.model.heads import HEADS
 from student.model.model import Student
 from student.model.products import IS_COMPILED
 from student.train.adadelta import AdaDelta
-from student.train.class_weights import balanced_weights
+from student.train.class_weights import row_weights
 from student.train.layer_loss import LayerLoss
 from student.train.losses import task_loss
 from student.train.optimizer import RowAdam, UsedRows
@@ -52,10 +52,7 @@ class Lesson:
         self.batches = make_batches(config, student.config.head, self._train.lengths)
         self._gold_N = gold_tensor(student.config.target, self._train)
         self._teacher_NC = torch.from_numpy(self._train.teacher_NC)
-        weight_N = self._train.weight_N
-        if config.class_weights == "balanced":
-            weight_N = weight_N * balanced_weights(self._train)
-        self._weight_N = torch.from_numpy(weight_N)
+        self._weight_N = torch.from_numpy(row_weights(config, self._train))
 
     def loss(self, rows: Sequence[int], optimizer: Optimizer) -> torch.Tensor:
         """The mean loss of training rows, a scalar, whose gradients of tables the optimizer will take."""

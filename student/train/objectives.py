@@ -19,17 +19,19 @@ class Objective:
 
     Attributes:
         signal: what of the teacher it needs.
-        error: the loss of each row: of states [T, H] and their starts, or of squares [B, A, L, L] and their mask.
+        error: the loss of each row: of states [T, H] and their starts, or of squares [B, A, L, L] and their mask. None
+            for `Contrast`, which compares all layers at once.
         needs_attention: whether only a student with attention has what it compares.
     """
 
     signal: LayersName
-    error: Callable[[Tensor, Tensor, Tensor], Tensor]
+    error: Callable[[Tensor, Tensor, Tensor], Tensor] | None
     needs_attention: bool = False
 
 
 OBJECTIVES: dict[ObjectiveName, Objective] = {
     "hid-cls": Objective("cls", state_error),
+    "hid-cls-contrast": Objective("cls", None),
     "pkd": Objective("cls", direction_error),
     "hid-seq": Objective("states", state_error),
     "att-mse": Objective("attention", score_error, needs_attention=True),

@@ -16,13 +16,14 @@ from pipeline.record_file import read_record
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from student.config import TrainConfig
-from student.data import Examples, as_read, load_examples
+from student.data import Examples, as_read, load_chosen, load_examples
 from student.filters.config import FiltersConfig
 from student.filters.train import train_filters
 from student.model.bert import BertEncoder
 from student.model.model import Student
 from student.model.weights import read_weights
 from student.train.bert_start import bert_start, copy_layers
+from student.train.contrast import kinds, negatives
 from student.train.intermediate import LayerLearner
 from student.train.layer_choice import layer_loss
 from student.train.layer_loss import LayerLoss
@@ -41,6 +42,9 @@ EXACT = {"states": "all", "attention": "all", "values": "all"}
 EXACT |= {f"{name}_codec": "float32" for name in EXACT}
 BERT = {"embedding": "bert", "matrix_size": None, "vector_size": None, "hidden_size": None}
 STAGES = {"objective": "hid-cls", "intermediate_epochs": 2, "num_train_epochs": 1}
+NOISE = {"layers": "1,2", "init": "noise", "num_hidden_layers": 2, "vector_size": 64}
+NOISE |= {"num_attention_heads": 2, "initializer_range": 0.3}
+CONTRAST = "hid-cls-contrast"
 ROWS = np.array([0, 3, 4, 11])
 ALL = ["hid-cls", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl", "att-kl+val-kl"]
 
@@ -76,7 +80,8 @@ def lesson(flags: TrainConfig, logit_set: LogitSet) -> tuple[Student, LayerLoss,
     config, _ = designed(flags, logit_set, facts)
     torch.manual_seed(1)
     student = Student(config)
-    examples = as_read(load_examples(logit_set, "train"), config)
+    rows = load_chosen(logit_set, flags.query) if flags.query else load_examples(logit_set, "train")
+    examples = as_read(rows, config)
     return student.eval(), layer_loss(flags, student, logit_set, facts["special_ids"], examples), examples
 
 
@@ -118,19 +123,26 @@ def by_hand(name: str, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> Te
     return divergence
 
 
+def own_types(student: Student, ids: Tensor) -> Tensor:
+    """The type of each token that a bert reads."""
+    is_separator = torch.eq(ids, student.config.special_ids[2][0])  # type: ignore[index]
+    return (is_separator.cumsum(0) > is_separator.long()).long()
+
+
+def check_gradients(encoder: BertEncoder, losses: tuple[Tensor, Tensor]) -> None:
+    """Checks that two losses have the same gradients, and that there are some."""
+    names, parameters = zip(*((n, p) for n, p in encoder.named_parameters() if "pooler" not in n), strict=True)
+    gradients = [torch.autograd.grad(loss, parameters, allow_unused=True) for loss in losses]
+    assert any(gradient is not None and gradient.abs().max() > 1e-4 for gradient in gradients[0])
+    for name, ours, hand in zip(names, *gradients, strict=True):
+        assert (ours is None) == (hand is None), name
+        if ours is not None:
+            torch.testing.assert_close(ours, hand, rtol=1e-4, atol=1e-5, msg=name)
+
+
 @pytest.mark.parametrize("objective", ALL)
 def test_loss_and_gradient_are_those_of_a_live_teacher(objective: str, exact_set: LogitSet, tmp_path: Path) -> None:
-    flags = bert_flags(
-        exact_set,
-        tmp_path,
-        objective=objective,
-        layers="1,2",
-        init="noise",
-        num_hidden_layers=2,
-        vector_size=64,
-        num_attention_heads=2,
-        initializer_range=0.3,
-    )
+    flags = bert_flags(exact_set, tmp_path, objective=objective, **NOISE)
     student, layers, examples = lesson(flags, exact_set)
     encoder = student.encoder
     assert isinstance(encoder, BertEncoder)
@@ -140,9 +152,7 @@ def test_loss_and_gradient_are_those_of_a_live_teacher(objective: str, exact_set
     live, losses = Live(exact_set.root.parent / "teachers" / exact_set.name), []
     for n in range(len(ROWS)):
         ids = ids_T[starts_S[n] : starts_S[n + 1]]
-        is_separator = torch.eq(ids, student.config.special_ids[2][0])  # type: ignore[index]
-        types = (is_separator.cumsum(0) > is_separator.long()).long()
-        theirs, told = live.says(ids, types), encoder.layers(ids, torch.tensor([0, len(ids)]))
+        theirs, told = live.says(ids, own_types(student, ids)), encoder.layers(ids, torch.tensor([0, len(ids)]))
         relations = [v[0] @ v[0].mT / v.shape[-1] ** 0.5 for v in told.values]
         for k in (1, 2):
             one = {"states": told.states[k], "scores": told.scores[k - 1][0], "relations": relations[k - 1]}
@@ -150,13 +160,59 @@ def test_loss_and_gradient_are_those_of_a_live_teacher(objective: str, exact_set
             losses += [by_hand(name, one, other) for name in objective.split("+")]
     expected = torch.stack(losses).sum() / len(ROWS)
     torch.testing.assert_close(stored, expected, rtol=1e-5, atol=1e-6)
-    names, parameters = zip(*((n, p) for n, p in encoder.named_parameters() if "pooler" not in n), strict=True)
-    gradients = [torch.autograd.grad(loss, parameters, allow_unused=True) for loss in (stored, expected)]
-    assert any(gradient is not None and gradient.abs().max() > 1e-4 for gradient in gradients[0])
-    for name, ours, hand in zip(names, *gradients, strict=True):
-        assert (ours is None) == (hand is None), name
-        if ours is not None:
-            torch.testing.assert_close(ours, hand, rtol=1e-4, atol=1e-5, msg=name)
+    check_gradients(encoder, (stored, expected))
+
+
+def test_contrast_and_its_gradient_are_those_of_a_live_teacher(exact_set: LogitSet, tmp_path: Path) -> None:
+    student, layers, examples = lesson(bert_flags(exact_set, tmp_path, objective=CONTRAST, **NOISE), exact_set)
+    encoder, contrast = student.encoder, layers.contrast
+    assert isinstance(encoder, BertEncoder)
+    assert contrast is not None
+    ids_T, starts_S = examples.batch(ROWS)
+    torch.manual_seed(3)
+    stored = layers(*layers.read(student, ids_T, starts_S), starts_S, ROWS)
+    torch.manual_seed(3)
+    drawn = negatives(kinds(exact_set.record.target, examples), layers.is_known_N, ROWS)
+    live = Live(exact_set.root.parent / "teachers" / exact_set.name)
+
+    def teachers(row: int) -> Tensor:
+        ids = examples.batch([row])[0]
+        states = live.says(ids, own_types(student, ids))["states"]
+        return functional.normalize(contrast.teacher_map(torch.cat([states[1][0], states[2][0]])), dim=0)
+
+    of_row = {row: teachers(row) for row in {*ROWS.tolist(), *drawn.ravel().tolist()}}
+    losses = []
+    for row, others in zip(ROWS.tolist(), drawn.tolist(), strict=True):
+        assert all(examples.label_N[other] != examples.label_N[row] for other in others)
+        ids = examples.batch([row])[0]
+        told = encoder.layers(ids, torch.tensor([0, len(ids)]))
+        ours = functional.normalize(contrast.student_map(torch.cat([told.states[k][0] for k in (1, 2)])), dim=0)
+        likeness = torch.stack([(ours @ of_row[other] / 0.07).exp() for other in (row, *others)])
+        losses.append(-(likeness[0] / likeness.sum()).log())
+    expected = torch.stack(losses).mean()
+    torch.testing.assert_close(stored, expected, rtol=1e-5, atol=1e-6)
+    check_gradients(encoder, (stored, expected))
+
+
+@pytest.mark.parametrize(
+    "changes", [*({"objective": name, **BERT, **NOISE} for name in (*ALL, CONTRAST)), {"objective": "hid-seq"}]
+)
+def test_a_rows_weight_multiplies_its_loss(changes: dict[str, Any], exact: Path, tmp_path: Path) -> None:
+    logit_set = open_set(exact / "roles")
+    query = "select source_row, variant, 1 + source_row % 3 as weight from roles"
+    plain, weighed = (
+        lesson(tiny_config(logit_set.root, tmp_path, query=chosen, **changes), logit_set) for chosen in (None, query)
+    )
+    losses: list[list[float]] = []
+    for student, layers, examples in (plain, weighed):
+        losses.append([])
+        for row in ROWS:
+            torch.manual_seed(3)
+            ids_T, starts_S = examples.batch([row])
+            losses[-1].append(float(layers(*layers.read(student, ids_T, starts_S), starts_S, np.array([row])).detach()))
+    mean = np.mean(1 + examples.key_N2[:, 0] % 3)
+    assert losses[1] == pytest.approx([loss * (1 + row % 3) / mean for loss, row in zip(losses[0], ROWS, strict=True)])
+    assert min(losses[0]) > 0
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(exact_set: LogitSet, tmp_path: Path) -> None:
@@ -235,6 +291,31 @@ def test_a_run_stopped_between_its_stages_goes_on_with_the_second(
         patched.setattr(LayerLearner, "train_step", stop)  # it is not done again
         train(runs["stopped"], "")
     train(runs["whole"], "")
+    first, second = (read_weights(tmp_path / name) for name in runs)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_stage_stopped_in_an_epoch_draws_the_same_negatives_when_it_goes_on(
+    exact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = LayerLearner.train_step
+
+    def stopping(learner: LayerLearner, number: int) -> Any:
+        if number == 5:  # of the second epoch of three steps
+            raise KeyboardInterrupt
+        return step(learner, number)
+
+    runs = {
+        name: tiny_config(exact / "opinion", tmp_path / name, **STAGES | {"objective": CONTRAST})
+        for name in ("stopped", "whole")
+    }
+    with monkeypatch.context() as patched:
+        patched.setattr(LayerLearner, "train_step", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            train(runs["stopped"], "")
+    for config in runs.values():
+        train(config, "")
+    assert losses_of(tmp_path / "stopped", "intermediate") == losses_of(tmp_path / "whole", "intermediate")
     first, second = (read_weights(tmp_path / name) for name in runs)
     assert all(torch.equal(first[name], second[name]) for name in first)
 

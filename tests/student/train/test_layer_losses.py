@@ -5,7 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from student.train.layer_losses import direction_error, relations, score_error, share_divergence, state_error
+from student.train.layer_losses import (
+    TEMPERATURE,
+    contrast_error,
+    direction_error,
+    relations,
+    score_error,
+    share_divergence,
+    state_error,
+)
 
 
 def test_error_of_states_is_a_mean_over_the_tokens_of_each_sequence() -> None:
@@ -28,6 +36,12 @@ def test_divergence_of_shares_by_hand() -> None:
     by_hand = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
     found = share_divergence(torch.zeros(1, 1, 2, 2), teacher, torch.tensor([[True, True]]))
     assert found.tolist() == pytest.approx([by_hand / 2])
+
+
+def test_contrast_by_hand() -> None:
+    likeness = torch.tensor([[0.0, TEMPERATURE * math.log(3), 0.0], [1.0, 0.0, 1.0]])
+    found = contrast_error(likeness, torch.tensor([[1, 0, 0], [0, 2, 2]]))
+    assert found.tolist() == pytest.approx([-math.log(3 / 5), -math.log(1 / 3)])
 
 
 def test_relations_of_values_by_hand() -> None:

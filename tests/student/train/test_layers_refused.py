@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
+from pipeline.logit_set.reader import LogitSet
 from pipeline.record_file import read_record
 from student.filters.config import FiltersConfig
 from student.filters.train import train_filters
@@ -42,3 +43,8 @@ def test_a_folder_without_filters_says_so(store: Path, tmp_path: Path) -> None:
     config = tiny_config(store / "opinion", tmp_path / "run", objective="hid-seq", filters=tmp_path / "none")
     with pytest.raises((ConfigError, IntegrityError), match=r"no filters: it has no filters.json"):
         train(config, "")
+
+
+def test_a_score_has_no_rows_of_other_labels(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="hid-cls-contrast: negatives are rows of other labels, and a score has none"):
+        train(tiny_config(ratings["score"].root, tmp_path / "run", objective="hid-cls-contrast"), "")

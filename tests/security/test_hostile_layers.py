@@ -1,0 +1,42 @@
+"""Files of layers as an enemy writes them, in a set that is honest otherwise and says that it is verified."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import IntegrityError
+from pipeline.logit_set.layer_files import group_writer
+from pipeline.logit_set.layer_reader import open_layers
+from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.verify import verify_shards
+from pipeline.logit_set.verify_layers import layer_footer
+from tests.helpers.layer_sets import WIDTH, rerecord_states, with_states
+
+
+def test_numbers_that_the_rows_have_no_room_for_are_not_read(own_set: LogitSet) -> None:
+    logit_set = with_states(own_set)
+    root, record, signal = logit_set.root, logit_set.record, logit_set.record.signals.states
+    assert signal is not None
+    assert len(open_layers(logit_set, "states", "train")) == record.rows_of("train")
+    shard = next(shard for shard in signal.shards if shard.split == "train")
+    path = root / shard.path
+    table = pq.read_table(path, partitioning=None).replace_schema_metadata(None)
+    lists = table.column("states_1").combine_chunks()
+    longer = np.concatenate([lists.flatten().to_numpy(), np.zeros(100_000, dtype=np.float32)])
+    offsets = np.concatenate([lists.offsets.to_numpy()[:-1], [len(longer)]]).astype(np.int32)
+    column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(longer))
+    with group_writer(path, signal, layer_footer(record, signal, shard)) as write:
+        write(table.set_column(table.schema.get_field_index("states_1"), table.schema.field("states_1"), column))
+    chunk = next(c for c in map(pq.read_metadata(path).row_group(0).column, range(5)) if "states_1" in c.path_in_schema)
+    content = bytearray(path.read_bytes())
+    page = slice(chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size)
+    content[page] = b"\xff" * (page.stop - page.start)  # whoever reads it, fails
+    path.write_bytes(content)
+    hostile = rerecord_states(logit_set, path, table.num_rows)
+    right = WIDTH * int(table.column("length").to_numpy().astype(np.int64).sum())
+    message = f"states_1 has {right + 100_000:,} numbers, and rows of such lengths have {right:,}"
+    with pytest.raises(IntegrityError, match=message):
+        open_layers(hostile, "states", "train")
+    with pytest.raises(IntegrityError, match=message):
+        verify_shards(root, hostile.record)
