@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.sources.label_lists import label_lists, label_numbers, labels_of_columns, not_a_label
+from pipeline.sources.word_lists import check_words, word_labels, words_column
 from pipeline.sources.wording import MAX_EXAMPLES, column_name, row_numbers
 from pipeline.tasks.task import Task
 
@@ -33,7 +34,8 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     for name, accepted in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
         columns[name] = pa.nulls(table.num_rows, pa.string())
         if accepted is not None:
-            columns[name] = _text(table, place, accepted, problems, warnings, known)
+            read = words_column if task.type == "tokens" else _text
+            columns[name] = read(table, place, accepted, problems, warnings, known)
     columns["label"] = pa.nulls(table.num_rows, pa.int32())
     columns["score"] = pa.nulls(table.num_rows, pa.float32())
     gold = "score" if task.type == "regression" else "label"
@@ -43,6 +45,8 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
         label_name = column_name(table.column_names, place, task.columns.label, problems, known)
         if label_name is not None:
             columns[gold] = READERS[task.type](task, table.column(label_name).combine_chunks(), place, problems)
+    if task.type == "tokens" and not problems:
+        check_words(task, columns["sentence1"], columns["label"], place, problems, warnings)
     if columns[gold].null_count and not problems:
         warnings.append(f"{place}: {columns[gold].null_count:,} of {table.num_rows:,} rows have no gold label")
     _check_count(task, split, place, table.num_rows, problems, warnings)
@@ -135,7 +139,7 @@ def _scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
     return scores
 
 
-READERS = {"classification": _labels, "multilabel": label_lists, "regression": _scores}
+READERS = {"classification": _labels, "multilabel": label_lists, "regression": _scores, "tokens": word_labels}
 
 
 def _check_count(task: Task, split: str, place: str, rows: int, problems: list[str], warnings: list[str]) -> None:

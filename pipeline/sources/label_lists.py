@@ -29,14 +29,22 @@ def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
             "between labels; for a column a label, leave `label` out of `columns`"
         )
         return pa.nulls(len(raw), LABEL_LISTS)
+    lists = numbered(task, values, place, problems)
+    return pa.array([None if row is None else sorted(set(row)) for row in lists], LABEL_LISTS)
+
+
+def numbered(
+    task: Task, lists: Sequence[list[Any] | None], place: str, problems: list[str]
+) -> Sequence[list[int] | None]:
+    """Lists of labels as their numbers; no list at all if one is wrong, which is added to the problems."""
     numbers = label_numbers(task)
-    wrong = dict.fromkeys(item for row in values for item in row or () if not _is_known(item, numbers))
+    wrong = dict.fromkeys(item for row in lists for item in row or () if not _is_known(item, numbers))
     for item in list(wrong)[:MAX_EXAMPLES]:
-        rows = row_numbers(pa.array([item in (row or ()) for row in values]))
+        rows = row_numbers(pa.array([item in (row or ()) for row in lists]))
         problems.append(f"{place}: label {item!r} in {rows} {not_a_label(task)}")
     if wrong:
-        return pa.nulls(len(raw), LABEL_LISTS)
-    return pa.array([None if row is None else sorted({numbers[item] for item in row}) for row in values], LABEL_LISTS)
+        return [None] * len(lists)
+    return [None if row is None else [numbers[item] for item in row] for row in lists]
 
 
 def labels_of_columns(task: Task, table: pa.Table, place: str, problems: list[str], taken: Sequence[str]) -> pa.Array:

@@ -24,7 +24,8 @@ class Source:
     Attributes:
         description: where they came from, for the record.
         splits: a table per split with the columns source_row (int64), sentence1, sentence2 (string), label (int32)
-            and score (float32); label and score are null where there is no gold.
+            and score (float32); label and score are null where there is no gold. Of labelled words sentence1 is a list
+            of them, and label a list with one for each.
         warnings: what is unusual about them, one sentence each.
         unlabelled: how many rows at the end of ``train`` are not the task's, but were added without gold.
     """
@@ -49,9 +50,25 @@ def load_source(task: Task, data: Path | None = None, splits: tuple[str, ...] = 
         splits: the splits wanted; all of the task's by default.
 
     Raises:
-        ConfigError: if a split is not one of the task's.
+        ConfigError: if a split is not one of the task's, or it labels words: those are for `load_word_source`.
         DataError: if nothing is found or rows are wrong, listing every problem.
     """
+    if task.type == "tokens":
+        raise ConfigError(
+            f"task {task.name!r}: labels words (type: tokens), and this is for texts with one answer each; "
+            "docs/labels.md tells what there is for words"
+        )
+    return _load(task, data, splits)
+
+
+def load_word_source(task: Task, data: Path | None = None, splits: tuple[str, ...] = ()) -> Source:
+    """The rows of a task that labels words; arguments and errors as of `load_source`."""
+    if task.type != "tokens":
+        raise ConfigError(f"task {task.name!r}: is of type {task.type}, and this is for labelled words (type: tokens)")
+    return _load(task, data, splits)
+
+
+def _load(task: Task, data: Path | None, splits: tuple[str, ...]) -> Source:
     wanted = splits or tuple(task.splits)
     unknown = [name for name in wanted if name not in task.splits]
     if unknown:

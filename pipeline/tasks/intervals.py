@@ -40,7 +40,7 @@ def bootstrap_intervals(
         counts_RCC = _resampled_counts(random, label_N[known], logits_NC[known].argmax(axis=1), target.num_logits)
         values = {name: OF_COUNTS[name](counts_RCC) for name in metrics}
     elif target.kind == "labels":
-        counts_3RC = _resampled_tallies(random, tallies(logits_NC[known] > 0, label_N[known]))
+        counts_3RC = resampled_tallies(random, tallies(logits_NC[known] > 0, label_N[known]))
         values = {name: OF_LABELS[name](counts_3RC) for name in metrics}
     else:
         pairs_2N = np.stack([predicted_scores(target, logits_NC)[known], score_N[known]]).astype(np.float64)
@@ -67,7 +67,7 @@ def _resampled_counts(random: np.random.Generator, gold_N: Ints, predicted_N: In
     return drawn.reshape(RESAMPLES, num_classes, num_classes).astype(np.float64)
 
 
-def _resampled_tallies(random: np.random.Generator, tallies_3NC: Floats64) -> Floats64:
+def resampled_tallies(random: np.random.Generator, tallies_3NC: Floats64) -> Floats64:
     """Sums [3, R, C] of resampled rows."""
     num_rows = tallies_3NC.shape[1]
     sums = []

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from pipeline.arrays import Bools, Floats, Floats64, Ints
-from pipeline.tasks.tallies import OF_LABELS, label_f1, macro_f1, ratio, tallies
+from pipeline.tasks.tallies import OF_LABELS, macro_f1, ratio, scores_by_name, tallies
 from pipeline.tasks.target import NO_LABEL, Target, gold_classes, has_gold, predicted_scores, softmax
 from pipeline.tasks.task import Metric
 
@@ -174,15 +174,7 @@ def scores_by_label(target: Target, logits_NC: Floats, label_N: Ints) -> dict[st
     """
     if not target.has_labels:
         return {}
-    counts_3C = label_tallies(target, logits_NC, label_N)
-    right_C, said_C, gold_C = counts_3C
-    columns = zip(ratio(right_C, said_C), ratio(right_C, gold_C), label_f1(counts_3C), gold_C, said_C, strict=True)
-    named = zip(target.names, columns, strict=True)
-    return {
-        name: {"precision": float(p), "recall": float(r), "f1": float(f), "gold": int(gold), "said": int(said)}
-        for name, (p, r, f, gold, said) in named
-        if gold or said
-    }
+    return scores_by_name(target.names, label_tallies(target, logits_NC, label_N))
 
 
 def bin_scores(metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, score_N: Floats) -> dict[str, float]:

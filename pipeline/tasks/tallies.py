@@ -3,7 +3,7 @@
 Shapes: N rows, C labels, R sets of rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -32,6 +32,17 @@ def label_f1(counts_3RC: Floats64) -> Floats64:
     """F1 of each label [R, C]; 0 where it is neither said nor gold."""
     right_RC, said_RC, gold_RC = counts_3RC
     return ratio(2 * right_RC, said_RC + gold_RC)
+
+
+def scores_by_name(names: Sequence[str], counts_3C: Floats64) -> dict[str, dict[str, float]]:
+    """Of each name that is gold or said: precision, recall, F1 (0 where nothing is said, or gold), and both numbers."""
+    right_C, said_C, gold_C = counts_3C
+    columns = zip(ratio(right_C, said_C), ratio(right_C, gold_C), label_f1(counts_3C), gold_C, said_C, strict=True)
+    return {
+        name: {"precision": float(p), "recall": float(r), "f1": float(f), "gold": int(gold), "said": int(said)}
+        for name, (p, r, f, gold, said) in zip(names, columns, strict=True)
+        if gold or said
+    }
 
 
 OF_LABELS: dict[Metric, Callable[[Floats64], Floats64]] = {"micro_f1": micro_f1, "macro_f1": macro_f1}  # `LabelMetric`

@@ -1,5 +1,6 @@
 """Tasks: a supervised data set with columns, labels, metrics and a default teacher, one YAML file each."""
 
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
@@ -12,17 +13,20 @@ from pipeline.errors import ConfigError, did_you_mean, unreadable
 ClassMetric = Literal["accuracy", "f1", "macro_f1", "matthews_correlation"]
 LabelMetric = Literal["micro_f1", "macro_f1"]
 ScoreMetric = Literal["pearson", "spearmanr"]
-Metric = Literal[ClassMetric, LabelMetric, ScoreMetric]  # `pipeline.tasks.metrics` works them out
+WordMetric = Literal["span_f1", "accuracy"]  # of labelled words, which `pipeline.tasks.spans` works out
+Metric = Literal[ClassMetric, LabelMetric, ScoreMetric, WordMetric]  # the others `pipeline.tasks.metrics`
 SPLIT_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
 TRAIN = "train"  # the split that students learn from, and that rows are added to
 MAX_BINS = 10_000
 Objective = Literal["classification", "regression"]
-TaskType = Literal[Objective, "multilabel"]
+TaskType = Literal[Objective, "multilabel", "tokens"]
 METRICS: dict[TaskType, Any] = {
     "classification": ClassMetric,
     "multilabel": LabelMetric,
     "regression": ScoreMetric,
+    "tokens": WordMetric,
 }
+OUTSIDE = "O"  # the label of a word that is in no span
 MethodName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]  # of augmentation; the teacher knows which
 M = TypeVar("M", bound=BaseModel)
 N = TypeVar("N", bound="Manifest")
@@ -45,6 +49,7 @@ class Columns(_Part):
     """Names under which a source may hold each column; the first one present is used.
 
     Attributes:
+        sentence1: the text; of a task of labelled words the list of its words.
         label: may be missing of a multi-label task, whose labels then have a column each.
     """
 
@@ -102,7 +107,8 @@ class Task(Manifest):
     """One supervised task, as its manifest in ``data_manifests/`` describes it.
 
     Attributes:
-        type: ``multilabel`` if any number of labels may hold of a row, each by itself.
+        type: ``multilabel`` if any number of labels may hold of a row, each by itself; ``tokens`` if each of its words
+            has a label.
         label_separator: what stands between the labels of a row where a multi-label source has them in one text.
         num_variants: how many variants of a row a method of augmentation makes, where it is not the usual number.
     """
@@ -139,6 +145,18 @@ class Task(Manifest):
             raise ValueError(f"metrics {sorted(wrong)} do not fit a {self.type} task; those are {', '.join(fitting)}")
         if "f1" in self.metrics and len(self.labels) != 2:
             raise ValueError("f1 is for two labels")
+        return self
+
+    @model_validator(mode="after")
+    def _labels_spans(self) -> Self:
+        if self.type != "tokens":
+            return self
+        odd = [name for name in self.labels if name != OUTSIDE and not re.match("[BI]-.", name)]
+        if odd or OUTSIDE not in self.labels:
+            wrong = f"{odd[0]!r} is none of these" if odd else f"there is no {OUTSIDE}"
+            raise ValueError(f"labels: of words they are {OUTSIDE}, B-NAME and I-NAME (IOB2), but {wrong}")
+        if self.is_pair:
+            raise ValueError("columns: a tokens task has one sentence a row, so no sentence2")
         return self
 
     @property

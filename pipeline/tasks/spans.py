@@ -1,0 +1,88 @@
+"""Spans of labelled words, and what words are scored by.
+
+The rules are those of CoNLL's script and of seqeval, with which a test compares the scores. That is not used here: it
+brings scikit-learn along, and answers need the spans themselves.
+
+Shapes: N sentences, K names of spans, R resamples.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeline.arrays import Floats64, Ragged
+from pipeline.tasks.intervals import SEED, middle, resampled_tallies
+from pipeline.tasks.tallies import micro_f1, scores_by_name
+from pipeline.tasks.task import OUTSIDE, Metric
+
+Tallies = dict[Metric, Floats64]  # per metric how often right, said and gold [3, N, K]
+
+
+class Span(NamedTuple):
+    """The words from one to before another that are one thing."""
+
+    start: int
+    stop: int
+    name: str
+
+
+def spans(labels: Sequence[str]) -> list[Span]:
+    """The spans of a sentence, by the label of each word; one may begin with I-, after another or none."""
+    found: list[Span] = []
+    start, name = None, ""
+    for place, label in enumerate([*labels, OUTSIDE]):
+        prefix, _, of = label.partition("-")
+        if start is not None and (prefix != "I" or of != name):
+            found.append(Span(start, place, name))
+            start = None
+        if start is None and prefix != OUTSIDE:
+            start, name = place, of
+    return found
+
+
+def begins_inside(labels: Sequence[str]) -> bool:
+    """Whether a span begins with I-, where IOB2 has B-."""
+    return any(labels[span.start].startswith("I") for span in spans(labels))
+
+
+def span_names(names: Sequence[str]) -> list[str]:
+    """What spans may be, by the names of the labels."""
+    return list(dict.fromkeys(name.partition("-")[2] for name in names if name != OUTSIDE))
+
+
+def tallies_of_words(names: Sequence[str], said: Ragged, gold: Ragged) -> Tallies:
+    """What the scores here are made of.
+
+    Args:
+        names: of the labels, by number.
+        said: per sentence the number of each word's label.
+        gold: the same words' gold.
+    """
+    place = {name: number for number, name in enumerate(span_names(names))}
+    of_spans = np.zeros((3, len(gold), len(place)))
+    of_words = np.zeros((3, len(gold), 1))
+    for row, (said_W, gold_W) in enumerate(zip(said.lists(), gold.lists(), strict=True)):
+        of_words[:, row, 0] = sum(a == b for a, b in zip(said_W, gold_W, strict=True)), len(gold_W), len(gold_W)
+        both = [set(spans([names[k] for k in labels])) for labels in (said_W, gold_W)]
+        for kind, found in enumerate((both[0] & both[1], *both)):
+            for span in found:
+                of_spans[kind, row, place[span.name]] += 1
+    return {"span_f1": of_spans, "accuracy": of_words}
+
+
+def word_scores(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, float]:
+    """The metrics of all sentences; empty without one. Of words right, said and gold, F1 is their accuracy."""
+    found = {name: tallies[name] for name in metrics}
+    return {name: float(micro_f1(t.sum(axis=1, keepdims=True))[0]) for name, t in found.items() if t.shape[1]}
+
+
+def word_intervals(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, list[float]]:
+    """The 95 % interval of each metric, from resamples of the sentences with a fixed seed; empty without one."""
+    found = {name: tallies[name] for name in metrics if tallies[name].shape[1]}
+    return {name: middle(micro_f1(resampled_tallies(np.random.default_rng(SEED), t))) for name, t in found.items()}
+
+
+def scores_by_span(names: Sequence[str], tallies: Tallies) -> dict[str, dict[str, float]]:
+    """Of each name of spans that is gold or said: precision, recall, F1, and both numbers of spans."""
+    return scores_by_name(span_names(names), tallies["span_f1"].sum(axis=1))

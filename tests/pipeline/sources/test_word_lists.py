@@ -1,0 +1,109 @@
+"""Rows of labelled words, as they come in and what is refused in them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError, DataError
+from pipeline.sources import load_source, load_word_source
+from pipeline.tasks.task import Task, load_task
+
+MANIFEST = """
+name: names
+type: tokens
+columns: {sentence1: tokens, label: tags}
+labels: [O, B-PER, I-PER, B-LOC]
+metrics: [span_f1, accuracy]
+splits: {train: }
+"""
+ROW = {"tokens": ["Ann", "Lee", "left"], "tags": ["B-PER", "I-PER", "O"]}
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    (tmp_path / "names.yaml").write_text(MANIFEST)
+    return load_task(manifest=tmp_path / "names.yaml")
+
+
+def write(folder: Path, *rows: object) -> Path:
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_names_and_numbers_mean_the_same(task: Task, tmp_path: Path) -> None:
+    named = load_word_source(task, write(tmp_path, ROW, {"tokens": ["x"], "tags": None})).splits["train"]
+    numbered = load_word_source(task, write(tmp_path, ROW | {"tags": [1, 2, 0]})).splits["train"]
+    assert named.column("label").to_pylist() == [[1, 2, 0], None]
+    assert numbered.column("label").to_pylist() == [[1, 2, 0]]
+    assert numbered.column("sentence1").to_pylist() == [ROW["tokens"]]
+    assert numbered.column("sentence2").null_count == 1
+
+
+def test_texts_are_split_at_spaces(task: Task, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("tokens,tags\nAnn  Lee left ,B-PER I-PER O\n")
+    rows = load_word_source(task, tmp_path).splits["train"]
+    assert rows.column("sentence1").to_pylist() == [ROW["tokens"]]
+    assert rows.column("label").to_pylist() == [[1, 2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tags": ["B-PER", "I-PER"]}, "row 1 has 3 words and 2 labels"),
+        ({"tags": ["B-PER", "I-PER", "B-ORG"]}, "label 'B-ORG' in row 1 is neither"),
+        ({"tags": [1, 2, 4]}, "label 4 in row 1 is neither"),
+        ({"tags": [1, 2, None]}, "label None in row 1 is neither"),
+        ({"tokens": ["Ann", None, "left"]}, "a word of 'tokens' is null in row 1"),
+        ({"tokens": None}, "'tokens' is null in row 1"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_row(
+    task: Task, tmp_path: Path, wrong: dict[str, list[object]], message: str
+) -> None:
+    is_numbered = isinstance(wrong.get("tags", [""])[0], int)
+    row = {"tokens": ROW["tokens"], "tags": [0, 0, 0] if is_numbered else ["O", "O", "O"]}
+    with pytest.raises(DataError, match="cannot be read") as error:
+        load_word_source(task, write(tmp_path, row, row | wrong))
+    assert message in str(error.value)
+
+
+def test_lists_of_something_else_are_refused(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is no list of words, nor a text of them"):
+        load_word_source(task, write(tmp_path, {"tokens": 3, "tags": [0]}))
+    with pytest.raises(DataError, match="label holds int64, but a tokens task has lists"):
+        load_word_source(task, write(tmp_path, {"tokens": ["a"], "tags": 0}))
+
+
+def test_a_span_that_begins_inside_is_told(task: Task, tmp_path: Path) -> None:
+    source = load_word_source(
+        task, write(tmp_path, ROW, ROW | {"tags": ["O", "I-PER", "O"]}, {"tokens": [], "tags": []})
+    )
+    assert any("a span begins with I- in row 1;" in warning for warning in source.warnings)
+    assert any("'tokens' has no word in row 2" in warning for warning in source.warnings)
+
+
+def test_each_kind_of_rows_has_its_way_in(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"labels words \(type: tokens\), and this is for texts"):
+        load_source(task, write(tmp_path, ROW))
+    with pytest.raises(ConfigError, match="is of type classification"):
+        load_word_source(load_task("sst2"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("labels: [O, PER]", "'PER' is none of these"),
+        ("labels: [B-PER, I-PER]", "there is no O"),
+        ("metrics: [f1]", "do not fit a tokens task; those are span_f1, accuracy"),
+        ("columns: {sentence1: tokens, sentence2: more, label: tags}", "one sentence a row"),
+        ("columns: {sentence1: tokens}", "label is missing"),
+    ],
+)
+def test_manifests_that_do_not_fit(tmp_path: Path, change: str, message: str) -> None:
+    key = change.partition(":")[0]
+    lines = [change if line.startswith(f"{key}:") else line for line in MANIFEST.splitlines()]
+    (tmp_path / "names.yaml").write_text("\n".join(lines))
+    with pytest.raises(ConfigError) as error:
+        load_task(manifest=tmp_path / "names.yaml")
+    assert message in str(error.value)
