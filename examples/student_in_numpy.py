@@ -16,15 +16,26 @@ import numpy as np
 DTYPES = {"F32": np.float32, "I32": np.int32}
 
 
-def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file by name: 8 bytes tell how long the header is, and that where each array lies."""
+def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays of a file, and its texts, by name: 8 bytes tell how long the header is, that where each array lies."""
     content = path.read_bytes()
     begin = 8 + int.from_bytes(content[:8], "little")
-    arrays = {}
-    for name, one in (part for part in json.loads(content[8:begin]).items() if part[0] != "__metadata__"):
+    arrays, header = {}, json.loads(content[8:begin])
+    texts = header.pop("__metadata__", {})
+    for name, one in header.items():
         start, stop = one["data_offsets"]
         arrays[name] = np.frombuffer(content[begin + start : begin + stop], DTYPES[one["dtype"]]).reshape(one["shape"])
-    return arrays
+    return arrays, texts
+
+
+def weights_of(run: Path) -> dict[str, np.ndarray]:
+    """A student's weights, those of an encoder that it shares with students of other tasks among them."""
+    weights, texts = read_safetensors(run / "model.safetensors")
+    if "encoder_sha256" not in texts:
+        return weights
+    encoder, its_texts = read_safetensors(run / "encoder.safetensors")
+    assert its_texts["sha256"] == texts["encoder_sha256"], "the encoder is of another epoch than the head"
+    return weights | encoder
 
 
 def words_of(text: str, normalizer: dict[str, bool]) -> list[str]:
@@ -81,7 +92,7 @@ def head(x_F: np.ndarray, weights: dict[str, np.ndarray]) -> np.ndarray:
 def main(run: Path, *texts: str) -> None:
     """Prints the label of an input and the probability of each."""
     config, tokenizer = (json.loads((run / name).read_text("utf-8")) for name in ("config.json", "tokenizer.json"))
-    weights, model = read_safetensors(run / "model.safetensors"), tokenizer["model"]
+    weights, model = weights_of(run), tokenizer["model"]
     unknown, room = model["vocab"][model["unk_token"]], config["max_seq_length"] - 1 - len(texts)  # [CLS], [SEP]
     split = [words_of(text, tokenizer["normalizer"]) for text in texts]
     ids = [[i for word in words for i in pieces_of(word, model["vocab"], unknown)] for words in split]

@@ -7,7 +7,7 @@ Shapes: N vectors, H their width, K components.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +20,22 @@ from pipeline.errors import IntegrityError
 BASIS_FILE = "basis.safetensors"
 DEVIATIONS = 5  # what int8 reaches to; farther numbers are cut off
 INT8_MAX = 127
+ROUNDING = 1e-8  # share of squares that may be but the rounding of a teacher in float32
 
 
 @dataclass(frozen=True)
 class Basis:
-    """A vector is ``mean_H + (scale_K * numbers_K) @ components_KH``, all float32."""
+    """A vector is ``mean_H + (scale_K * numbers_K) @ components_KH``, all float32.
+
+    Attributes:
+        variance_H: of what it was fitted to, along each component there is, those that are left out included; None if
+            that was not kept.
+    """
 
     mean_H: Floats
     components_KH: Floats
     scale_K: Floats
+    variance_H: Floats | None = None
 
     def to_bytes(self) -> bytes:
         """The content of a ``basis.safetensors``."""
@@ -36,7 +43,15 @@ class Basis:
 
     def first(self, num_components: int) -> "Basis":
         """The basis of so many components, the largest."""
-        return Basis(self.mean_H, self.components_KH[:num_components], self.scale_K[:num_components])
+        return replace(self, components_KH=self.components_KH[:num_components], scale_K=self.scale_K[:num_components])
+
+    @property
+    def variance_lost(self) -> float | None:
+        """The share of the variance that its components leave out, of what it was fitted to; 0 if there was none."""
+        if self.variance_H is None:
+            return None
+        whole, squares = float(self.variance_H.sum()), float((self.mean_H**2).sum())
+        return 0.0 if whole <= ROUNDING * squares else float(self.variance_H[len(self.scale_K) :].sum()) / whole
 
     @property
     def sha256(self) -> str:
@@ -49,6 +64,8 @@ def bases_to_bytes(bases: Mapping[str, Basis]) -> bytes:
     tensors: dict[str, Floats] = {}
     for prefix, basis in bases.items():
         arrays = {"mean": basis.mean_H, "components": basis.components_KH, "scale": basis.scale_K}
+        if basis.variance_H is not None:
+            arrays["variance"] = basis.variance_H
         tensors |= {prefix + name: np.ascontiguousarray(array) for name, array in arrays.items()}
     return bytes(save(tensors))
 
@@ -62,9 +79,10 @@ def fit_basis(vectors_NH: Floats, num_components: int) -> Basis:
     components_KH = directions_HH[:, ::-1][:, :num_components].T
     largest_K = np.abs(components_KH).argmax(axis=1)
     components_KH = components_KH * np.sign(components_KH[np.arange(len(components_KH)), largest_K])[:, None]
-    deviation_K = np.sqrt(variance_H[::-1][:num_components].clip(min=0))
+    variance_H = variance_H[::-1].clip(min=0)
+    deviation_K = np.sqrt(variance_H[:num_components])
     scale_K = np.where(deviation_K > 0, deviation_K, 1) * (DEVIATIONS / INT8_MAX)
-    return Basis(*(array.astype(np.float32) for array in (mean_H, components_KH, scale_K)))
+    return Basis(*(array.astype(np.float32) for array in (mean_H, components_KH, scale_K, variance_H)))
 
 
 def read_basis(path: Path, num_components: int, width: int, prefix: str = "") -> Basis:
@@ -75,15 +93,18 @@ def read_basis(path: Path, num_components: int, width: int, prefix: str = "") ->
     """
     try:
         tensors = load_file(path)
-        basis = Basis(*(tensors[prefix + name] for name in ("mean", "components", "scale")))
+        needed = (tensors[prefix + name] for name in ("mean", "components", "scale"))
+        basis = Basis(*needed, tensors.get(f"{prefix}variance"))
     except (OSError, SafetensorError, KeyError, TypeError) as error:
         raise IntegrityError(f"{path}: not a basis: {error}") from error
-    arrays = (basis.mean_H, basis.components_KH, basis.scale_K)
+    variance_H = basis.mean_H if basis.variance_H is None else basis.variance_H
+    arrays = (basis.mean_H, basis.components_KH, basis.scale_K, variance_H)
     shapes = tuple(array.shape for array in arrays)
-    if shapes != ((width,), (num_components, width), (num_components,)) or {a.dtype for a in arrays} != {
-        np.dtype(np.float32)
-    }:
+    is_float = {array.dtype for array in arrays} == {np.dtype(np.float32)}
+    if shapes != ((width,), (num_components, width), (num_components,), (width,)) or not is_float:
         raise IntegrityError(f"{path}: not a basis of {num_components} components for {width} numbers: {shapes}")
     if not all(np.isfinite(array).all() for array in arrays):
         raise IntegrityError(f"{path}: a number of the basis is NaN or Inf")
+    if basis.variance_H is not None and (basis.variance_H < 0).any():
+        raise IntegrityError(f"{path}: a variance of the basis is below 0")
     return basis

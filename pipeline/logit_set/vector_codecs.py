@@ -191,7 +191,7 @@ class PcaCodec(VectorCodec):
     @property
     def basis_bytes(self) -> int:
         """See `VectorCodec`."""
-        return 4 * (self.width + self.dims * self.width + self.dims)
+        return 4 * (2 * self.width + self.dims * self.width + self.dims)
 
     def columns(self) -> list[pa.Field]:
         """See `VectorCodec`."""

@@ -9,18 +9,17 @@ from typing import Any, Literal
 
 import torch
 from pydantic import ConfigDict
-from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from pipeline import console
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.files import read_small_file, sha256
+from pipeline.files import read_small_file
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.text.tokenizer import example
-from pipeline.training.checkpoint import check_tensors, tensors_sha256
+from pipeline.training.checkpoint import tensors_sha256
 from pipeline.untrusted import parse_json
 from student.config import TrainConfig
 from student.model.bert import BertEncoder
@@ -28,6 +27,7 @@ from student.model.bert_shape import NUM_LAYERS, BertShape, Inherited
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
+from student.train.bert_weights import files_sha256, open_weights, weight_files
 
 ADVICE = "give --init-from FOLDER_OF_A_BERT, or --init noise"
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # in files of before 2019
@@ -62,8 +62,8 @@ class BertStart:
 
     @property
     def sha256(self) -> str:
-        """Hash of the file of weights."""
-        return sha256(self.folder / WEIGHTS_FILE)
+        """Hash of the weights."""
+        return files_sha256(weight_files(self.folder))
 
     @property
     def words(self) -> str:
@@ -104,21 +104,16 @@ def copy_layers(start: BertStart, encoder: Encoder) -> None:
         IntegrityError: if the file is damaged or holds something else.
     """
     assert isinstance(encoder, BertEncoder), type(encoder)
-    path = start.folder / WEIGHTS_FILE
-    try:
-        check_tensors(path)
-        with safe_open(path, framework="pt") as file:
-            stored = {_plain(name): name for name in file.keys()}  # noqa: SIM118
-            for name, parameter in encoder.named_parameters():
-                source = stored.get(_source(name, start.layers))
-                if source is not None:
-                    _copy(file.get_tensor(source), parameter, source)
-                elif not name.startswith("pooler."):
-                    raise ValueError(f"it has no {_source(name, start.layers)}")
-        if "pooler.dense.weight" not in stored:
-            console.note(f"{path}: has no pooler, as it was no classifier; the student's starts from noise")
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise IntegrityError(f"{path}: not the weights of a BERT: {error}") from error
+    with open_weights(weight_files(start.folder)) as weights:
+        stored = {_plain(name): read for name, read in weights.items()}
+        for name, parameter in encoder.named_parameters():
+            source = _source(name, start.layers)
+            if source in stored:
+                _copy(stored[source](), parameter, source)
+            elif not name.startswith("pooler."):
+                raise ValueError(f"it has no {source}")
+    if "pooler.dense.weight" not in stored:
+        console.note(f"{start.folder}: has no pooler, as it was no classifier; the student's starts from noise")
 
 
 def spread_evenly(count: int, of: int) -> tuple[int, ...]:
@@ -140,7 +135,7 @@ def _teachers_folder(first: LogitSet) -> Path:
     folder, why = Path(teacher.name), ""
     if teacher.is_imported:
         why = f"nobody knows those of {first.root}, whose answers were imported"
-    elif not (folder / WEIGHTS_FILE).is_file():
+    elif not weight_files(folder):
         why = f"{first.root} names {teacher.name}, and there is no {WEIGHTS_FILE} in such a folder"
     if why:
         raise ConfigError(f"--embedding bert: starts from its teacher's layers, but {why}; {ADVICE}")
@@ -158,8 +153,8 @@ def _read_sizes(folder: Path) -> BertFile:
     kind = values.get("model_type") if isinstance(values, dict) else None
     if kind != "bert":
         raise ConfigError(f"{folder}: its model_type is {kind!r}, and layers are copied from BERTs alone; {ADVICE}")
-    if not (folder / WEIGHTS_FILE).is_file():
-        raise ConfigError(f"{folder}: has no {WEIGHTS_FILE}; {ADVICE}")
+    if not weight_files(folder):
+        raise ConfigError(f"{folder}: has no {WEIGHTS_FILE}, nor several files with an index; {ADVICE}")
     return parse_model(BertFile, values, str(path))
 
 
@@ -177,16 +172,11 @@ def _layers(flags: TrainConfig, there: int, folder: Path) -> tuple[int, ...]:
 
 def _check_weights(folder: Path, first: LogitSet) -> None:
     """Checks that the teacher's folder still holds what answered."""
-    path = folder / WEIGHTS_FILE
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = sorted(file.keys())
-            actual = tensors_sha256((name, file.get_tensor(name).float()) for name in names)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise IntegrityError(f"{path}: cannot be read: {error}") from error
+    with open_weights(weight_files(folder)) as weights:
+        actual = tensors_sha256((name, read().float()) for name, read in sorted(weights.items()))
     if actual != first.record.teacher.weights_sha256:
         raise ConfigError(
-            f"--embedding bert: starts from its teacher's layers, but {path} does not hold the weights that "
+            f"--embedding bert: starts from its teacher's layers, but {folder} does not hold the weights that "
             f"{first.root} names; if it is the right folder nevertheless, --init-from {folder}"
         )
 

@@ -12,7 +12,7 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.errors import IntegrityError
-from pipeline.files import sha256, write_once
+from pipeline.files import write_once
 from pipeline.logit_set.signals import Cls, LayerSignal, States
 from pipeline.logit_set.vector_basis import bases_to_bytes, fit_basis
 from pipeline.sources import Source, sentences
@@ -34,7 +34,7 @@ def with_bases(
     max_tokens: int,
     state: PartialState,
 ) -> tuple[LayerSignal, ...]:
-    """The signals with the hashes of their bases, which are in the set in ``root`` from then on.
+    """The signals with what is recorded of their bases, which are in the set in ``root`` from then on.
 
     Raises:
         IntegrityError: if a basis that is there is damaged, or another.
@@ -45,11 +45,8 @@ def with_bases(
             if not _is_there(root, signal):
                 write_once(root / signal.basis_path, _fitted(signal, teacher, source, max_seq_length, max_tokens))
     state.wait_for_everyone()
-    hashes = {}
-    for signal in needing:
-        signal.bases_in(root / signal.basis_path)
-        hashes[signal.name] = {"basis_sha256": sha256(root / signal.basis_path)}
-    return tuple(signal.model_copy(update=hashes.get(signal.name, {})) for signal in signals)
+    found = {signal.name: signal.with_basis(root / signal.basis_path) for signal in needing}
+    return tuple(found.get(signal.name, signal) for signal in signals)
 
 
 def _is_there(root: Path, signal: States) -> bool:

@@ -16,7 +16,7 @@ from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.logit_set.layer_files import group_writer
 from pipeline.logit_set.record_parts import LayersName
 from pipeline.logit_set.signals import LayerSignal, States
-from pipeline.logit_set.vector_basis import fit_basis
+from pipeline.logit_set.vector_basis import ROUNDING, fit_basis
 from pipeline.logit_set.vector_codecs import state_codec
 from pipeline.processes import processes
 from pipeline.sources import load_source, sentences
@@ -30,7 +30,6 @@ from teacher.inference.loaded import load_config
 from teacher.inference.precision import inference_mode
 
 DIMS = (16, 32, 64, 128, 256)  # of pca, as long as they are at most half of the numbers
-ROUNDING = 1e-8  # share of squares that may be but the rounding of a teacher in float32
 TOLD = 5  # every so many rows one is told about; bases are fitted to the others
 
 

@@ -17,6 +17,7 @@ from student.config import PretrainConfig
 from student.data import load_examples
 from student.model.bert import BertEncoder
 from student.model.bert_shape import BertShape, Inherited
+from student.model.design import design
 from student.model.encoder import Encoder, EncoderShape, without_padding
 from student.model.model import Student
 from student.model.weights import WEIGHTS_FILE
@@ -24,6 +25,7 @@ from student.predict import Predictor
 from student.pretrain.student import pretraining_problems
 from student.train.bert_start import BertStart, bert_start, copy_layers, spread_evenly
 from student.train.train import train
+from student.train.training_data import task_facts
 from teacher.tiny import create_tiny_bert
 from tests.helpers.students import tiny_config, weights
 from tests.teacher.conftest import make_louder
@@ -159,6 +161,29 @@ def test_old_names_fewer_bytes_and_a_missing_pooler_are_read(runs: Path, deep: P
     save_file(stored, tmp_path / "old" / WEIGHTS_FILE)
     with pytest.raises(IntegrityError, match=r"it has no encoder\.layer\.1\.output\.dense\.weight"):
         copy_layers(BertStart(tmp_path / "old", (3, 2), encoder_sizes(encoder)), encoder)
+
+
+def test_weights_in_several_files_are_those_in_one(roles_set: LogitSet, work: Path, tmp_path: Path) -> None:
+    one, several = work / "teachers" / "roles", tmp_path / "several"
+    shutil.copytree(one, several, ignore=shutil.ignore_patterns("*.safetensors"))
+    AutoModelForSequenceClassification.from_pretrained(one).save_pretrained(several, max_shard_size="20KB")
+    assert len(list(several.glob("model-0*.safetensors"))) > 2
+    teacher = roles_set.record.teacher.model_copy(update={"name": str(several)})
+    named = replace(roles_set, record=roles_set.record.model_copy(update={"teacher": teacher}))
+    starts = [bert_start(bert_config(roles_set, tmp_path / "run"), logit_set) for logit_set in (roles_set, named)]
+    states = []
+    for start in starts:
+        assert start is not None
+        torch.manual_seed(len(states))
+        encoder = Student(design(bert_config(roles_set, tmp_path), task_facts(roles_set), start.inherited)).encoder
+        copy_layers(start, encoder)
+        states.append(encoder.state_dict())
+    assert starts[0] != starts[1]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    index = several / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model-00001", "../model-00001"))
+    with pytest.raises(IntegrityError, match="there is no such file of weights beside it"):
+        bert_start(bert_config(roles_set, tmp_path / "run"), named)
 
 
 def encoder_sizes(encoder: Encoder) -> Inherited:

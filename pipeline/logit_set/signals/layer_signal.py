@@ -109,7 +109,7 @@ class LayerSignal(Signal):
 
     def stored_as(self) -> dict[str, Any]:
         """All that decides what is in its files, besides the set's fingerprint; each file's footer tells it."""
-        return self.model_dump(mode="json", exclude={"shards"}, exclude_none=True)
+        return self.model_dump(mode="json", exclude={"shards", "variance_lost"}, exclude_none=True)
 
     def choices(self) -> dict[str, Any]:
         """What of that is the user's to choose: a basis comes out as it does."""

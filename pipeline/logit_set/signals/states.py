@@ -5,17 +5,17 @@ Shapes: T tokens of some rows, H hidden size, R rows, L tokens of a row.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, sha256
 from pipeline.logit_set.record_parts import LayersName, Sha256
-from pipeline.logit_set.signals.layer_signal import LayerSignal, Stored
+from pipeline.logit_set.signals.layer_signal import MAX_LAYER, LayerSignal, Stored
 from pipeline.logit_set.vector_basis import BASIS_FILE, INT8_MAX, Basis, read_basis
 from pipeline.logit_set.vector_codecs import AnyStateCodec
 
@@ -34,6 +34,8 @@ class States(LayerSignal):
     Attributes:
         codec: how states are stored.
         basis_sha256: hash of the signal's ``basis.safetensors``, for a codec that needs one.
+        variance_lost: what that basis leaves out of the states that it was fitted to, a share of their variance for
+            each layer; None where that was not kept.
     """
 
     name: ClassVar[LayersName] = "states"
@@ -42,11 +44,14 @@ class States(LayerSignal):
 
     codec: AnyStateCodec
     basis_sha256: Sha256 | None = None
+    variance_lost: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = Field(None, max_length=MAX_LAYER)
 
     @model_validator(mode="after")
     def _basis_fits(self) -> Self:
         if self.basis_sha256 and not self.codec.basis_bytes:
             raise ValueError(f"basis_sha256: states stored as {self.codec} have no basis")
+        if self.variance_lost is not None and (not self.basis_sha256 or len(self.variance_lost) != len(self.layers)):
+            raise ValueError("variance_lost: has to be there for each layer, of states that have a basis")
         return self
 
     def __str__(self) -> str:
@@ -131,6 +136,16 @@ class States(LayerSignal):
             raise IntegrityError(f"{path}: missing, or not the basis that belongs to this set")
         return self.bases_in(path)
 
+    def with_basis(self, path: Path) -> Self:
+        """The signal with what a record says of its basis, which lies there.
+
+        Raises:
+            IntegrityError: if it is missing or damaged, or has other bases.
+        """
+        shares = [basis.variance_lost for basis in self.bases_in(path).values()]
+        lost = None if None in shares else tuple(round(share or 0.0, 6) for share in shares)
+        return self.model_copy(update={"basis_sha256": sha256(path), "variance_lost": lost})
+
     def bases_in(self, path: Path) -> dict[int, Basis]:
         """The basis of each layer, from a file that may be anybody's.
 
@@ -143,6 +158,9 @@ class States(LayerSignal):
     def column_meanings(self) -> dict[str, str]:
         """See `LayerSignal`."""
         text = f"{self.codec.num_stored} {MEANINGS[self.codec.name]}, a token"
+        if self.variance_lost is not None:
+            shares = ", ".join(f"{share:.1%}" for share in self.variance_lost)
+            text += f"; of the variance of each layer {shares} is left out"
         return {"": text} | ({"_scale": "a number a token"} if "_scale" in self.column_types() else {})
 
     def _columns(self, stored: Stored) -> pa.Table:

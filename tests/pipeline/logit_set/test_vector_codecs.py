@@ -1,5 +1,6 @@
 """Codecs of vectors: what comes back, and how far it may be from what went in."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,24 @@ def test_a_scale_that_cannot_be_is_found(scale: float | None) -> None:
     stored = codec.encode(np.ones((1, 2), dtype=np.float32))
     table = pa.table(stored | {"scale": pa.array([scale], pa.float32())})
     assert codec.problem(table) == "the scale of a vector is null, not finite or below 0"
+
+
+def test_a_basis_tells_what_it_leaves_out(tmp_path: Path) -> None:
+    # the variances along the axes are 9, 4 and 1
+    axes = np.diag([3.0, 2.0, 1.0]).astype(np.float32) * np.sqrt(3, dtype=np.float32)
+    vectors_NH = 5 + np.concatenate([axes, -axes])
+    path, basis = tmp_path / BASIS_FILE, fit_basis(vectors_NH, 2)
+    path.write_bytes(basis.to_bytes())
+    assert read_basis(path, 2, 3).variance_lost == pytest.approx(1 / 14)
+    assert basis.first(1).variance_lost == pytest.approx(5 / 14)
+    assert fit_basis(np.full((9, 3), 7.1, dtype=np.float32), 1).variance_lost == 0
+    assert replace(basis, variance_H=None).variance_lost is None  # of an earlier release
+    path.write_bytes(replace(basis, variance_H=None).to_bytes())
+    assert read_basis(path, 2, 3).variance_H is None
+    for wrong in (np.ones(2, dtype=np.float32), -np.ones(3, dtype=np.float32)):
+        path.write_bytes(replace(basis, variance_H=wrong).to_bytes())
+        with pytest.raises(IntegrityError, match=r"not a basis of|below 0"):
+            read_basis(path, 2, 3)
 
 
 def test_a_damaged_basis_is_refused(tmp_path: Path) -> None:

@@ -166,6 +166,22 @@ def test_a_lost_shard_of_rows_leaves_them_as_they_were(work: Path, own: LogitSet
     assert "layers" not in asked
 
 
+def test_a_shard_of_rows_and_a_basis_that_are_lost_together_come_back(
+    work: Path, roles_set: LogitSet, asked: list[str], tmp_path: Path
+) -> None:
+    root = shutil.copytree(roles_set.root, tmp_path / "roles")
+    record = write(work, tmp_path, cls="1", cls_codec="pca-8")
+    assert record.signals.cls is not None
+    (lost,) = record.signals.cls.variance_lost or ()
+    assert f"of the variance of each layer {lost:.1%} is left out" in card_text(record)
+    (root / record.shards[0].path).unlink()
+    (root / "cls" / "basis.safetensors").unlink()
+    asked.clear()
+    assert write(work, tmp_path) == record
+    assert set(asked) == {"logits"}
+    verify_shards(root, record)
+
+
 def test_a_kill_between_rows_and_layers_leaves_their_lines(work: Path, own: LogitSet, asked: list[str]) -> None:
     rows, layers = own.record.shards[0], own.record.signals.of_layers[0].shards[0]
     (own.root / rows.path).unlink()
@@ -266,6 +282,8 @@ def test_codecs_are_near_and_a_prefix_of_pca_is_the_smaller_codec(
     if name == "pca-8":  # the components of numpy's own decomposition explain as much
         singular = np.linalg.svd(exact_TH - exact_TH.mean(axis=0), compute_uv=False) ** 2
         assert error == pytest.approx(singular[8:].sum() / singular.sum(), rel=0.05)
+        told = read_set_record(tmp_path / "roles").signals.states.variance_lost  # type: ignore[union-attr]
+        assert told[1] == pytest.approx(singular[8:].sum() / singular.sum(), rel=0.05)  # type: ignore[index]
     verify_shards(tmp_path / "roles", read_set_record(tmp_path / "roles"))
 
 
