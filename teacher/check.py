@@ -116,7 +116,7 @@ def _load(task: Task, record: SetRecord, name_or_path: str | None, revision: str
     revision = revision or (None if name_or_path else record.teacher.revision)
     labels = record.teacher.labels if record.target.has_labels else ()
     try:
-        teacher = load_teacher(task, name, revision, labels, record.max_seq_length)
+        teacher = load_teacher(task, name, revision, labels, record.max_seq_length, record.windows)
     except DataError as error:
         raise DataError(f"{error}. If the teacher lies elsewhere now, say where with --model-name-or-path") from error
     if teacher.target != record.target:

@@ -15,12 +15,14 @@ from pipeline.config import (
     SetFlags,
     StoreFlags,
     UnverifiedFlags,
+    flag_name,
     names_of,
     refuse_flags,
 )
 from pipeline.errors import ConfigError
 from pipeline.logit_set.config import CodecFlags, VectorFlags
 from pipeline.logit_set.record_parts import SET_NAME, UNLABELLED
+from pipeline.logit_set.windows import WindowsRecord
 from pipeline.tasks.task import TRAIN, Objective
 from teacher.augment.config import AugmentConfig
 from teacher.augment.flags import AugmentFlags
@@ -175,7 +177,7 @@ class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags,
 
 
 OF_LOGITS = {
-    *("teacher_labels", "extend", "token_vectors_from", "augment", "variants", "seed"),
+    *("teacher_labels", "extend", "token_vectors_from", "augment", "variants", "seed", "doc_stride"),
     *AugmentFlags.model_fields,
     *UnlabelledFlags.model_fields,
     *LayerFlags.model_fields,
@@ -204,6 +206,12 @@ class DumpTask(LayerFlags, UnlabelledFlags, AugmentFlags, DumpFlags):
         None, description="Add variants of rows: those of `distill augment`, made if they are missing."
     )
     variants: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
+    doc_stride: int | None = Field(
+        None,
+        ge=0,
+        description="Read longer texts than --max-seq-length by windows that overlap by so many tokens, and store the "
+        "mean of their logits. (default: cut them)",
+    )
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -214,6 +222,11 @@ class DumpTask(LayerFlags, UnlabelledFlags, AugmentFlags, DumpFlags):
     def teacher_label_names(self) -> tuple[str, ...]:
         """The teacher's label order as given; empty if it was not."""
         return names_of(self.teacher_labels)
+
+    @property
+    def windows(self) -> WindowsRecord | None:
+        """How longer texts are read, if they are not cut."""
+        return None if self.doc_stride is None else WindowsRecord(size=self.max_seq_length, stride=self.doc_stride)
 
     def check(self) -> None:
         """Raises ConfigError for flags that do not go together."""
@@ -226,6 +239,9 @@ class DumpTask(LayerFlags, UnlabelledFlags, AugmentFlags, DumpFlags):
             refuse_flags(self, OF_LOGITS, "is for --signal logits")
             return
         self.check_layers()
+        if self.layers and self.doc_stride is not None:
+            flags = " and ".join(map(flag_name, self.layers))
+            raise ConfigError(f"--doc-stride: pools logits, and layers say something of each token; leave {flags} out")
         if self.layers and self.ray:
             raise ConfigError("--ray: asks for logits alone; repeat the command without it for what layers say")
         if self.augment is None and self.unlabelled is None:

@@ -14,8 +14,9 @@ import pytest
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.codecs import Kept
 from pipeline.logit_set.config import CodecName
+from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.reader import open_set
-from pipeline.logit_set.record import FILE_NAME, FORMAT_VERSION, SetRecord, fingerprint, read_set_record, to_json
+from pipeline.logit_set.record import FILE_NAME, FORMAT_VERSION, SetRecord, read_set_record, to_json
 from pipeline.logit_set.row_kinds import ROW_KINDS
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.token_reader import open_tokens

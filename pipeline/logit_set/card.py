@@ -9,6 +9,7 @@ import yaml
 from pipeline.logit_set.markdown import cell, code, plain
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.record_parts import AugmentationRecord, CorpusRecord, MaskingRecord, UnlabelledRecord
+from pipeline.logit_set.windows import reading
 
 CARD_FILE = "README.md"
 TEXT_COLUMNS = """| `sentence1`, `sentence2` | the text; `sentence2` is null for single sentences |
@@ -30,6 +31,7 @@ def card_text(record: SetRecord) -> str:
         "teacher": plain(record.teacher.name),
         "speaker": _speaker(record),
         "max_seq_length": str(record.max_seq_length),
+        "reading": reading(record.windows, record.max_seq_length) + _uncut(record),
         "source": plain(record.source),
         "licence": plain(record.licence),
         "warning": "" if is_open(record.licence) else " (whether the texts may be passed on is unclear)",
@@ -61,6 +63,14 @@ def _speaker(record: SetRecord) -> str:
             "its size, nor how it was asked and what it read"
         )
     return f"{teacher.num_parameters:,} parameters, weights SHA-256 `{seen}`, {plain(record.precision)}"
+
+
+def _uncut(record: SetRecord) -> str:
+    """What windows make sure of: the notes tell of the only rows that they do not read whole."""
+    if record.windows is None:
+        return ""
+    whole = "a pair's longer sentence beside its shorter one" if record.is_pair else "nothing was cut"
+    return f": {whole}; the longest row has {record.max_seq_length:,}"
 
 
 def _corpus_values(corpus: CorpusRecord, masking: MaskingRecord) -> dict[str, str]:

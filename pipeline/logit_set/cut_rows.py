@@ -10,6 +10,7 @@ from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import SetRecord
 from pipeline.sources import sentences
 from pipeline.text.reader import TextReader
+from pipeline.text.windows import are_cut
 
 
 def note_of_cut_rows(root: Path, record: SetRecord) -> str | None:
@@ -17,21 +18,24 @@ def note_of_cut_rows(root: Path, record: SetRecord) -> str | None:
     if record.rows != "examples" or not record.has_text:
         return None
     reader = TextReader.of(load_set_tokenizer(root, record.tokenizer))
-    room = record.max_seq_length - reader.tokenizer.num_special_tokens_to_add(record.is_pair)
-    cut = sum(_cut_rows(root / shard.path, reader, room) for shard in record.shards)
+    size = record.windows.size if record.windows else record.max_seq_length
+    room = size - reader.tokenizer.num_special_tokens_to_add(record.is_pair)
+    cut = sum(_cut_rows(root / shard.path, reader, room, bool(record.windows)) for shard in record.shards)
     if not cut:
         return None
     share = cut / record.num_rows
     of_all = f"{cut:,} of {record.num_rows:,} rows ({share:.1%})"
-    return f"{of_all} are longer than {record.max_seq_length} tokens, and were cut"
+    if record.windows:
+        return f"of {of_all} both sentences are longer than half a window; of the shorter one that much was read"
+    return f"{of_all} are longer than {size} tokens, and were cut"
 
 
-def _cut_rows(path: Path, reader: TextReader, room: int) -> int:
-    """Rows of a file that have more tokens than there is room for: of those that fill it, which are read once more."""
+def _cut_rows(path: Path, reader: TextReader, room: int, by_windows: bool) -> int:
+    """Rows of a file that are not read whole: of those that fill the room, which are read once more."""
     ids = pq.read_table(path, columns=["ids1", "ids2"], partitioning=None)
     is_full = np.add(*(pc.fill_null(pc.list_value_length(column), 0).to_numpy() for column in ids.columns)) >= room
     if not is_full.any():
         return 0
     texts = pq.read_table(path, columns=["sentence1", "sentence2"], partitioning=None)
     parts = reader.read(*sentences(texts.filter(is_full)), None)
-    return int((np.sum([part.lengths for part in parts], axis=0) > room).sum())
+    return int(are_cut([part.lengths for part in parts], room, by_windows).sum())

@@ -17,7 +17,9 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import read_small_file, write_text
 from pipeline.logit_set.codecs import AnyCodec
+from pipeline.logit_set.fingerprint import fingerprint, lasting
 from pipeline.logit_set.record_parts import (
+    MAX_SEQ_LENGTH,
     SET_NAME,
     SHA256_PATTERN,
     AugmentationRecord,
@@ -38,7 +40,8 @@ from pipeline.logit_set.record_parts import (
 )
 from pipeline.logit_set.row_kinds import OPTIONAL_PARTS, ROW_KINDS, with_label_lists
 from pipeline.logit_set.signals import Signals
-from pipeline.record_file import CHECKSUM, MAX_RECORD_BYTES, json_sha256, with_checksum, without_checksum
+from pipeline.logit_set.windows import WindowsRecord
+from pipeline.record_file import CHECKSUM, MAX_RECORD_BYTES, with_checksum, without_checksum
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.untrusted import num_values, parse_json
@@ -46,7 +49,7 @@ from pipeline.untrusted import num_values, parse_json
 FILE_NAME = "distill.json"
 TOKENIZER_FILE = "tokenizer.json"
 FORMAT_VERSION: Final = 1
-MAX_SEQ_LENGTH, MAX_VALUES, MAX_SHARDS = 2**20, 100_000, 2**16
+MAX_VALUES, MAX_SHARDS = 100_000, 2**16
 State = Literal["staged", "complete", "verified"]
 Scores = dict[str, dict[str, float]]  # by split and metric
 P = TypeVar("P")
@@ -66,6 +69,7 @@ class SetRecord(Part):
         task: what a reader needs to know of the task, for examples, and for sentences of one.
         corpus: the same of the corpus, for tokens, and for sentences of one.
         masking: how the corpus was masked.
+        windows: how the teacher read rows that are longer than it takes, if not cut.
         source: where the rows were read.
         settings: everything that decides the rows and what the teacher says; their hash is the fingerprint.
         scores: the teacher's metrics on gold labels, per split.
@@ -91,6 +95,7 @@ class SetRecord(Part):
     teacher: TeacherRecord
     tokenizer: TokenizerRecord
     max_seq_length: int = Field(ge=1, le=MAX_SEQ_LENGTH)
+    windows: WindowsRecord | None = None
     precision: str
     source: str
     splits: Mapping[SplitName, SplitRecord] = Field(min_length=1)
@@ -127,6 +132,8 @@ class SetRecord(Part):
         for signal in self.signals.of_layers:
             if not self.has_text:
                 raise ValueError(f"signals: {signal.title} tell the text, but this set is without it")
+            if self.windows is not None:
+                raise ValueError(f"signals: {signal.title} are of rows that were read whole, not by windows")
             if [shard.range for shard in signal.shards] != [shard.range for shard in self.shards]:
                 raise ValueError(f"signals: {signal.title} have other files than the rows")
         tokens, size = self.signals.token_vectors, self.tokenizer.vocabulary_size
@@ -276,16 +283,6 @@ def staged(
 def changed(record: SetRecord, **parts: Any) -> SetRecord:
     """The record with other parts, checked anew."""
     return SetRecord(**dict(record) | parts)
-
-
-def lasting(settings: dict[str, Setting]) -> dict[str, Setting]:
-    """The settings apart from those that name rows: the same for all versions of a set."""
-    return {key: value for key, value in settings.items() if not key.startswith("source.")}
-
-
-def fingerprint(settings: dict[str, Setting]) -> str:
-    """SHA-256 of the settings, independent of their order."""
-    return json_sha256(settings)
 
 
 def read_set_record(root: Path) -> SetRecord:

@@ -9,6 +9,7 @@ from pipeline.tasks.task import SPLIT_PATTERN, TRAIN, MethodName, Metric, Names
 
 MAX_COUNT = 2**40  # rows, bytes, parameters
 MAX_VOCABULARY = 2**22
+MAX_SEQ_LENGTH = 2**20
 UNLABELLED = "unlabelled"  # origin of such rows
 SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"

@@ -86,7 +86,9 @@ class RowsKind:
 
 
 ROW_KINDS: dict[RowsName, RowsKind] = {
-    "examples": RowsKind(example_columns, {"task"}, may_have={"augmentation", "unlabelled"}, may_lack_text=True),
+    "examples": RowsKind(
+        example_columns, {"task"}, may_have={"augmentation", "unlabelled", "windows"}, may_lack_text=True
+    ),
     "tokens": RowsKind(token_columns, {"corpus", "masking"}),
     "sentences": RowsKind(sentence_columns, needs_one={"task", "corpus"}),
 }

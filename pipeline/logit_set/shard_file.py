@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain
-from pipeline.logit_set.record import SetRecord, fingerprint
+from pipeline.logit_set.fingerprint import fingerprint
+from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.record_parts import Shard
 from pipeline.untrusted import parse_json
 

@@ -23,12 +23,12 @@ from pipeline.logit_set.card import CARD_FILE, card_text
 from pipeline.logit_set.cut_rows import note_of_cut_rows
 from pipeline.logit_set.examples import write_examples
 from pipeline.logit_set.file_check import check_bytes
+from pipeline.logit_set.fingerprint import lasting
 from pipeline.logit_set.record import (
     FILE_NAME,
     TOKENIZER_FILE,
     Scores,
     SetRecord,
-    lasting,
     read_record_of,
     to_json,
     write_set_record,

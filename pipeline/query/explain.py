@@ -119,6 +119,7 @@ def _origin(root: Path, record: SetRecord, shard: Shard) -> dict[str, Section]:
             **{"name": teacher.name, "revision": teacher.revision, "weights_sha256": teacher.weights_sha256},
             **({"answers_sha256": teacher.answers_sha256} if teacher.is_imported else {}),
             **{"precision": record.precision, "max_seq_length": record.max_seq_length},
+            **({"windows": record.windows.model_dump()} if record.windows else {}),
         },
         "tokenizer": {"sha256": record.tokenizer.sha256, "vocabulary_size": record.tokenizer.vocabulary_size},
         "source": {

@@ -8,6 +8,7 @@ from pipeline.logit_set.reader import usable_record
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.record_parts import Shard, TeacherRecord
 from pipeline.logit_set.verify import require_shards
+from pipeline.logit_set.windows import reading
 from pipeline.query.views import columns_with_text
 from pipeline.report import pictures, questions
 from pipeline.report.page import Page, Section, Table, clipped
@@ -40,7 +41,7 @@ def _facts(record: SetRecord) -> dict[str, Any]:
         "state": record.state,
         "teacher": f"{teacher.name}, {_known(teacher)} {teacher.sha256[:16]}…",
         "revision": teacher.revision,
-        "precision": f"{record.precision}, at most {record.max_seq_length} tokens",
+        "precision": f"{record.precision}, {reading(record.windows, record.max_seq_length)}",
         "tokenizer": f"{tokenizer.vocabulary_size:,} words, {tokenizer.sha256[:16]}…",
         "source": record.source,
         "licence": record.licence,

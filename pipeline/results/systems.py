@@ -30,7 +30,7 @@ def teacher_system(task: Task, folder: Path, logit_set: LogitSet) -> System:
 
     record = logit_set.record
     labels = record.teacher.labels if record.target.kind == "classes" else ()
-    teacher = load_teacher(task, str(folder), None, labels, record.max_seq_length)
+    teacher = load_teacher(task, str(folder), None, labels, record.max_seq_length, record.windows)
     max_tokens = default_tokens_per_batch(torch.device("cpu"))
 
     def logits(texts1: Sequence[str], texts2: Sequence[str] | None) -> Floats:

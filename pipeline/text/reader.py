@@ -3,7 +3,6 @@
 Shapes: N sentences, S = N + 1 starts, T bytes of all sentences end to end.
 """
 
-import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ from tokenizers import Encoding, Tokenizer
 
 from pipeline.arrays import Ints, Ragged, stacked
 from pipeline.errors import DataError
+from pipeline.text.frame import frame_of, framed
 from pipeline.text.safety import reported
-from pipeline.text.tokenizer import FAILURE, Tokenized, example, tokenize
+from pipeline.text.tokenizer import FAILURE, Tokenized, tokenize
 from pipeline.text.wordpiece.characters import character_table
 from pipeline.text.wordpiece.compatible import is_compatible
 from pipeline.text.wordpiece.compiled import Int32s, WordPiece, end_to_end, library
@@ -98,11 +98,11 @@ class TextReader:
         self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
     ) -> list[Tokenized]:
         """Inputs as the teacher reads them, special tokens included; arguments and errors as of `read`."""
-        frame = None if self.wordpiece is None else _frame(self.tokenizer, sentences2 is not None)
+        frame = None if self.wordpiece is None else frame_of(self.tokenizer, sentences2 is not None)
         if frame is None:
             return tokenize(self.tokenizer, sentences1, sentences2, max_seq_length)
         parts = [part.lists() for part in self.read(sentences1, sentences2, max_seq_length)]
-        return [_framed(frame, sentences) for sentences in zip(*parts, strict=True)]
+        return [framed(frame, sentences) for sentences in zip(*parts, strict=True)]
 
     def _read(self, texts: Texts, max_seq_length: int | None, first_row: int) -> tuple[Ragged, ...]:
         joined = [_joined(sentences) for sentences in texts]
@@ -184,40 +184,6 @@ class _Sentences:
         for n, ids in self.answers.items():
             flat[offsets_S[n] : offsets_S[n + 1]] = ids[: length_N[n]]
         return Ragged(flat, offsets_S)
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Special tokens that stand in every input, or one of its sentences."""
-
-    sentence: int | None
-    ids: list[int]
-    type_id: int
-
-
-def _frame(tokenizer: Tokenizer, is_pair: bool) -> list[_Piece] | None:
-    """What an input consists of, as an example shows it; None if that has not all sentences, or no special tokens.
-
-    Where nothing is put around sentences, an empty one changes the type of the other.
-    """
-    encoding = example(tokenizer, is_pair)
-    tokens = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
-    pieces = [
-        _Piece(sentence, [id_ for *_, id_ in group], type_id)
-        for (sentence, type_id), group in itertools.groupby(tokens, key=lambda token: token[:2])
-    ]
-    sentences = sorted(piece.sentence for piece in pieces if piece.sentence is not None)
-    return pieces if sentences == [0, 1][: 1 + is_pair] and len(pieces) > len(sentences) else None
-
-
-def _framed(frame: list[_Piece], sentences: tuple[list[int], ...]) -> Tokenized:
-    ids: list[int] = []
-    type_ids: list[int] = []
-    for piece in frame:
-        part = piece.ids if piece.sentence is None else sentences[piece.sentence]
-        ids += part
-        type_ids += [piece.type_id] * len(part)
-    return Tokenized(ids, type_ids, sentences[0], sentences[1] if len(sentences) == 2 else [])
 
 
 def _joined(sentences: Sequence[str]) -> tuple[bytes, Ints] | None:

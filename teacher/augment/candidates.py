@@ -14,7 +14,7 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.cluster.crew import Crew, Trade, on_cluster
 from pipeline.files import make_folder, write_atomically
-from pipeline.logit_set.record import fingerprint
+from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.record_parts import Setting
 from pipeline.sources import ROWS_AT_ONCE
 from pipeline.stopping import whole

@@ -19,7 +19,7 @@ from pipeline.files import make_folder, require_space
 from pipeline.logit_set.examples import shard_table, text_hashes
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME, Scores, SetRecord, read_set_record
-from pipeline.logit_set.record_parts import Shard, UnlabelledRecord
+from pipeline.logit_set.record_parts import MAX_SEQ_LENGTH, Shard, UnlabelledRecord
 from pipeline.logit_set.signals import LayerSignal
 from pipeline.logit_set.writer import write_shard
 from pipeline.processes import processes
@@ -73,7 +73,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     old = open_old(config, root)
     _require_space(root, source, most_variants(wanted, task), old)
     state = processes()
-    teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length)
+    teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length, config.windows)
     keep_head_in_float32(teacher.model)
     teacher.model.to(state.device)
     encoder = load_speaker(config, teacher)
@@ -84,14 +84,14 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     _require_space_of_layers(root, layers, source, teacher, config.max_seq_length)
     if not _is_begun(root, teacher):
         with inference():
-            _probe(task, source, teacher, config.max_seq_length, max_tokens, is_stated)
+            _probe(task, source, teacher, config, max_tokens, is_stated)
     variants = None
     if wanted is not None:
         _check_special_tokens(wanted, teacher)
         is_job = config.job().count > 1
         variants = variants_for(wanted, task, source.own(wanted.split_of(task)), state, command, is_job)
     if unlabelled is not None:
-        unlabelled = count_cut(unlabelled, source, teacher.reader, config.max_seq_length)
+        unlabelled = count_cut(unlabelled, source, teacher.reader, config.max_seq_length, bool(config.windows))
     planned = staged_record(config, task, source, teacher, variants, unlabelled, command)
     if old is not None:
         planned = extended(planned, old, source, config.rows_per_shard)
@@ -173,13 +173,14 @@ def _check_special_tokens(wanted: AugmentConfig, teacher: Teacher) -> None:
             raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {token}; {advice}")
 
 
-def _probe(task: Task, source: Source, teacher: Teacher, max_seq_length: int, max_tokens: int, is_stated: bool) -> None:
+def _probe(task: Task, source: Source, teacher: Teacher, config: DumpTask, max_tokens: int, is_stated: bool) -> None:
     """Questions the teacher about rows with gold, evenly spread over the first dev split, before the real work."""
     split = next((name for name in task.dev_splits if name in source.splits), next(iter(source.splits)))
     rows = source.own(split)
     places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBE_ROWS, rows.num_rows)).astype(np.int64))
     sample = rows.take(pa.array(places))
-    inputs = teacher.reader.tokenize(*sentences(sample), max_seq_length)
+    longest = MAX_SEQ_LENGTH if config.windows else config.max_seq_length
+    inputs = teacher.reader.tokenize(*sentences(sample), longest)
     require_known(teacher.tokenizer, inputs, f"teacher {teacher.name}")
     with naming_rows(inputs, sample, split):
         logits_NC = teacher_logits(teacher, inputs, max_tokens)

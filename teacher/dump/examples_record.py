@@ -9,6 +9,7 @@ from pipeline.tasks.task import Task
 from teacher.augment.folder import Variants
 from teacher.config import DumpTask
 from teacher.dump.records import LIBRARIES, teacher_record
+from teacher.dump.rows import Rows, longest_row
 from teacher.dump.source_parts import NO_VARIANTS, all_shards, split_records, task_record, tokenizer_record
 from teacher.inference.classifier import Teacher
 from teacher.inference.precision import head_settings
@@ -35,12 +36,18 @@ def staged_record(
         "teacher.labels": as_names(teacher.labels),
         "tokenizer": tokenizer.sha256,
         "max_seq_length": config.max_seq_length,
+        **({} if config.doc_stride is None else {"doc_stride": config.doc_stride}),
         "precision": config.precision,
         **head_settings(config.precision),
         **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
         **({f"source.unlabelled.{name}": value for name, value in unlabelled.settings.items()} if unlabelled else {}),
         **(_augment_settings(variants.record) if variants else {}),
     }
+    in_all = {variants.record.split: variants.record.rows} if variants else NO_VARIANTS
+    shards = all_shards(source, config.rows_per_shard, in_all)
+    longest = config.max_seq_length
+    if config.windows is not None:
+        longest = max(longest, longest_row(Rows(source, variants), shards, teacher.reader))
     return staged(
         settings,
         command,
@@ -51,13 +58,12 @@ def staged_record(
         task=task_record(task),
         teacher=speaker,
         tokenizer=tokenizer,
-        max_seq_length=config.max_seq_length,
+        max_seq_length=longest,
+        windows=config.windows,
         precision=config.precision,
         source=source.description,
         splits=splits,
-        shards=all_shards(
-            source, config.rows_per_shard, {variants.record.split: variants.record.rows} if variants else NO_VARIANTS
-        ),
+        shards=shards,
         notes=tuple(source.warnings),
         augmentation=variants.record if variants else None,
         unlabelled=unlabelled,

@@ -14,8 +14,9 @@ from pipeline import console
 from pipeline.errors import ConfigError, FingerprintMismatchError, setting_changes, short
 from pipeline.files import link_or_copy
 from pipeline.logit_set.examples import text_hashes
+from pipeline.logit_set.fingerprint import lasting
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
-from pipeline.logit_set.record import SetRecord, changed, lasting
+from pipeline.logit_set.record import SetRecord, changed
 from pipeline.logit_set.record_parts import Shard, Version
 from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.logit_set.signals.logits import logits_of

@@ -16,12 +16,18 @@ SAMPLED_ROWS = 8192
 
 def sampled_lengths(source: Source, specials: int, max_seq_length: int) -> Ints:
     """About how many tokens some rows have, spread evenly over those of all splits [at most SAMPLED_ROWS]."""
+    characters = np.sum(sampled_characters(source), axis=0)
+    tokens: Ints = np.minimum(characters // CHARACTERS_PER_TOKEN + specials, max_seq_length).astype(np.int64)
+    return tokens
+
+
+def sampled_characters(source: Source) -> tuple[Ints, Ints]:
+    """How many characters the sentences of such rows have, the first ones and the second ones."""
     texts = [table.select(["sentence1", "sentence2"]) for table in source.splits.values()]
     rows = pa.concat_tables(texts)
     sample = rows.take(np.unique(np.linspace(0, rows.num_rows - 1, SAMPLED_ROWS).astype(np.int64)))
-    characters = sum(pc.fill_null(pc.utf8_length(text), 0).to_numpy() for text in sample.columns)
-    tokens: Ints = np.minimum(characters // CHARACTERS_PER_TOKEN + specials, max_seq_length).astype(np.int64)
-    return tokens
+    first, second = (pc.fill_null(pc.utf8_length(text), 0).to_numpy() for text in sample.columns)
+    return first, second
 
 
 def layer_bytes(

@@ -3,15 +3,21 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from pipeline import console
+from pipeline.arrays import Ints
 from pipeline.errors import DistillError
 from pipeline.processes import processes
+from pipeline.sources import Source
+from pipeline.tasks.task import Task
+from pipeline.text.windows import check_stride, window_lengths
 from teacher.config import DumpTask
 from teacher.dump.calibration import classifier_seconds
 from teacher.dump.examples import most_variants, read_rows
-from teacher.dump.layer_sizes import CHARACTERS_PER_TOKEN, layer_bytes, sampled_lengths
+from teacher.dump.layer_sizes import CHARACTERS_PER_TOKEN, layer_bytes, sampled_characters, sampled_lengths
 from teacher.dump.layers import wanted_layers
-from teacher.dump.source_parts import all_shards, amount
+from teacher.dump.source_parts import Amount, all_shards, amount
 from teacher.inference.batches import default_tokens_per_batch
 from teacher.inference.classifier import outputs
 from teacher.inference.loaded import load_config
@@ -48,9 +54,7 @@ def estimate(config: DumpTask) -> Plan:
     task, source, _ = read_rows(config)
     variants = most_variants(config.augmentation(), task)
     asked = amount(source, variants)
-    num_rows = sum(asked.rows.values())
-    specials = 3 if task.is_pair else 2
-    tokens = int(min(asked.characters / CHARACTERS_PER_TOKEN + specials * num_rows, num_rows * config.max_seq_length))
+    tokens, length_R = _tokens(config, task, source, asked)
     row_tokens = tokens
     in_all = {split: count * source.own(split).num_rows for split, count in variants.items()}
     num_shards = len(all_shards(source, config.rows_per_shard, in_all))
@@ -65,7 +69,6 @@ def estimate(config: DumpTask) -> Plan:
     if config.token_vectors:
         tokens += shape.vocab_size * TOKENS_ALONE
         plan = replace(plan, tokens=tokens, disk_bytes=plan.disk_bytes + token_vectors_bytes(shape))
-    length_R = sampled_lengths(source, specials, config.max_seq_length)
     layers = layer_bytes(wanted_layers(config, name, shape), source, length_R, sum(in_all.values()))
     if layers:
         tokens += row_tokens  # one more pass
@@ -77,6 +80,19 @@ def estimate(config: DumpTask) -> Plan:
         classifier_seconds(shape, length_R.tolist(), max_tokens, device, config.precision) * tokens / length_R.sum()
     )
     return replace(plan, seconds=float(seconds), memory_bytes=memory_bytes(shape, max_tokens))
+
+
+def _tokens(config: DumpTask, task: Task, source: Source, asked: Amount) -> tuple[int, Ints]:
+    """About how many tokens the teacher is given of all rows, and the lengths of what it is given of some."""
+    num_rows, specials, windows = sum(asked.rows.values()), 3 if task.is_pair else 2, config.windows
+    tokens = asked.characters / CHARACTERS_PER_TOKEN + specials * num_rows
+    if windows is None:
+        length_R = sampled_lengths(source, specials, config.max_seq_length)
+        return int(min(tokens, num_rows * config.max_seq_length)), length_R
+    check_stride(task.is_pair, specials, windows.size, windows.stride)
+    both_R = [(characters // CHARACTERS_PER_TOKEN).astype(np.int64) for characters in sampled_characters(source)]
+    length_R = window_lengths(np.maximum(*both_R), np.minimum(*both_R), specials, windows.size, windows.stride)
+    return int(tokens * length_R.sum() / (np.add(*both_R) + specials).sum()), length_R
 
 
 def token_vectors_bytes(shape: Any) -> int:

@@ -1,13 +1,16 @@
 """What the teacher is asked about: a task's rows, variants of those of a split, and unlabelled rows after them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.logit_set.record_parts import UNLABELLED, Shard
-from pipeline.sources import Source
+from pipeline.errors import DataError
+from pipeline.logit_set.record_parts import MAX_SEQ_LENGTH, UNLABELLED, Shard
+from pipeline.sources import Source, sentences
+from pipeline.text.reader import TextReader
 from teacher.augment.folder import Variants
 
 COLUMNS = ["source_row", "variant", "origin", "sentence1", "sentence2", "label", "score"]
@@ -86,3 +89,24 @@ class Rows:
         if self.variants is None or shard.split != self.variants.record.split:
             return num_rows
         return num_rows + round(num_own(self.source, shard) * (self.variants.record.multiplier - 1))
+
+
+def longest_row(source: ShardRows, shards: Sequence[Shard], reader: TextReader) -> int:
+    """Tokens of the longest row of shards, special tokens counted in.
+
+    Raises:
+        DataError: if a set could not hold it.
+    """
+    longest = 0
+    for shard in shards:
+        rows = source.read(shard)
+        first, second = sentences(rows)
+        length_N = np.sum([part.lengths for part in reader.read(first, second, None)], axis=0)
+        length_N = length_N + reader.tokenizer.num_special_tokens_to_add(second is not None)
+        longest = max(longest, int(length_N.max(initial=0)))
+        if longest > MAX_SEQ_LENGTH:
+            number = rows.column("source_row")[int(length_N.argmax())].as_py()
+            raise DataError(
+                f"{shard.split}, row {number}: {longest:,} tokens, but a set holds at most {MAX_SEQ_LENGTH:,}"
+            )
+    return longest

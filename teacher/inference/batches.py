@@ -1,4 +1,4 @@
-"""A teacher's logits of many inputs, by padded batches. Shapes: B batch, L tokens, N rows, C logits."""
+"""A teacher's logits of many inputs, by padded batches. Shapes: B batch, L tokens, N rows, W windows, C logits."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import torch
 from accelerate.utils.memory import should_reduce_batch_size
 
 from pipeline import console
-from pipeline.arrays import Floats, Ragged
+from pipeline.arrays import Floats, Ints, Ragged
 from pipeline.device import to_device
 from pipeline.errors import TeacherError
 from pipeline.text.tokenizer import Tokenized
@@ -60,6 +60,8 @@ def teacher_logits(
 ) -> Floats:
     """The teacher's logits of inputs, asked in batches of like length (`run_batches`). Call it inside `inference_mode`.
 
+    Of an input that it reads by windows they are the mean of theirs.
+
     Args:
         teacher: the teacher, on its device.
         inputs: tokenised inputs, N of them.
@@ -73,17 +75,14 @@ def teacher_logits(
         NotFiniteError: if a logit is not finite.
         TeacherError: if a single row does not fit the memory.
     """
-    logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
-    outputs: list[tuple[list[int], torch.Tensor]] = []  # on the device to the end: a copy a batch would wait for it
-
-    def run(batch: list[int]) -> None:
-        outputs.append((batch, forward(teacher, [inputs[row] for row in batch])))
-        advance(len(batch))
-
-    run_batches([len(row.ids) for row in inputs], max_tokens, run)
-    if outputs:
-        rows = [row for batch, _ in outputs for row in batch]
-        logits_NC[rows] = torch.cat([part for _, part in outputs]).cpu().numpy()[:, list(teacher.order)]
+    if teacher.windows is None:
+        logits_NC = _logits(teacher, inputs, max_tokens, lambda batch: advance(len(batch)))
+    else:
+        windows_N = [teacher.windows.split(row) for row in inputs]
+        starts_N = np.cumsum([0, *map(len, windows_N)])[:-1]
+        windows = [window for row in windows_N for window in row]
+        logits_WC = _logits(teacher, windows, max_tokens, lambda batch: advance(int(np.isin(batch, starts_N).sum())))
+        logits_NC = _means(logits_WC, starts_N)
     finite_N = np.isfinite(logits_NC).all(axis=1)
     if not finite_N.all():
         row = int(np.flatnonzero(~finite_N)[0])
@@ -93,6 +92,33 @@ def teacher_logits(
             inputs[row],
         )
     return logits_NC
+
+
+def _logits(
+    teacher: Teacher, inputs: Sequence[Tokenized], max_tokens: int, advance: Callable[[list[int]], None]
+) -> Floats:
+    """Logits of inputs that the teacher reads whole; ``advance`` is called with the numbers of each batch's."""
+    logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
+    outputs: list[tuple[list[int], torch.Tensor]] = []  # on the device to the end: a copy a batch would wait for it
+
+    def run(batch: list[int]) -> None:
+        outputs.append((batch, forward(teacher, [inputs[row] for row in batch])))
+        advance(batch)
+
+    run_batches([len(row.ids) for row in inputs], max_tokens, run)
+    if outputs:
+        rows = [row for batch, _ in outputs for row in batch]
+        logits_NC[rows] = torch.cat([part for _, part in outputs]).cpu().numpy()[:, list(teacher.order)]
+    return logits_NC
+
+
+def _means(logits_WC: Floats, starts_N: Ints) -> Floats:
+    """The mean logits of each input, whose windows begin at ``starts_N``."""
+    if not len(starts_N):
+        return logits_WC
+    counts_N = np.diff([*starts_N, len(logits_WC)])
+    sums_NC = np.add.reduceat(logits_WC.astype(np.float64), starts_N)
+    return (sums_NC / counts_N[:, None]).astype(np.float32)
 
 
 def run_batches(lengths: Sequence[int], max_tokens: int, run: Callable[[list[int]], None]) -> None:

@@ -8,8 +8,10 @@ from transformers import AutoModelForSequenceClassification
 
 from pipeline import console
 from pipeline.errors import ConfigError, TeacherError
+from pipeline.logit_set.windows import WindowsRecord
 from pipeline.tasks.target import Target, target_of_width
 from pipeline.tasks.task import Task
+from pipeline.text.windows import Windows
 from teacher.inference.label_order import check_stated_labels, label_places
 from teacher.inference.loaded import LoadedModel, load_config, load_tokenizer, load_weights
 
@@ -29,33 +31,50 @@ class Teacher(LoadedModel):
         target: what its logits mean once reordered.
         labels: the names of its outputs in its own order.
         order: for each logit of the task, the number of the teacher's output.
+        windows: how it reads longer inputs; None to give it inputs that are cut.
     """
 
     target: Target
     labels: tuple[str, ...]
     order: tuple[int, ...]
+    windows: Windows | None = None
 
 
 def load_teacher(
-    task: Task, name: str, revision: str | None, teacher_labels: Sequence[str], max_seq_length: int
+    task: Task,
+    name: str,
+    revision: str | None,
+    teacher_labels: Sequence[str],
+    max_seq_length: int,
+    windows: WindowsRecord | None = None,
 ) -> Teacher:
     """Loads a fine-tuned classifier and its tokenizer.
 
+    Args:
+        task: what it is asked about.
+        name: hub id or folder.
+        revision: hub revision.
+        teacher_labels: its order of labels as the user states it; empty if not.
+        max_seq_length: longest input that it will be given, in tokens.
+        windows: how it reads longer ones than fit a window, whatever ``max_seq_length`` is.
+
     Raises:
+        ConfigError: if the model does not read such long inputs, or windows have no room for a text.
         DataError: if the model cannot be found or read.
         TeacherError: if its outputs, its tokenizer or its length do not fit the task.
     """
     console.note(f"loading teacher {name}")
     config = load_config(name, revision)
     target, labels, order = outputs(task, name, config, teacher_labels)
-    tokens = load_tokenizer(name, revision, config, max_seq_length)
+    tokens = load_tokenizer(name, revision, config, windows.size if windows else max_seq_length)
+    cut = Windows.of(tokens.tokenizer, task.is_pair, windows.size, windows.stride) if windows else None
     model, missing = load_weights(AutoModelForSequenceClassification, name, revision)
     if missing:
         raise TeacherError(
             f"teacher {name}: has no weights for {', '.join(missing[:3])}: it is not fine-tuned. "
             "Fine-tune it first with `distill finetune-teacher`"
         )
-    return Teacher(name, revision, model, tokens, target, labels, order)
+    return Teacher(name, revision, model, tokens, target, labels, order, cut)
 
 
 def outputs(

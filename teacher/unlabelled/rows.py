@@ -19,6 +19,7 @@ from pipeline.sources import Source, sentences
 from pipeline.sources.wording import row_numbers
 from pipeline.tasks.task import TRAIN, Task
 from pipeline.text.reader import TextReader
+from pipeline.text.windows import are_cut
 from teacher.unlabelled.flags import PairsFrom
 from teacher.unlabelled.near_copies import near_copies
 from teacher.unlabelled.pairs import neighbours, similar
@@ -79,12 +80,14 @@ def add_unlabelled(
     return _appended(source, kept), record
 
 
-def count_cut(record: UnlabelledRecord, source: Source, reader: TextReader, max_seq_length: int) -> UnlabelledRecord:
-    """The record with the number of its rows that are longer than the teacher reads."""
+def count_cut(
+    record: UnlabelledRecord, source: Source, reader: TextReader, max_seq_length: int, by_windows: bool
+) -> UnlabelledRecord:
+    """The record with the number of its rows that the teacher does not read whole."""
     first, second = sentences(source.splits[TRAIN].slice(record.first_row))
     parts = reader.read(first, second, None)
     room = max_seq_length - reader.tokenizer.num_special_tokens_to_add(second is not None)
-    cut = int((np.sum([part.lengths for part in parts], axis=0) > room).sum())
+    cut = int(are_cut([part.lengths for part in parts], room, by_windows).sum())
     return record.model_copy(update={"cut": cut})
 
 

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer, models
 
 from pipeline import console
 from pipeline.bench.timing import interleaved
-from pipeline.logit_set.record import SetRecord, fingerprint
+from pipeline.logit_set.fingerprint import fingerprint
+from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.record_parts import Shard, SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
 from pipeline.logit_set.row_kinds import example_columns
 from pipeline.logit_set.signals import Logits, Signals

@@ -18,7 +18,8 @@ from pipeline.logit_set.codecs.hidden import HiddenCodec
 from pipeline.logit_set.codecs.sampled import SampledCodec
 from pipeline.logit_set.codecs.topk import TopKCodec
 from pipeline.logit_set.config import CodecName
-from pipeline.logit_set.record import SetRecord, fingerprint
+from pipeline.logit_set.fingerprint import fingerprint
+from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.record_parts import (
     CorpusRecord,
     MaskingRecord,

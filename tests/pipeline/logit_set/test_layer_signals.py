@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pipeline.arrays import Floats, Ints
+from pipeline.logit_set.reader import LogitSet
+from pipeline.logit_set.record import changed
 from pipeline.logit_set.signals import Attention, Blocks, Values
+from pipeline.logit_set.windows import WindowsRecord
 
 NUMBERS = st.floats(-50, 50, width=32)
 
@@ -68,3 +71,12 @@ def test_ranges_that_cannot_be_are_found() -> None:
     infinite = stored | {"_high": np.full_like(stored["_high"], np.array(np.inf, np.float16).view(np.uint16))}
     for wrong in (swapped, infinite):
         assert "range" in str(signal.numbers_problem(wrong))
+
+
+def test_rows_that_were_read_by_windows_have_none(opinion_set: LogitSet) -> None:
+    record = opinion_set.record
+    shards = tuple(shard.in_folder("attention") for shard in record.shards)
+    signals = record.signals.model_copy(update={"attention": Attention(layers=(1,), heads=1, shards=shards)})
+    assert changed(record, signals=signals).signals.of_layers
+    with pytest.raises(ValueError, match=r"signals: .* are of rows that were read whole, not by windows"):
+        changed(record, signals=signals, windows=WindowsRecord(size=32, stride=8))

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipeline.errors import IntegrityError
+from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import (
     FILE_NAME,
-    fingerprint,
     read_set_record,
     staged,
     write_set_record,

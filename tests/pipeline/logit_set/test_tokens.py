@@ -19,8 +19,9 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.codecs.decoder import DECODER_FILE, write_decoder
 from pipeline.logit_set.config import CodecName
+from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import FILE_NAME, fingerprint, read_set_record, write_set_record
+from pipeline.logit_set.record import FILE_NAME, read_set_record, write_set_record
 from pipeline.logit_set.row_kinds import id_type
 from pipeline.logit_set.shard_file import footer_of, read_footer
 from pipeline.logit_set.token_reader import TokenSet, open_tokens

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
+from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import SetRecord, fingerprint, read_set_record
+from pipeline.logit_set.record import SetRecord, read_set_record
 from pipeline.logit_set.record_parts import Setting
 from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
 

@@ -8,8 +8,9 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.logit_set.card import card_text
+from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import SetRecord, fingerprint
+from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.row_kinds import TEXT_COLUMNS
 from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import open_catalog

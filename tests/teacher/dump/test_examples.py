@@ -17,8 +17,9 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
+from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import SetRecord, fingerprint, read_set_record, write_set_record
+from pipeline.logit_set.record import SetRecord, read_set_record, write_set_record
 from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.sql.gate import open_files, select

@@ -12,8 +12,9 @@ import pytest
 
 import teacher.dump.answers
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
+from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import FILE_NAME, fingerprint, read_set_record
+from pipeline.logit_set.record import FILE_NAME, read_set_record
 from pipeline.logit_set.shard_file import read_footer
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import verify_shards

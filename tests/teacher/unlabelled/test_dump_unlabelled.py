@@ -14,8 +14,9 @@ import teacher.dump.answers
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.files import sha256
 from pipeline.logit_set.card import card_text
+from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import fingerprint, read_set_record
+from pipeline.logit_set.record import read_set_record
 from pipeline.logit_set.record_parts import UnlabelledRecord
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import verify_shards
