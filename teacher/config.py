@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pipeline.cluster.config import RayFlags
+from pipeline.cluster.config import RayWriteFlags
 from pipeline.cluster.launchers import Job, launched_job
 from pipeline.config import (
     JsonFlags,
@@ -120,7 +120,7 @@ class FinetuneCorpus(CorpusFlags, FinetuneFlags):
             raise ConfigError(OBJECTIVE)
 
 
-class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, RayFlags, JsonFlags):
+class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags, SeedFlags, RayWriteFlags, JsonFlags):
     """Flags of ``distill teacher-dump``, of a task or a corpus."""
 
     helps: ClassVar = {
@@ -242,8 +242,6 @@ class DumpTask(LayerFlags, UnlabelledFlags, AugmentFlags, DumpFlags):
         if self.layers and self.doc_stride is not None:
             flags = " and ".join(map(flag_name, self.layers))
             raise ConfigError(f"--doc-stride: pools logits, and layers say something of each token; leave {flags} out")
-        if self.layers and self.ray:
-            raise ConfigError("--ray: asks for logits alone; repeat the command without it for what layers say")
         if self.augment is None and self.unlabelled is None:
             refuse_flags(self, {"seed"}, "is for a corpus, or for rows that are added to a task's")
         if self.unlabelled is None:

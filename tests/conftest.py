@@ -295,7 +295,7 @@ def ray_cluster() -> Iterator[Any]:
     """Ray on a cluster of this machine, for two workers; commands with ``--ray`` use it."""
     ray = pytest.importorskip("ray")
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - 15 by itself: on a busy machine none would be ready
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield ray
     ray.shutdown()
 

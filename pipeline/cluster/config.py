@@ -1,7 +1,7 @@
 """Flags of the commands that can share their work among workers on a Ray cluster."""
 
 import json
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,7 +22,7 @@ class RayFlags(Config):
         "in, local (or nothing) for one that is started here.",
     )
     ray_workers: int | None = Field(
-        None, ge=1, description="How many workers. (default: one for each GPU of the cluster, without any for each CPU)"
+        None, ge=1, description="How many workers. (default: as many as the cluster has room for)"
     )
     ray_resources: str | None = Field(
         None, description='What each worker takes, as JSON. (default: {"GPU": 1} where there are GPUs, else {"CPU": 1})'
@@ -51,6 +51,23 @@ class RayFlags(Config):
         if not isinstance(told, dict) or not told or not all(_is_amount(amount) for amount in told.values()):
             raise ConfigError(f'--ray-resources: {self.ray_resources} should be like {{"GPU": 1, "CPU": 4}}')
         return {str(name): float(amount) for name, amount in told.items()}
+
+
+class RayWriteFlags(RayFlags):
+    """Where the work is done, by whom, and who writes what comes of it."""
+
+    panel: ClassVar = RayFlags.panel
+    ray_write: Literal["driver", "workers"] = Field(
+        "driver",
+        description="Who writes files: the driver all of them, or each worker its own, into a store that all machines "
+        "see under the same path; so what is heavy goes through no single machine.",
+    )
+
+    def check_ray(self) -> None:
+        """See `RayFlags`."""
+        super().check_ray()
+        if self.ray is None:
+            refuse_flags(self, {"ray_write"}, "is for workers on a cluster; give --ray, too")
 
 
 def _is_amount(value: Any) -> bool:

@@ -165,10 +165,12 @@ class Crew(Generic[Piece, Result]):
         """
         ray = self.ray
         self._waiting.extend(pieces)
-        shared, hire = ray.put(self.trade.shared), self._hire()
+        takes = self.flags.resources() or ({"GPU": 1.0} if ray.cluster_resources().get("GPU") else {"CPU": 1.0})
+        num_workers = self.flags.ray_workers or workers_that_fit(takes, ray.nodes())
+        shared, hire = ray.put(self.trade.shared), self._hire(takes)
         try:
             with stopping.in_hand():
-                for _ in range(min(self._num_workers(), len(pieces))):
+                for _ in range(min(num_workers, len(pieces))):
                     self._start(hire, shared)
                 while self._is_left():
                     yield from self._next(hire, shared)
@@ -214,13 +216,9 @@ class Crew(Generic[Piece, Result]):
         if isinstance(answer, DistillError):
             raise type(answer)(f"{name}: {answer}" if name else str(answer))
 
-    def _num_workers(self) -> int:
-        there = self.ray.cluster_resources()
-        return self.flags.ray_workers or int(there.get("GPU", 0)) or int(there.get("CPU", 1))
-
-    def _hire(self) -> Any:
-        takes = self.flags.resources() or ({"GPU": 1.0} if self.ray.cluster_resources().get("GPU") else {"CPU": 1.0})
-        own = {"num_cpus": takes.pop("CPU", 0), "num_gpus": takes.pop("GPU", 0), "resources": takes}
+    def _hire(self, takes: Mapping[str, float]) -> Any:
+        other = {name: amount for name, amount in takes.items() if name not in ("CPU", "GPU")}
+        own = {"num_cpus": takes.get("CPU", 0), "num_gpus": takes.get("GPU", 0), "resources": other}
         return self.ray.remote(_Actor).options(max_restarts=0, **own)
 
     def _start(self, hire: Any, shared: Any) -> None:
@@ -264,6 +262,17 @@ class Crew(Generic[Piece, Result]):
         for worker, pace in zip(at_work, paces, strict=True):
             if worker.pieces > 1 and pace > SLOW * statistics.median(paces):
                 console.warn(f"the worker on {worker.place} was slow: {pace:.1f} s a piece")
+
+
+def workers_that_fit(takes: Mapping[str, float], machines: Sequence[Mapping[str, Any]]) -> int:
+    """How many workers fit on a cluster's machines, each on one of them; at least 1, for machines may still come.
+
+    Args:
+        takes: what a worker takes, by resource.
+        machines: as Ray tells them.
+    """
+    there = [machine["Resources"] for machine in machines if machine["Alive"]]
+    return max(1, sum(int(min(has.get(name, 0) / amount for name, amount in takes.items())) for has in there))
 
 
 def _versions(names: Sequence[str] | Mapping[str, str]) -> dict[str, str]:

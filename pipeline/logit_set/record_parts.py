@@ -18,6 +18,7 @@ Setting = str | int | float | bool
 RowsName = Literal["examples", "tokens", "sentences"]
 LayersName = Literal["states", "cls", "attention", "values"]
 LayerRows = Literal["originals", "all"]
+Range = tuple[str, int, int, int, int, str | None]  # of a file: its rows, and the version that wrote it
 
 
 def _real_time(text: str) -> str:
@@ -91,12 +92,12 @@ class Shard(Part):
         """The same shard before it is written."""
         return self.model_copy(update={"rows": None, "bytes": None, "sha256": None})
 
-    def in_folder(self, folder: LayersName) -> Self:
-        """The file of a signal of layers for the same rows, before it is written."""
+    def in_folder(self, folder: RowsName | LayersName) -> Self:
+        """The file in another folder of the set that stands for the same rows, before it is written."""
         return self.unmeasured().model_copy(update={"folder": folder})
 
     @property
-    def range(self) -> tuple[str, int, int, int, int, str | None]:
+    def range(self) -> Range:
         """The rows that it stands for, and the version that wrote them."""
         return self.split, self.index, self.count, self.start, self.stop, self.version
 

@@ -39,7 +39,6 @@ from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.examples_record import staged_record
 from teacher.dump.extend import answers, extended, open_old, take_over
 from teacher.dump.jobs import write_set
-from teacher.dump.layer_shards import Asking
 from teacher.dump.layer_sizes import layer_bytes, sampled_lengths
 from teacher.dump.layers import add_layers, planned_layers
 from teacher.dump.prefetch import prefetched, write_behind
@@ -92,6 +91,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
         variants = variants_for(wanted, task, source.own(wanted.split_of(task)), state, command, is_job)
     if unlabelled is not None:
         unlabelled = count_cut(unlabelled, source, teacher.reader, config.max_seq_length, bool(config.windows))
+    rows = Rows(source, variants)
     planned = staged_record(config, task, source, teacher, variants, unlabelled, command)
     if old is not None:
         planned = extended(planned, old, source, config.rows_per_shard)
@@ -103,8 +103,8 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     def write(record: SetRecord, shards: list[Shard]) -> None:
         with inference():
             known = _known_answers(config, teacher, source, record, old, max_tokens)
-        rows = Rows(source, variants)
-        errand = Errand(record, teacher, config.precision, partial(_write_shards, teacher, known, max_tokens))
+        ask = partial(_write_shards, teacher, known, max_tokens)
+        errand = Errand(record, teacher, config.precision, ask, (record.rows,))
         ask_here_or_there(config, root, errand, rows, shards, rows.hold)
 
     scores = partial(_teacher_scores, root, metrics=task.metrics, is_stated=is_stated)
@@ -112,9 +112,8 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     with inference():
         if record is not None and record.state == "verified" and config.token_vectors:
             record = add_token_vectors(root, record, config, teacher, encoder, old, max_tokens)
-        if layers:
-            asking = Asking(teacher, Rows(source, variants), max_tokens)
-            record = add_layers(root, layers, asking, source, old, config.job(), state)
+    if layers:
+        record = add_layers(root, layers, config, teacher, rows, max_tokens, old, state)
     return record
 
 

@@ -1,6 +1,7 @@
 """Asking a teacher's layers about the rows of a shard, and writing a file of each signal, row group by row group."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import TeacherError
 from pipeline.logit_set.layer_files import layer_file
 from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.record_parts import Shard
+from pipeline.logit_set.record_parts import LayersName, Range, Shard
 from pipeline.logit_set.signals import LayerSignal
+from pipeline.logit_set.vector_basis import Basis
 from pipeline.sources import sentences
+from pipeline.stopping import whole
 from teacher.dump.rows import ShardRows
 from teacher.inference.batches import naming_rows
 from teacher.inference.classifier import Teacher
@@ -27,36 +31,45 @@ SAID_AT_ONCE = 2**28  # bytes of what a teacher says, while it becomes a row gro
 
 @dataclass(frozen=True)
 class Asking:
-    """Whom to ask about which rows.
+    """Whom to ask for what.
 
     Attributes:
         teacher: on its device.
-        rows: of the task, with variants.
         max_tokens: most padded tokens per batch.
+        signals: what is to be written, with the hashes of their bases.
+        bases: of those that need one, by layer.
+        missing: the ranges of rows of the files that are to be written, by signal.
     """
 
     teacher: Teacher
-    rows: ShardRows
     max_tokens: int
+    signals: Sequence[LayerSignal]
+    bases: Mapping[LayersName, Mapping[int, Basis]]
+    missing: Mapping[LayersName, AbstractSet[Range]]
 
 
-def write_layers(root: Path, record: SetRecord, asking: Asking, shard: Shard, signals: Sequence[LayerSignal]) -> None:
-    """Writes the files of signals that stand for the rows of a shard, by one pass of the teacher over the same rows.
+def write_layers(asking: Asking, root: Path, record: SetRecord, rows: ShardRows, shards: Sequence[Shard]) -> None:
+    """Writes the files of signals that stand for the rows of shards, by one pass of the teacher over the same rows.
 
     Args:
+        asking: whom, for what.
         root: the set's folder.
         record: its record.
-        asking: whom.
-        shard: of the examples.
-        signals: what is to be written, with the hashes of their bases.
+        rows: of the task, with variants.
+        shards: of the examples.
 
     Raises:
         TeacherError: if a number is not finite, or too large for its codec.
     """
-    rows = asking.rows.read(shard)
-    for of in dict.fromkeys(signal.of for signal in signals):
-        chosen = rows if of == "all" else rows.filter(pc.equal(rows.column("origin"), "original"))
-        _write(root, record, asking, shard, [signal for signal in signals if signal.of == of], chosen)
+    with console.progress(sum(rows.count(shard) for shard in shards), "teacher: layers") as steps:
+        for shard in whole(shards):
+            steps.describe(f"teacher: layers, {shard.split} {shard.index + 1}/{shard.count}")
+            left = [signal for signal in asking.signals if shard.range in asking.missing[signal.name]]
+            read = rows.read(shard)
+            for of in dict.fromkeys(signal.of for signal in left):
+                chosen = read if of == "all" else read.filter(pc.equal(read.column("origin"), "original"))
+                _write(root, record, asking, shard, [signal for signal in left if signal.of == of], chosen)
+            steps.advance(rows.count(shard))
 
 
 def _write(
@@ -65,7 +78,6 @@ def _write(
     inputs = asking.teacher.reader.tokenize(*sentences(rows), record.max_seq_length)
     length_R = np.array([len(row.ids) for row in inputs], dtype=np.int64)
     asked = {signal.name: signal.layers for signal in signals}
-    bases = {signal.name: signal.read_bases(root) for signal in signals}
     split = pa.repeat(pa.scalar(shard.split), rows.num_rows)
     keys = pa.table({"split": split, "source_row": rows.column("source_row"), "variant": rows.column("variant")})
     with ExitStack() as stack:
@@ -76,7 +88,7 @@ def _write(
                 said = layers_said(asking.teacher, some, asked, asking.max_tokens)
             for signal, write in zip(signals, files, strict=True):
                 part = keys.slice(start, stop - start)
-                table = signal.table(part, length_R[start:stop], said[signal.name], bases[signal.name])
+                table = signal.table(part, length_R[start:stop], said[signal.name], asking.bases[signal.name])
                 problem = signal.rows_problem(table)
                 if problem:
                     raise TeacherError(

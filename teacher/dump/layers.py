@@ -5,13 +5,13 @@ its fingerprint, so a finished set gets them without being asked for logits agai
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 
 from pipeline import console
-from pipeline.cluster.launchers import Job
 from pipeline.files import link_or_copy, make_folder
 from pipeline.logit_set.layer_files import check_same_layers, record_layers, unfinished_files
 from pipeline.logit_set.reader import LogitSet
@@ -20,12 +20,15 @@ from pipeline.logit_set.record_parts import LayersName
 from pipeline.logit_set.signals import Attention, Blocks, Cls, LayerSignal, States, Values
 from pipeline.logit_set.vector_codecs import state_codec
 from pipeline.logit_set.writer import without_lost_layers
-from pipeline.sources import Source
-from pipeline.stopping import whole
+from teacher.config import DumpTask
+from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.layer_basis import with_bases
 from teacher.dump.layer_flags import CODECS, LayerFlags
 from teacher.dump.layer_shards import Asking, write_layers
+from teacher.dump.rows import Rows
+from teacher.inference.classifier import Teacher
 from teacher.inference.layers import require_known_family
+from teacher.inference.precision import inference_mode
 
 STATES: dict[LayersName, type[States]] = {"states": States, "cls": Cls}
 BLOCKS: dict[LayersName, type[Blocks]] = {"attention": Attention, "values": Values}
@@ -74,23 +77,25 @@ def wanted_layers(config: LayerFlags, name: str, shape: Any) -> list[LayerSignal
 def add_layers(
     root: Path,
     planned: Sequence[LayerSignal],
-    asking: Asking,
-    source: Source,
+    config: DumpTask,
+    teacher: Teacher,
+    rows: Rows,
+    max_tokens: int,
     old: LogitSet | None,
-    job: Job,
     state: PartialState,
 ) -> SetRecord | None:
     """Writes this process's share of what layers say, and records it if that was the last of it.
 
-    Call it inside `inference_mode`, in every process of a command, once the set in ``root`` was begun.
+    Call it in every process of a command, once the set in ``root`` was begun.
 
     Args:
         root: the set's folder.
         planned: what is to be stored.
-        asking: whom to ask about which rows.
-        source: the rows, for a basis.
+        config: the command's settings.
+        teacher: on its device.
+        rows: of the task, with variants.
+        max_tokens: most padded tokens per batch.
         old: a set of the same teacher, whose files are taken over where they stand for the same rows.
-        job: which of the files this command may write.
         state: of the processes of this command, which share them.
 
     Returns:
@@ -99,11 +104,12 @@ def add_layers(
     Raises:
         TeacherError: if a number is not finite, or too large for its codec.
     """
-    record = read_set_record(root)
+    record, job = read_set_record(root), config.job()
     for signal in planned:
         make_folder(root / signal.name)
         _take_over(root, record, signal, old)
-    signals = with_bases(root, planned, asking.teacher, source, record.max_seq_length, asking.max_tokens, state)
+    with inference_mode(state.device, config.precision):
+        signals = with_bases(root, planned, teacher, rows.source, record.max_seq_length, max_tokens, state)
     missing = {signal.name: {file.range for file in unfinished_files(root, record, signal)} for signal in signals}
     state.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
     if state.is_main_process and any(missing.values()):
@@ -112,12 +118,10 @@ def add_layers(
     shards = [shard for shard in record.shards[job.index :: job.count] if shard.range in set().union(*missing.values())]
     mine = shards[state.process_index :: state.num_processes]
     if mine:
-        with console.progress(sum(asking.rows.count(shard) for shard in mine), "teacher: layers") as steps:
-            for shard in whole(mine):
-                steps.describe(f"teacher: layers, {shard.split} {shard.index + 1}/{shard.count}")
-                left = [signal for signal in signals if shard.range in missing[signal.name]]
-                write_layers(root, record, asking, shard, left)
-                steps.advance(asking.rows.count(shard))
+        bases = {signal.name: signal.read_bases(root) for signal in signals}
+        ask = partial(write_layers, Asking(teacher, max_tokens, signals, bases, missing))
+        errand = Errand(record, teacher, config.precision, ask, tuple(missing))
+        ask_here_or_there(config, root, errand, rows, mine, rows.hold)
     state.wait_for_everyone()
     return _finish(root, signals) if state.is_main_process else None
 

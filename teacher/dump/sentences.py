@@ -83,7 +83,8 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
             write_atomically(root / BASIS_FILE, lambda path: path.write_bytes(basis.to_bytes()))
 
     def write(record: SetRecord, shards: list[Shard]) -> None:
-        errand = Errand(record, encoder, config.precision, partial(_write_shards, encoder, basis, max_tokens))
+        ask = partial(_write_shards, encoder, basis, max_tokens)
+        errand = Errand(record, encoder, config.precision, ask, (record.rows,))
         ask_here_or_there(config, root, errand, rows, shards, rows.hold)
 
     def scores(record: SetRecord) -> Scores:

@@ -76,7 +76,8 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
                 write_decoder(root, decoder_of(lm))
 
     def write(record: SetRecord, shards: list[Shard]) -> None:
-        errand = Errand(record, lm, config.precision, partial(_write_shards, lm, plan, max_tokens))
+        ask = partial(_write_shards, lm, plan, max_tokens)
+        errand = Errand(record, lm, config.precision, ask, (record.rows,))
         ask_here_or_there(config, root, errand, text, shards, text.hold)
 
     def scores(record: SetRecord) -> Scores:

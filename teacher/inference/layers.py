@@ -13,6 +13,7 @@ from pipeline.logit_set.record_parts import LayersName
 from pipeline.text.tokenizer import Tokenized
 from teacher.inference.attention import Heard, listening
 from teacher.inference.batches import NotFiniteError, collate, run_batches
+from teacher.inference.hidden_states import noting_states
 from teacher.inference.loaded import LoadedModel
 
 FAMILIES = ("bert", "distilbert", "electra", "roberta")  # MiniLM is a BERT
@@ -59,22 +60,26 @@ def layers_said(
 
     def run(batch: list[int]) -> None:
         rows = [inputs[row] for row in batch]
-        for name, layers in _ask(teacher, rows, asked, heard).items():
+        states_BLH.clear()
+        for name, layers in _ask(teacher, rows, asked, heard, states_BLH).items():
             for layer, array_B in layers.items():
                 for row, array in zip(batch, array_B, strict=True):
                     said[name][layer][row] = array
         advance(len(batch))
 
-    with listening(teacher.model, {name: asked[name] for name in OF_ATTENTION if name in asked}) as heard:
+    of_attention: dict[str, Sequence[int]] = {name: asked[name] for name in OF_ATTENTION if name in asked}
+    with listening(teacher.model, of_attention) as heard, noting_states(teacher.model) as states_BLH:
         run_batches([len(row.ids) for row in inputs], max_tokens, run)
     return said
 
 
-def _ask(teacher: LoadedModel, inputs: Sequence[Tokenized], asked: Asked, heard: Heard) -> Said:
+def _ask(
+    teacher: LoadedModel, inputs: Sequence[Tokenized], asked: Asked, heard: Heard, states_BLH: Sequence[torch.Tensor]
+) -> Said:
     """What layers say of a batch."""
     heard.begin()
     batch = {name: to_device(values, teacher.model.device) for name, values in collate(teacher, inputs).items()}
-    states = teacher.model.base_model(**batch, output_hidden_states=True).hidden_states
+    teacher.model.base_model(**batch)
     lengths = [len(row.ids) for row in inputs]
     said: Said = {}
     for name, layers in asked.items():
@@ -82,7 +87,7 @@ def _ask(teacher: LoadedModel, inputs: Sequence[Tokenized], asked: Asked, heard:
             said[name] = {layer: _of_pairs(heard.said[name, layer], lengths) for layer in layers}
         else:
             first = [1] * len(lengths) if name == "cls" else lengths
-            said[name] = {layer: _of_tokens(states[layer], first) for layer in layers}
+            said[name] = {layer: _of_tokens(states_BLH[layer], first) for layer in layers}
     for name, by_layer in said.items():
         for layer, array_B in by_layer.items():
             for array, row in zip(array_B, inputs, strict=True):

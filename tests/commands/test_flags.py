@@ -45,8 +45,8 @@ FLAGS = {
     "--report-to --json",
     "augment": f"{AUGMENT} {RAY} --task --method --splits --manifest --data --store --name --precision "
     "--max-seq-length --seed --json",
-    "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --augment --extend --variants --task --signal --teacher-labels "
-    "--token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
+    "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --ray-write --augment --extend --variants --task --signal "
+    "--teacher-labels --token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
     "--states --states-codec --cls --cls-codec --attention --attention-codec --values --values-codec --layers-of "
     "--unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision --num-copies "
     "--max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.cluster.config import RayFlags
-from pipeline.cluster.crew import Crew, Trade, on_cluster
+from pipeline.cluster.config import RayFlags, RayWriteFlags
+from pipeline.cluster.crew import Crew, Trade, on_cluster, workers_that_fit
 from pipeline.errors import ConfigError, DistillError, TeacherError
 from pipeline.stopping import Stopped, stops_on_sigterm
 
@@ -104,6 +104,8 @@ def test_after_sigterm_what_is_in_hand_is_done_and_no_more(ray_cluster: Any, tmp
 def test_flags_that_say_nothing_or_nonsense_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="--ray-workers: is for workers on a cluster; give --ray, too"):
         RayFlags(ray_workers=2).check_ray()
+    with pytest.raises(ConfigError, match="--ray-write: is for workers on a cluster; give --ray, too"):
+        RayWriteFlags(ray_write="workers").check_ray()
     for text in ("GPU", "[]", "{}", '{"GPU": 0}', '{"GPU": true}'):
         with pytest.raises(ConfigError, match=r"--ray-resources: .* should be like"):
             RayFlags(ray="auto", ray_resources=text).check_ray()
@@ -111,6 +113,15 @@ def test_flags_that_say_nothing_or_nonsense_are_refused(monkeypatch: pytest.Monk
     with pytest.raises(ConfigError, match="without accelerate or torchrun"):
         RayFlags(ray="auto").check_ray()
     assert RayFlags(ray="auto", ray_resources='{"GPU": 0.5, "CPU": 4}').resources() == {"GPU": 0.5, "CPU": 4}
+
+
+def test_as_many_workers_as_there_is_room_for() -> None:
+    eight = {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 2.0}}
+    six, lost = {"Alive": True, "Resources": {"CPU": 6.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}
+    assert workers_that_fit({"CPU": 4}, [eight]) == 2
+    assert workers_that_fit({"CPU": 4}, [eight, six, lost]) == 3  # what is left of each machine is no fourth
+    assert workers_that_fit({"CPU": 1, "GPU": 0.5}, [eight, six]) == 4
+    assert workers_that_fit({"TPU": 1}, [eight]) == 1  # a machine that has one may come
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 """Sets written by workers on a cluster of this machine: the bytes are those of a single process, whoever dies."""
 
+import shutil
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import teacher.dump.cluster
 from pipeline.errors import TeacherError
 from pipeline.logit_set.reader import LogitSet
 from teacher.dump.cluster import Errand, ask_here_or_there
@@ -14,9 +16,11 @@ from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm
 from teacher.inference.masked_lm import load_masked_lm
 from tests.conftest import corpus_config, dump_config, vectors_config
+from tests.helpers.calls import count_calls
 
 pytestmark = pytest.mark.slow
 RAY = {"ray": "local", "ray_workers": 1}
+VARIANTS = {"augment": "mask-pos", "pos_probability": 0, "mask_probability": 0.3, "num_variants": 3, "seed": 1}
 
 
 def files(root: Path) -> dict[str, str]:
@@ -29,15 +33,14 @@ def files(root: Path) -> dict[str, str]:
 def test_plain_jobs_and_workers_mixed_write_the_set_of_one_process(
     ray_cluster: Any, work: Path, augmented_set: LogitSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = {"augment": "mask-pos", "pos_probability": 0, "mask_probability": 0.3, "num_variants": 3, "seed": 1}
     store = tmp_path / "store"
     (store / "augmented").mkdir(parents=True)
     variants = augmented_set.root.parent / "augmented" / "opinion-mask-pos"
     (store / "augmented" / "opinion-mask-pos").symlink_to(variants)
-    first = dump(dump_config(work, "opinion", store, **flags, shard_index=1, num_shards=3), "job")
+    first = dump(dump_config(work, "opinion", store, **VARIANTS, shard_index=1, num_shards=3), "job")
     assert first is not None
     assert first.state == "staged"
-    record = dump(dump_config(work, "opinion", store, **flags, ray="local", ray_workers=2), "ray")
+    record = dump(dump_config(work, "opinion", store, **VARIANTS, ray="local", ray_workers=2), "ray")
     assert record is not None
     assert record.state == "verified"
     assert files(store / "opinion-mask-pos") == files(augmented_set.root)
@@ -45,6 +48,31 @@ def test_plain_jobs_and_workers_mixed_write_the_set_of_one_process(
     assert record.shards == augmented_set.record.shards
     assert record.scores == augmented_set.record.scores
     assert " workers: " in capsys.readouterr().err  # a busy machine may start the second when all is done
+
+
+def test_what_layers_say_and_variants_are_those_of_one_process(
+    ray_cluster: Any, work: Path, augmented_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = {"states": "0,1", "states_codec": "pca-8", "cls": "all", "attention": "1", "values": "1"}
+    name, store = augmented_set.name, tmp_path / "store"
+    for folder in (name, "augmented"):
+        shutil.copytree(augmented_set.root.parent / folder, tmp_path / "plain" / folder)
+    flags = VARIANTS | layers | {"layers_of": "all"}
+    plain = dump(dump_config(work, "opinion", tmp_path / "plain", **flags), "plain")
+    assert plain is not None
+    by_driver = count_calls(monkeypatch, {"write": (teacher.dump.cluster, "_write")})
+    some = {"states": "0,1", "states_codec": "pca-8", "cls": "all", "layers_of": "all"}
+    dump(dump_config(work, "opinion", store, **VARIANTS, **some, **RAY), "ray")
+    assert len(by_driver) == 3 * len(plain.shards)
+    assert files(store / name).items() >= files(augmented_set.root).items()
+    (store / name / "cls" / Path(plain.shards[0].path).name).unlink()
+    by_driver.clear()
+    record = dump(dump_config(work, "opinion", store, **flags, **RAY, ray_write="workers"), "ray")
+    assert record is not None
+    assert record.signals == plain.signals
+    assert files(store / name) == files(tmp_path / "plain" / name)
+    assert by_driver == []
+    assert not list(store.rglob(".*"))
 
 
 def test_tokens_and_vectors_are_those_of_one_process(
@@ -62,7 +90,7 @@ def test_a_teacher_that_says_nan_ends_it_and_the_shard_is_named(
 ) -> None:
     record, shards = opinion_set.record, list(opinion_set.record.shards)
     config = dump_config(work, "opinion", tmp_path, **RAY)
-    errand = Errand(record, load_masked_lm(str(masked_lm), None, 32), "fp32", _says_nan)
+    errand = Errand(record, load_masked_lm(str(masked_lm), None, 32), "fp32", _says_nan, ("examples",))
     with pytest.raises(TeacherError, match=rf"^{shards[0].path}: teacher: gives NaN$"):
         ask_here_or_there(config, tmp_path, errand, None, shards, lambda shard: shard.index)
     assert not list(tmp_path.rglob("*.parquet"))

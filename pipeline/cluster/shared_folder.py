@@ -1,0 +1,60 @@
+"""Folders that workers write to: whether they are the driver's, and whether the driver sees what they have written."""
+
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.errors import ConfigError, PassingError
+from pipeline.files import TEMPORARY_SUFFIX, write_text
+
+SEEN_WITHIN_S = 90.0  # NFS believes for a minute that a file is not there
+
+
+@contextmanager
+def marked(folder: Path) -> Iterator[Path]:
+    """A file in ``folder`` for the time of the block, by which others can tell that the folder is this one.
+
+    Raises:
+        DataError: if the folder cannot be written.
+    """
+    mark = folder.absolute() / f".driver-{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"  # one that is left goes with these
+    write_text(mark, "")
+    try:
+        yield mark
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def require_marked(mark: Path) -> None:
+    """Raises ConfigError unless the driver's mark is seen by this process."""
+    if not mark.exists():
+        unseen = f"{socket.gethostname()} does not see the driver's {mark.parent}"
+        advice = "mount the store there under the same path, or leave the flag out, and the driver writes"
+        raise ConfigError(f"--ray-write workers: {unseen}; {advice}")
+
+
+def require_seen(folder: Path, sizes: Mapping[str, int]) -> None:
+    """Waits until files that workers have written are seen by this process.
+
+    Args:
+        folder: where they are.
+        sizes: bytes of each, by its path in the folder.
+
+    Raises:
+        PassingError: if one is missing or has another size after `SEEN_WITHIN_S`.
+    """
+    until = time.monotonic() + SEEN_WITHIN_S
+    while unseen := [path for path, size in sizes.items() if not _has(folder / path, size)]:
+        if time.monotonic() > until:
+            raise PassingError(
+                f"{folder / unseen[0]}: a worker has written {sizes[unseen[0]]:,} bytes, which are not seen here; "
+                "repeat the command once all machines see the same store"
+            )
+        time.sleep(1)
+
+
+def _has(path: Path, size: int) -> bool:
+    return path.exists() and path.stat().st_size == size
