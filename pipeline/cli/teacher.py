@@ -162,6 +162,7 @@ def _print_plan(plan: Any, json_output: bool) -> None:
         "seconds": plan.seconds,
         "memory_bytes": plan.memory_bytes,
         **({"layer_bytes": plan.layer_bytes} if plan.layer_bytes else {}),
+        **({"init_bytes": plan.init_bytes} if plan.init_bytes else {}),
     }
     if json_output:
         console.print_json(values)
@@ -175,6 +176,7 @@ def _print_plan(plan: Any, json_output: bool) -> None:
             f"- {name}": f"{console.size(a_row)} a row, {console.size(size)}"
             for name, (a_row, size) in plan.layer_bytes.items()
         },
+        **({"- weights of layers": console.size(plan.init_bytes)} if plan.init_bytes else {}),
         "time, about": f"{plan.seconds:,.0f} s" if plan.seconds else "unknown",
         "memory, about": console.size(plan.memory_bytes) if plan.memory_bytes else "unknown",
     }

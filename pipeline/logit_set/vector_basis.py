@@ -93,8 +93,8 @@ def read_basis(path: Path, num_components: int, width: int, prefix: str = "") ->
     """
     try:
         tensors = load_file(path)
-        needed = (tensors[prefix + name] for name in ("mean", "components", "scale"))
-        basis = Basis(*needed, tensors.get(f"{prefix}variance"))
+        mean_H, components_KH, scale_K = (tensors[prefix + name] for name in ("mean", "components", "scale"))
+        basis = Basis(mean_H, components_KH, scale_K, tensors.get(f"{prefix}variance"))
     except (OSError, SafetensorError, KeyError, TypeError) as error:
         raise IntegrityError(f"{path}: not a basis: {error}") from error
     variance_H = basis.mean_H if basis.variance_H is None else basis.variance_H

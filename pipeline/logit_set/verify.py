@@ -12,7 +12,6 @@ from pipeline.logit_set.file_check import check_bytes, frame_problem
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.record_parts import RowsName, Shard
 from pipeline.logit_set.shard_file import footer_of
-from pipeline.logit_set.signals import LayerSignal
 from pipeline.logit_set.token_vectors import check_token_vectors
 from pipeline.logit_set.verify_examples import ExamplesCheck
 from pipeline.logit_set.verify_layers import check_layers
@@ -56,7 +55,7 @@ def verify_shards(root: Path, record: SetRecord) -> None:
     checks = [
         partial(signal.check_files, root)
         for signal in record.signals.stored
-        if not (isinstance(signal, LayerSignal) and record.state == "complete")  # a lost basis is fitted again later
+        if signal.is_in_rows or record.state != "complete"  # what comes after the rows comes back after them
     ]
     problems += _failures([*checks, partial(check_token_vectors, root, record)])
     problems = problems or _failures([partial(check_layers, root, record)])  # which compares them with the rows

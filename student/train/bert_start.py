@@ -48,10 +48,10 @@ class BertFile(BertShape):
 
 @dataclass(frozen=True)
 class BertStart:
-    """Layers of a BERT in a folder.
+    """Layers of a BERT in a folder, or in that of a set that carries them.
 
     Attributes:
-        folder: the BERT's.
+        folder: the BERT's or the set's.
         layers: their numbers, from 1, in the order in which the student has them.
         inherited: their sizes.
     """
@@ -87,12 +87,15 @@ def bert_start(flags: TrainConfig, logit_set: LogitSet) -> BertStart | None:
     if flags.init == "noise":
         return None
     folder = flags.init_from or _teachers_folder(first)
-    sizes = _read_sizes(folder)
-    layers = _layers(flags, sizes.num_hidden_layers, folder)
-    if flags.init_from is None:
-        _check_weights(folder, first)
+    init = first.record.signals.init
+    if init is not None and folder == first.root:
+        init.check_files(folder)
+        sizes = parse_model(BertFile, {"model_type": "bert"} | init.shape.model_dump(), str(folder))
+        layers = _layers(flags, init.layers, folder)
     else:
-        _check_vocabulary(folder, first)
+        sizes = _read_sizes(folder)
+        layers = _layers(flags, tuple(range(1, sizes.num_hidden_layers + 1)), folder)
+        (_check_weights if flags.init_from is None else _check_vocabulary)(folder, first)
     shape = {name: getattr(sizes, name) for name in BertShape.model_fields} | {"num_hidden_layers": len(layers)}
     return BertStart(folder, layers, Inherited(sizes.hidden_size, BertShape(**shape)))
 
@@ -131,11 +134,14 @@ def _check_types(first: LogitSet) -> None:
 
 
 def _teachers_folder(first: LogitSet) -> Path:
+    """Where the weights of a set's teacher are: in its folder, or else in the set's own."""
     teacher = first.record.teacher
     folder, why = Path(teacher.name), ""
     if teacher.is_imported:
         why = f"nobody knows those of {first.root}, whose answers were imported"
     elif not weight_files(folder):
+        if first.record.signals.init is not None:
+            return first.root
         why = f"{first.root} names {teacher.name}, and there is no {WEIGHTS_FILE} in such a folder"
     if why:
         raise ConfigError(f"--embedding bert: starts from its teacher's layers, but {why}; {ADVICE}")
@@ -158,15 +164,17 @@ def _read_sizes(folder: Path) -> BertFile:
     return parse_model(BertFile, values, str(path))
 
 
-def _layers(flags: TrainConfig, there: int, folder: Path) -> tuple[int, ...]:
+def _layers(flags: TrainConfig, there: tuple[int, ...], folder: Path) -> tuple[int, ...]:
+    """Which of the layers that are there the student starts from."""
     if flags.init_layers is None:
-        wanted = flags.num_hidden_layers or min(NUM_LAYERS, there)
-        if wanted > there:
-            raise ConfigError(f"--num-hidden-layers {wanted}: {folder} has {there} to start from; {ADVICE}")
-        return spread_evenly(wanted, there)
+        wanted = flags.num_hidden_layers or min(NUM_LAYERS, len(there))
+        if wanted > len(there):
+            raise ConfigError(f"--num-hidden-layers {wanted}: {folder} has {len(there)} to start from; {ADVICE}")
+        return tuple(there[place - 1] for place in spread_evenly(wanted, len(there)))
     layers = tuple(map(int, flags.init_layers.split(",")))
-    if max(layers) > there:
-        raise ConfigError(f"--init-layers {flags.init_layers}: {folder} has {there} layers")
+    if not set(layers) <= set(there):
+        named = ", ".join(map(str, there))
+        raise ConfigError(f"--init-layers {flags.init_layers}: {folder} has {len(there)} layers: {named}")
     return layers
 
 

@@ -21,6 +21,7 @@ from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME, Scores, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import MAX_SEQ_LENGTH, Shard, UnlabelledRecord
 from pipeline.logit_set.signals import LayerSignal
+from pipeline.logit_set.signals.init import INIT_FILE
 from pipeline.logit_set.writer import write_shard
 from pipeline.processes import processes
 from pipeline.sources import Source, load_source, sentences
@@ -38,6 +39,7 @@ from teacher.dump.answers import Known, hashes_by_shard, logits_of_repeated, log
 from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.examples_record import staged_record
 from teacher.dump.extend import answers, extended, open_old, take_over
+from teacher.dump.init_layers import add_init_layers, init_bytes
 from teacher.dump.jobs import write_set
 from teacher.dump.layer_sizes import layer_bytes, sampled_lengths
 from teacher.dump.layers import add_layers, planned_layers
@@ -80,7 +82,8 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     inference = partial(inference_mode, state.device, config.precision)
     is_stated = bool(config.teacher_label_names)
-    _require_space_of_layers(root, layers, source, teacher, config.max_seq_length)
+    weights_bytes = init_bytes(config, name, teacher.model.config)
+    _require_space_of_layers(root, layers, source, teacher, config.max_seq_length, weights_bytes)
     if not _is_begun(root, teacher):
         with inference():
             _probe(task, source, teacher, config, max_tokens, is_stated)
@@ -112,6 +115,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     with inference():
         if record is not None and record.state == "verified" and config.token_vectors:
             record = add_token_vectors(root, record, config, teacher, encoder, old, max_tokens)
+    record = add_init_layers(root, record, config, teacher)
     if layers:
         record = add_layers(root, layers, config, teacher, rows, max_tokens, old, state)
     return record
@@ -145,13 +149,18 @@ def _require_space(root: Path, source: Source, num_variants: dict[str, int], old
 
 
 def _require_space_of_layers(
-    root: Path, layers: Sequence[LayerSignal], source: Source, teacher: Teacher, max_seq_length: int
+    root: Path,
+    layers: Sequence[LayerSignal],
+    source: Source,
+    teacher: Teacher,
+    max_seq_length: int,
+    weights_bytes: int,
 ) -> None:
     """Raises PassingError unless the disk has room for what is to be stored of layers; variants are not counted."""
     length_R = sampled_lengths(source, teacher.tokens.num_special, max_seq_length)
     needed = sum(size for _, size in layer_bytes(layers, source, length_R, 0).values())
     stored = sum(file.stat().st_size for layer in layers for file in (root / layer.name).glob("*.parquet"))
-    require_space(root.parent, needed - stored)
+    require_space(root.parent, needed - stored + (0 if (root / INIT_FILE).exists() else weights_bytes))
 
 
 def _is_begun(root: Path, teacher: Teacher) -> bool:

@@ -46,12 +46,7 @@ class WhichLayers(Config):
         Raises:
             ConfigError: if the teacher has not one of them.
         """
-        text, first = self.layers[name], FIRST[name]
-        numbers = range(first, depth + 1) if text == "all" else sorted({int(number) for number in text.split(",")})
-        wrong = [number for number in numbers if not first <= number <= depth]
-        if wrong:
-            raise ConfigError(f"{flag_name(name)}: layer {wrong[0]}, but the teacher's go from {first} to {depth}")
-        return tuple(numbers)
+        return _numbers(name, self.layers[name], FIRST[name], depth)
 
 
 class LayerFlags(WhichLayers):
@@ -70,6 +65,21 @@ class LayerFlags(WhichLayers):
         "originals", description="Of which rows: the task's own, or variants and unlabelled ones, too."
     )
 
+    init_layers: str | None = Field(
+        None,
+        pattern=LAYERS,
+        description="Layers whose weights the set carries, from 1 on, or all, so that a bert starts from them without "
+        "the teacher's folder.",
+    )
+
+    def init_numbers(self, depth: int) -> tuple[int, ...]:
+        """The layers of ``init_layers``, ascending, of a teacher with so many; none without the flag.
+
+        Raises:
+            ConfigError: if the teacher has not one of them.
+        """
+        return _numbers("init_layers", self.init_layers, 1, depth) if self.init_layers else ()
+
     def check_layers(self) -> None:
         """Raises ConfigError for flags that do not go together."""
         for name, codec in CODECS.items():
@@ -77,3 +87,12 @@ class LayerFlags(WhichLayers):
                 refuse_flags(self, {codec}, f"says how layers are stored; give {flag_name(name)} LAYERS, too")
         if not self.layers:
             refuse_flags(self, {"layers_of"}, "says of which rows layers are stored; give --states LAYERS, too")
+
+
+def _numbers(flag: str, text: str, first: int, depth: int) -> tuple[int, ...]:
+    """The layers that a flag names, of a teacher whose layers have the numbers from ``first`` to ``depth``."""
+    numbers = range(first, depth + 1) if text == "all" else sorted({int(number) for number in text.split(",")})
+    wrong = [number for number in numbers if not first <= number <= depth]
+    if wrong:
+        raise ConfigError(f"{flag_name(flag)}: layer {wrong[0]}, but the teacher's go from {first} to {depth}")
+    return tuple(numbers)

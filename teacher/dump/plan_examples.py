@@ -15,6 +15,7 @@ from pipeline.text.windows import check_stride, window_lengths
 from teacher.config import DumpTask
 from teacher.dump.calibration import classifier_seconds
 from teacher.dump.examples import most_variants, read_rows
+from teacher.dump.init_layers import init_bytes
 from teacher.dump.layer_sizes import CHARACTERS_PER_TOKEN, layer_bytes, sampled_characters, sampled_lengths
 from teacher.dump.layers import wanted_layers
 from teacher.dump.source_parts import Amount, all_shards, amount
@@ -32,7 +33,8 @@ LIBRARIES_BYTES = 850e6
 class Plan:
     """What a dump will take; ``seconds`` and ``memory_bytes`` are None if the teacher's config cannot be read.
 
-    ``rows`` are counted by split, or for a corpus by kind; ``layer_bytes`` are of a row and of all, by signal.
+    ``rows`` are counted by split, or for a corpus by kind; ``layer_bytes`` are of a row and of all, by signal;
+    ``init_bytes`` those of the weights that a set carries.
     """
 
     rows: dict[str, int]
@@ -42,6 +44,7 @@ class Plan:
     seconds: float | None
     memory_bytes: int | None
     layer_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    init_bytes: int = 0
 
 
 def estimate(config: DumpTask) -> Plan:
@@ -72,8 +75,9 @@ def estimate(config: DumpTask) -> Plan:
     layers = layer_bytes(wanted_layers(config, name, shape), source, length_R, sum(in_all.values()))
     if layers:
         tokens += row_tokens  # one more pass
-    disk_bytes = plan.disk_bytes + sum(size for _, size in layers.values())
-    plan = replace(plan, tokens=tokens, disk_bytes=disk_bytes, layer_bytes=layers)
+    weights = init_bytes(config, name, shape)
+    disk_bytes = plan.disk_bytes + sum(size for _, size in layers.values()) + weights
+    plan = replace(plan, tokens=tokens, disk_bytes=disk_bytes, layer_bytes=layers, init_bytes=weights)
     device = processes().device
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
     seconds = (

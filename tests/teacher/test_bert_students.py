@@ -171,7 +171,7 @@ def test_weights_in_several_files_are_those_in_one(roles_set: LogitSet, work: Pa
     teacher = roles_set.record.teacher.model_copy(update={"name": str(several)})
     named = replace(roles_set, record=roles_set.record.model_copy(update={"teacher": teacher}))
     starts = [bert_start(bert_config(roles_set, tmp_path / "run"), logit_set) for logit_set in (roles_set, named)]
-    states = []
+    states: list[dict[str, torch.Tensor]] = []
     for start in starts:
         assert start is not None
         torch.manual_seed(len(states))

@@ -6,6 +6,7 @@ from typing import Self
 from pipeline.logit_set.record_parts import Part
 from pipeline.logit_set.signals.attention import Attention
 from pipeline.logit_set.signals.blocks import Blocks
+from pipeline.logit_set.signals.init import InitLayers
 from pipeline.logit_set.signals.layer_signal import LayerSignal
 from pipeline.logit_set.signals.logits import Logits
 from pipeline.logit_set.signals.mlm import Mlm
@@ -27,6 +28,7 @@ class Signals(Part):
     cls: Cls | None = None
     attention: Attention | None = None
     values: Values | None = None
+    init: InitLayers | None = None
 
     @property
     def stored(self) -> tuple[Signal, ...]:
@@ -41,9 +43,9 @@ class Signals(Part):
     @property
     def num_bytes(self) -> int:
         """Bytes of the finished files that they have beside the shards of the rows, as far as the record tells."""
-        return sum(file.bytes or 0 for signal in self.of_layers for file in signal.shards) + (
-            self.token_vectors.file.bytes if self.token_vectors else 0
-        )
+        files = [file.bytes or 0 for signal in self.of_layers for file in signal.shards]
+        files += [self.token_vectors.file.bytes] if self.token_vectors else []
+        return sum(files) + (self.init.bytes if self.init else 0)
 
     def without_token_vectors(self) -> Self:
         """Those of the rows and of layers."""
@@ -62,6 +64,7 @@ __all__ = [
     "Attention",
     "Blocks",
     "Cls",
+    "InitLayers",
     "LayerSignal",
     "Logits",
     "Mlm",

@@ -1,0 +1,79 @@
+"""Weights of a teacher's layers in its set, so that students start from them where the teacher's folder is not."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import IntegrityError, TeacherError
+from pipeline.files import remove_temporaries, sha256, write_text
+from pipeline.logit_set.card import CARD_FILE, card_text
+from pipeline.logit_set.record import SetRecord, changed, write_set_record
+from pipeline.logit_set.signals.init import INIT_FILE, InitLayers, InitShape
+from pipeline.training.checkpoint import write_tensors
+from teacher.dump.layer_flags import LayerFlags
+from teacher.inference.classifier import Teacher
+
+WHOLE = ("embeddings.", "pooler.")  # what a start has beside layers
+
+
+def init_bytes(config: LayerFlags, name: str, shape: Any) -> int:
+    """Bytes of the weights that the flags ask for, of a teacher with this transformers config; 0 without.
+
+    Raises:
+        ConfigError: if the teacher has not such layers.
+        TeacherError: if it is no BERT, as which alone a student can start.
+    """
+    layers = config.init_numbers(int(shape.num_hidden_layers))
+    if not layers:
+        return 0
+    if shape.model_type != "bert" or shape.hidden_act != "gelu":
+        raise TeacherError(
+            f"teacher {name}: --init-layers stores layers of BERTs alone, and its model_type is {shape.model_type!r} "
+            f"with {shape.hidden_act}; leave it out"
+        )
+    return _shape(shape).num_bytes(len(layers))
+
+
+def add_init_layers(root: Path, record: SetRecord | None, config: LayerFlags, teacher: Teacher) -> SetRecord | None:
+    """Puts the weights that the flags ask for, or that the set had and lost, into a set once it is verified.
+
+    Args:
+        root: the set's folder.
+        record: its record; None in all processes but one.
+        config: the flags.
+        teacher: its teacher.
+
+    Returns:
+        The record on disk.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    if record is None or record.state != "verified":
+        return record
+    recorded = record.signals.init
+    layers = config.init_numbers(teacher.model.config.num_hidden_layers) or (recorded.layers if recorded else ())
+    if not layers or (recorded is not None and recorded.layers == layers and _is_there(root, recorded)):
+        return record
+    wanted = (*WHOLE, *(f"encoder.layer.{layer - 1}." for layer in layers))
+    weights = teacher.model.base_model.state_dict()
+    path = root / INIT_FILE
+    write_tensors(path, {name: w.float().cpu().contiguous() for name, w in weights.items() if name.startswith(wanted)})
+    remove_temporaries(root)
+    shape = _shape(teacher.model.config)
+    init = InitLayers(layers=layers, shape=shape, bytes=path.stat().st_size, sha256=sha256(path))
+    told = changed(record, signals=record.signals.model_copy(update={"init": init}))
+    write_text(root / CARD_FILE, card_text(told))
+    write_set_record(root, told)
+    return told
+
+
+def _is_there(root: Path, recorded: InitLayers) -> bool:
+    try:
+        recorded.check_files(root)
+    except IntegrityError:
+        return False
+    return True
+
+
+def _shape(config: Any) -> InitShape:
+    return InitShape(**{name: getattr(config, name) for name in InitShape.model_fields})

@@ -1,0 +1,114 @@
+"""Weights that a set carries: the teacher's own, found again when they are lost, and what a student starts from."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.errors import ConfigError, IntegrityError, TeacherError
+from pipeline.logit_set.card import card_text
+from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.logit_set.record import SetRecord, changed, read_set_record, write_set_record
+from pipeline.logit_set.signals.init import INIT_FILE
+from pipeline.logit_set.verify import verify_shards
+from pipeline.sharing.config import PullConfig, PushConfig
+from pipeline.sharing.pull import pull
+from pipeline.sharing.push import push
+from student.model.model import Student
+from student.train.bert_start import BertStart, bert_start, copy_layers
+from student.train.training_data import designed, task_facts
+from teacher.dump.examples import dump
+from teacher.dump.init_layers import init_bytes
+from teacher.dump.layer_flags import LayerFlags
+from teacher.dump.plan_examples import estimate
+from tests.conftest import dump_config
+from tests.helpers.students import tiny_config
+
+
+def write(work: Path, store: Path, **changes: Any) -> SetRecord:
+    record = dump(dump_config(work, "roles", store, **changes), "distill teacher-dump")
+    assert record is not None
+    return record
+
+
+@pytest.fixture(scope="module")
+def init_set(work: Path, roles_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
+    """The pair task with the weights of its teacher's only layer, from a teacher that has gone since; read only."""
+    store = tmp_path_factory.mktemp("init")
+    root = shutil.copytree(roles_set.root, store / "roles")
+    record = write(work, store, init_layers="all")
+    teacher = record.teacher.model_copy(update={"name": "gone"})
+    write_set_record(root, changed(record, teacher=teacher))
+    return open_set(root)
+
+
+def started(logit_set: LogitSet, **changes: object) -> tuple[BertStart, dict[str, torch.Tensor]]:
+    """What a bert of a set starts from, and its encoder's weights then."""
+    sizes = {"matrix_size": None, "vector_size": None, "hidden_size": None}
+    flags = tiny_config(logit_set.root, Path("run"), embedding="bert", **sizes | changes)
+    start = bert_start(flags, logit_set)
+    assert start is not None
+    encoder = Student(designed(flags, logit_set, task_facts(logit_set))[0]).encoder
+    copy_layers(start, encoder)
+    return start, encoder.state_dict()
+
+
+def test_a_student_starts_from_the_set_as_from_the_teacher(roles_set: LogitSet, init_set: LogitSet) -> None:
+    from_folder, expected = started(roles_set)
+    from_set, found = started(init_set)
+    assert (from_folder.folder, from_set.folder) == (Path(roles_set.record.teacher.name), init_set.root)
+    assert from_set.inherited == from_folder.inherited
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    with pytest.raises(ConfigError, match=r"--init-layers 2: .* has 1 layers: 1"):
+        started(init_set, init_layers="2")
+
+
+def test_the_record_tells_what_the_file_holds(work: Path, init_set: LogitSet) -> None:
+    init = init_set.record.signals.init
+    assert init is not None
+    numbers = sum(tensor.nbytes for tensor in load_file(init_set.root / INIT_FILE).values())
+    assert numbers == init.shape.num_bytes(1) <= init.bytes < numbers + 10_000
+    plan = estimate(dump_config(work, "roles", init_set.root.parent, init_layers="1"))
+    assert plan.init_bytes == numbers
+    assert plan.disk_bytes > numbers
+    assert "The teacher's embeddings, layers 1 of 1 and pooler" in card_text(init_set.record)
+    with pytest.raises(ValueError, match="cannot hold layers of these sizes"):
+        type(init)(**init.model_dump() | {"bytes": numbers - 1})
+    with pytest.raises(ValueError, match="or go beyond 1"):
+        type(init)(**init.model_dump() | {"layers": (1, 2)})
+
+
+def test_damaged_weights_are_found_and_come_back(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+    root = shutil.copytree(roles_set.root, tmp_path / "roles")
+    record = write(work, tmp_path, init_layers="1")
+    assert record.signals.in_rows() == roles_set.record.signals.in_rows()
+    content = bytearray((root / INIT_FILE).read_bytes())
+    content[-1] ^= 1
+    (root / INIT_FILE).write_bytes(content)
+    with pytest.raises(IntegrityError, match=r"not the weights that belong to this set"):
+        verify_shards(root, record)
+    (root / record.shards[0].path).unlink()  # with rows lost, too
+    assert write(work, tmp_path) == record  # without being named
+    verify_shards(root, record)
+
+
+def test_they_travel_but_not_without_text(init_set: LogitSet, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/there"
+    assert INIT_FILE in push(PushConfig(logits="roles", store=init_set.root.parent, url=url)).sent
+    pulled = pull(PullConfig(store=tmp_path / "store", url=url))
+    assert started(open_set(pulled.root))[0].sha256 == started(init_set)[0].sha256
+    push(PushConfig(logits="roles", store=init_set.root.parent, url=f"{url}-blind", without_text=True))
+    assert not (tmp_path / "there-blind" / INIT_FILE).exists()
+    assert read_set_record(tmp_path / "there-blind").signals.init is None
+
+
+def test_other_families_are_refused_before_the_work() -> None:
+    shape = SimpleNamespace(model_type="electra", hidden_act="gelu", num_hidden_layers=2)
+    with pytest.raises(TeacherError, match="stores layers of BERTs alone, and its model_type is 'electra'"):
+        init_bytes(LayerFlags(init_layers="1"), "x", shape)
+    with pytest.raises(ConfigError, match="--init-layers: layer 3, but the teacher's go from 1 to 2"):
+        init_bytes(LayerFlags(init_layers="3"), "x", shape)
