@@ -14,7 +14,7 @@ SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
 TIME_PATTERN = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$"
 Setting = str | int | float | bool
-RowsName = Literal["examples", "tokens", "sentences"]
+RowsName = Literal["examples", "tokens", "sentences", "words"]
 LayersName = Literal["states", "cls", "attention", "values"]
 LayerRows = Literal["originals", "all"]
 
