@@ -3,8 +3,8 @@
 from pipeline.keywords import call_text, takes_keywords
 from pipeline.shown import Result
 from teacher.config import DumpTask, FinetuneTask
-from teacher.dump.examples import dump
 from teacher.dump.summary import SPLIT_COLUMNS, split_rows
+from teacher.dump.task import dump_task
 from teacher.finetune.classifier import finetune
 
 
@@ -27,7 +27,7 @@ def finetune_teacher(config: FinetuneTask) -> Result:
 def dump_teacher(config: DumpTask) -> Result:
     """Writes a teacher's logits of a task, or goes on, as ``distill teacher-dump`` does; returns the set's record."""
     config.check()
-    record = dump(config, call_text("dump_teacher", config))
+    record = dump_task(config, call_text("dump_teacher", config))
     assert record is not None, "one process alone is the first"
     title = f"{config.store / record.name}: {record.state}"
     return Result(record.model_dump(mode="json"), SPLIT_COLUMNS, split_rows(record), title)

@@ -82,10 +82,10 @@ def _dump_task(config: DumpTask) -> None:
             console.note("every variant that is tried counts as a row; the time to make them is not counted")
         _print_plan(plan, config.json_output)
         return
-    from teacher.dump.examples import dump
     from teacher.dump.summary import SPLIT_COLUMNS, split_rows
+    from teacher.dump.task import dump_task
 
-    record = dump(config, command_line())
+    record = dump_task(config, command_line())
     if record is None:
         return
     if config.json_output:
@@ -98,7 +98,7 @@ def _dump_task(config: DumpTask) -> None:
     root = config.store / record.name
     title = f"{root}: {record.state}, {console.size(record.num_bytes)}"
     console.print_table(SPLIT_COLUMNS, split_rows(record), title=title)
-    if record.state == "verified":
+    if record.state == "verified" and record.rows == "examples":
         compare_with_words(root)
 
 

@@ -19,8 +19,12 @@ BYTE_SPLIT_COLUMNS = ("ids1.list.element", "ids2.list.element", "logits.list.ele
 
 
 def text_hash(tokenizer_sha256: str, sentence1: str, sentence2: str | None) -> bytes:
-    """Key of an input's text under a tokenizer: 16 bytes of BLAKE2b, unambiguous between one sentence and two."""
-    parts = [tokenizer_sha256, sentence1] if sentence2 is None else [tokenizer_sha256, sentence1, sentence2]
+    """Key of an input's text under a tokenizer, see `hash_of_texts`."""
+    return hash_of_texts(tokenizer_sha256, *([sentence1] if sentence2 is None else [sentence1, sentence2]))
+
+
+def hash_of_texts(*parts: str) -> bytes:
+    """Hash of texts in their order, 16 bytes of BLAKE2b, unambiguous between one and several."""
     digest = hashlib.blake2b(digest_size=TEXT_HASH_BYTES)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")

@@ -157,7 +157,10 @@ def open_set(path: Path | str, allow_unverified: bool = False, needs_text: bool 
         ConfigError: if it is of another kind, or without the text that is needed.
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
-    advice = "it is for `distill pretrain-student`; for this a set of a task is needed"
+    advice = (
+        "it is for `distill pretrain-student`, or one of words for `train-student` and `evaluate`; "
+        "for this a set of texts with one answer each is needed"
+    )
     root = Path(path)
     record = usable_record(root, allow_unverified, "examples", advice)
     if needs_text and not record.has_text:

@@ -1,7 +1,8 @@
 """``distill.json``: everything a set says about itself.
 
 A set is rows and what a teacher says about them: examples of a task with logits, masked sequences of a corpus with
-distributions over the vocabulary, or sentences with a vector each.
+distributions over the vocabulary, sentences with a vector each, or sentences of labelled words with logits of each
+token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -235,7 +236,8 @@ class SetRecord(Part):
     @property
     def target(self) -> Target:
         """What the logits mean, of a set that has them."""
-        return _of_its_kind(self.signals.logits).target
+        of_texts = self.signals.logits
+        return of_texts.target if of_texts else _of_its_kind(self.signals.token_logits).target
 
     @property
     def codec(self) -> AnyCodec:

@@ -66,6 +66,19 @@ def sentence_columns(vocabulary_size: int, has_text: bool = True) -> list[pa.Fie
     ]
 
 
+def word_columns(vocabulary_size: int, has_text: bool = True) -> list[pa.Field]:
+    """The columns of sentences of labelled words, which are never without their words."""
+    return [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64(), nullable=False),
+        pa.field("words", pa.list_(pa.string()), nullable=False),
+        pa.field("ids", pa.list_(id_type(vocabulary_size)), nullable=False),
+        pa.field("word_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("text_hash", pa.binary(TEXT_HASH_BYTES), nullable=False),
+        pa.field("label", LABEL_LISTS),
+    ]
+
+
 @dataclass(frozen=True)
 class RowsKind:
     """What a set says and stores of a kind of rows.
@@ -91,6 +104,7 @@ ROW_KINDS: dict[RowsName, RowsKind] = {
     ),
     "tokens": RowsKind(token_columns, {"corpus", "masking"}),
     "sentences": RowsKind(sentence_columns, needs_one={"task", "corpus"}),
+    "words": RowsKind(word_columns, {"task"}),
 }
 OPTIONAL_PARTS: Set[str] = {
     part for kind in ROW_KINDS.values() for part in (*kind.needs, *kind.needs_one, *kind.may_have)

@@ -246,7 +246,7 @@ def _counts(root: Path, record: SetRecord) -> Ints:
 
 
 def _columns_of_ids(shard: Path, record: SetRecord) -> list[pa.ChunkedArray]:
-    if record.rows == "sentences":
+    if record.rows != "examples":
         return [pq.read_table(shard, columns=["ids"], partitioning=None).column("ids")]
     rows = pq.read_table(shard, columns=["origin", "ids1", "ids2"], partitioning=None)
     rows = rows.filter(pc.equal(rows.column("origin"), "original"))

@@ -17,6 +17,7 @@ from pipeline.logit_set.verify_examples import ExamplesCheck
 from pipeline.logit_set.verify_layers import check_layers
 from pipeline.logit_set.verify_sentences import SentencesCheck
 from pipeline.logit_set.verify_tokens import TokensCheck
+from pipeline.logit_set.verify_words import WordsCheck
 
 
 class RowsCheck(Protocol):
@@ -33,6 +34,7 @@ CHECKS: dict[RowsName, Callable[[SetRecord], RowsCheck]] = {
     "examples": ExamplesCheck,
     "tokens": TokensCheck,
     "sentences": SentencesCheck,
+    "words": WordsCheck,
 }
 
 

@@ -39,6 +39,7 @@ from pipeline.logit_set.shard_file import Footer, footer_of, read_footer, read_m
 from pipeline.logit_set.signals import LayerSignal, Signals
 from pipeline.logit_set.tokens import Statistics, write_tokens
 from pipeline.logit_set.verify import verify_shards
+from pipeline.logit_set.words import write_words
 
 
 def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: RowsName = "examples") -> list[Shard]:
@@ -116,6 +117,16 @@ def write_shard(root: Path, record: SetRecord, shard: Shard, table: pa.Table) ->
     """
     footer = footer_of(record, shard)
     write_atomically(root / shard.path, lambda path: write_examples(path, table, footer))
+
+
+def write_words_shard(root: Path, record: SetRecord, shard: Shard, table: pa.Table) -> None:
+    """Writes one shard of words whole or not at all.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    footer = footer_of(record, shard)
+    write_atomically(root / shard.path, lambda path: write_words(path, table, footer))
 
 
 def write_tokens_shard(

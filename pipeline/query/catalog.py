@@ -1,9 +1,9 @@
 """The DuckDB index over a store: a local cache that can be rebuilt from the sets at any time, and is never shared.
 
 Tables ``sets``, ``shards``, ``teachers`` and ``vocabulary``, the macros, one view per finished set, for a set of tokens
-another in words, one per file of token vectors, and ``examples`` over all sets of examples. One process builds it in a
-temporary file, from the one before if there is one: sets whose record is as it was are not read again. Those who write
-sets never touch it.
+another in words, for a set of words another by word, one per file of token vectors, and ``examples`` over all sets of
+examples. One process builds it in a temporary file, from the one before if there is one: sets whose record is as it was
+are not read again. Those who write sets never touch it.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import SET_NAME
 from pipeline.logit_set.shard_file import read_metadata
 from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE, columns_of
-from pipeline.query.views import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql, token_view_sql
+from pipeline.query.views import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql, token_view_sql, word_view_sql
 from pipeline.sql.gate import add_macros, macros, open_database, parquet
 from pipeline.sql.names import token_vectors_view_name, variants_view_name, view_name, words_view_name
 
@@ -119,7 +119,7 @@ def _read_sets(store: Path, kept: Set[str]) -> list[tuple[Path, SetRecord]]:
 def _views(root: Path, record: SetRecord) -> list[str]:
     """The names of a set's views."""
     names = [view_name(root.name)]
-    if record.signals.mlm:
+    if record.signals.mlm or record.signals.token_logits:
         names.append(words_view_name(root.name))
     if record.augmentation:
         names.append(variants_view_name(root.name))
@@ -226,6 +226,8 @@ def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRec
     connection.execute(set_view_sql(view_name(root.name), root, record))
     if record.signals.mlm:
         _add_words(connection, root, record)
+    if record.signals.token_logits:
+        connection.execute(word_view_sql(words_view_name(root.name), root, record))
     if record.augmentation:
         connection.execute(VARIANTS.format(name=variants_view_name(root.name), rows=view_name(root.name)))
     if record.signals.token_vectors:
@@ -251,7 +253,7 @@ def _set_row(root: Path, m: SetRecord) -> list[Any]:
     task, corpus = m.task and m.task.name, m.corpus and m.corpus.name
     codecs = [str(signal.codec) for signal in (m.signals.mlm, m.signals.vectors) if signal is not None]
     codec = next(iter(codecs), None)
-    labels = list(m.target.names) if m.signals.logits else None
+    labels = list(m.target.names) if m.signals.logits or m.signals.token_logits else None
     return [
         *(root.name, view_name(root.name), task, corpus, codec, m.state, m.teacher.name, labels, m.num_rows),
         *(m.num_bytes, m.precision, m.max_seq_length, scores, m.source, list(m.notes), m.created, m.fingerprint),

@@ -57,6 +57,19 @@ def view_columns(record: SetRecord) -> list[str]:
     return [name if name in stored.names else f"null::{of_text[name]} as {name}" for name in names if name != "split"]
 
 
+def word_view_sql(name: str, root: Path, record: SetRecord) -> str:
+    """The statement that creates the view ``name``: a row for each word, with the logits of its first token.
+
+    Columns: the key, ``word`` (its number), ``text``, ``label``, ``logits``; null of a word without tokens.
+    """
+    files = parquet([root / shard.path for shard in record.shards])
+    return f"""create view "{name}" as
+        select split, source_row, word, words[word + 1] as text, label[word + 1] as label,
+            logits[list_position(word_ids, word)] as logits
+        from (select *, unnest(range(len(words)))::int as word from {files})
+    """
+
+
 def token_view_sql(name: str, record: SetRecord, paths: list[Path]) -> str:
     """The statement that creates the view ``name``; it needs the table ``vocabulary``.
 

@@ -28,6 +28,9 @@ def set_page(root: Path, allow_unverified: bool = False) -> Page:
     if record.signals.vectors is not None:
         lead = f"What {record.teacher.name} makes of the sentences of {record.subject}: {record.num_rows:,} vectors."
         return Page("set of sentences", record.name, lead, about)
+    if record.signals.token_logits is not None:
+        lead = f"What {record.teacher.name} says about the words of {record.subject}: {record.num_rows:,} sentences."
+        return Page("set of words", record.name, lead, about)
     if record.signals.logits is None:
         lead = f"What {record.teacher.name} says about masked words: {record.num_rows:,} masked sequences."
         return Page("logit set of a corpus", record.name, lead, about)

@@ -7,7 +7,7 @@ def view_name(set_name: str) -> str:
 
 
 def words_view_name(set_name: str) -> str:
-    """The SQL name of the view in words of a set of tokens."""
+    """The SQL name of the view in words of a set of tokens, or by word of a set of words."""
     return f"{view_name(set_name)}_words"
 
 

@@ -12,8 +12,9 @@ from pipeline.training.steps import seed_step
 from teacher.config import FinetuneTask
 from teacher.finetune.common import classifier_settings, save_teacher, sentence_encoder, start_run
 from teacher.finetune.learner import ClassifierLearner, Lesson
-from teacher.finetune.rows import splits_of, training_source
+from teacher.finetune.rows import rows_of, splits_of, training_source
 from teacher.finetune.tasks import finetune_tasks
+from teacher.finetune.words import WordLesson
 from teacher.inference.classifier import new_classifier
 
 
@@ -43,7 +44,11 @@ def finetune(config: FinetuneTask, command: str) -> RunRecord:
     run, finished = start_run(config.output_dir, settings, command, accelerator)
     if finished is not None:
         return finished
-    lesson = Lesson(config, task, teacher, splits_of(source, teacher, config), accelerator)
+    lesson = (
+        WordLesson(config, task, teacher, rows_of(source, config), accelerator)
+        if task.type == "tokens"
+        else Lesson(config, task, teacher, splits_of(source, teacher, config), accelerator)
+    )
 
     def keep() -> None:
         save_teacher(teacher.model, teacher.name, teacher.revision, config.output_dir)

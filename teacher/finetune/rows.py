@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import DataError
-from pipeline.sources import ROWS_AT_ONCE, Source, load_source, sentences
+from pipeline.sources import ROWS_AT_ONCE, Source, load_source, load_word_source, sentences
 from pipeline.tasks.target import gold_arrays, gold_classes, has_gold
 from pipeline.tasks.task import Task
 from pipeline.text.known import ROWS as KNOWN_ROWS
@@ -49,7 +49,8 @@ def training_source(task: Task, config: FinetuneTask) -> Source:
     Raises:
         DataError: if there is no train split.
     """
-    source = load_source(task, config.data)
+    load = load_word_source if task.type == "tokens" else load_source
+    source = load(task, config.data)
     if "train" not in source.splits:
         raise DataError(f"task {task.name!r}: no train split in {source.description}, nothing to fine-tune on")
     return source
@@ -61,8 +62,13 @@ def splits_of(source: Source, teacher: Teacher, config: FinetuneTask) -> dict[st
     Raises:
         DataError: if the teacher's tokenizer does not know the words.
     """
-    rows = source.splits if config.held_out is None else hold_out(source.splits, config.held_out)
+    rows = rows_of(source, config)
     return {name: _split(teacher, part, config.max_seq_length) for name, part in rows.items()}
+
+
+def rows_of(source: Source, config: FinetuneTask) -> dict[str, pa.Table]:
+    """The rows of the splits, and training rows held out if that is asked for."""
+    return source.splits if config.held_out is None else hold_out(source.splits, config.held_out)
 
 
 def hold_out(splits: dict[str, pa.Table], share: float) -> dict[str, pa.Table]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from pipeline import console
 from pipeline.errors import ConfigError, TeacherError
@@ -68,7 +68,7 @@ def load_teacher(
     target, labels, order = outputs(task, name, config, teacher_labels)
     tokens = load_tokenizer(name, revision, config, windows.size if windows else max_seq_length)
     cut = Windows.of(tokens.tokenizer, task.is_pair, windows.size, windows.stride) if windows else None
-    model, missing = load_weights(AutoModelForSequenceClassification, name, revision)
+    model, missing = load_weights(_auto_model(task), name, revision)
     if missing:
         raise TeacherError(
             f"teacher {name}: has no weights for {', '.join(missing[:3])}: it is not fine-tuned. "
@@ -92,6 +92,7 @@ def outputs(
         ConfigError: if what is stated are not the task's labels.
         TeacherError: if the outputs do not fit the task.
     """
+    _check_what_it_labels(task, name, config)
     _check_problem_type(task, name, getattr(config, "problem_type", None))
     labels = tuple(config.id2label[k] for k in range(config.num_labels))
     target = target_of_width(task, config.num_labels)
@@ -112,7 +113,7 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
     """
     tokens = load_tokenizer(name, revision, load_config(name, revision), max_seq_length)
     model, _ = load_weights(
-        AutoModelForSequenceClassification,
+        _auto_model(task),
         name,
         revision,
         num_labels=target.num_logits,
@@ -122,6 +123,21 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
         ignore_mismatched_sizes=True,
     )
     return Teacher(name, revision, model, tokens, target, target.names, tuple(range(target.num_logits)))
+
+
+def _auto_model(task: Task) -> Any:
+    return AutoModelForTokenClassification if task.type == "tokens" else AutoModelForSequenceClassification
+
+
+def _check_what_it_labels(task: Task, name: str, config: Any) -> None:
+    """Refuses a teacher of texts for a task of words, and the other way round: the weights of one fit the other."""
+    wants_words = task.type == "tokens"
+    strange = "ForSequenceClassification" if wants_words else "ForTokenClassification"
+    if any(model.endswith(strange) for model in config.architectures or ()):
+        has, needs = ("texts", "words") if wants_words else ("words", "texts")
+        raise TeacherError(
+            f"teacher {name}: labels {has} ({config.architectures[0]}), but {task.name!r} labels {needs}"
+        )
 
 
 def _label_order(

@@ -12,6 +12,7 @@ from pipeline.logit_set.signals.logits import Logits
 from pipeline.logit_set.signals.mlm import Mlm
 from pipeline.logit_set.signals.signal import Signal
 from pipeline.logit_set.signals.states import Cls, States
+from pipeline.logit_set.signals.token_logits import TokenLogits
 from pipeline.logit_set.signals.token_vectors import TokenVectors
 from pipeline.logit_set.signals.values import Values
 from pipeline.logit_set.signals.vectors import Vectors
@@ -21,6 +22,7 @@ class Signals(Part):
     """The signals of a set, by their names: a line for each there is."""
 
     logits: Logits | None = None
+    token_logits: TokenLogits | None = None
     mlm: Mlm | None = None
     token_vectors: TokenVectors | None = None
     vectors: Vectors | None = None
@@ -71,6 +73,7 @@ __all__ = [
     "Signal",
     "Signals",
     "States",
+    "TokenLogits",
     "TokenVectors",
     "Values",
     "Vectors",

@@ -51,7 +51,7 @@ class TokenVectors(Signal):
         file: its file, with a row per id.
     """
 
-    rows: ClassVar[tuple[RowsName, ...]] = ("examples", "sentences")
+    rows: ClassVar[tuple[RowsName, ...]] = ("examples", "sentences", "words")
     title: ClassVar[str] = "token vectors"
     task_category: ClassVar[str] = "feature-extraction"
     is_in_rows: ClassVar[bool] = False

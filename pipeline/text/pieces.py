@@ -1,0 +1,90 @@
+"""Sentences that are lists of words as tokens, and which word each token is of.
+
+The words are read as one text with spaces between, so that every tokenizer reads them as it reads texts; for BERT's
+that is what ``is_split_into_words`` of transformers gives, too. Shapes: N sentences, T tokens of all of them, W words.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import Encoding
+
+from pipeline.arrays import Bools, Ints, Ragged
+from pipeline.text.reader import TextReader
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Sentences in tokens, without special tokens.
+
+    Attributes:
+        ids: the tokens.
+        word_ids: of each token the number of its word in the sentence; a word may have none.
+    """
+
+    ids: Ragged
+    word_ids: Ragged
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_first_T(self) -> Bools:
+        """Which tokens are the first of their word: what is said of these is said of the word."""
+        is_first_T = np.ones(len(self.word_ids.flat), dtype=bool)
+        is_first_T[1:] = np.diff(self.word_ids.flat) != 0
+        is_first_T[self.word_ids.offsets[:-1][self.word_ids.lengths > 0]] = True
+        return is_first_T
+
+    def by_word(self, number_T: Ints, num_words_N: Ints, otherwise: int) -> Ragged:
+        """A number for each word: that of its first token, or else the one for words without tokens.
+
+        Args:
+            number_T: a number for each token.
+            num_words_N: words per sentence.
+            otherwise: for words that have no token, or were cut.
+        """
+        offsets = np.concatenate([[0], np.cumsum(num_words_N, dtype=np.int64)])
+        number_W = np.full(offsets[-1], otherwise, dtype=np.int64)
+        is_first_T = self.is_first_T
+        number_W[self._place_T(offsets)[is_first_T]] = number_T[is_first_T]
+        return Ragged(number_W, offsets)
+
+    def on_first(self, number_W: Ragged, otherwise: int) -> Ints:
+        """The number of each word on its first token [T], and the other one on the other tokens."""
+        is_first_T = self.is_first_T
+        number_T = np.full(len(is_first_T), otherwise, dtype=np.int64)
+        number_T[is_first_T] = number_W.flat[self._place_T(number_W.offsets)[is_first_T]]
+        return number_T
+
+    def _place_T(self, word_offsets: Ints) -> Ints:
+        """The place of each token's word among those of all sentences."""
+        return np.repeat(word_offsets[:-1], self.word_ids.lengths) + self.word_ids.flat
+
+
+def read_pieces(reader: TextReader, sentences: Sequence[Sequence[str]], room: int | None = None) -> Pieces:
+    """Sentences in tokens, of each the first so many.
+
+    Raises:
+        IntegrityError: if the tokenizer fails on a text.
+    """
+    texts = [" ".join(words) for words in sentences]
+    read = [
+        _read(encoding, text, words, room)
+        for encoding, text, words in zip(reader.encode(texts), texts, sentences, strict=True)
+    ]
+    return Pieces(Ragged.of([ids for ids, _ in read]), Ragged.of([word_ids for _, word_ids in read]))
+
+
+def _read(encoding: Encoding, text: str, words: Sequence[str], room: int | None) -> tuple[list[int], list[int]]:
+    ids: list[int] = encoding.ids[:room]
+    starts = np.concatenate([[0], np.cumsum([len(word) + 1 for word in words[:-1]], dtype=np.int64)])
+    places = [_place(start, stop, text) for start, stop in encoding.offsets[:room]]
+    return ids, (np.searchsorted(starts, places, side="right") - 1).tolist()
+
+
+def _place(start: int, stop: int, text: str) -> int:
+    """A character of the word that a token is of: a space alone is of the word after it, as SentencePiece has it."""
+    place = stop - 1 if start < stop and not text[stop - 1].isspace() else stop
+    return min(place, len(text) - 1)

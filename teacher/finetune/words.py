@@ -1,0 +1,80 @@
+"""A step of a teacher that labels words: against the gold of each word, by its first token.
+
+Shapes: B sentences of a batch, L tokens, T tokens of all sentences, C logits.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import torch
+from accelerate import Accelerator
+from torch.nn import functional
+
+from pipeline.arrays import Ragged
+from pipeline.device import has_fast_bf16
+from pipeline.errors import DataError
+from pipeline.logit_set.word_reader import LabelledWords
+from pipeline.tasks.spans import word_scores
+from pipeline.tasks.target import NO_LABEL
+from pipeline.tasks.task import Task
+from pipeline.text.known import require_known
+from pipeline.training.run_record import Metrics
+from pipeline.training.steps import EpochBatches
+from teacher.config import FinetuneTask
+from teacher.finetune.learner import Ask, Lesson
+from teacher.inference.batches import collate, default_tokens_per_batch
+from teacher.inference.classifier import Teacher
+from teacher.words.ask import framed, labelled, pieces_of
+
+
+class WordLesson(Lesson):
+    """A classifier of words and the sentences that it is trained and scored on.
+
+    Args:
+        config: the settings.
+        task: whose metrics score it.
+        teacher: is trained in place.
+        rows: of ``train``, and of dev splits.
+        accelerator: this process and the others.
+
+    Raises:
+        DataError: if no training row has gold, or the teacher's tokenizer does not know the words.
+    """
+
+    def __init__(
+        self, config: FinetuneTask, task: Task, teacher: Teacher, rows: dict[str, pa.Table], accelerator: Accelerator
+    ) -> None:
+        self.teacher, self._config, self._task, self._accelerator = teacher, config, task, accelerator
+        self._dev_rows = {name: part for name, part in rows.items() if name != "train"}
+        train = rows["train"].filter(rows["train"].column("label").is_valid())
+        if not train.num_rows:
+            raise DataError(f"task {task.name!r}: the train split has no row with gold, nothing to fine-tune on")
+        pieces = pieces_of(teacher, train, config.max_seq_length)
+        nothing_TC = np.empty((len(pieces.ids.flat), 0), dtype=np.float32)
+        known = LabelledWords.of(task.labels, train.column("sentence1"), train.column("label"), pieces, nothing_TC)
+        self._ids, self._gold = pieces.ids, Ragged(known.gold_T, pieces.ids.offsets)
+        require_known(teacher.tokenizer, framed(teacher, pieces.ids), f"model {teacher.name}")
+        processes = (accelerator.num_processes, accelerator.process_index)
+        self.batches = EpochBatches(pieces.ids.lengths, config.per_device_train_batch_size, config.seed, *processes)
+
+    def loss(self, batch: Sequence[int], ask: Ask) -> torch.Tensor:
+        """The mean loss of the words of a batch, a scalar; ``ask`` gives logits_BLC for its inputs as keywords."""
+        device, first = self._accelerator.device, len(self.teacher.tokens.frame[0])
+        inputs = collate(self.teacher, framed(self.teacher, self._ids.take(batch)))
+        gold_BL = torch.full(inputs["input_ids"].shape, NO_LABEL)
+        gold = self._gold.padded(batch, NO_LABEL)
+        gold_BL[:, first : first + gold.shape[1]] = torch.from_numpy(gold)
+        with torch.autocast(device.type, torch.bfloat16, enabled=has_fast_bf16()):
+            logits_BLC = ask(**{key: value.to(device) for key, value in inputs.items()}).float()
+        return functional.cross_entropy(logits_BLC.flatten(0, 1), gold_BL.flatten().to(device), ignore_index=NO_LABEL)
+
+    def scores(self) -> Metrics:
+        """The task's metrics on each dev split, in fp32 as a dump has them; every process works them all out."""
+        return {name: self._score_rows(name, rows) for name, rows in self._dev_rows.items()}
+
+    def _score_rows(self, split: str, rows: pa.Table) -> dict[str, float]:
+        max_tokens = default_tokens_per_batch(self._accelerator.device)
+        with torch.no_grad():
+            said = labelled(self.teacher, rows, self._config.max_seq_length, split, max_tokens)
+        return word_scores(self._task.metrics, said.tallies(said.teacher_TC))

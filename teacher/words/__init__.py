@@ -1,0 +1,1 @@
+"""Teachers that label words: asked, dumped, fine-tuned."""

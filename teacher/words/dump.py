@@ -1,0 +1,168 @@
+"""Stage one on labelled words: a teacher's logits of every token, written as a set of words."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.cluster.config import RayFlags
+from pipeline.config import as_names, refuse_flags
+from pipeline.files import make_folder
+from pipeline.logit_set.record import FILE_NAME, Scores, SetRecord, staged
+from pipeline.logit_set.record_parts import Setting, Shard
+from pipeline.logit_set.signals import Signals, TokenLogits
+from pipeline.logit_set.word_reader import LabelledWords, WordSet
+from pipeline.logit_set.words import words_table
+from pipeline.logit_set.writer import write_words_shard
+from pipeline.processes import processes
+from pipeline.sources import Source, load_word_source
+from pipeline.stopping import whole
+from pipeline.tasks.spans import word_scores
+from pipeline.tasks.target import NO_LABEL, Target
+from pipeline.tasks.task import Task, load_task
+from pipeline.text.known import require_known
+from teacher.augment.flags import AugmentFlags
+from teacher.config import DumpTask
+from teacher.dump.jobs import write_set
+from teacher.dump.layer_flags import LayerFlags
+from teacher.dump.records import LIBRARIES, teacher_record
+from teacher.dump.source_parts import all_shards, split_records, task_record, tokenizer_record
+from teacher.dump.token_vectors import add_token_vectors, load_speaker
+from teacher.inference.batches import default_tokens_per_batch
+from teacher.inference.classifier import Teacher, load_teacher
+from teacher.inference.label_order import doubt_label_order
+from teacher.inference.precision import head_settings, inference_mode, keep_head_in_float32
+from teacher.unlabelled.flags import UnlabelledFlags
+from teacher.words.ask import framed, labelled, pieces_of, token_logits
+
+PROBE_ROWS = 256
+NOT_FOR_WORDS = {
+    *("signal", "extend", "augment", "variants", "plan"),
+    *AugmentFlags.model_fields,
+    *UnlabelledFlags.model_fields,
+    *LayerFlags.model_fields,
+    *RayFlags.model_fields,
+}
+
+
+def dump_words(config: DumpTask, command: str) -> SetRecord | None:
+    """Writes the set of words that ``config`` describes, or goes on with it.
+
+    Args:
+        config: the command's settings.
+        command: the command line, for the record.
+
+    Returns:
+        The record; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
+
+    Raises:
+        ConfigError: for flags that are not for labelled words.
+        DataError: if rows are wrong.
+        TeacherError: if the teacher does not fit the task, or says NaN.
+    """
+    refuse_flags(config, NOT_FOR_WORDS, "is not for labelled words (type: tokens)")
+    task = load_task(config.task, config.manifest)
+    source = load_word_source(task, config.data, config.split_names)
+    name, revision = config.teacher_for(task)
+    root = config.store / config.set_name(task.name)
+    make_folder(config.store)
+    state = processes()
+    teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length)
+    keep_head_in_float32(teacher.model)
+    teacher.model.to(state.device)
+    encoder = load_speaker(config, teacher)
+    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
+    inference = partial(inference_mode, state.device, config.precision)
+    if not (root / FILE_NAME).exists():
+        with inference():
+            _probe(task, source, teacher, config, max_tokens)
+    planned = staged_record(config, task, source, teacher, command)
+    scores = partial(_teacher_scores, root, bool(config.teacher_label_names))
+
+    def write(record: SetRecord, shards: list[Shard]) -> None:
+        with inference():
+            _write_shards(root, record, teacher, source, shards, max_tokens)
+
+    job = config.job()
+    record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, job, state, lambda record: None)
+    if record is None or record.state != "verified" or not config.token_vectors:
+        return record
+    with inference():
+        return add_token_vectors(root, record, config, teacher, encoder, None, max_tokens)
+
+
+def staged_record(config: DumpTask, task: Task, source: Source, teacher: Teacher, command: str) -> SetRecord:
+    """Describes the set that these settings will give; its fingerprint covers all that decides rows and logits."""
+    tokenizer, speaker = tokenizer_record(teacher.tokenizer), teacher_record(teacher, teacher.labels)
+    splits = split_records(task, source)
+    settings: dict[str, Setting] = {
+        "signal": "token_logits",
+        "task": f"{task.name} version {task.version}",
+        "target": teacher.target.model_dump_json(),
+        "teacher.weights": speaker.sha256,
+        "teacher.labels": as_names(teacher.labels),
+        "tokenizer": tokenizer.sha256,
+        "max_seq_length": config.max_seq_length,
+        "precision": config.precision,
+        **head_settings(config.precision),
+        **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
+    }
+    return staged(
+        settings,
+        command,
+        LIBRARIES,
+        name=config.set_name(task.name),
+        rows="words",
+        signals=Signals(token_logits=TokenLogits(target=teacher.target)),
+        task=task_record(task),
+        teacher=speaker,
+        tokenizer=tokenizer,
+        max_seq_length=config.max_seq_length,
+        precision=config.precision,
+        source=source.description,
+        splits=splits,
+        shards=all_shards(source, config.rows_per_shard, folder="words"),
+        notes=tuple(source.warnings),
+    )
+
+
+def _probe(task: Task, source: Source, teacher: Teacher, config: DumpTask, max_tokens: int) -> None:
+    """Questions the teacher about rows of the first dev split, evenly spread, before the real work."""
+    split = next((name for name in task.dev_splits if name in source.splits), next(iter(source.splits)))
+    rows = source.splits[split]
+    places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBE_ROWS, rows.num_rows)).astype(np.int64))
+    sample = labelled(teacher, rows.take(pa.array(places)), config.max_seq_length, split, max_tokens)
+    require_known(teacher.tokenizer, framed(teacher, sample.pieces.ids), f"teacher {teacher.name}")
+    doubt_order(bool(config.teacher_label_names), teacher.target, teacher.name, teacher.labels, sample)
+
+
+def doubt_order(is_stated: bool, target: Target, name: str, labels: tuple[str, ...], rows: LabelledWords) -> None:
+    """Doubts a teacher's order of labels by the words that have gold and a token."""
+    gold_T = rows.gold_T
+    has_gold_T = gold_T != NO_LABEL
+    no_score = np.full(int(has_gold_T.sum()), np.nan, dtype=np.float32)
+    doubt_label_order(is_stated, target, name, labels, rows.teacher_TC[has_gold_T], gold_T[has_gold_T], no_score)
+
+
+def _write_shards(
+    root: Path, record: SetRecord, teacher: Teacher, source: Source, shards: list[Shard], max_tokens: int
+) -> None:
+    with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
+        for shard in whole(shards):
+            steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
+            rows = source.splits[shard.split].slice(shard.start, shard.stop - shard.start)
+            pieces = pieces_of(teacher, rows, record.max_seq_length)
+            logits_TC = token_logits(teacher, pieces, rows, shard.split, max_tokens, steps.advance)
+            write_words_shard(root, record, shard, words_table(record, shard, rows, pieces, logits_TC))
+
+
+def _teacher_scores(root: Path, is_stated: bool, record: SetRecord) -> Scores:
+    """The teacher's metrics per split, from what was stored; its label order is checked on every gold label."""
+    scores, stored = {}, WordSet(root, record)
+    for split in record.splits:
+        rows = stored.read(split)
+        doubt_order(is_stated, record.target, record.teacher.name, record.teacher.labels, rows)
+        scores[split] = word_scores(record.metrics, rows.tallies(rows.teacher_TC))
+    return scores

@@ -1,0 +1,68 @@
+"""A generated task of labelled words in which a name says little: what stands around it decides what it names."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
+MANIFEST = f"""
+name: entities
+type: tokens
+columns: {{sentence1: tokens, label: tags}}
+labels: [{", ".join(LABELS)}]
+metrics: [span_f1, accuracy]
+splits: {{train: , validation: }}
+"""
+NAMES = (
+    *("paris", "london", "jordan", "washington", "chelsea", "lincoln", "austin", "florence", "sydney", "victoria"),
+    *("georgia", "ford", "morgan", "disney", "madison", "brooklyn", "houston", "dallas", "hamilton", "milan"),
+    *("phoenix", "virginia", "carolina", "logan", "bristol", "devon", "kent", "lancaster", "preston", "stafford"),
+)
+HELD_OUT = NAMES[::5]  # in validation alone
+FORMS = (
+    "{PER} met {PER} in {LOC} .",
+    "{ORG} hired {PER} {WHEN} .",
+    "{PER} left {ORG} {WHEN} .",
+    "{LOC} lies north of {LOC} .",
+    "shares of {ORG} fell after {PER} spoke .",
+    "{WHEN} {PER} flew from {LOC} to {LOC} .",
+    "{PER} , who runs {ORG} , lives in {LOC} .",
+    "{LOC} , which borders {LOC} , is rainy .",
+    "{ORG} , which owns {ORG} , is hiring .",
+    "{PER} and {PER} work for {ORG} .",
+    "the mayor of {LOC} thanked {ORG} .",
+    "{ORG} sued {ORG} {WHEN} .",
+)
+WHEN = ("yesterday", "on monday", "last week", "in may", "today")
+
+
+def sentence(random: np.random.Generator, names: tuple[str, ...]) -> dict[str, list[str]]:
+    """A row: words, and the label of each; two names in a row may be one thing."""
+    tokens: list[str] = []
+    tags: list[str] = []
+    for part in FORMS[random.integers(len(FORMS))].split():
+        kind = part.strip("{}")
+        if kind in ("PER", "LOC", "ORG"):
+            words = [str(name) for name in random.choice(names, 1 + random.integers(2), replace=False)]
+            tags += [f"{'I' if number else 'B'}-{kind}" for number in range(len(words))]
+        else:
+            words = str(random.choice(WHEN)).split() if kind == "WHEN" else [part]
+            tags += ["O"] * len(words)
+        tokens += words
+    return {"tokens": tokens, "tags": tags}
+
+
+def write_entities(folder: Path, train_rows: int, validation_rows: int) -> list[str]:
+    """Writes ``entities.yaml``, ``train.jsonl`` and ``validation.jsonl``; returns every sentence, for a vocabulary."""
+    (folder / "entities.yaml").write_text(MANIFEST)
+    known = tuple(name for name in NAMES if name not in HELD_OUT)
+    sentences = []
+    for seed, (split, count, names) in enumerate(
+        (("train", train_rows, known), ("validation", validation_rows, NAMES))
+    ):
+        random = np.random.default_rng(seed)
+        rows = [sentence(random, names) for _ in range(count)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        sentences += [" ".join(row["tokens"]) for row in rows]
+    return sentences
