@@ -44,7 +44,7 @@ from teacher.dump.jobs import write_set
 from teacher.dump.layer_sizes import layer_bytes, sampled_lengths
 from teacher.dump.layers import add_layers, planned_layers
 from teacher.dump.prefetch import prefetched, write_behind
-from teacher.dump.repeated import keep_answers, kept_answers
+from teacher.dump.repeated import forget_answers, keep_answers, kept_answers
 from teacher.dump.rows import Rows, ShardRows
 from teacher.dump.source_parts import amount
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
@@ -112,6 +112,8 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
 
     scores = partial(_teacher_scores, root, metrics=task.metrics, is_stated=is_stated)
     record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, config.job(), state, started)
+    if record is not None and record.state == "verified":
+        forget_answers(config.store, record)
     with inference():
         if record is not None and record.state == "verified" and config.token_vectors:
             record = add_token_vectors(root, record, config, teacher, encoder, old, max_tokens)

@@ -1,5 +1,6 @@
 """Answers to texts that are in several shards, kept in the store, so that of many jobs not each asks for them."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,14 @@ def keep_answers(store: Path, record: SetRecord, known: Known) -> None:
 
     make_folder(path.parent)
     write_atomically(path, write)
+
+
+def forget_answers(store: Path, record: SetRecord) -> None:
+    """Removes them once the set is whole, and no job needs them any more."""
+    path = _path(store, record)
+    path.unlink(missing_ok=True)
+    with suppress(OSError):  # other sets' answers are there
+        path.parent.rmdir()
 
 
 def _path(store: Path, record: SetRecord) -> Path:
