@@ -80,7 +80,8 @@ def _parse(
 
 def _numbers(fields: Sequence[str]) -> Floats | None:
     try:
-        values = np.array([float(field) for field in fields], dtype=np.float32)
+        with np.errstate(over="ignore"):  # what is too large for a float32 is refused below, by its line
+            values = np.array([float(field) for field in fields], dtype=np.float32)
     except ValueError:
         return None
     return values if np.isfinite(values).all() else None

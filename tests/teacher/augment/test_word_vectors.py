@@ -107,6 +107,7 @@ def test_only_the_commonest_words_are_read(file: Path, monkeypatch: pytest.Monke
         ("up 0 1\n-1 0\n", r"line 2: not a word and 2 finite numbers"),
         ("up 0 1\nleft -1 x\n", r"line 2: not a word and 2 finite numbers"),
         ("up 0 1\nleft nan 0\n", r"line 2: not a word and 2 finite numbers"),
+        ("up 0 1\nleft 1e300 0\n", r"line 2: not a word and 2 finite numbers"),
         ("2 2\nup 0 1\nleft inf 0\n", r"line 3: not a word and 2 finite numbers"),
         ("up 0 1\n\nleft 1 0\n", r"line 2: not a word and 2 finite numbers"),
         ("up\n", r"line 1: not a word and some finite numbers"),
