@@ -14,6 +14,7 @@ EmbeddingKind = Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "bert"]
 PairingKind = Literal["diffcat", "joint", "compare", "attention"]
 HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"]
 PoolingKind = Literal["sum", "sum+max"]
+PoolerKind = Literal["mean-cls"]
 SoftLoss = Literal["kl", "mse"]
 OptimizerKind = Literal["adam", "adadelta"]
 ClassWeights = Literal["balanced"]
@@ -79,6 +80,11 @@ class BertFlags(Config):
         None,
         pattern=r"^[1-9]\d*(,[1-9]\d*)*$",
         description="The teacher's layers that a bert starts from, from 1 on, like 2,4,6. (default: evenly spaced)",
+    )
+    pooler: PoolerKind | None = Field(
+        None,
+        description="mean-cls: a bert's representation is the mean of what all its layers make of [CLS]; its head may "
+        "then be another, and its run is no folder that transformers reads. (default: BERT's own)",
     )
 
 

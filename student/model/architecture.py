@@ -12,6 +12,7 @@ from student.config import (
     EmbeddingKind,
     HeadKind,
     PairingKind,
+    PoolerKind,
     PoolingKind,
     TableDtype,
     VectorMap,
@@ -39,6 +40,7 @@ class EncoderConfig(BaseModel):
         window_size: tokens that are read together; features of longer texts are joined from windows. None for all.
         lstm: of the encoders that are LSTMs; None for others.
         bert: the sizes of a BERT's layers, which are ``vector_size`` wide; None for others.
+        pooler: what makes a representation of a BERT's states; None for its own, the tanh of a layer on the last one's.
         initializer_range: standard deviation of the noise that sums and products start from.
         table_dtype: how the embedding tables are stored.
         used_rows: how many tokens have a row that is not neutral, the padding among them: those that were trained, or
@@ -61,6 +63,7 @@ class EncoderConfig(BaseModel):
     window_size: int | None = Field(None, ge=1)
     lstm: LstmShape | None = None
     bert: BertShape | None = None
+    pooler: PoolerKind | None = None
     initializer_range: float = Field(0.01, ge=0)
     table_dtype: TableDtype = "float32"
     used_rows: int | None = Field(None, ge=1)
@@ -86,6 +89,8 @@ class EncoderConfig(BaseModel):
     def _is_a_bert_or_none(self) -> Self:
         if (self.bert is not None) != ENCODERS[self.embedding].is_bert:
             raise ValueError(f"bert: has to be there for embedding 'bert' and no other, not for {self.embedding!r}")
+        if self.bert is None and self.pooler is not None:
+            raise ValueError(f"pooler: is of a bert, not of embedding {self.embedding!r}")
         if self.bert is None:
             return self
         problems = []
@@ -137,6 +142,7 @@ class EncoderConfig(BaseModel):
             window_size=self.window_size,
             lstm=self.lstm,
             bert=self.bert,
+            pooler=self.pooler,
         )
 
 
@@ -175,15 +181,22 @@ class StudentConfig(EncoderConfig):
             problems.append(f"embedding {self.embedding!r} reads each sentence by itself, and no pair with attention")
         if self.is_joint and self.special_ids is None:
             problems.append(f"pairing {self.pairing!r} needs special_ids")
-        if self.bert is not None and self.special_ids is None:
-            problems.append("a bert needs special_ids")
-        if self.bert is not None and (self.head != "dense" or (self.is_pair and not self.is_joint)):
-            problems.append("a bert has the head 'dense', and reads pairs as one sequence")
-        if self.bert is not None and self.token_dropout:
-            problems.append("a bert drops no tokens")
+        problems += self._bert_problems() if self.bert is not None else []
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _bert_problems(self) -> list[str]:
+        problems = []
+        if self.special_ids is None:
+            problems.append("a bert needs special_ids")
+        if (self.head != "dense" and self.pooler is None) or (self.is_pair and not self.is_joint):
+            problems.append("a bert has the head 'dense', if its pooler is BERT's, and reads pairs as one sequence")
+        if HEADS[self.head].reads_tokens:
+            problems.append("a bert's head reads its representation, not tokens")
+        if self.token_dropout:
+            problems.append("a bert drops no tokens")
+        return problems
 
     @property
     def _readers(self) -> int:
@@ -197,6 +210,11 @@ class StudentConfig(EncoderConfig):
         _, between, after = self.special_ids
         separator = next(iter(between or after), None)
         return replace(super().encoder_shape, separator_id=separator, dropout=self.hidden_dropout)
+
+    @property
+    def is_hugging_face(self) -> bool:
+        """Whether its folder is one that `transformers` reads."""
+        return self.bert is not None and self.pooler is None
 
     @property
     def is_joint(self) -> bool:

@@ -5,7 +5,7 @@ D = H / A, Q tokens that are asked for, B batch.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -126,6 +126,7 @@ class BertEmbeddings(nn.Module):
 class BertEncoder(Encoder):
     """A token is its last state; a sequence what the pooler, tanh of a Linear, makes of its first token's.
 
+    With the pooler ``mean-cls`` a sequence is the mean of what each layer makes of that token (MKD, Liu et al. 2020).
     Sequences are read with the tokenizer's special tokens. The second sentence of a pair begins after the first
     separator. A sequence of no tokens is read as one of a padding.
     """
@@ -140,7 +141,7 @@ class BertEncoder(Encoder):
         self.embeddings = BertEmbeddings(shape, shape.bert)
         layers = (BertLayer(width, shape.bert, shape.dropout) for _ in range(shape.bert.num_hidden_layers))
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
-        self.pooler = nn.ModuleDict({"dense": nn.Linear(width, width)})
+        self.pooler = None if shape.pooler == "mean-cls" else nn.ModuleDict({"dense": nn.Linear(width, width)})
         self._start_from_noise(shape.initializer_range)
 
     @torch.no_grad()
@@ -180,9 +181,11 @@ class BertEncoder(Encoder):
             told.states.append(states_NLH[is_inside_NL])
         return told
 
-    def pooled(self, first_NH: Tensor) -> Tensor:
-        """What the pooler makes of the last states of first tokens: features_NF, as of `reduce`."""
-        return self.pooler["dense"](first_NH).tanh()  # type: ignore[no-any-return]
+    def pooled(self, firsts: Sequence[Tensor]) -> Tensor:
+        """What is made of the first tokens' states [N, H] after each layer: features_NF, as of `reduce`."""
+        if self.pooler is None:
+            return torch.stack(list(firsts)).mean(dim=0)
+        return self.pooler["dense"](firsts[-1]).tanh()  # type: ignore[no-any-return]
 
     def tables(self) -> list[nn.Embedding]:
         """See `Encoder`; places and sentences are no tokens, and their tables parameters as all others."""
@@ -197,7 +200,8 @@ class BertEncoder(Encoder):
     @property
     def multiply_adds_per_input(self) -> int:
         """See `Encoder`: what is left of the last layer, and the pooler."""
-        return 3 * self.size**2 + 2 * self.size * self.bert.intermediate_size
+        matrices = 2 if self.pooler is None else 3
+        return matrices * self.size**2 + 2 * self.size * self.bert.intermediate_size
 
     @property
     def multiply_adds_per_pair(self) -> int:
@@ -237,9 +241,11 @@ class BertEncoder(Encoder):
         """Returns features_NH; the last layer is asked for the first token alone."""
         *layers, last = self._layers()
         is_token_NL, states_NLH = self._is_token(ids_NL), self.embeddings(words_NLH, ids_NL)
+        firsts = []
         for layer in layers:
             states_NLH = layer(states_NLH, states_NLH, is_token_NL)
-        return self.pooled(last(states_NLH, states_NLH[:, :1], is_token_NL)[:, 0])
+            firsts.append(states_NLH[:, 0])
+        return self.pooled([*firsts, last(states_NLH, states_NLH[:, :1], is_token_NL)[:, 0]])
 
 
 def _of_like_length(ids_T: Tensor, starts_S: Tensor, pad_id: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -43,7 +43,7 @@ def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record
         "bytes": size(num_bytes),
         "scores": _scores(record) if record else "Its scores were not recorded.",
         "example": f"print({call})",
-        "needs": NEEDS[config.bert is not None],
+        "needs": NEEDS[config.is_hugging_face],
         "names": ", ".join(f"`{name}`" for name in config.target.names),
         "thresholds": _thresholds(record) if record else "",
         "origin": _origin(record) if record else "",

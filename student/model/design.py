@@ -38,6 +38,7 @@ def design(flags: TrainConfig, facts: Facts, inherited: Inherited | None = None)
         "special_ids": facts["special_ids"] if kind.is_bert or _is_joint(flags, facts) else None,
         "embedding": flags.embedding,
         **encoder,
+        "pooler": flags.pooler,
         "window_size": flags.window_size,
         "head": head_kind,
         "hidden_size": flags.hidden_size or head.default_width,
@@ -130,7 +131,7 @@ def _bert_problems(flags: TrainConfig, facts: Facts, inherited: Inherited | None
         given = [name for name in BertFlags.model_fields if getattr(flags, name) is not None]
         return [f"{flag_name(name)}: is for --embedding bert, not for {flags.embedding}" for name in given]
     problems = []
-    if flags.head not in (None, kind.head):
+    if flags.head not in (None, kind.head) and (flags.pooler is None or HEADS[flags.head].reads_tokens):
         problems.append(f"--head {flags.head}: --embedding bert has the head {kind.head}")
     if flags.pairing not in (None, kind.pairing):
         problems.append(f"--pairing {flags.pairing}: --embedding bert reads two sentences as one, {kind.pairing}")

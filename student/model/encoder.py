@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.nn import functional
 
-from student.config import PoolingKind, TableDtype
+from student.config import PoolerKind, PoolingKind, TableDtype
 from student.model.bert_shape import BertShape
 from student.model.products import GradientTaker
 
@@ -49,6 +49,7 @@ class EncoderShape:
         window_size: tokens that are read together; of longer sequences windows are joined. (default: all)
         lstm: of the encoders that are LSTMs.
         bert: the sizes of a BERT.
+        pooler: what makes a representation of a BERT's states; None for its own.
         separator_id: the token after which a BERT begins to read a second sentence; None if there is no second one.
         dropout: in a BERT's layers.
     """
@@ -65,6 +66,7 @@ class EncoderShape:
     window_size: int | None = None
     lstm: LstmShape | None = None
     bert: BertShape | None = None
+    pooler: PoolerKind | None = None
     separator_id: int | None = None
     dropout: float = 0.0
 

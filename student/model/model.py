@@ -103,11 +103,11 @@ class Student(nn.Module, PyTorchModelHubMixin):
     @property
     def config_json(self) -> str:
         """The text of its ``config.json``."""
-        return self.config.model_dump_json(indent=2) if self.config.bert is None else bert_json(self.config)
+        return bert_json(self.config) if self.config.is_hugging_face else self.config.model_dump_json(indent=2)
 
     def save(self, folder: Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-        save_weights(folder, self.config_json, self, is_bert=self.config.bert is not None)
+        save_weights(folder, self.config_json, self, is_bert=self.config.is_hugging_face)
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -39,6 +39,7 @@ def embedding_summary(config: EncoderConfig) -> str:
     if config.bert is not None:
         heads = f"{config.bert.num_attention_heads} heads"
         parts = [f"{config.bert.num_hidden_layers} layers of attention, {config.vector_size} wide, {heads}"]
+        parts[0] += ", of whose states of [CLS] the mean is taken" if config.pooler else ""
     if config.matrix_size:
         ways = "both ways" if config.bidirectional else "left to right"
         parts.append(f"products of {config.matrix_size} x {config.matrix_size} matrices, {ways}")

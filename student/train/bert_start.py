@@ -115,7 +115,7 @@ def copy_layers(start: BertStart, encoder: Encoder) -> None:
                 _copy(stored[source](), parameter, source)
             elif not name.startswith("pooler."):
                 raise ValueError(f"it has no {source}")
-    if "pooler.dense.weight" not in stored:
+    if encoder.pooler is not None and "pooler.dense.weight" not in stored:
         console.note(f"{start.folder}: has no pooler, as it was no classifier; the student's starts from noise")
 
 

@@ -93,7 +93,7 @@ def fit(
             restore(student, small, active)
             student.config = with_used_rows(student.config, student.encoder)
         by_folder = {subject.folder: one for subject, one in zip(subjects, students, strict=True)}
-        if config.tasks and students[0].config.bert is None:
+        if config.tasks and not students[0].config.is_hugging_face:
             save_sharing({folder: (one.config_json, one) for folder, one in by_folder.items()})
         else:  # a BERT's folder is whole, so that others can read it
             for folder, one in by_folder.items():

@@ -82,7 +82,7 @@ class LayerLoss(nn.Module):
         encoder = student.encoder
         if isinstance(encoder, BertEncoder):
             told = encoder.layers(ids_T, starts_S, rows)
-            return encoder.pooled(told.states[-1][starts_S[:-1]]), told
+            return encoder.pooled([states_TH[starts_S[:-1]] for states_TH in told.states[1:]]), told
         states = [encoder.scan(ids_T, starts_S, rows)] if self._reads_tokens else []
         nowhere_NL = torch.zeros(len(starts_S) - 1, 0, dtype=torch.bool, device=starts_S.device)
         return student.features(ids_T, starts_S, rows), LayerOutputs(nowhere_NL, states)

@@ -60,6 +60,7 @@ def settings(subject: Subject, vectors: VocabularyVectors | None) -> dict[str, A
         "lstm_size": student_config.lstm.hidden_size if student_config.lstm else None,
         "channels": student_config.lstm.channels if student_config.lstm else None,
         "bert": student_config.bert.model_dump() if student_config.bert else None,
+        "pooler": student_config.pooler,
         "pairing": student_config.pairing,
         "head": student_config.head,
         "hidden_size": student_config.hidden_size,
@@ -100,7 +101,7 @@ def write_tokenizer(subject: Subject) -> None:
     """Writes the tokenizer beside the weights, for a bert with what `transformers` asks of one."""
     tokenizer_json = subject.data.logit_set.tokenizer_json()
     write_text(subject.folder / TOKENIZER_FILE, tokenizer_json)
-    if subject.student_config.bert is not None:
+    if subject.student_config.is_hugging_face:
         others = tokenizer_config_json(Tokenizer.from_str(tokenizer_json), subject.student_config)
         write_text(subject.folder / TOKENIZER_CONFIG_FILE, others)
 

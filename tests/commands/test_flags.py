@@ -22,7 +22,7 @@ from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 TRAINING = (
     "--task --logits --tasks --mix --store --output-dir --where --query --recipe --init --init-from --init-vectors "
     "--embedding --lstm-size --channels --num-hidden-layers --num-attention-heads --intermediate-size --init-layers "
-    "--objective --layers --intermediate-epochs --objective-weight --filters --optimizer "
+    "--pooler --objective --layers --intermediate-epochs --objective-weight --filters --optimizer "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
     "--pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature --class-weights "
     "--num-train-epochs --metric-for-best-model --early-stopping-patience --learning-rate --warmup-steps "
@@ -48,7 +48,7 @@ FLAGS = {
     "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --ray-write --augment --extend --variants --task --signal "
     "--teacher-labels --token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
     "--states --states-codec --cls --cls-codec --attention --attention-codec --values --values-codec --layers-of "
-    "--unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision --num-copies "
+    "--init-layers --unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision --num-copies "
     "--max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
     "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
     "--name --max-seq-length --rows-per-shard --json",

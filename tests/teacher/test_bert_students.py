@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.reader import LogitSet
 from student.config import PretrainConfig
-from student.data import load_examples
+from student.data import as_read, load_examples
 from student.model.bert import BertEncoder
 from student.model.bert_shape import BertShape, Inherited
 from student.model.design import design
@@ -186,6 +186,30 @@ def test_weights_in_several_files_are_those_in_one(roles_set: LogitSet, work: Pa
         bert_start(bert_config(roles_set, tmp_path / "run"), named)
 
 
+@pytest.mark.parametrize("name", ["roles", "opinion"])
+def test_the_mean_of_cls_is_our_own(name: str, deep: Path, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    logit_set = request.getfixturevalue(f"{name}_set")
+    flags = {"init_from": deep, "init_layers": "2,4", "pooler": "mean-cls", "head": "plain-mlp", "hidden_size": 8}
+    record = train(bert_config(logit_set, tmp_path, num_train_epochs=1, **flags), "")
+    assert record["settings"]["pooler"] == "mean-cls"
+    student = Student.load(tmp_path)
+    encoder = student.encoder
+    assert isinstance(encoder, BertEncoder)
+    ids_T, starts_S = as_read(load_examples(logit_set, "train"), student.config).batch([0, 5, 7])
+    with torch.no_grad():
+        states = encoder.layers(ids_T, starts_S).states
+        mean_NH = (states[1][starts_S[:-1]] + states[2][starts_S[:-1]]) / 2
+        torch.testing.assert_close(encoder.reduce(ids_T, starts_S), mean_NH)
+    assert not any("pooler" in key for key in encoder.state_dict())
+    first, second = zip(*PAIRS, strict=True)
+    texts = (first, second) if name == "roles" else (first,)
+    logits_NC = Predictor(tmp_path).logits(*texts)
+    assert np.ptp(logits_NC, axis=0).min() > 1e-4
+    with pytest.raises(ValueError, match="model_type"):
+        AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert "`BertForSequenceClassification`" not in (tmp_path / "README.md").read_text()
+
+
 def encoder_sizes(encoder: Encoder) -> Inherited:
     assert isinstance(encoder, BertEncoder)
     return Inherited(encoder.size, encoder.bert)
@@ -208,6 +232,8 @@ def test_layers_are_spread_evenly(count: int, of: int, expected: tuple[int, ...]
         ({"pairing": "diffcat"}, "--pairing diffcat: --embedding bert reads two sentences as one"),
         ({"window_size": 8}, "--window-size: --embedding bert reads a text whole"),
         ({"token_dropout": 0.1}, "--token-dropout: --embedding bert"),
+        ({"pooler": "mean-cls", "head": "bilstm"}, "--head bilstm: --embedding bert has the head dense"),
+        ({"embedding": "cbow", "pooler": "mean-cls"}, "--pooler: is for --embedding bert, not for cbow"),
         ({"embedding": "cbow"}, "--init-layers: is for --embedding bert, not for cbow"),
         ({"init": "noise", "init_from": None, "num_attention_heads": 5}, "5 heads do not share a width of 384 evenly"),
         ({"init": "noise", "init_from": None, "intermediate_size": 2**19}, r"bert\.intermediate_size: .*262144"),
