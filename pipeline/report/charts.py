@@ -17,7 +17,7 @@ WIDE = 30  # so many times apart, a logarithmic axis is easier to read
 DARKEST = 0.75  # of a cell; the text on it must stay readable
 
 
-def reliability(bins: Rows) -> str:
+def reliability(bins: Rows, xlabel: str = "confidence", ylabel: str = "share of right answers") -> str:
     """Accuracy by confidence, from the rows of the macro ``calibration``; a dot's area is its share of the rows."""
     total = sum(row["n"] for row in bins)
     left = min(row["confidence_from"] for row in bins)
@@ -34,13 +34,17 @@ def reliability(bins: Rows) -> str:
         for row in bins:
             size = 15 + 250 * row["n"] / total
             axes.scatter(row["confidence"], row["accuracy"], s=size, color=BLUE, linewidths=0)
-        axes.set(xlim=(left - 0.02, 1.04), ylim=(0, 1.04), xlabel="confidence", ylabel="share of right answers")
+        axes.set(xlim=(left - 0.02, 1.04), ylim=(0, 1.04), xlabel=xlabel, ylabel=ylabel)
 
     return drawing(draw)
 
 
 def histogram(
-    edges: Sequence[float], counts: Mapping[str, Sequence[int]], colours: Mapping[str, str], xlabel: str
+    edges: Sequence[float],
+    counts: Mapping[str, Sequence[int]],
+    colours: Mapping[str, str],
+    xlabel: str,
+    ylabel: str = "rows",
 ) -> str:
     """Counts between edges, one name's on top of the other's, each in its colour."""
 
@@ -51,7 +55,7 @@ def histogram(
         for name, heights in counts.items():
             axes.bar(middles, heights, widths, bottom=base, color=colours[name], label=name, linewidth=0)
             base = [low + height for low, height in zip(base, heights, strict=True)]
-        axes.set(xlim=(edges[0], edges[-1]), xlabel=xlabel, ylabel="rows")
+        axes.set(xlim=(edges[0], edges[-1]), xlabel=xlabel, ylabel=ylabel)
         axes.yaxis.set_major_formatter("{x:,.0f}")
         if len(counts) > 1:
             axes.legend(ncols=len(counts), loc="lower center", bbox_to_anchor=(0.5, 1))

@@ -20,7 +20,7 @@ def against_gold(connection: Connection, table: str, target: Target, who: str) -
     if target.kind == "classes":
         return [reliability(connection, table, who), confusion(connection, table, target, who)]
     if target.kind == "labels":
-        return []
+        return [label_reliability(connection, table, who)]
     limits = questions.score_limits(connection, [table], target)
     return [scores(connection, table, target, who, limits), residuals(connection, table, target, who, limits)]
 
@@ -33,6 +33,17 @@ def reliability(connection: Connection, table: str, who: str) -> Picture:
         f"sure; below it is too sure. A dot's size is its share of the rows. Expected calibration error: {error:.4f}."
     )
     return Picture(f"Reliability of the {who}", charts.reliability(bins), caption, bins)
+
+
+def label_reliability(connection: Connection, table: str, who: str) -> Picture:
+    """The probability of labels that hold each by itself against how often they do."""
+    bins, error = questions.label_calibration(connection, table)
+    caption = (
+        f"Of the labels that the {who} finds so likely, each of each row by itself, how many hold. On the dashed line "
+        f"they hold as often as it says. A dot's size is its share of them. Expected calibration error: {error:.4f}."
+    )
+    drawn = charts.reliability(bins, "probability", "share of labels that hold")
+    return Picture(f"Reliability of the {who}", drawn, caption, bins)
 
 
 def confusion(connection: Connection, table: str, target: Target, who: str) -> Picture:
@@ -80,7 +91,11 @@ def residuals(connection: Connection, table: str, target: Target, who: str, limi
 
 
 def certainty(connection: Connection, table: str, target: Target) -> list[Picture]:
-    """How sure the teacher is, by margin and by entropy, right and wrong answers apart."""
+    """How sure the teacher is, by margin and by entropy or label by label, right and wrong answers apart."""
+    if target.kind == "labels":
+        caption = "Every label of every row: at 0 and 1 the teacher is sure, at 0.5 it cannot tell whether it holds."
+        rows = questions.label_certainty(connection, table)
+        return [histogram("Probabilities", rows, (0, 1), "probability of a label", caption, "labels")]
     undecided = log(target.num_logits)
     return [
         histogram(
@@ -100,7 +115,9 @@ def certainty(connection: Connection, table: str, target: Target) -> list[Pictur
     ]
 
 
-def histogram(title: str, rows: Rows, limits: charts.Limits, xlabel: str, caption: str) -> Picture:
+def histogram(
+    title: str, rows: Rows, limits: charts.Limits, xlabel: str, caption: str, ylabel: str = "rows"
+) -> Picture:
     """Rows of ``bin``, ``n`` and maybe ``is_right``, over bins of one width."""
     low, high = limits
     edges = [low + k * (high - low) / questions.BINS for k in range(questions.BINS + 1)]
@@ -113,7 +130,7 @@ def histogram(title: str, rows: Rows, limits: charts.Limits, xlabel: str, captio
         {"from": edges[k], "to": edges[k + 1]} | {name: n[k] for name, n in counts.items()}
         for k in range(questions.BINS)
     ]
-    return Picture(title, charts.histogram(edges, counts, COLOURS, xlabel), caption, figures)
+    return Picture(title, charts.histogram(edges, counts, COLOURS, xlabel, ylabel), caption, figures)
 
 
 def row_table(title: str, rows: Rows, columns: Mapping[str, str], names: tuple[str, ...], caption: str) -> Table:

@@ -38,6 +38,27 @@ def calibration(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Rows
     return bins, float(ask(connection, f"from calibration_error({table})")[0]["calibration_error"])
 
 
+def label_calibration(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Rows, float]:
+    """How often labels hold by the probability that each is given by itself, and the expected calibration error."""
+    bins = ask(
+        connection,
+        f"select bin / 10 as confidence_from, (bin + 1) / 10 as confidence_to, count(*) as n, avg(p) as confidence, "
+        f"avg(is_gold::int) as accuracy from (select *, least(floor(p * 10), 9)::int as bin from "
+        f"({_labels_sql(table)} where label is not null)) group by bin order by bin",
+    )
+    total = sum(row["n"] for row in bins)
+    return bins, sum(row["n"] * abs(row["accuracy"] - row["confidence"]) for row in bins) / total
+
+
+def label_certainty(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
+    """Labels of rows by the probability that each is given by itself, right and wrong ones apart."""
+    return ask(
+        connection,
+        f"select least(floor(p * {BINS}), {BINS - 1})::int as bin, (p > 0.5) = is_gold as is_right, count(*) as n "
+        f"from ({_labels_sql(table)} where variant = 0) group by all order by all",
+    )
+
+
 def confusion(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
     """What each class is taken for."""
     return ask(connection, f"select label as a, teacher as b, n from confusion({table})")
@@ -193,3 +214,11 @@ def variant_scores_sql(table: str, target: Target) -> str:
 def _variants(table: str, columns: str) -> str:
     joined = f"{table} v join {table} o using (split, source_row)"
     return f"select {columns} from {joined} where v.variant > 0 and o.variant = 0"
+
+
+def _labels_sql(table: str) -> str:
+    """The SELECT of the probability of each label of each row, and of whether it holds; it ends before its WHERE."""
+    return (
+        "select unnest(range(len(logits))) as number, unnest(sigmoid(logits)) as p, "
+        f"list_contains(label, number) as is_gold from {table}"
+    )

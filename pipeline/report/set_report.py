@@ -113,8 +113,9 @@ def _split(connection: Connection, table: str, split: str, record: SetRecord) ->
     has_gold = questions.num_gold(connection, table, target) > 0
     drawn = pictures.against_gold(connection, table, target, "teacher") if has_gold else []
     tables = []
-    if target.kind in ("classes", "bins"):  # which are distributions
+    if target.kind != "score":
         drawn += pictures.certainty(connection, table, target)
+    if target.kind in ("classes", "bins"):  # which are distributions
         tables.append(_hardest(connection, table, record))
     if has_gold and target.has_labels:
         tables += pictures.confused(connection, table, target, "teacher")

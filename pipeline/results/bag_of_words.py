@@ -1,10 +1,11 @@
 """What a bag of words reaches on a set's dev rows: a teacher that is not better has nothing to teach."""
 
+import numpy as np
+
 from pipeline.logit_set.reader import LogitSet
 from pipeline.results.baselines import BASELINES
 from pipeline.results.rows import Rows, read_rows
 from pipeline.tasks.metrics import score_logits
-from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import TRAIN
 
 MAX_CHARACTERS = 10_000_000  # of training rows; so many take some seconds
@@ -13,11 +14,11 @@ MAX_CHARACTERS = 10_000_000  # of training rows; so many take some seconds
 def bag_of_words_scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:
     """The task's metrics of TF-IDF with a regression, fitted on a set's training rows with gold, by dev split.
 
-    Empty for multi-label tasks, if scikit-learn is not installed, there are no such rows or only of one label, or so
-    many that it would take longer than seconds.
+    Empty if scikit-learn is not installed, there are no such rows or all have the same gold, or so many that it would
+    take longer than seconds.
     """
     record, baseline = logit_set.record, BASELINES["TF-IDF"]
-    if record.target.kind == "labels" or baseline.missing or TRAIN not in logit_set.splits or not record.has_text:
+    if baseline.missing or TRAIN not in logit_set.splits or not record.has_text:
         return {}
     train = read_rows(logit_set, TRAIN)
     if not _is_enough(train) or sum(map(len, [*train.texts1, *(train.texts2 or ())])) > MAX_CHARACTERS:
@@ -34,4 +35,4 @@ def bag_of_words_scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:
 
 def _is_enough(train: Rows) -> bool:
     """Whether there is something to tell apart."""
-    return len(set(train.label_N[train.label_N != NO_LABEL].tolist())) > 1 or len(set(train.score_N.tolist())) > 1
+    return len(np.unique(train.label_N, axis=0)) > 1 or len(np.unique(train.score_N)) > 1

@@ -69,7 +69,7 @@ class TaskCells:
         def measure() -> Cell:
             self._train = self._train or read_rows(self._set, "train")
             target = self._set.record.target
-            target = target if target.kind == "classes" else Target(kind="score", names=("score",))
+            target = target if target.has_labels else Target(kind="score", names=("score",))
             start = time.perf_counter()
             system = baseline.fit(self._train, target, vectors)
             seconds = time.perf_counter() - start

@@ -134,7 +134,7 @@ def _student(plan: TaskPlan, cells: TaskCells, name: str, reads: tuple[Path, ...
 def _baseline(plan: TaskPlan, cells: TaskCells, name: str, baseline: Baseline, reads: tuple[Path, ...]) -> Cell | None:
     """A baseline's cell, or why there is none; None if it is not for such a task."""
     encoder, vectors = plan.config.model_name_or_path, plan.config.output_dir / "model2vec"
-    if baseline.only_single and (plan.task.is_pair or plan.task.type == "regression"):
+    if baseline.only_single and (plan.task.is_pair or plan.task.type != "classification"):
         return None
     if baseline.missing:
         return {"left_out": f"{', '.join(baseline.missing)} not installed: {EXTRA}"}

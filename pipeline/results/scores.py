@@ -29,7 +29,7 @@ def scores(
         the Pearson correlation with its scores.
     """
     gold = (rows.label_N, rows.score_N)
-    if target.kind == "classes":
+    if target.has_labels:
         alike = fidelity(target, logits_NC, rows.teacher_NC)["agreement"]
     else:
         said = (predicted_scores(t, part)[:, None] for t, part in ((target, logits_NC), (teacher, rows.teacher_NC)))

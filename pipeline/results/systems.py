@@ -29,7 +29,7 @@ def teacher_system(task: Task, folder: Path, logit_set: LogitSet) -> System:
     from teacher.inference.classifier import load_teacher
 
     record = logit_set.record
-    labels = record.teacher.labels if record.target.kind == "classes" else ()
+    labels = record.teacher.labels if record.target.has_labels else ()
     teacher = load_teacher(task, str(folder), None, labels, record.max_seq_length, record.windows)
     max_tokens = default_tokens_per_batch(torch.device("cpu"))
 

@@ -33,7 +33,7 @@ def chosen(config: ResultsConfig) -> list[tuple[Task, Path | None]]:
     """The tasks, and the files of those manifests that do not come with the package.
 
     Raises:
-        ConfigError: for an unknown name, one that is there twice, or a multi-label task.
+        ConfigError: for an unknown name, or one that is there twice.
         DataError: if no task is named and no rows of one are found.
     """
     for name in config.task_names:
@@ -43,9 +43,6 @@ def chosen(config: ResultsConfig) -> list[tuple[Task, Path | None]]:
     named = config.task_names or (() if own else _found(config))
     tasks = [*((load_task(name), None) for name in named), *own]
     names = [task.name for task, _ in tasks]
-    apart = [task.name for task, _ in tasks if task.type == "multilabel"]
-    if apart:
-        raise ConfigError(f"--manifest: {apart[0]!r} is a multilabel task, for which there are no baselines")
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise ConfigError(f"--tasks, --manifest: {', '.join(sorted(twice))} is there twice")

@@ -44,7 +44,7 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     else:
         label_name = column_name(table.column_names, place, task.columns.label, problems, known)
         if label_name is not None:
-            columns[gold] = READERS[task.type](task, table.column(label_name).combine_chunks(), place, problems)
+            columns[gold] = READERS[task.type](task, plain(table.column(label_name)), place, problems)
     if task.type == "tokens" and not problems:
         check_words(task, columns["sentence1"], columns["label"], place, problems, warnings)
     if columns[gold].null_count and not problems:
@@ -63,8 +63,8 @@ def text_column(
 
 def checked_text(table: pa.Table, place: str, name: str, problems: list[str], first_row: int = 0) -> pa.Array:
     """A column as `text_column` gives it, by its name, of a table that begins with that row of its file."""
-    column = table.column(name).combine_chunks()
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    column = plain(table.column(name))
+    if not pa.types.is_string(column.type):
         problems.append(f"{place}: column {name!r} holds {column.type}, not text")
         return pa.nulls(table.num_rows, pa.string())
     try:
@@ -72,10 +72,16 @@ def checked_text(table: pa.Table, place: str, name: str, problems: list[str], fi
     except pa.ArrowInvalid as error:
         problems.append(f"{place}: column {name!r} is not valid UTF-8: {error}")
         return pa.nulls(table.num_rows, pa.string())
-    column = column.cast(pa.string())
     if column.null_count:
         problems.append(f"{place}: {name!r} is null in {row_numbers(pc.is_null(column), first_row)}")
     return column
+
+
+def plain(column: pa.ChunkedArray) -> pa.Array:
+    """A column without a dictionary, and of texts of whichever kind as strings."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    is_text = pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return column.cast(pa.string() if is_text else kind).combine_chunks()
 
 
 def _text(

@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, did_you_mean
 from pipeline.tasks.target import Target
-from student.answers.thresholds import stored_thresholds
+from student.answers.thresholds import as_logits, stored_thresholds
 
 
 def label_bias(run: Path, target: Target, costs: Mapping[str, float]) -> Floats | None:
@@ -38,7 +38,7 @@ def label_bias(run: Path, target: Target, costs: Mapping[str, float]) -> Floats 
     if not costs and target.kind != "labels":
         return None
     log_C = np.log([costs.get(name, 1.0) for name in target.names]).astype(np.float32)
-    return log_C - stored_thresholds(run, target) if target.kind == "labels" else log_C
+    return log_C - as_logits(stored_thresholds(run), target) if target.kind == "labels" else log_C
 
 
 def read_costs(texts: Sequence[str]) -> dict[str, float]:

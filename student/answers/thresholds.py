@@ -4,6 +4,7 @@ Thresholds are stored as probabilities and used as logits: a label holds where i
 labels.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import numpy as np
 
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError, short
+from pipeline.record_file import read_record, with_checksum
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 
+THRESHOLDS_FILE = "thresholds.json"  # of a student that was saved without the record of its run
 MOST_LOGIT = 30.0  # beyond, a probability is as good as 0 or 1
 
 
@@ -44,18 +47,27 @@ def _best_cut(logit_N: Floats, gold_N: Ints) -> float:
     return float(np.clip(np.nan_to_num(cut_N[best[np.abs(cut_N[best]).argmin()]]), -MOST_LOGIT, MOST_LOGIT))
 
 
-def stored_thresholds(run: Path, target: Target) -> Floats:
-    """The thresholds of a run as logits [C]; 0 where it has none.
+def stored_thresholds(folder: Path) -> dict[str, float]:
+    """The thresholds of a student by label: of its run's record, or of the file beside it; empty if there are none.
 
     Raises:
-        IntegrityError: if its record is damaged.
+        IntegrityError: if what holds them is damaged.
     """
-    path = run / RUN_RECORD
-    result = read_run_record(path).get("result", {}) if path.exists() else {}
-    stored = result.get("thresholds", {})
+    path, stored = folder / RUN_RECORD, {}
+    if path.exists():
+        stored = read_run_record(path).get("result", {}).get("thresholds", {})
+    if not stored and (folder / THRESHOLDS_FILE).exists():
+        path = folder / THRESHOLDS_FILE
+        stored = read_record(path)
     if not isinstance(stored, dict) or not all(isinstance(p, float) and 0 < p < 1 for p in stored.values()):
         raise IntegrityError(f"{path}: thresholds: {short(stored)} are not probabilities by label")
-    return as_logits(stored, target)
+    return stored
+
+
+def thresholds_file(folder: Path) -> dict[str, bytes]:
+    """The file that goes with a student when it is saved elsewhere, by its name; none if it has no thresholds."""
+    stored = stored_thresholds(folder)
+    return {THRESHOLDS_FILE: with_checksum(json.dumps(stored, indent=2)).encode()} if stored else {}
 
 
 def as_logits(thresholds: Mapping[str, float], target: Target) -> Floats:

@@ -14,6 +14,7 @@ from torch import nn
 
 from pipeline.files import write_atomically
 from pipeline.logit_set.record import TOKENIZER_FILE
+from student.answers.thresholds import thresholds_file
 from student.model.architecture import StudentConfig
 from student.model.bert_folder import TOKENIZER_CONFIG_FILE, bert_json
 from student.model.card import CARD_FILE, card_text
@@ -33,7 +34,8 @@ class Student(nn.Module, PyTorchModelHubMixin):
     Attributes:
         config: its architecture.
         encoder: which several students may share.
-        companions: the files that lie beside its weights, by name: the tokenizer, what others read of it, the card.
+        companions: the files that lie beside its weights, by name: the tokenizer, what others read of it, the card,
+            the thresholds of labels that hold each by itself.
     """
 
     def __init__(self, config: StudentConfig, encoder: Encoder | None = None) -> None:
@@ -123,6 +125,8 @@ class Student(nn.Module, PyTorchModelHubMixin):
         for name in (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, CARD_FILE):
             if (folder / name).is_file():
                 student.companions[name] = (folder / name).read_bytes()
+        if config.target.kind == "labels":
+            student.companions |= thresholds_file(folder)
         return student.eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:

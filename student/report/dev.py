@@ -46,9 +46,7 @@ def _section(split: str, teacher: pa.Table, student: Student, rows: Examples) ->
         connection.register("teacher", teacher)
         connection.register("student", teacher.set_column(teacher.schema.get_field_index("logits"), "logits", column))
         has_gold = questions.num_gold(connection, "teacher", target) > 0
-        drawn = []
-        if target.kind != "labels":
-            drawn = (_classes if target.kind == "classes" else _scores)(connection, target, has_gold)
+        drawn = {"classes": _classes, "labels": _labels}.get(target.kind, _scores)(connection, target, has_gold)
         if has_gold and target.kind == "classes":
             drawn.append(cascade(logits_NC, rows))
         tables = _tables(connection, target) if has_gold else []
@@ -70,6 +68,11 @@ def _classes(connection: Connection, target: Target, has_gold: bool) -> list[Pic
         return [both]
     reliability = [pictures.reliability(connection, who, who) for who in ("teacher", "student")]
     return [*reliability, pictures.confusion(connection, "student", target, "student"), both]
+
+
+def _labels(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:
+    whose = ("teacher", "student") if has_gold else ()
+    return [pictures.label_reliability(connection, who, who) for who in whose]
 
 
 def _scores(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:

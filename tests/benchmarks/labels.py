@@ -44,13 +44,16 @@ splits: {{train: , validation: }}
 Rows = list[tuple[str, list[str]]]
 
 
+def texts_of(split: str) -> dict[str, list[str]]:
+    """The texts of each place."""
+    sources = {place: load_source(load_task(task), splits=(split,)) for place, task in PLACES.items()}
+    return {place: source.splits[split].column("sentence1").to_pylist() for place, source in sources.items()}
+
+
 def rows_of(split: str, several: bool) -> Rows:
     """Texts with the places that they come from."""
     random = np.random.default_rng(len(split))
-    texts = {}
-    for place, task in PLACES.items():
-        source = load_source(load_task(task), splits=(split,)).splits[split]
-        texts[place] = source.column("sentence1").to_pylist()
+    texts = texts_of(split)
     rows: Rows = []
     for _ in range(ROWS[split]):
         count = random.integers(1, 4) if several else 1
@@ -95,13 +98,15 @@ def run(folder: Path, *arguments: object) -> Any:
     return json.loads(result.stdout) if result.stdout else None
 
 
-def ask(run_folder: Path) -> None:
-    """Starts a server, and asks it once."""
+def ask(run_folder: Path, text: str = "A lovely film.") -> float:
+    """Starts a server, asks it once, and gives the seconds that its answer took."""
     with serving(run_folder) as (_, url):
-        body = json.dumps({"inputs": "A lovely film."}).encode()
+        body = json.dumps({"inputs": text}).encode()
         request = urllib.request.Request(f"{url}/predict", body, {"Content-Type": "application/json"})  # noqa: S310
+        start = time.perf_counter()
         with urllib.request.urlopen(request) as response:  # noqa: S310
             assert json.load(response)[0]["score"] > 0
+        return time.perf_counter() - start
 
 
 def measure(folder: Path, name: str, metrics: str, students: dict[str, tuple[str, ...]]) -> list[list[Any]]:

@@ -8,13 +8,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import QueryError
+from pipeline.errors import IntegrityError, QueryError
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.verify_examples import ExamplesCheck
 from pipeline.query.mixture import open_sets
+from pipeline.results import speed
+from pipeline.results.bag_of_words import bag_of_words_scores
+from pipeline.results.baselines import BASELINES
+from pipeline.results.cells import TaskCells
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import LABEL_LISTS, sigmoid
-from student import Predictor
+from pipeline.tasks.task import load_task
+from student import Predictor, Student
+from student.answers.thresholds import stored_thresholds
 from student.config import EvaluateConfig
 from student.evaluate import evaluate
 from student.serve.answers import rankings
@@ -100,6 +106,34 @@ def test_thresholds_are_kept_and_used(folder: Path) -> None:
     parts = evaluate(EvaluateConfig(run=folder / "run", store=folder / "store"))["validation"]
     assert parts == json.loads(json.dumps(record["evaluation"]["validation"]))
     assert parts["decided"]["macro_f1"] >= parts["gold"]["macro_f1"]
+
+
+def test_a_student_that_is_saved_elsewhere_keeps_its_thresholds(folder: Path, tmp_path: Path) -> None:
+    Student.from_pretrained(folder / "run").save_pretrained(tmp_path / "copy")
+    Student.from_pretrained(tmp_path / "copy").save_pretrained(tmp_path / "again")
+    stored = stored_thresholds(folder / "run")
+    assert stored_thresholds(tmp_path / "again") == stored
+    assert set(stored.values()) != {0.5}
+    assert Predictor(tmp_path / "again")(TEXTS) == Predictor(folder / "run")(TEXTS)
+    (tmp_path / "again" / "thresholds.json").write_text('{"food": 2.5}')
+    with pytest.raises(IntegrityError, match=r"thresholds\.json: .* are not probabilities by label"):
+        Predictor(tmp_path / "again")
+
+
+def test_a_bag_of_words_finds_labels_that_are_words(
+    folder: Path, topics: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = bag_of_words_scores(topics)
+    assert scores.keys() == {"validation"}
+    assert scores["validation"]["micro_f1"] > 0.9
+    monkeypatch.setattr(speed, "TURN_S", 0.002)
+    cells = TaskCells(load_task(manifest=folder / "topics.yaml"), topics, folder / "run", tmp_path)
+    compared = cells.baseline("TF-IDF", BASELINES["TF-IDF"], Path(), ())
+    assert compared["splits"]["validation"][0]["scores"] == scores["validation"]
+    (student,) = cells.student("default", [folder / "run"], ())["splits"]["validation"]
+    evaluation = json.loads((folder / "run/run.json").read_text())["result"]["evaluation"]["validation"]
+    assert student["scores"] == evaluation["gold"]
+    assert student["fidelity"] == evaluation["fidelity"]["agreement"]
 
 
 def test_predict_in_the_terminal_and_of_a_file(folder: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class Baseline:
         about: what it is, for the table's legend.
         libraries: what it needs.
         needs_vectors: whether it is made of model2vec's vectors, too.
-        only_single: whether it reads single sentences with labels alone.
+        only_single: whether it reads single sentences with one label alone.
     """
 
     module: str
@@ -43,7 +43,9 @@ class Baseline:
 
 
 BASELINES = {
-    "majority": Baseline("majority", "always the commonest label of the training rows, or their mean score", ()),
+    "majority": Baseline(
+        "majority", "always the commonest label of the training rows, those that most have, or their mean score", ()
+    ),
     "TF-IDF": Baseline("tfidf", "words and pairs of words by TF-IDF, logistic or ridge regression"),
     "hashed bigrams": Baseline(
         "hashed",

@@ -1,16 +1,25 @@
 """Words and pairs of words without a vocabulary: hashed, in the manner of fastText, whose vectors it has not."""
 
+from functools import partial
 from typing import Any
 
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import SGDClassifier
 
-from pipeline.results.baselines.regression import Features, fit_regression, pair_features, predictor
+from pipeline.results.baselines.regression import (
+    Features,
+    each_label,
+    fit_regression,
+    label_predictor,
+    pair_features,
+    predictor,
+)
 from pipeline.results.rows import Rows
 from pipeline.results.system import System
 from pipeline.tasks.target import Target
 
 BUCKETS = 2**18
+SGD = {"loss": "log_loss", "alpha": 1e-5, "average": True, "random_state": 0}
 
 
 def fit(train: Rows, target: Target) -> System:
@@ -22,7 +31,11 @@ def fit(train: Rows, target: Target) -> System:
     def features(texts1: Any, texts2: Any) -> Features:
         return vectors(texts1) if texts2 is None else pair_features(vectors(texts1), vectors(texts2))
 
-    model = SGDClassifier(loss="log_loss", alpha=1e-5, average=True, random_state=0)
-    model.fit(features(train.texts1, train.texts2), train.label_N)
+    make, x_NP = partial(SGDClassifier, **SGD), features(train.texts1, train.texts2)
+    if target.kind == "labels":
+        models = each_label(make, x_NP, train.label_N)
+        size = sum(model.coef_.size + 1 for model in models if model is not None)
+        return System(target, label_predictor(models, features), size, 4 * size)
+    model = make().fit(x_NP, train.label_N)
     size = model.coef_.size + model.intercept_.size
     return System(target, predictor(model, target, features), size, 4 * size)

@@ -11,10 +11,12 @@ from pipeline.tasks.target import Target
 
 
 def fit(train: Rows, target: Target) -> System:
-    """A system that gives the commonest label of the training rows, or their mean score."""
+    """A system that gives the commonest label of the training rows, those that most have, or their mean score."""
     answer_C = np.zeros(target.num_logits, dtype=np.float32)
     if target.kind == "classes":
         answer_C[np.bincount(train.label_N).argmax()] = 1
+    elif target.kind == "labels":
+        answer_C[:] = np.where(train.label_N.mean(axis=0) > 0.5, 1, -1)
     else:
         answer_C[0] = train.score_N.mean()
 

@@ -3,14 +3,15 @@
 Shapes: N rows, F features of a sentence, P features of a row, C logits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from pipeline.arrays import Floats
+from pipeline.arrays import Floats, Ints
 from pipeline.results.rows import Rows
 from pipeline.results.system import Predict, System
 from pipeline.tasks.target import Target
@@ -45,12 +46,33 @@ def fit_regression(
         return vectors(texts1) if texts2 is None else pair_features(vectors(texts1), vectors(texts2))
 
     x_NP = features(train.texts1, train.texts2)
+    if target.kind == "labels":
+        models = each_label(partial(LogisticRegression, C=10, max_iter=1000), x_NP, train.label_N)
+        own = sum(model.coef_.size + 1 for model in models if model is not None)
+        return System(target, label_predictor(models, features), num_parameters + own, num_bytes + 4 * own)
     if target.kind == "classes":
         model = LogisticRegression(C=10, max_iter=1000).fit(x_NP, train.label_N)
     else:
         model = Ridge().fit(x_NP, train.score_N)
     own = model.coef_.size + np.size(model.intercept_)
     return System(target, predictor(model, target, features), num_parameters + own, num_bytes + 4 * own)
+
+
+def each_label(make: Callable[[], Any], x_NP: Features, label_NC: Ints) -> list[Any]:
+    """A model for each label that may hold by itself; None for one that holds of all rows or of none."""
+    return [make().fit(x_NP, gold_N) if len(np.unique(gold_N)) > 1 else None for gold_N in label_NC.T]
+
+
+def label_predictor(models: Sequence[Any], features: Callable[[Any, Any], Features]) -> Predict:
+    """From texts to logits [N, C] by a model for each label; a label without one never holds."""
+
+    def logits(texts1: Any, texts2: Any) -> Floats:
+        x_NP = features(texts1, texts2)
+        never_N = np.full(len(texts1), LEAST)
+        said = [never_N if model is None else model.decision_function(x_NP) for model in models]
+        return np.stack(said, axis=1).astype(np.float32)
+
+    return logits
 
 
 def predictor(model: Any, target: Target, features: Callable[[Any, Any], Features]) -> Predict:

@@ -74,6 +74,22 @@ def test_calibration_and_confusion_by_hand(connection: duckdb.DuckDBPyConnection
     ]
 
 
+def test_calibration_of_labels_that_hold_by_themselves(connection: duckdb.DuckDBPyConnection) -> None:
+    three = rows_of([[log(3), -log(3)], [log(3), log(9)], [0, 0]])  # probabilities 3/4 and 1/4, 3/4 and 9/10, 1/2
+    lists = pa.array([[0], [1], None], pa.list_(pa.int32()))
+    connection.register("three", three.set_column(three.schema.get_field_index("label"), "label", lists))
+    target = Target(kind="labels", names=("a", "b"))
+    (reliability,) = pictures.against_gold(connection, "three", target, "teacher")
+    figures = [(row["n"], row["confidence"], row["accuracy"]) for row in reliability.rows]
+    assert figures == [(1, pytest.approx(0.25), 0), (2, pytest.approx(0.75), 0.5), (1, pytest.approx(0.9), 1)]
+    assert f"calibration error: {(0.25 + 2 * 0.25 + 0.1) / 4:.4f}." in reliability.caption
+    (probabilities,) = pictures.certainty(connection, "three", target)
+    counted = {row["from"]: row for row in probabilities.rows}
+    assert [counted[0.75][kind] for kind in ("wrong answers", "right answers", "all rows")] == [1, 1, 0]
+    assert counted[0.5]["all rows"] == 2
+    assert sum(row["right answers"] for row in probabilities.rows) == 3
+
+
 def test_margins_and_entropies_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
     connection.register("four", FOUR)
     margin, entropy = pictures.certainty(connection, "four", CLASSES)

@@ -178,6 +178,17 @@ def test_truncated_parquet_is_refused(tmp_path: Path) -> None:
         read(tmp_path, "train.parquet", data[:-10])
 
 
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.large_string())])
+@pytest.mark.parametrize(("type_", "labels"), [("classification", [1, 0]), ("multilabel", [[1], [0]])])
+def test_text_of_every_type_is_text(tmp_path: Path, kind: pa.DataType, type_: str, labels: list[Any]) -> None:
+    columns = {"text": pa.array(["a", "b"]), "label": pa.array(["yes", "no"])}
+    table = pa.table(columns).cast(pa.schema([("text", kind), ("label", kind)]))
+    pq.write_table(table, tmp_path / "train.parquet")
+    metrics = {"multilabel": ["micro_f1"]}.get(type_, ["accuracy"])
+    rows = load_source(task_of(type=type_, metrics=metrics), tmp_path).splits["train"]
+    assert rows.select(["sentence1", "label"]).to_pydict() == {"sentence1": ["a", "b"], "label": labels}
+
+
 def test_label_column_with_categories(tmp_path: Path) -> None:
     labels = pa.array(["yes", "no"]).dictionary_encode()
     pq.write_table(pa.table({"text": ["a", "b"], "label": labels}), tmp_path / "train.parquet")

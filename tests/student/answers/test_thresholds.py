@@ -45,12 +45,12 @@ def test_a_threshold_can_be_read_again(tmp_path: Path, far: float) -> None:
     thresholds = best_thresholds(TARGET, logits, np.array([[1, 0], [1, 0], [0, 0]]))
     record = {"state": "finished", "settings": {}, "command": "", "result": {"thresholds": thresholds}}
     write_run_record(tmp_path / RUN_RECORD, record)
-    assert np.isfinite(stored_thresholds(tmp_path, TARGET)).all()
+    assert np.isfinite(as_logits(stored_thresholds(tmp_path), TARGET)).all()
 
 
 def test_a_run_without_thresholds_says_one_half(tmp_path: Path) -> None:
-    assert stored_thresholds(tmp_path, TARGET).tolist() == [0, 0]
+    assert as_logits(stored_thresholds(tmp_path), TARGET).tolist() == [0, 0]
     record = {"state": "finished", "settings": {}, "command": "", "result": {"thresholds": {"a": 1.5}}}
     (tmp_path / RUN_RECORD).write_text(json.dumps(record))
     with pytest.raises(IntegrityError, match="are not probabilities by label"):
-        stored_thresholds(tmp_path, TARGET)
+        stored_thresholds(tmp_path)
