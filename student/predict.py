@@ -39,6 +39,7 @@ class Predictor:
     Attributes:
         threshold: the margin below which it abstains; None if it never does.
         bias_C: added to the logits before labels are chosen: thresholds of a multi-label student, costs; or None.
+        is_quick: whether some dozens of sentences take it a millisecond or two.
 
     Raises:
         IntegrityError: if the folder holds no student.
@@ -63,6 +64,7 @@ class Predictor:
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
         self._short_path = short_path(self.student)
+        self.is_quick = self._short_path is not None
 
     def __call__(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[Prediction]:
         """Predicts labels, or scores for a task with scores.

@@ -1,58 +1,68 @@
 """Batches without a clock: whatever has come while the student worked is its next batch.
 
 Idle, it answers a single text at once; busy, its batches grow by themselves.
+
+Shapes: N texts.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
+from typing import Generic, TypeVar
 
-from pipeline.arrays import Floats
+from pipeline.arrays import Floats, Ints
+from student.serve.answers import Ranking
 from student.serve.metrics import GAUGE, Metrics
 from student.serve.questions import Texts
 from student.serve.worker import Worker
 
 MOST_AT_ONCE = 8192  # texts, so that nobody waits for all of a crowd
-SHORT_TEXTS, SHORT_CHARACTERS = 16, 8192  # a batch that the event loop can wait for
+SHORT_TEXTS, SHORT_CHARACTERS = 128, 16384  # of a batch that the event loop can wait for, some milliseconds at most
+ANSWER_SECONDS = 60
 
-Answer = Callable[[list[str], list[str] | None], Floats]
-Waiting = tuple[Texts, "asyncio.Future[Floats]"]
+R = TypeVar("R", Floats, Ints, list[Ranking])  # a row for each text
+Waiting = tuple[Texts, asyncio.Future[R]]
 
 
-class Batches:
+class Batches(Generic[R]):
     """Texts that wait for an answer.
 
     Args:
-        answer: what the student makes of many texts, a row each.
+        answer: what the student makes of many texts, or of pairs, a row each.
         worker: does it.
         metrics: what is counted.
     """
 
-    def __init__(self, answer: Answer, worker: Worker, metrics: Metrics) -> None:
-        self._answer, self._worker, self._metrics = answer, worker, metrics
-        self._waiting: list[Waiting] = []
+    def __init__(self, answer: Callable[[list[str], list[str] | None], R], worker: Worker, metrics: Metrics) -> None:
+        self._answer: Callable[[list[str], list[str] | None], R] = answer
+        self._worker, self._metrics = worker, metrics
+        self._waiting: list[Waiting[R]] = []
         self._work: asyncio.Task[None] | None = None
 
-    async def ask(self, texts: Texts) -> Floats:
+    async def ask(self, texts: Texts) -> R:
         """The rows of these texts, once they have had their turn.
 
         Raises:
+            TimeoutError: if their turn does not come.
             Exception: what the student raised for these texts.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Floats] = loop.create_future()
+        future: asyncio.Future[R] = loop.create_future()
         self._waiting.append((texts, future))
         if self._work is None:
             self._work = loop.create_task(self._answer_waiting())
+        end = loop.call_later(ANSWER_SECONDS, _give_up, future)
         self._metrics.add(GAUGE, len(texts))
         try:
             return await future
         finally:
+            end.cancel()
             self._metrics.add(GAUGE, -len(texts))
 
     async def _answer_waiting(self) -> None:
         loop = asyncio.get_running_loop()
+        await asyncio.sleep(0)  # what has arrived meanwhile comes along
         while waiting := [one for one in self._waiting if not one[1].done()]:  # some may have given up
             batch, self._waiting = _next(waiting)
             self._metrics.observe("te_batch_next_size", sum(len(texts) for texts, _ in batch))
@@ -69,7 +79,7 @@ class Batches:
                     future.set_result(answer)
         self._work, self._waiting = None, []
 
-    def _answers(self, batch: Sequence[Texts]) -> Sequence[Floats | Exception]:
+    def _answers(self, batch: Sequence[Texts]) -> Sequence[R | Exception]:
         """An answer for each request, or what was raised: a text that cannot be read must not spoil the others."""
         try:
             first = [text for texts in batch for text in texts.first]
@@ -82,14 +92,16 @@ class Batches:
 
 
 def _is_short(batch: Sequence[Texts]) -> bool:
-    texts = sum(len(texts) for texts in batch)
-    return (
-        texts <= SHORT_TEXTS
-        and sum(len(t) for one in batch for t in one.first + (one.second or [])) <= SHORT_CHARACTERS
-    )
+    is_few = sum(len(texts) for texts in batch) <= SHORT_TEXTS
+    return is_few and sum(texts.characters for texts in batch) <= SHORT_CHARACTERS
 
 
-def _next(waiting: list[Waiting]) -> tuple[list[Waiting], list[Waiting]]:
+def _give_up(future: asyncio.Future[R]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())
+
+
+def _next(waiting: list[Waiting[R]]) -> tuple[list[Waiting[R]], list[Waiting[R]]]:
     """The next batch, and what is left, in the order in which they came."""
     size = 0
     for number, (texts, _) in enumerate(waiting):

@@ -82,11 +82,11 @@ def header(scope: Scope, name: bytes) -> bytes:
 
 async def send_reply(send: Send, reply: Reply) -> None:
     """Sends an answer. After a refusal the connection ends, as the rest of the request may still be on its way."""
-    headers = {"content-type": reply.content_type, "content-length": str(len(reply.body))} | dict(reply.headers)
+    headers = [(b"content-type", reply.content_type.encode()), (b"content-length", b"%d" % len(reply.body))]
+    headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
     if reply.status >= 400:
-        headers["connection"] = "close"
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": reply.status, "headers": encoded})
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
 
 

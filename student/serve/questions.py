@@ -98,6 +98,11 @@ class Texts:
     def __len__(self) -> int:
         return len(self.first)
 
+    @property
+    def characters(self) -> int:
+        """Of all sentences."""
+        return sum(map(len, self.first)) + sum(map(len, self.second or ()))
+
 
 def parsed(kind: type[Q], body: bytes) -> Q:
     """Reads the body of a request.

@@ -2,21 +2,27 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from pipeline.arrays import Floats
+from pipeline.arrays import Floats, Ints
 from pipeline.errors import DistillError
-from student.serve.answers import rankings
-from student.serve.batches import Batches
+from student.serve.answers import Ranking, rankings
+from student.serve.batches import Batches, R
 from student.serve.config import ServeConfig
-from student.serve.http import RefusedError, Reply, as_json
-from student.serve.questions import EmbedQuestion, HubQuestion, PredictQuestion, Question, Texts, checked_texts
+from student.serve.http import RefusedError, Reply
+from student.serve.questions import (
+    EmbedQuestion,
+    HubParameters,
+    HubQuestion,
+    PredictQuestion,
+    Question,
+    Texts,
+    checked_texts,
+)
 from student.serve.served import Served
-
-ANSWER_SECONDS = 60
 
 Route = Callable[[Served, ServeConfig, Any], Awaitable[Reply]]
 
@@ -24,9 +30,9 @@ Route = Callable[[Served, ServeConfig, Any], Awaitable[Reply]]
 async def predict(served: Served, config: ServeConfig, question: PredictQuestion) -> Reply:
     """Labels by their scores, as text-embeddings-inference gives them: of a batch a list of lists."""
     texts = checked_texts(question.rows(), served.config.is_pair, config.max_client_batch_size)
-    logits_NC = await _rows(served, served.logits, texts, question.truncate)
-    ranked = rankings(served.config.target, logits_NC, "none" if question.raw_scores else "softmax")
-    return as_json(ranked if question.is_batch else ranked[0])
+    batches = served.rankings["none" if question.raw_scores else "softmax"]
+    ranked = await _rows(served, batches, texts, question.truncate)
+    return Reply((_lists(ranked) if question.is_batch else _list(ranked[0])).encode())
 
 
 async def embed(served: Served, config: ServeConfig, question: EmbedQuestion) -> Reply:
@@ -41,11 +47,9 @@ async def embed(served: Served, config: ServeConfig, question: EmbedQuestion) ->
 async def hub(served: Served, config: ServeConfig, question: HubQuestion) -> Reply:
     """The same as the hub's inference API gives it: always a list of lists, of which its client takes the first."""
     texts = checked_texts(question.rows(), served.config.is_pair, config.max_client_batch_size)
-    logits_NC = await _rows(served, served.logits, texts, None)
-    asked = question.parameters
-    scale = (asked and asked.function_to_apply) or "softmax"
-    ranked = rankings(served.config.target, logits_NC, scale)
-    return as_json([one[: asked.top_k] for one in ranked] if asked else ranked)
+    asked = question.parameters or HubParameters()
+    ranked = await _rows(served, served.rankings[asked.function_to_apply or "softmax"], texts, None)
+    return Reply(_lists(one[: asked.top_k] for one in ranked).encode())
 
 
 async def teacher(served: Served, config: ServeConfig, question: PredictQuestion) -> Reply:
@@ -53,7 +57,8 @@ async def teacher(served: Served, config: ServeConfig, question: PredictQuestion
     texts = checked_texts(question.rows(), served.config.is_pair, config.max_client_batch_size)
     found = served.stored.find(texts) if served.stored else [None] * len(texts)
     target = served.config.target
-    return as_json([None if logits_C is None else rankings(target, logits_C[None])[0] for logits_C in found])
+    told = ("null" if logits_C is None else _list(rankings(target, logits_C[None])[0]) for logits_C in found)
+    return Reply(_list(told).encode())
 
 
 POST: dict[str, tuple[type[Question], Route]] = {
@@ -64,17 +69,30 @@ POST: dict[str, tuple[type[Question], Route]] = {
 }
 
 
-async def _rows(served: Served, batches: Batches, texts: Texts, truncate: bool | None) -> Floats:
-    """The student's numbers for texts, which are cut if they are too long, unless the client will not have it."""
+async def _rows(served: Served, batches: Batches[R], texts: Texts, truncate: bool | None) -> R:
+    """The student's answer to texts, which are cut if they are too long, unless the client will not have it."""
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            if truncate is False:
-                await served.check_lengths(texts)
-            return await batches.ask(texts)
+        if truncate is False:
+            _check_lengths(await served.lengths.ask(texts), served.config.max_seq_length)
+        return await batches.ask(texts)
     except TimeoutError as error:
         raise RefusedError(429, "Overloaded", "Model is overloaded") from error
     except DistillError as error:
         raise RefusedError(424, "Backend", str(error)) from error
+
+
+def _check_lengths(tokens_N: Ints, most: int) -> None:
+    if tokens_N.max() > most:
+        message = f"`inputs` must have at most {most} tokens. Given: {tokens_N.max()}"
+        raise RefusedError(413, "Validation", f"Input validation error: {message}")
+
+
+def _lists(rankings: Iterable[Ranking]) -> str:
+    return _list(map(_list, rankings))
+
+
+def _list(parts: Iterable[str]) -> str:
+    return f"[{','.join(parts)}]"
 
 
 def _vectors_as_json(vectors_NF: Floats) -> Reply:
@@ -82,4 +100,4 @@ def _vectors_as_json(vectors_NF: Floats) -> Reply:
     if not np.isfinite(vectors_NF).all():
         raise RefusedError(424, "Backend", "score is NaN")
     rows = (json.dumps(row, separators=(",", ":")) for row in vectors_NF.tolist())
-    return Reply(f"[{','.join(rows)}]".encode())
+    return Reply(_list(rows).encode())

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 import uvicorn
@@ -80,13 +81,14 @@ def _bound(config: ServeConfig) -> socket.socket:
     return listener
 
 
-def _serve_here(app: App, listener: socket.socket, parent: int | None = None) -> None:
-    """Serves in this process until a signal comes, or the process that forked it is gone."""
+def server_of(app: Any, **options: Any) -> uvicorn.Server:
+    """Uvicorn with what is needed here and no more.
 
-    async def leave_with_parent() -> None:
-        server.should_exit |= parent is not None and os.getppid() != parent
-
-    server = uvicorn.Server(
+    Args:
+        app: an ASGI application.
+        options: more of `uvicorn.Config`.
+    """
+    return uvicorn.Server(
         uvicorn.Config(
             app,
             lifespan="off",
@@ -96,10 +98,18 @@ def _serve_here(app: App, listener: socket.socket, parent: int | None = None) ->
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=DRAIN_SECONDS,
-            callback_notify=leave_with_parent,
-            timeout_notify=1,
+            **options,
         )
     )
+
+
+def _serve_here(app: App, listener: socket.socket, parent: int | None = None) -> None:
+    """Serves in this process until a signal comes, or the process that forked it is gone."""
+
+    async def leave_with_parent() -> None:
+        server.should_exit |= parent is not None and os.getppid() != parent
+
+    server = server_of(app, callback_notify=leave_with_parent, timeout_notify=1)
 
     def stop(*_: object) -> None:
         server.should_exit = True

@@ -3,16 +3,16 @@
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from pipeline.arrays import Ints
 from student.predict import BATCH_SIZE, Predictor
+from student.serve.answers import Ranking, Scale, rankings
 from student.serve.batches import Batches
 from student.serve.config import ServeConfig
-from student.serve.http import RefusedError
 from student.serve.metrics import Metrics
-from student.serve.questions import Texts
 from student.serve.stored import stored_answers
 from student.serve.worker import Worker
 
@@ -30,22 +30,20 @@ class Served:
         self.predictor = Predictor(run)
         self.config = self.predictor.student.config
         self.stored = stored_answers(run, self.config.target)
-        self._worker = Worker()
-        self.logits = Batches(self.predictor.logits, self._worker, metrics)
-        self.vectors = Batches(lambda texts, _: self.predictor.encode(texts), self._worker, metrics)
+        batches = partial(Batches, worker=Worker(self.predictor.is_quick), metrics=metrics)
+        self.rankings = {scale: batches(partial(self._rankings, scale)) for scale in get_args(Scale)}
+        self.vectors = batches(lambda texts, _: self.predictor.encode(texts))
+        self.lengths = batches(self._lengths)
 
-    async def check_lengths(self, texts: Texts) -> None:
-        """Raises RefusedError if an input has more tokens than the student reads."""
-        await self._worker.do(partial(self._check_lengths, texts))
+    def _rankings(self, scale: Scale, first: list[str], second: list[str] | None) -> list[Ranking]:
+        return rankings(self.config.target, self.predictor.logits(first, second), scale)
 
-    def _check_lengths(self, texts: Texts) -> None:
-        reader, most = self.predictor.reader, self.config.max_seq_length
-        parts = reader.read(texts.first, texts.second, None)
-        special = reader.tokenizer.num_special_tokens_to_add(texts.second is not None)
-        longest = special + np.sum([part.lengths for part in parts], axis=0).max()
-        if longest > most:
-            message = f"`inputs` must have at most {most} tokens. Given: {longest}"
-            raise RefusedError(413, "Validation", f"Input validation error: {message}")
+    def _lengths(self, first: list[str], second: list[str] | None) -> Ints:
+        """Tokens of each input, special ones included, before it is cut."""
+        reader = self.predictor.reader
+        parts = reader.read(first, second, None)
+        special = reader.tokenizer.num_special_tokens_to_add(second is not None)
+        return np.asarray(special + np.sum([part.lengths for part in parts], axis=0))
 
     def info(self, config: ServeConfig) -> dict[str, Any]:
         """What text-embeddings-inference tells of a model."""

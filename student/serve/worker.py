@@ -14,14 +14,18 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Does one piece of work at a time."""
+    """Does one piece of work at a time.
 
-    def __init__(self) -> None:
-        self._thread, self._busy = ThreadPoolExecutor(1), Lock()
+    Args:
+        is_quick: whether a few short texts take it less time than going to the thread does.
+    """
+
+    def __init__(self, is_quick: bool) -> None:
+        self._thread, self._busy, self._is_quick = ThreadPoolExecutor(1), Lock(), is_quick
 
     async def do(self, work: Callable[[], T], is_short: bool = False) -> T:
-        """What the work returns or raises; ``is_short`` says that the event loop may wait for it."""
-        if is_short and self._busy.acquire(blocking=False):
+        """What the work returns or raises; ``is_short`` says that it is for a few short texts."""
+        if is_short and self._is_quick and self._busy.acquire(blocking=False):
             try:
                 return work()
             finally:

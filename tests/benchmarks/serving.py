@@ -6,16 +6,16 @@ not matter what else the machine does. Then how long a lone request takes beside
 All by turns, on a core each, with a student of the default size unless a run is given.
 """
 
-import asyncio
 import json
 import os
+import selectors
 import signal
 import socket
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import uvicorn
 
 from pipeline import console
 from student.bench import sentences_for, write_default_student
@@ -31,12 +30,12 @@ from student.predict import Predictor
 from student.serve.app import App
 from student.serve.config import ServeConfig
 from student.serve.metrics import Metrics
+from student.serve.run import server_of
 from student.serve.served import Served
 
 ROUNDS, LARGE, CLIENTS, EACH, LONE = 5, 1024, 64, 10, 200
 
 Address = tuple[int, int]  # a process and its port
-Ask = Callable[[bytes], Awaitable[bytes]]
 
 
 async def echo(scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
@@ -55,43 +54,54 @@ def serving(app: Any) -> Iterator[tuple[int, int]]:
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     process = os.fork()
     if not process:
-        uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="warning")).run(sockets=[listener])
+        server_of(app).run(sockets=[listener])
         os._exit(0)
     yield process, listener.getsockname()[1]
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
 
 
-@asynccontextmanager
-async def asking(port: int) -> AsyncIterator[Ask]:
-    """A client that keeps its connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
-
-    async def ask(body: bytes) -> bytes:
-        writer.write(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        assert head.startswith(b"http/1.1 200"), head
-        return await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r\n")[0]))
-
-    yield ask
-    writer.close()
+def request(inputs: object) -> bytes:
+    """A question as it goes over the network."""
+    body = json.dumps({"inputs": inputs}).encode()
+    return b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
-async def crowd(port: int, bodies: list[bytes]) -> None:
-    """Requests of many clients, who each wait for their answer before they ask again."""
+def read_answer(connection: socket.socket) -> None:
+    """Waits until all of an answer is there."""
+    data, missing = b"", 1
+    while missing > 0:
+        data += connection.recv(1 << 20)
+        head, end, body = data.partition(b"\r\n\r\n")
+        if end:
+            assert head.startswith(b"HTTP/1.1 200"), head
+            missing = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]) - len(body)
 
-    async def client(own: list[bytes]) -> None:
-        async with asking(port) as ask:
-            for body in own:
-                await ask(body)
 
-    await asyncio.gather(*(client(bodies[k::CLIENTS]) for k in range(CLIENTS)))
+def crowd(port: int, requests: list[bytes]) -> None:
+    """Requests of many clients, who each wait for their answer before they ask again.
+
+    They take less time than the server, which would have to wait for them otherwise.
+    """
+    waiting = requests[::-1]
+    with selectors.DefaultSelector() as selector:
+        for _ in range(CLIENTS):
+            connection = socket.create_connection(("127.0.0.1", port))
+            selector.register(connection, selectors.EVENT_READ, connection)
+            connection.sendall(waiting.pop())
+        while selector.get_map():
+            for key, _ in selector.select():
+                read_answer(key.data)
+                if waiting:
+                    key.data.sendall(waiting.pop())
+                else:
+                    selector.unregister(key.data)
+                    key.data.close()
 
 
-async def measure(predictor: Predictor, texts: list[str], server: Address, other: Address) -> dict[str, list[float]]:
+def measure(predictor: Predictor, texts: list[str], server: Address, other: Address) -> dict[str, list[float]]:
     """What was measured in each round, by name; other is the echo."""
-    single = [json.dumps({"inputs": text}).encode() for text in texts[: CLIENTS * EACH]]
-    large = json.dumps({"inputs": [[text] for text in texts]}).encode()
+    single, large = [request(text) for text in texts[: CLIENTS * EACH]], request([[text] for text in texts])
     figures: dict[str, list[float]] = {}
 
     @contextmanager
@@ -100,21 +110,26 @@ async def measure(predictor: Predictor, texts: list[str], server: Address, other
         yield
         figures.setdefault(name, []).append(1e6 * (clock() - started) / count)
 
-    async with asking(server[1]) as ask:
+    with socket.create_connection(("127.0.0.1", server[1])) as connection:
+
+        def ask(question: bytes) -> None:
+            connection.sendall(question)
+            read_answer(connection)
+
         for _ in range(ROUNDS):
             with noted("logits of 1,024, a sentence", LARGE, time.process_time):
                 predictor.logits(texts)
             with noted("a request of 1,024, a sentence", LARGE, partial(cpu_seconds, server[0])):
-                await ask(large)
+                ask(large)
             with noted("echo, 64 at a time, a request", len(single), partial(cpu_seconds, other[0])):
-                await crowd(other[1], single)
+                crowd(other[1], single)
             with noted("64 at a time, a request", len(single), partial(cpu_seconds, server[0])):
-                await crowd(server[1], single)
-        for text, body in zip(texts[:LONE], single, strict=False):
+                crowd(server[1], single)
+        for text, question in zip(texts[:LONE], single, strict=False):
             with noted("logits of one, on the wall", 1, time.perf_counter):
                 predictor.logits([text])
             with noted("a lone request, on the wall", 1, time.perf_counter):
-                await ask(body)
+                ask(question)
     return figures
 
 
@@ -135,7 +150,7 @@ def main() -> None:
         app = App({"run": Served(run, metrics)}, ServeConfig(runs=("run",)), metrics)
     texts = (sentences_for(predictor).texts * LARGE)[:LARGE]
     with serving(app) as server, serving(echo) as other:
-        figures = asyncio.run(measure(predictor, texts, server, other))
+        figures = measure(predictor, texts, server, other)
     medians = {name: statistics.median(values) for name, values in figures.items()}
     worst = {name: float(np.percentile(values, 99)) for name, values in figures.items()}
     rows = [[name, median, worst[name]] for name, median in medians.items()]

@@ -150,7 +150,7 @@ def test_predict_in_the_terminal_and_of_a_file(folder: Path, tmp_path: Path) -> 
 
 
 def test_a_server_ranks_by_each_labels_own_probability(topics: LogitSet) -> None:
-    ranked = rankings(topics.record.target, np.array([[0, np.log(3), -50]], np.float32))[0]
+    ranked = [json.loads(one) for one in rankings(topics.record.target, np.array([[0, np.log(3), -50]], np.float32))[0]]
     assert [row["label"] for row in ranked] == ["service", "food", "music"]
     assert [row["score"] for row in ranked] == pytest.approx([0.75, 0.5, 0], abs=1e-6)
 

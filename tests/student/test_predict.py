@@ -59,7 +59,7 @@ def test_logits_are_the_numbers_behind_the_answers(opinion_run: Path) -> None:
 
 def test_few_sentences_take_another_way_to_the_same_answers(roles_run: Path) -> None:
     predictor = Predictor(roles_run)
-    texts = [f"{name} paid ben ." for name in ("anna", "clara", "ben", "emma")] * 5
+    texts = [f"{name} paid ben ." for name in ("anna", "clara", "ben", "emma")] * 18
     for first, second in zip(range(FEW - 1, FEW + 2), range(1, 4), strict=True):
         pairs = texts[:first], texts[second : first + second]
         alone_NC = np.concatenate([predictor.logits([a], [b]) for a, b in zip(*pairs, strict=True)])

@@ -56,11 +56,12 @@ def test_the_logits_are_those_of_torch(flags: dict[str, Any], is_small: bool) ->
     asked = with_small_tables(student(**flags), "float16") if is_small else student(**flags)
     ask = short_path(asked.eval())
     assert ask is not None
-    parts = [Ragged.of(ROWS), Ragged.of(OTHERS)][: asked.config.num_sequences]
-    expected_BC = in_batches(asked.logits, parts, 3, torch.device("cpu"))
-    actual_BC = ask(parts)
-    assert actual_BC.dtype == np.float32
-    np.testing.assert_allclose(actual_BC, expected_BC, atol=1e-5)
+    for count in (1, 4):
+        parts = [Ragged.of(rows[-count:]) for rows in (ROWS, OTHERS)][: asked.config.num_sequences]
+        expected_BC = in_batches(asked.logits, parts, 3, torch.device("cpu"))
+        actual_BC = ask(parts)
+        assert actual_BC.dtype == np.float32
+        np.testing.assert_allclose(actual_BC, expected_BC, atol=1e-5)
     assert np.ptp(expected_BC, axis=0).min() > 0.1
 
 

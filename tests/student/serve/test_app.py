@@ -15,7 +15,7 @@ from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import softmax
 from student.model.embeddings import matrix_encoder
 from student.predict import Predictor
-from student.serve import routes
+from student.serve import batches
 from student.serve.app import App
 from student.serve.config import ServeConfig
 from student.serve.http import Receive, Scope, Send
@@ -172,7 +172,7 @@ def test_a_request_counts_until_its_answer_is_sent(app: App) -> None:
 
 @pytest.mark.parametrize("truncate", [None, False])
 def test_nobody_waits_for_ever(app: App, truncate: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "ANSWER_SECONDS", 0)
+    monkeypatch.setattr(batches, "ANSWER_SECONDS", 0)
     refused = post(app, "/predict", TEXT, truncate=truncate)
     assert (refused.status, refused.json["error_type"]) == (429, "Overloaded")
     monkeypatch.undo()

@@ -37,17 +37,16 @@ def lengths() -> Lengths:
 
 
 @pytest.fixture
-def waiting(lengths: Lengths, monkeypatch: pytest.MonkeyPatch) -> Batches:
-    """Batches none of which is so short that the event loop, which the test goes on in, answers it itself."""
-    monkeypatch.setattr(batches, "SHORT_TEXTS", 0)
-    return Batches(lengths, Worker(), Metrics(1))
+def waiting(lengths: Lengths) -> Batches[Floats]:
+    """Batches that wait for a thread, not for the event loop, which the test goes on in."""
+    return Batches(lengths, Worker(is_quick=False), Metrics(1))
 
 
 def texts(*first: str) -> Texts:
     return Texts(list(first), None)
 
 
-async def while_busy(waiting: Batches, lengths: Lengths, *others: Coroutine[Any, Any, Any]) -> list[Any]:
+async def while_busy(waiting: Batches[Floats], lengths: Lengths, *others: Coroutine[Any, Any, Any]) -> list[Any]:
     """Asks for one text, everything else while that is being answered; returns all answers or what was raised."""
     first = asyncio.create_task(waiting.ask(texts("alone")))
     await asyncio.to_thread(lengths.has_begun.wait, 60)
@@ -57,27 +56,39 @@ async def while_busy(waiting: Batches, lengths: Lengths, *others: Coroutine[Any,
     return await asyncio.gather(first, *tasks, return_exceptions=True)
 
 
-def test_what_comes_while_it_works_is_one_batch(waiting: Batches, lengths: Lengths) -> None:
+def test_what_comes_while_it_works_is_one_batch(waiting: Batches[Floats], lengths: Lengths) -> None:
     asked = [waiting.ask(texts("a", "bb")), waiting.ask(texts("ccc")), waiting.ask(texts("dddd"))]
     answers = asyncio.run(while_busy(waiting, lengths, *asked))
     assert lengths.asked == [["alone"], ["a", "bb", "ccc", "dddd"]]
     assert [answer[:, 0].tolist() for answer in answers] == [[5], [1, 2], [3], [4]]
 
 
-def test_pairs_stay_together(waiting: Batches, lengths: Lengths) -> None:
+def test_what_has_just_arrived_comes_along(lengths: Lengths) -> None:
+    async def story() -> list[Floats]:
+        idle = Batches(lengths, Worker(is_quick=True), Metrics(1))
+        first = asyncio.create_task(idle.ask(texts("a")))
+        await asyncio.sleep(0)  # it waits for its answer before there is another
+        return [*await asyncio.gather(first, idle.ask(texts("bb")))]
+
+    lengths.may_go_on.set()
+    assert [answer[:, 0].tolist() for answer in asyncio.run(story())] == [[1], [2]]
+    assert lengths.asked == [["a", "bb"]]
+
+
+def test_pairs_stay_together(waiting: Batches[Floats], lengths: Lengths) -> None:
     lengths.may_go_on.set()
     answer = asyncio.run(waiting.ask(Texts(["a", "bb"], ["ccc", "dddd"])))
     assert answer.tolist() == [[1, 3], [2, 4]]
 
 
-def test_a_text_that_cannot_be_read_spoils_no_other(waiting: Batches, lengths: Lengths) -> None:
+def test_a_text_that_cannot_be_read_spoils_no_other(waiting: Batches[Floats], lengths: Lengths) -> None:
     asked = [waiting.ask(texts("a")), waiting.ask(texts("poison")), waiting.ask(texts("bb"))]
     _, a, poison, b = asyncio.run(while_busy(waiting, lengths, *asked))
     assert (a[:, 0].tolist(), b[:, 0].tolist()) == ([1], [2])
     assert isinstance(poison, IntegrityError)
 
 
-def test_after_a_failure_it_goes_on(waiting: Batches, lengths: Lengths) -> None:
+def test_after_a_failure_it_goes_on(waiting: Batches[Floats], lengths: Lengths) -> None:
     async def twice() -> Floats:
         with pytest.raises(IntegrityError):
             await waiting.ask(texts("poison"))
@@ -87,7 +98,7 @@ def test_after_a_failure_it_goes_on(waiting: Batches, lengths: Lengths) -> None:
     assert asyncio.run(twice())[:, 0].tolist() == [3]
 
 
-def test_who_has_gone_is_not_worked_for(waiting: Batches, lengths: Lengths) -> None:
+def test_who_has_gone_is_not_worked_for(waiting: Batches[Floats], lengths: Lengths) -> None:
     async def gives_up() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
@@ -105,7 +116,9 @@ def test_who_has_gone_is_not_worked_for(waiting: Batches, lengths: Lengths) -> N
     assert lengths.asked == [["alone"], ["last"]]
 
 
-def test_a_crowd_is_answered_in_parts(waiting: Batches, lengths: Lengths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_is_answered_in_parts(
+    waiting: Batches[Floats], lengths: Lengths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batches, "MOST_AT_ONCE", 3)
     asked = [waiting.ask(texts("a", "b")), waiting.ask(texts("c", "d")), waiting.ask(texts("e"))]
     asyncio.run(while_busy(waiting, lengths, *asked, waiting.ask(texts("f", "g", "h", "i"))))

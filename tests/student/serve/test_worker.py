@@ -12,7 +12,7 @@ from student.serve.worker import Worker
 
 
 def test_short_work_is_done_on_the_spot_unless_the_thread_is_busy() -> None:
-    worker, has_begun, may_end = Worker(), threading.Event(), threading.Event()
+    worker, has_begun, may_end = Worker(is_quick=True), threading.Event(), threading.Event()
     at_work: list[int] = []
 
     def long_work() -> int:
@@ -40,28 +40,31 @@ def test_short_work_is_done_on_the_spot_unless_the_thread_is_busy() -> None:
 
 
 def test_what_short_work_raises_leaves_the_worker_free() -> None:
-    worker = Worker()
+    worker = Worker(is_quick=True)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(worker.do(lambda: 1 // 0, is_short=True))
     assert asyncio.run(worker.do(threading.get_ident, is_short=True)) == threading.get_ident()
 
 
 @pytest.mark.parametrize(
-    ("texts", "is_short"),
+    ("texts", "is_quick", "waits"),
     [
-        (["a"] * SHORT_TEXTS, True),
-        (["a"] * (SHORT_TEXTS + 1), False),
-        (["a" * SHORT_CHARACTERS], True),
-        (["a" * SHORT_CHARACTERS, "b"], False),
+        (["a"] * SHORT_TEXTS, True, True),
+        (["a"] * (SHORT_TEXTS + 1), True, False),
+        (["a" * SHORT_CHARACTERS], True, True),
+        (["a" * SHORT_CHARACTERS, "b"], True, False),
+        (["a"], False, False),
     ],
 )
-def test_the_event_loop_waits_for_few_and_short_texts_alone(texts: list[str], is_short: bool) -> None:
+def test_the_event_loop_waits_for_few_short_texts_of_a_quick_student_alone(
+    texts: list[str], is_quick: bool, waits: bool
+) -> None:
     threads: list[int] = []
 
     def answer(first: list[str], _: list[str] | None) -> Floats:
         threads.append(threading.get_ident())
         return np.zeros((len(first), 1), np.float32)
 
-    answers = asyncio.run(Batches(answer, Worker(), Metrics(1)).ask(Texts(texts, None)))
+    answers = asyncio.run(Batches(answer, Worker(is_quick), Metrics(1)).ask(Texts(texts, None)))
     assert len(answers) == len(texts)
-    assert (threads == [threading.get_ident()]) == is_short
+    assert (threads == [threading.get_ident()]) == waits
