@@ -6,8 +6,9 @@ if TYPE_CHECKING:
     from student.functions import evaluate_student, train_student
     from student.model.model import Student
     from student.predict import Predictor
+    from student.words.predict import WordPredictor
 
-__all__ = ["Predictor", "Student", "evaluate_student", "train_student"]
+__all__ = ["Predictor", "Student", "WordPredictor", "evaluate_student", "train_student"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,6 +17,10 @@ def __getattr__(name: str) -> Any:
         from student.predict import Predictor
 
         return Predictor
+    if name == "WordPredictor":
+        from student.words.predict import WordPredictor
+
+        return WordPredictor
     if name == "Student":
         from student.model.model import Student
 

@@ -26,7 +26,9 @@ from student.answers.costs import label_bias, read_costs
 from student.config import EvaluateConfig
 from student.data import Examples, as_read, load_dev, sorted_batches
 from student.model.architecture import StudentConfig
+from student.model.config_file import labels_words
 from student.model.model import Student, default_device
+from student.words.evaluate import evaluate_words
 
 BATCH_SIZE = 256
 
@@ -48,6 +50,8 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     Raises:
         DataError: if the set is not where it was; FingerprintMismatchError: if its ids come from another tokenizer.
     """
+    if labels_words(config.run):
+        return evaluate_words(config)
     record = read_run_record(config.run / RUN_RECORD)
     if STUDENTS in record:
         parts = {name: evaluate(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}

@@ -10,7 +10,7 @@ from pipeline.query.mixture import open_sets
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.config import ReproduceConfig
 from student.data import load_chosen
-from student.model.config_file import is_pretrained
+from student.model.config_file import OF_WORDS, is_pretrained, labels_words
 
 
 def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
@@ -21,12 +21,14 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
         rows, the hashes of their keys and of their logits and weights, and of the token vectors that it started from.
 
     Raises:
-        ConfigError: if the run is one of pretraining.
+        ConfigError: if the run is one of pretraining, or of labelled words.
         DataError: if a set is not there.
         QueryError: if its query fails now.
     """
     if is_pretrained(config.run):
         raise ConfigError(f"{config.run}: a pretraining run; it has no query, it uses every row of its set")
+    if labels_words(config.run):
+        raise ConfigError(f"{config.run}: {OF_WORDS}")
     record = read_run_record(config.run / RUN_RECORD)
     if STUDENTS in record:
         parts = {name: reproduce(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}

@@ -16,6 +16,6 @@ def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
         for name, value in parts["gold"].items():
             interval = "{:.3f} to {:.3f}".format(*parts["interval"][name])
             rows.append([split, name, value, interval, parts["teacher"][name], parts["majority"][name]])
-        if len(parts["gold"]) > 1:
+        if len(parts["gold"]) > 1 and parts["glue"] is not None:
             rows.append([split, "mean", parts["glue"], None, None, None])
     return rows

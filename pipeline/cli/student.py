@@ -223,8 +223,12 @@ def certify(config: CertifyConfig) -> None:
 def predict(config: PredictConfig) -> None:
     """Predict labels or scores of sentences, of a file, or of rows as they arrive."""
     from student.answers.costs import read_costs
+    from student.model.config_file import labels_words
     from student.predict import Predictor
 
+    if labels_words(config.run):
+        _predict_words(config)
+        return
     predictor = Predictor(config.run, config.abstain, read_costs(config.cost))
     if config.reads_stdin:
         from student.answers.stream import predict_lines
@@ -240,6 +244,27 @@ def predict(config: PredictConfig) -> None:
     else:
         sentences1, sentences2 = _inputs(config, predictor)
         _print_predictions(sentences1, sentences2, predictor(sentences1, sentences2), config.json_output)
+
+
+def _predict_words(config: PredictConfig) -> None:
+    from student.words.file import check_flags, predict_file, read_sentences
+    from student.words.predict import WordPredictor
+
+    check_flags(config)
+    predictor = WordPredictor(config.run)
+    if config.output is not None:
+        _print_written(predict_file(config, predictor), config.json_output)
+        return
+    answers = predictor(list(config.texts) if config.file is None else read_sentences(config))
+    if config.json_output:
+        console.print_json(answers)
+        return
+    words = [[k, w["text"], w["label"], w["probability"]] for k, answer in enumerate(answers) for w in answer["words"]]
+    spans = [
+        [k, s["text"], s["label"], s["start"], s["end"]] for k, answer in enumerate(answers) for s in answer["spans"]
+    ]
+    console.print_rows(["sentence", "word", "label", "probability"], words)
+    console.print_rows(["sentence", "span", "label", "start", "end"], spans)
 
 
 def _inputs(config: PredictConfig, predictor: "Predictor") -> tuple[list[str], list[str] | None]:

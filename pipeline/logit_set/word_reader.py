@@ -1,6 +1,5 @@
 """Reading a set of words: checked, a split at a time. Shapes: N sentences, T tokens of all of them, C logits."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -70,9 +69,9 @@ class LabelledWords:
         return tallies_of_words(self.names, self.said(logits_TC).take(known), self.gold.take(known))
 
     @property
-    def logits_sha256(self) -> str:
-        """Hash of the logits, in the order of the tokens."""
-        return hashlib.sha256(self.teacher_TC.tobytes()).hexdigest()
+    def sequences(self) -> tuple[Ragged, ...]:
+        """What is read of the sentences: one list of ids each."""
+        return (self.pieces.ids,)
 
 
 def said_of_words(names: tuple[str, ...], pieces: Pieces, num_words_N: Ints, logits_TC: Floats) -> Ragged:

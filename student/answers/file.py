@@ -1,6 +1,6 @@
 """``distill predict --file``: the answers to a file's rows, in their order, in a file."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
     rows, names = open_texts(config, predictor)
     kept = kept_columns(config.columns, rows.names, str(rows.path))
     settings = {
-        "student": {name: sha256(config.run / name) for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)},
+        "student": student_hashes(config.run),
         "file": sha256(config.file),
         "texts": names,
         "columns": list(kept),
@@ -59,7 +59,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
 
         def answered(done: int) -> Iterator[pa.Table]:
             steps.advance(done)
-            for table in _from_row(rows.read(columns), done):
+            for table in from_row(rows.read(columns), done):
                 beside = {output: table.column(name) for name, output in kept.items()}
                 logits_NC = predictor.logits(*texts_of(table, names))
                 yield pa.table(beside | answer_columns(target, logits_NC, predictor.threshold, predictor.bias_C))
@@ -123,13 +123,15 @@ def text_names(names: Sequence[str], place: str, accepted: Sequence[tuple[str, .
     return [name for name in found if name is not None]
 
 
-def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str) -> dict[str, str]:
+def kept_columns(
+    wanted: Sequence[str], names: Sequence[str], place: str, answers: Set[str] = ANSWERS
+) -> dict[str, str]:
     """What the columns that are to be kept are called beside the answers: one with a name of theirs ``input_…``.
 
     Raises:
         ConfigError: for each that is not there, and if two would have one name.
     """
-    kept = {name: f"input_{name}" if name in ANSWERS else name for name in wanted}
+    kept = {name: f"input_{name}" if name in answers else name for name in wanted}
     problems = [f"{place} has no column {name!r}; {did_you_mean(name, names)}" for name in kept if name not in names]
     if len(set(kept.values())) < len(kept):
         problems.append(f"two columns would have one name: {', '.join(kept.values())}; leave one of them out")
@@ -159,7 +161,12 @@ def texts_of(table: pa.Table, names: Sequence[str]) -> SentenceColumns:
     return texts[0], texts[1] if len(texts) > 1 else None
 
 
-def _from_row(tables: Iterator[pa.Table], first: int) -> Iterator[pa.Table]:
+def student_hashes(run: Path) -> dict[str, str]:
+    """The SHA-256 of all that decides a student's answers, by file."""
+    return {name: sha256(run / name) for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)}
+
+
+def from_row(tables: Iterator[pa.Table], first: int) -> Iterator[pa.Table]:
     """The rows of tables from that row on; one table at least."""
     for table in tables:
         yield table.slice(min(first, table.num_rows))

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.tasks.target import Target
-from pipeline.tasks.task import Metric
+from pipeline.tasks.task import OUTSIDE, Metric
 from student.config import (
     EmbeddingKind,
     HeadKind,
@@ -271,4 +271,48 @@ class VectorConfig(EncoderConfig):
     vector_map: VectorMap
 
 
+class WordsConfig(EncoderConfig):
+    """Architecture of a student that labels words.
+
+    Attributes:
+        task: what it was trained for.
+        target: what the logits of a token mean.
+        metrics: the task's metrics.
+        hidden_size: width of an MLP head.
+    """
+
+    kind: Literal["words"] = "words"
+    format_version: Literal[1] = 1
+    task: str
+    target: Target
+    metrics: tuple[Metric, ...]
+    head: HeadKind
+    hidden_size: int | None = Field(None, ge=1, le=MAX_SIZE)
+    hidden_dropout: float = Field(ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _reads_tokens(self) -> Self:
+        head, kind = HEADS[self.head], ENCODERS[self.embedding]
+        problems = head.problems(self.head_shape)
+        if head.reads_tokens or head.reads_squares:
+            problems.append(f"the {self.head} head reads whole sentences")
+        if kind.reads_pairs or kind.is_bert or self.window_size is not None or self.pooling != "sum":
+            problems.append(f"embedding {self.embedding!r} tells nothing of each word, or is read by windows or maxima")
+        if OUTSIDE not in self.target.names or self.target.kind != "classes":
+            problems.append("its labels are not those of words")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def _readers(self) -> int:
+        return self.hidden_size or 0
+
+    @property
+    def head_shape(self) -> HeadShape:
+        """What its head is made by."""
+        return HeadShape(self.target.num_logits, self.hidden_size, 0, self.vector_size, self.hidden_dropout)
+
+
 PRETRAINED: dict[str, type[MlmConfig | VectorConfig]] = {"mlm": MlmConfig, "vectors": VectorConfig}
+OF_OTHER_KINDS: dict[str, type[MlmConfig | VectorConfig | WordsConfig]] = {**PRETRAINED, "words": WordsConfig}

@@ -6,8 +6,22 @@ from typing import Any
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
-from student.model.architecture import BERT_KEY, FORMAT_VERSION, PRETRAINED, EncoderConfig, StudentConfig
+from student.model.architecture import (
+    BERT_KEY,
+    FORMAT_VERSION,
+    OF_OTHER_KINDS,
+    PRETRAINED,
+    EncoderConfig,
+    StudentConfig,
+    WordsConfig,
+)
 from student.model.weights import CONFIG_FILE, students_in
+
+PRETRAINED_ONE = "a pretrained student, without a task; train one --init-from it"
+OF_WORDS = (
+    "a student that labels words (type: tokens), and this is for those of whole texts; "
+    "docs/labels.md tells what there is for words"
+)
 
 
 def read_config(path: Path) -> StudentConfig:
@@ -18,8 +32,9 @@ def read_config(path: Path) -> StudentConfig:
     """
     try:
         values = _own_part(read_record(path))
-        if _kind(values):
-            raise IntegrityError(f"{path.parent}: a pretrained student, without a task; train one --init-from it")
+        kind = _kind(values)
+        if kind is not None:
+            raise IntegrityError(f"{path.parent}: {OF_WORDS if kind is WordsConfig else PRETRAINED_ONE}")
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise IntegrityError(f"{path}: format version {version!r}; this release reads version {FORMAT_VERSION}")
@@ -32,26 +47,35 @@ def read_config(path: Path) -> StudentConfig:
 
 
 def read_encoder_config(path: Path) -> EncoderConfig:
-    """Reads the ``config.json`` of a pretrained student or of a student of a task.
+    """Reads the ``config.json`` of a student of any kind.
 
     Raises:
         IntegrityError: if it is neither.
     """
-    if not is_pretrained(path.parent):
+    kind = _kind_in(path.parent)
+    if kind is None:
         return read_config(path)
-    values = read_record(path)
     try:
-        return parse_model(PRETRAINED[values["kind"]], values, str(path))
+        return parse_model(kind, read_record(path), str(path))
     except ConfigError as error:
         raise IntegrityError(str(error)) from error
 
 
 def is_pretrained(folder: Path) -> bool:
     """Whether a folder holds a pretrained student, rather than one of a task or nothing readable."""
+    return _kind_in(folder) in PRETRAINED.values()
+
+
+def labels_words(folder: Path) -> bool:
+    """Whether a folder holds a student that labels words."""
+    return _kind_in(folder) is WordsConfig
+
+
+def _kind_in(folder: Path) -> type[EncoderConfig] | None:
     try:
-        return _kind(read_record(folder / CONFIG_FILE)) is not None
+        return _kind(read_record(folder / CONFIG_FILE))
     except (FileNotFoundError, IntegrityError):
-        return False
+        return None
 
 
 def _own_part(values: dict[str, Any]) -> dict[str, Any]:
@@ -61,6 +85,6 @@ def _own_part(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind(values: dict[str, Any]) -> type[EncoderConfig] | None:
-    """What a pretrained student's config is; None of a student of a task."""
+    """What the config of a pretrained student, or of one of words, is; None of a student of texts."""
     kind = values.get("kind")
-    return PRETRAINED.get(kind) if isinstance(kind, str) else None
+    return OF_OTHER_KINDS.get(kind) if isinstance(kind, str) else None

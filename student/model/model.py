@@ -20,7 +20,7 @@ from student.model.bert_folder import TOKENIZER_CONFIG_FILE, bert_json
 from student.model.card import CARD_FILE, card_text
 from student.model.config_file import read_config
 from student.model.encoder import Encoder, kept_starts, without_padding
-from student.model.encoders import ENCODERS
+from student.model.headed import Headed
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
 from student.model.products import GradientTaker
@@ -28,21 +28,19 @@ from student.model.tables import SmallTable
 from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
 
 
-class Student(nn.Module, PyTorchModelHubMixin):
+class Student(Headed, PyTorchModelHubMixin):
     """A student; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
 
     Attributes:
         config: its architecture.
-        encoder: which several students may share.
         companions: the files that lie beside its weights, by name: the tokenizer, what others read of it, the card,
             the thresholds of labels that hold each by itself.
     """
 
     def __init__(self, config: StudentConfig, encoder: Encoder | None = None) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, encoder)
+        self.config: StudentConfig = config
         self.companions: dict[str, bytes] = {}
-        self.encoder = ENCODERS[config.embedding].make(config.encoder_shape) if encoder is None else encoder
         self.dropout = nn.Dropout(0 if HEADS[config.head].drops_itself else config.hidden_dropout)
         size = self.encoder.token_size if HEADS[config.head].reads_tokens else self.encoder.size
         self.num_features = size * (PAIRINGS[config.pairing].width if config.is_pair else 1)
@@ -96,11 +94,6 @@ class Student(nn.Module, PyTorchModelHubMixin):
             return ids_T, starts_S
         is_kept_T = torch.rand(ids_T.shape, device=ids_T.device) >= self.config.token_dropout
         return ids_T[is_kept_T], kept_starts(is_kept_T, starts_S)
-
-    @property
-    def device(self) -> torch.device:
-        """The device that the weights lie on."""
-        return next(self.parameters()).device
 
     @property
     def config_json(self) -> str:

@@ -9,7 +9,7 @@ from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
 from pipeline.logit_set.record import SetRecord
 from student.config import EmbeddingFlags
-from student.model.architecture import StudentConfig
+from student.model.architecture import EncoderConfig, StudentConfig
 from student.model.config_file import read_encoder_config
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
@@ -38,7 +38,7 @@ def starts_from_teacher(flags: EmbeddingFlags, root: Path, record: SetRecord) ->
     return has_vectors and flags.init != "noise" and "vector_size" in ENCODERS[flags.embedding].sizes
 
 
-def source_sha256(run: Path | None, config: StudentConfig) -> str | None:
+def source_sha256(run: Path | None, config: EncoderConfig) -> str | None:
     """SHA-256 of the weights to start from, for the record of a run; None without ``run``, or if those are a BERT's.
 
     Raises:

@@ -1,6 +1,7 @@
 """A step of a student of a task, or of one of several that share an encoder: rows, their loss, one move."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from student.config import HeadKind, TrainConfig
 from student.data import Examples, gold_tensor
 from student.evaluate import score_student
 from student.model.encoder import Encoder
+from student.model.headed import Headed
 from student.model.heads import HEADS
 from student.model.model import Student
 from student.model.products import IS_COMPILED
@@ -81,6 +83,29 @@ class Lesson:
         return {split: score_student(self.student, examples) for split, examples in self._dev.items()}
 
 
+class AnyLesson(Protocol):
+    """What a student learns, of whole texts or of words."""
+
+    @property
+    def student(self) -> Headed:
+        """What is trained."""
+        ...
+
+    @property
+    def layers(self) -> LayerLoss | None:
+        """What its layers learn by beside the logits."""
+        ...
+
+    @property
+    def batches(self) -> EpochBatches:
+        """The row numbers of each step."""
+        ...
+
+    def loss(self, rows: Sequence[int], optimizer: Optimizer) -> torch.Tensor:
+        """The mean loss of training rows, a scalar, whose gradients of tables the optimizer will take."""
+        ...
+
+
 class StudentLearner(Learner):
     """A student, or several that share their encoder; a step is a batch of one of them, the others' heads stay.
 
@@ -94,7 +119,7 @@ class StudentLearner(Learner):
     def __init__(
         self,
         config: TrainConfig,
-        lessons: Sequence[Lesson],
+        lessons: Sequence[AnyLesson],
         score: Callable[[], Metrics],
         keep: Callable[[], None],
     ) -> None:

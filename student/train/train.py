@@ -10,6 +10,7 @@ from student.train.intermediate import end_stage, stage_history
 from student.train.outcome import LIBRARIES, context, result, settings, tell_start, write_card, write_tokenizer
 from student.train.tasks import train_tasks
 from student.train.training_data import TrainingData, default_name, designed, open_training_set, read_data, task_facts
+from student.words.train import is_of_words, train_words
 
 __all__ = ["LIBRARIES", "train"]
 
@@ -35,6 +36,8 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     """
     if config.tasks is not None:
         return train_tasks(config, command)
+    if data is None and is_of_words(config):
+        return train_words(config, command)
     logit_set = data.logit_set if data else open_training_set(config)
     student_config, layers = designed(config, logit_set, data.facts if data else task_facts(logit_set))
     data = data or read_data(config, logit_set)

@@ -10,7 +10,7 @@ then starts from the teacher's or a file's stays that, as it says what the token
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,19 +20,29 @@ from pipeline.logit_set.token_vectors import VocabularyVectors
 from student.data import Examples
 from student.model.architecture import EncoderConfig
 from student.model.encoder import Encoder
-from student.model.model import Student
+from student.model.headed import Headed
 from student.train.token_vectors import start_from_teacher
 
 C = TypeVar("C", bound=EncoderConfig)
+H = TypeVar("H", bound=Headed)
 
 
-def active_ids(examples: Iterable[Examples], pad_id: int) -> Ints:
+class Sequences(Protocol):
+    """Rows of any kind, as what is read of them."""
+
+    @property
+    def sequences(self) -> tuple[Ragged, ...]:
+        """Lists of ids."""
+        ...
+
+
+def active_ids(examples: Iterable[Sequences], pad_id: int) -> Ints:
     """The ids that occur, sorted, with the padding among them."""
     parts = [part.flat for e in examples for part in e.sequences]
     return np.unique(np.concatenate([*parts, np.array([pad_id])]))
 
 
-def neutralise_untrained(student: Student, *examples: Examples) -> None:
+def neutralise_untrained(student: Headed, *examples: Sequences) -> None:
     """Makes neutral the rows that these training rows do not use, and have never been trained; if rows can be that."""
     if not student.encoder.has_neutral_rows:
         return
@@ -65,7 +75,7 @@ def with_used_rows(config: C, encoder: Encoder) -> C:
     return config.model_copy(update={"used_rows": len(encoder.used_ids())})
 
 
-def shrunk(student: Student, active: Ints, encoder: Encoder | None = None) -> Student:
+def shrunk(student: H, active: Ints, encoder: Encoder | None = None) -> H:
     """A student with the active rows only: its token k is the whole student's token ``active[k]``.
 
     Args:
@@ -73,11 +83,11 @@ def shrunk(student: Student, active: Ints, encoder: Encoder | None = None) -> St
         active: the tokens that it keeps.
         encoder: the small one, if it was made for another student with the same encoder.
     """
-    config = student.config
+    config, special_ids = student.config, getattr(student.config, "special_ids", None)
     changed: dict[str, Any] = {"vocabulary_size": len(active), "pad_id": int(np.searchsorted(active, config.pad_id))}
-    if config.special_ids is not None:
-        changed["special_ids"] = tuple(tuple(np.searchsorted(active, ids).tolist()) for ids in config.special_ids)
-    small = Student(config.model_copy(update=changed), encoder)
+    if special_ids is not None:
+        changed["special_ids"] = tuple(tuple(np.searchsorted(active, ids).tolist()) for ids in special_ids)
+    small = type(student)(config.model_copy(update=changed), encoder)
     if encoder is None:
         small.encoder.copy_rows(student.encoder, torch.from_numpy(active), slice(None))
     small.head.load_state_dict(student.head.state_dict())
@@ -86,15 +96,16 @@ def shrunk(student: Student, active: Ints, encoder: Encoder | None = None) -> St
 
 def renumber(examples: Examples, active: Ints) -> Examples:
     """The same examples in the small student's ids."""
-
-    def renumbered(part: Ragged) -> Ragged:
-        return Ragged(np.searchsorted(active, part.flat), part.offsets)
-
-    ids2 = None if examples.ids2 is None else renumbered(examples.ids2)
-    return replace(examples, ids1=renumbered(examples.ids1), ids2=ids2)
+    ids2 = None if examples.ids2 is None else renumbered(examples.ids2, active)
+    return replace(examples, ids1=renumbered(examples.ids1, active), ids2=ids2)
 
 
-def restore(student: Student, small: Student, active: Ints) -> None:
+def renumbered(ids: Ragged, active: Ints) -> Ragged:
+    """Sequences in the small student's ids."""
+    return Ragged(np.searchsorted(active, ids.flat), ids.offsets)
+
+
+def restore(student: Headed, small: Headed, active: Ints) -> None:
     """Copies what the small student has learned into the whole one."""
     student.encoder.copy_rows(small.encoder, slice(None), torch.from_numpy(active))
     student.head.load_state_dict(small.head.state_dict())

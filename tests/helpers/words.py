@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import torch
 
+from pipeline.logit_set.record import fingerprint
 from pipeline.logit_set.word_reader import WordSet, open_words
+from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_words_shard
+from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.config import DumpTask
@@ -17,9 +21,9 @@ from tests.helpers.entities import write_entities
 TRAIN_ROWS, VALIDATION_ROWS = 60, 30
 
 
-def write_random_teacher(folder: Path) -> Path:
+def write_random_teacher(folder: Path, train_rows: int = TRAIN_ROWS) -> Path:
     """Writes rows, manifest, encoder and a classifier of words with a random head into a folder; returns the latter."""
-    create_tiny_bert(folder / "bert", write_entities(folder, TRAIN_ROWS, VALIDATION_ROWS), hidden_size=32, num_layers=1)
+    create_tiny_bert(folder / "bert", write_entities(folder, train_rows, VALIDATION_ROWS), hidden_size=32, num_layers=1)
     task = load_task(manifest=folder / "entities.yaml")
     torch.manual_seed(1)
     teacher = new_classifier(task, make_target(task), str(folder / "bert"), None, 32)
@@ -36,3 +40,26 @@ def dump_entities(folder: Path, **changes: object) -> WordSet:
     record = dump_task(config, "distill teacher-dump")
     assert record is not None
     return open_words(config.store / record.name)
+
+
+def right_teacher(words: WordSet) -> WordSet:
+    """The same set with the logits of a teacher that is always right, in a folder beside it."""
+    root = words.root.with_name("right")
+    settings = words.record.settings | {"written_as": root.name}
+    parts = {"name": root.name, "settings": settings, "fingerprint": fingerprint(settings), "state": "staged"}
+    shards = tuple(shard.unmeasured() for shard in words.record.shards)
+    started = start_set(root, words.record.model_copy(update=parts | {"shards": shards}), words.tokenizer_json())
+    for shard in words.record.shards:
+        table = next(words.read_shard(shard))
+        logits = [
+            [[5.0 * (label == number) for number in range(7)] for label in (labels[word] for word in word_ids)]
+            for labels, word_ids in zip(*(table.column(n).to_pylist() for n in ("label", "word_ids")), strict=True)
+        ]
+        place = table.schema.get_field_index("logits")
+        column = pa.array(logits, table.schema.field(place).type)
+        write_words_shard(root, started, shard, table.set_column(place, table.schema.field(place), column))
+    complete = complete_set(root, started)
+    rows = {split: WordSet(root, complete).read(split) for split in complete.splits}
+    metrics = complete.metrics
+    scores = {split: word_scores(metrics, part.tallies(part.teacher_TC)) for split, part in rows.items()}
+    return WordSet(root, finish_set(root, complete, scores))

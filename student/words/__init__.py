@@ -1,0 +1,1 @@
+"""Students that label words: trained, scored, and asked."""

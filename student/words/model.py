@@ -1,0 +1,73 @@
+"""The student that labels words: an encoder that tells of each token, and a head for each.
+
+Shapes: T tokens of all sentences end to end, S starts, one more than there are sentences, P and F numbers of a token,
+C logits.
+"""
+
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import nn
+
+from pipeline.errors import IntegrityError
+from student.model.architecture import WordsConfig
+from student.model.config_file import read_encoder_config
+from student.model.encoder import Encoder
+from student.model.encoders import ENCODERS
+from student.model.headed import Headed
+from student.model.heads import HEADS
+from student.model.products import GradientTaker
+from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
+
+
+class Tagger(Headed):
+    """A student whose logits are those of tokens."""
+
+    def __init__(self, config: WordsConfig, encoder: Encoder | None = None) -> None:
+        super().__init__(config, encoder)
+        self.config: WordsConfig = config
+        self.reads_alone = ENCODERS[config.embedding].has_sums
+        self.dropout = nn.Dropout(0 if HEADS[config.head].drops_itself else config.hidden_dropout)
+        num_features = self.encoder.token_size + (self.encoder.size if self.reads_alone else 0)
+        self.head = HEADS[config.head].make(config.head_shape, num_features)
+
+    def forward(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """Returns logits_TC, float32, before softmax.
+
+        Args:
+            ids_T: int64, all sentences end to end, without special tokens.
+            starts_S: int64; sentence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
+            rows: takes the gradients of the tables, see `student.model.products`.
+        """
+        return self.head(self.dropout(self.features(ids_T, starts_S, rows)))  # type: ignore[no-any-return]
+
+    def features(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """What is known at each token, features_TF, float32: of the sentence, and where that is summed of the token.
+
+        What was read up to a token, and from the end back to it, says little of the token itself.
+        """
+        read_TP = self.encoder.scan(ids_T, starts_S, rows)
+        if not self.reads_alone:
+            return read_TP
+        each = torch.arange(len(ids_T) + 1, device=ids_T.device)
+        return torch.cat([read_TP, self.encoder.reduce(ids_T, each, rows)], dim=1)
+
+    def save(self, folder: Path) -> None:
+        """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
+        save_weights(folder, self.config.model_dump_json(indent=2), self)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads a student of words in evaluation mode.
+
+        Raises:
+            IntegrityError: if a file is missing or damaged, or it is another kind of student.
+        """
+        config = read_encoder_config(folder / CONFIG_FILE)
+        if not isinstance(config, WordsConfig):
+            raise IntegrityError(f"{folder}: not a student that labels words (type: tokens)")
+        check_room(folder, config.least_bytes)
+        student = cls(config)
+        load_weights(folder, student)
+        return student.eval()

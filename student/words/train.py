@@ -1,0 +1,173 @@
+"""Stage two on labelled words: a student from the stored logits of every token. Shapes: T tokens, C logits."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.device import to_device
+from pipeline.errors import DataError
+from pipeline.files import write_text
+from pipeline.logit_set.reader import find_set
+from pipeline.logit_set.record import TOKENIZER_FILE, read_set_record
+from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
+from pipeline.logit_set.word_reader import LabelledWords, WordSet, open_words
+from pipeline.tasks.spans import word_scores
+from pipeline.tasks.task import TRAIN
+from pipeline.text.pieces import Pieces
+from pipeline.training import loop
+from pipeline.training.run import Run
+from pipeline.training.run_record import TEXT_COLUMNS, Metrics, RunRecord, best_of
+from pipeline.training.steps import seed_step
+from student.config import TrainConfig
+from student.model.architecture import WordsConfig
+from student.model.model import default_device
+from student.train.initialize import copy_embeddings, source_sha256, starts_from_teacher
+from student.train.learner import Optimizer, StudentLearner, make_batches, rows_of_batch
+from student.train.losses import task_loss
+from student.train.token_vectors import start_from_teacher
+from student.train.used_rows import active_ids, neutralise_untrained, renumbered, restore, shrunk, with_used_rows
+from student.words.design import design_words
+from student.words.evaluate import evaluate_split, logits_of_tokens, tokens_of
+from student.words.model import Tagger
+
+LIBRARIES = ("distill-offline", "torch", "pyarrow", "tokenizers")
+
+
+def is_of_words(config: TrainConfig) -> bool:
+    """Whether the one set that is to be trained from is a set of words."""
+    names = config.logits or ((config.task,) if config.task else ())
+    return len(names) == 1 and read_set_record(find_set(names[0], config.store)).rows == "words"
+
+
+def train_words(config: TrainConfig, command: str) -> RunRecord:
+    """Trains the student of words that ``config`` describes, or goes on with it.
+
+    Returns:
+        The content of ``run.json``, as of `student.train.train.train`.
+
+    Raises:
+        ConfigError: naming every flag that does not fit.
+        DataError: if the set has no train split.
+        FingerprintMismatchError: if the folder holds a run with other settings.
+    """
+    words = open_words(find_set((config.logits or (config.task or "",))[0], config.store), config.allow_unverified)
+    if TRAIN not in words.splits:
+        raise DataError(f"{words.root}: has no train split; its splits are {', '.join(words.splits)}")
+    student_config = design_words(config, words)
+    is_from_teacher = config.init_from is None and starts_from_teacher(config, words.root, words.record)
+    vectors = read_token_vectors(words.root, words.record) if is_from_teacher else None
+    folder = config.output_dir or Path("runs") / words.root.resolve().name
+    context: dict[str, Any] = {"logit_sets": [str(words.root.resolve())]}
+    if words.record.task is not None and words.record.task.text_columns is not None:
+        context[TEXT_COLUMNS] = [list(names) for names in words.record.task.text_columns]
+    run = Run(folder, _settings(config, student_config, words, vectors), command, context)
+    finished = run.start()
+    if finished is not None:
+        return finished
+    write_text(folder / TOKENIZER_FILE, words.tokenizer_json())
+    splits = {split: words.read(split) for split in words.splits}
+    learner = _learner(config, _new_student(config, student_config, vectors, splits[TRAIN]), splits, folder)
+    history = loop.train(run, learner, learner.schedule(), config.report_to)
+    student = Tagger.load(folder).to(default_device())
+    return run.finish(
+        {
+            "history": history,
+            "best": best_of(history),
+            "used_rows": student.config.used_rows,
+            "evaluation": {split: evaluate_split(student, rows) for split, rows in splits.items() if split != TRAIN},
+            "versions": {name: version(name) for name in LIBRARIES},
+        }
+    )
+
+
+class WordLesson:
+    """A student and the sentences that it is trained and scored on.
+
+    Args:
+        config: the settings.
+        student: is trained in place.
+        splits: ``train``, and dev splits.
+
+    Attributes:
+        student: as given.
+        layers: none are learnt from.
+        batches: of the training rows.
+    """
+
+    layers = None
+
+    def __init__(self, config: TrainConfig, student: Tagger, splits: dict[str, LabelledWords]) -> None:
+        self.student, self._config, self._train = student, config, splits[TRAIN]
+        self._dev = {split: rows for split, rows in splits.items() if split != TRAIN}
+        self.batches = make_batches(config, student.config.head, self._train.pieces.ids.lengths)
+        self._stored = torch.from_numpy(self._train.teacher_TC), torch.from_numpy(self._train.gold_T)
+
+    def loss(self, rows: Sequence[int], optimizer: Optimizer) -> torch.Tensor:
+        """The mean loss of all tokens of a batch, a scalar; those without gold learn from the teacher alone."""
+        device = self.student.device
+        places, taken = tokens_of(self._train.pieces.ids, rows)
+        ids_T, starts_S = (to_device(torch.from_numpy(part), device) for part in (taken.flat, taken.offsets))
+        teacher_TC, gold_T = (to_device(part[places], device) for part in self._stored)
+        logits_TC = self.student(ids_T, starts_S, rows_of_batch(optimizer, ids_T))
+        soft = (self._config.temperature, self._config.soft_loss)
+        return task_loss(self.student.config.target, logits_TC, teacher_TC, gold_T, self._config.alpha, *soft)
+
+    def scores(self) -> Metrics:
+        """The task's metrics on each dev split."""
+        metrics = self.student.config.metrics
+        logits = {split: logits_of_tokens(self.student, rows.pieces.ids) for split, rows in self._dev.items()}
+        return {split: word_scores(metrics, rows.tallies(logits[split])) for split, rows in self._dev.items()}
+
+
+def _learner(config: TrainConfig, student: Tagger, splits: dict[str, LabelledWords], folder: Path) -> StudentLearner:
+    """Trains the rows of the tables that the data use, and keeps the whole student."""
+    active = active_ids(splits.values(), student.config.pad_id)
+    small = shrunk(student, active).to(default_device())
+    lesson = WordLesson(config, small, {split: _renumber(rows, active) for split, rows in splits.items()})
+
+    def keep() -> None:
+        restore(student, small, active)
+        student.config = with_used_rows(student.config, student.encoder)
+        student.save(folder)
+
+    return StudentLearner(config, [lesson], lesson.scores, keep)
+
+
+def _renumber(rows: LabelledWords, active: Any) -> LabelledWords:
+    return replace(rows, pieces=Pieces(renumbered(rows.pieces.ids, active), rows.pieces.word_ids))
+
+
+def _new_student(
+    config: TrainConfig, student_config: WordsConfig, vectors: VocabularyVectors | None, train: LabelledWords
+) -> Tagger:
+    seed_step(config.seed, 0)
+    student = Tagger(student_config)
+    if config.init_from is None:
+        neutralise_untrained(student, train)
+    else:
+        copy_embeddings(config.init_from, student.encoder)
+    if vectors is not None:
+        start_from_teacher(student.encoder, vectors)
+    return student
+
+
+def _settings(
+    config: TrainConfig, student_config: WordsConfig, words: WordSet, vectors: VocabularyVectors | None
+) -> dict[str, Any]:
+    """What decides the weights; where the set and the run lie does not."""
+    wanted = {
+        *("seed", "alpha", "soft_loss", "temperature", "num_train_epochs", "early_stopping_patience"),
+        *("warmup_steps", "per_device_train_batch_size", "max_grad_norm", "optimizer"),
+    }
+    return config.model_dump(mode="json", include=wanted) | {
+        "student": student_config.model_dump(mode="json"),
+        "learning_rate": config.peak_learning_rate,
+        "init_from_sha256": source_sha256(config.init_from, student_config),
+        "token_vectors_sha256": vectors.sha256 if vectors else None,
+        "logit_set_fingerprints": [words.record.fingerprint],
+        "rows_sha256": words.record.splits[TRAIN].rows_sha256,
+    }

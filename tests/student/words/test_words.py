@@ -1,0 +1,192 @@
+"""Students of labelled words: what they learn, how they are scored and asked, and what they are not for."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from pipeline.errors import FingerprintMismatchError
+from pipeline.logit_set.word_reader import WordSet
+from pipeline.tasks.spans import spans
+from student import WordPredictor
+from student.config import EvaluateConfig
+from student.evaluate import evaluate
+from student.train.optimizer import RowAdam
+from student.train.train import train
+from student.words.design import design_words
+from student.words.model import Tagger
+from student.words.train import WordLesson
+from tests.helpers.commands import invoke
+from tests.helpers.entities import LABELS, lookup_span_f1
+from tests.helpers.students import tiny_config
+from tests.helpers.words import dump_entities, right_teacher, write_random_teacher
+
+TEXT = "On Monday, Paris Hilton met london in Jordan!"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("entities")
+    write_random_teacher(folder, 400)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def entities(folder: Path) -> WordSet:
+    """A set whose teacher is always right."""
+    return right_teacher(dump_entities(folder, token_vectors=False, teacher_labels=",".join(LABELS)))
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, entities: WordSet) -> Path:
+    config = tiny_config(entities.root, folder / "run", vector_size=20, num_train_epochs=8, alpha=0.0)
+    train(config, "distill train-student")
+    return folder / "run"
+
+
+def test_it_learns_from_the_logits_alone_what_context_says(run: Path, entities: WordSet) -> None:
+    record = json.loads((run / "run.json").read_text())["result"]
+    scores = record["evaluation"]["validation"]
+    assert scores["teacher"] == {"span_f1": 1.0, "accuracy": 1.0}
+    assert scores["gold"]["span_f1"] > lookup_span_f1(entities.root.parents[1]) + 0.1
+    assert scores["majority"]["span_f1"] == 0
+    assert scores["by_label"].keys() == {"PER", "LOC", "ORG"}
+    told = evaluate(EvaluateConfig(run=run, store=entities.root.parent))
+    assert json.loads(json.dumps(told)) == record["evaluation"]
+
+
+@pytest.mark.parametrize("embedding", ["hybrid", "cmow", "cbow", "lstm"])
+def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: WordSet, tmp_path: Path) -> None:
+    sizes = {"matrix_size": None, "vector_size": None, "lstm_size": 4 if embedding == "lstm" else None}
+    noise = {} if embedding == "lstm" else {"initializer_range": 0.3}
+    flags = tiny_config(entities.root, tmp_path, embedding=embedding, **sizes, **noise)
+    torch.manual_seed(0)
+    student = Tagger(design_words(flags, entities)).eval()
+    ids = entities.read("validation").pieces.ids.take([4, 2, 9])
+    with torch.inference_mode():
+        together_TC = student(torch.from_numpy(ids.flat), torch.from_numpy(ids.offsets))
+        alone = [student(torch.from_numpy(row), torch.tensor([0, len(row)])) for row in map(ids.__getitem__, range(3))]
+    assert torch.cat(alone).numpy() == pytest.approx(together_TC.numpy(), abs=1e-4)
+    assert together_TC.shape == (len(ids.flat), len(LABELS))
+
+
+def test_the_loss_is_that_of_every_token(entities: WordSet, tmp_path: Path) -> None:
+    flags = tiny_config(entities.root, tmp_path, alpha=0.3, temperature=2.0)
+    student = Tagger(design_words(flags, entities)).eval()
+    rows = entities.read("train")
+    lesson = WordLesson(flags, student, {"train": rows})
+    loss = lesson.loss([7, 3], RowAdam([], student.parameters(), lr=0.0))
+    ids = rows.pieces.ids.take([7, 3])
+    with torch.inference_mode():
+        logits_TC = student(torch.from_numpy(ids.flat), torch.from_numpy(ids.offsets)).double()
+    starts = rows.pieces.ids.offsets
+    places = np.concatenate([np.arange(starts[row], starts[row + 1]) for row in (7, 3)])
+    teacher_TC, gold_T = torch.from_numpy(rows.teacher_TC[places]).double(), torch.from_numpy(rows.gold_T[places])
+    p_TC, q_TC = (torch.softmax(x / 2, dim=1) for x in (teacher_TC, logits_TC))
+    soft_T = 4 * (p_TC * (p_TC.log() - q_TC.log())).sum(dim=1)
+    hard_T = -torch.log_softmax(logits_TC, dim=1).gather(1, gold_T.clamp(min=0)[:, None])[:, 0]
+    expected_T = torch.where(gold_T < 0, soft_T, 0.3 * hard_T + 0.7 * soft_T)
+    assert loss.item() == pytest.approx(float(expected_T.mean()), rel=1e-4)
+
+
+def test_a_repeated_run_is_finished_and_another_is_refused(run: Path, entities: WordSet) -> None:
+    same = {"vector_size": 20, "num_train_epochs": 8, "alpha": 0.0}
+    before = (run / "model.safetensors").read_bytes()
+    train(tiny_config(entities.root, run, **same), "again")
+    assert (run / "model.safetensors").read_bytes() == before
+    with pytest.raises(FingerprintMismatchError, match="alpha"):
+        train(tiny_config(entities.root, run, **same | {"alpha": 0.5}), "another")
+
+
+def test_words_and_spans_stand_where_they_say(run: Path) -> None:
+    predict = WordPredictor(run)
+    of_text, of_words = predict([TEXT, ["Paris", "Hilton", "met", "london"]])
+    assert [word["text"] for word in of_text["words"]] == [
+        *("On", "Monday", ",", "Paris", "Hilton", "met", "london", "in", "Jordan", "!")
+    ]
+    for text, answer in ((TEXT, of_text), ("Paris Hilton met london", of_words)):
+        for part in (*answer["words"], *answer["spans"]):
+            assert text[part["start"] : part["end"]] == part["text"]
+        found = spans([word["label"] for word in answer["words"]])
+        assert [(span["text"].count(" "), span["label"]) for span in answer["spans"]] == [
+            (span.stop - span.start - 1, span.name) for span in found
+        ]
+    assert of_words["spans"]
+
+
+def test_a_word_without_tokens_is_outside(run: Path) -> None:
+    (answer,) = WordPredictor(run)([["\u200b"]])
+    assert answer["words"] == [{"text": "\u200b", "start": 0, "end": 1, "label": "O", "probability": 1.0}]
+    assert WordPredictor(run)([""]) == [{"words": [], "spans": []}]
+
+
+def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> None:
+    predicted = json.loads(invoke("predict", run, TEXT, "--json").stdout)
+    shown = invoke("predict", run, TEXT)
+    assert shown.exit_code == 0, shown.output
+    assert all(span["text"] in shown.stdout for span in predicted[0]["spans"])
+    words = [["Paris", "met", "london"], ["georgia"]]
+    pq.write_table(pa.table({"tokens": words, "id": [7, 8]}), tmp_path / "in.parquet")
+    file = ("--file", tmp_path / "in.parquet", "--output", tmp_path / "out.parquet", "--columns", "id")
+    assert invoke("predict", run, *file).exit_code == 0
+    rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    expected = WordPredictor(run)(words)
+    assert [row["id"] for row in rows] == [7, 8]
+    assert [row["words"] for row in rows] == words
+    assert [row["spans"] for row in rows] == [answer["spans"] for answer in expected]
+    assert [row["labels"] for row in rows] == [[word["label"] for word in answer["words"]] for answer in expected]
+    assert "were there already" in invoke("predict", run, *file).stderr
+    (tmp_path / "in.jsonl").write_text('{"text": "Paris met london"}\n{"text": 3}\n')
+    refused = invoke("predict", run, "--file", tmp_path / "in.jsonl")
+    assert refused.exit_code == 2
+    assert "text" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        (("--embedding", "bert"), "--embedding bert: labels no words; take hybrid, cmow, cbow or lstm"),
+        (("--embedding", "biattentive"), "--embedding biattentive: has nothing of each token"),
+        (("--head", "bilstm"), "--head bilstm: reads whole sentences"),
+        (("--head", "cnn"), "--head cnn: reads whole sentences"),
+        (("--where", "true"), "--where: is not for labelled words"),
+        (("--class-weights", "balanced"), "--class-weights: is not for labelled words"),
+        (("--window-size", "4"), "--window-size: is not for labelled words"),
+        (("--metric-for-best-model", "f1"), "--metric-for-best-model f1: the task has span_f1, accuracy"),
+    ],
+)
+def test_flags_that_are_not_for_words(entities: WordSet, flag: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    refused = invoke("train-student", "--logits", entities.root, "--output-dir", tmp_path / "run", *flag)
+    assert refused.exit_code == 2
+    assert message in " ".join(refused.stderr.split())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("certify", "RUN", "--where", "true"),
+        ("export", "RUN", "--html", "x.html"),
+        ("describe", "RUN"),
+        ("reproduce", "RUN"),
+        ("evaluate", "RUN", "--cost", "B-PER=2"),
+        ("report", "RUN"),
+        ("predict", "RUN", "a text", "--explain"),
+    ],
+)
+def test_commands_about_whole_texts_refuse_it_by_name(run: Path, command: tuple[str, ...], tmp_path: Path) -> None:
+    refused = invoke(*(str(run) if part == "RUN" else part for part in command))
+    assert refused.exit_code == 2
+    told = " ".join(refused.stderr.split())
+    assert "labels words (type: tokens)" in told or "is not for labelled words" in told
+
+
+def test_a_student_starts_from_another(run: Path, entities: WordSet, tmp_path: Path) -> None:
+    still = {"vector_size": 20, "num_train_epochs": 1, "init_from": run, "learning_rate": 1e-12}
+    train(tiny_config(entities.root, tmp_path, **still), "distill train-student")
+    there, here = (Tagger.load(folder).encoder.tables()[0].weight for folder in (run, tmp_path))
+    assert torch.allclose(there, here, atol=1e-9)
