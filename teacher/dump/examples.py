@@ -112,8 +112,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
 
     scores = partial(_teacher_scores, root, metrics=task.metrics, is_stated=is_stated)
     record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, config.job(), state, started)
-    if record is not None and record.state == "verified":
-        forget_answers(config.store, record)
+    forget_answers(config.store, record)
     with inference():
         if record is not None and record.state == "verified" and config.token_vectors:
             record = add_token_vectors(root, record, config, teacher, encoder, old, max_tokens)

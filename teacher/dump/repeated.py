@@ -48,8 +48,10 @@ def keep_answers(store: Path, record: SetRecord, known: Known) -> None:
     write_atomically(path, write)
 
 
-def forget_answers(store: Path, record: SetRecord) -> None:
-    """Removes them once the set is whole, and no job needs them any more."""
+def forget_answers(store: Path, record: SetRecord | None) -> None:
+    """Removes them if the set is verified, as no job needs them any more."""
+    if record is None or record.state != "verified":
+        return
     path = _path(store, record)
     path.unlink(missing_ok=True)
     with suppress(OSError):  # other sets' answers are there

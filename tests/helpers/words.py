@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 
-from pipeline.logit_set.record import fingerprint
+from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.word_reader import WordSet, open_words
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_words_shard
 from pipeline.tasks.spans import word_scores
