@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError, DistillError, TeacherError
 from pipeline.stopping import Stopped, stops_on_sigterm
 
 pytestmark = pytest.mark.slow
-FLAGS, ALONE = RayFlags(ray="local", ray_workers=2), RayFlags(ray="local", ray_workers=1)
+FLAGS, ALONE = RayFlags(ray="local"), RayFlags(ray="local", ray_workers=1)
 
 
 def start(shared: dict[str, Any]) -> Callable[[int], int]:
