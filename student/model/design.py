@@ -12,6 +12,8 @@ from student.model.encoders import ENCODERS, SIZES
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
 
+MOST_COMPARED = 1024  # tokens; 256 such texts at once take some gigabytes
+
 
 def design(flags: TrainConfig, facts: Facts, inherited: Inherited | None = None) -> StudentConfig:
     """The architecture that the flags ask for, for a task with these facts.
@@ -72,6 +74,8 @@ def embedding_problems(flags: EmbeddingFlags, token_reader: str | None = None) -
     ]
     if flags.pooling == "sum+max" and ("vector_size" in missing or not kind.has_sums):
         problems.append(f"--pooling sum+max: --embedding {flags.embedding} has no sums of vectors")
+    if not (kind.has_sums or flags.bidirectional):
+        problems.append(f"--no-bidirectional: --embedding {flags.embedding} always reads both ways")
     if not (kind.has_sums or kind.is_bert) and "initializer_range" in flags.model_fields_set:
         problems.append(
             f"--initializer-range: the vectors of --embedding {flags.embedding} are drawn from -0.25 to 0.25"
@@ -157,7 +161,7 @@ def _unlike(flags: TrainConfig, inherited: Inherited) -> list[str]:
 
 
 def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
-    problems = _encoder_problems(flags)
+    problems = _encoder_problems(flags) + _length_problems(flags, facts)
     head = HEADS[flags.head or ENCODERS[flags.embedding].head]
     if flags.window_size is not None and head.reads_tokens:
         problems.append(f"--window-size: --head {flags.head} reads what is known of each token, not of windows")
@@ -178,6 +182,15 @@ def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
     if flags.soft_loss == "mse" and flags.temperature != 1:
         problems.append("--temperature: --soft-loss mse has none")
     return problems + _label_problems(flags, facts)
+
+
+def _length_problems(flags: TrainConfig, facts: Facts) -> list[str]:
+    """What speaks against texts as long as a set's may be."""
+    kind, longest = ENCODERS[flags.embedding], facts["max_seq_length"]
+    if not kind.reads_pairs or longest <= MOST_COMPARED:
+        return []
+    what = f"compares every token with every other, of {MOST_COMPARED:,} at most"
+    return [f"--embedding {flags.embedding}: {what}, but this set has texts of up to {longest:,}"]
 
 
 def _label_problems(flags: TrainConfig, facts: Facts) -> list[str]:

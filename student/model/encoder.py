@@ -82,6 +82,7 @@ class Encoder(nn.Module):
         size: F, of a sequence.
         token_size: P, of a token; 0 if nothing is known of one.
         start_deviation: standard deviation of the numbers of vectors that start from others, a teacher's above all.
+        counts_less: whether vectors that start from a teacher's are shorter the more frequent their token is: in a sum.
         has_neutral_rows: whether a token whose rows are those of the padding says nothing; then tokens that no training
             row uses are made so.
     """
@@ -90,6 +91,7 @@ class Encoder(nn.Module):
     pad_id: int
     size: int
     token_size: int
+    counts_less: ClassVar[bool] = True
     start_deviation: float = 0.1  # of vectors that are summed; 0.02 and 0.5 are worse on STS-B
 
     def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:

@@ -49,6 +49,7 @@ class VectorEncoder(Encoder):
     """What the encoders have in common that read vectors and nothing else of a token."""
 
     vectors: Vectors
+    counts_less = False
     start_deviation = UNKNOWN / 3**0.5  # that of the vectors that are drawn
 
     def tables(self) -> list[nn.Embedding]:

@@ -5,11 +5,12 @@ import math
 import torch
 from torch.nn import functional
 
+from pipeline.config import refuse_flags
 from pipeline.errors import FingerprintMismatchError
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.training.run_record import RUN_RECORD, read_run_record
-from student.config import EvaluateConfig
+from student.config import CostFlags, EvaluateConfig
 from student.model.architecture import VectorConfig
 from student.model.config_file import read_encoder_config
 from student.model.model import default_device
@@ -30,9 +31,11 @@ def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
         scores of `evaluate_vectors`.
 
     Raises:
+        ConfigError: if costs of labels are given.
         DataError: if the set is not where it was.
         FingerprintMismatchError: if its ids come from another tokenizer.
     """
+    refuse_flags(config, CostFlags.model_fields, "is for labels, and a pretrained student has none")
     if isinstance(read_encoder_config(config.run / CONFIG_FILE), VectorConfig):
         return evaluate_vector_run(config)
     record = read_run_record(config.run / RUN_RECORD)

@@ -8,27 +8,22 @@ from pipeline.errors import DataError, IntegrityError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.query.mixture import open_sets
 from pipeline.report.config import ReportConfig
-from pipeline.report.page import Page, Section, Table
-from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
+from pipeline.report.page import Page, Section
+from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, read_run_record
 from student.describe import describe_config
 from student.model.config_file import is_pretrained, read_config
 from student.model.weights import CONFIG_FILE
 from student.report.certainty import certificate_sections
 from student.report.dev import dev_sections
+from student.report.joint import joint_page
 from student.report.pretrained import pretrained_page
+from student.report.scores import scores_section
 from student.report.training import training_section
 from student.trained_sets import trained_sets
 
-FIDELITY = {
-    "agreement": "answers as its teacher",
-    "kl": "KL divergence from its teacher (nats)",
-    "pearson": "Pearson with its teacher",
-    "rmse": "root mean squared distance from its teacher",
-}
-
 
 def run_page(config: ReportConfig, folder: Path) -> Page:
-    """Describes a finished run.
+    """Describes a finished run; of several tasks each with its scores.
 
     Its set is read again for the pictures of the dev splits; if it is gone, the page says so and does without.
 
@@ -37,6 +32,8 @@ def run_page(config: ReportConfig, folder: Path) -> Page:
     """
     record = finished_record(folder / RUN_RECORD)
     name = folder.resolve().name
+    if STUDENTS in record:
+        return joint_page(folder, record)
     if is_pretrained(folder):
         return pretrained_page(name, record)
     student_config = read_config(folder / CONFIG_FILE)
@@ -45,7 +42,7 @@ def run_page(config: ReportConfig, folder: Path) -> Page:
     sections = (
         Section("What it is", facts=_facts(record, describe_config(student_config))),
         training_section(record["result"], evaluation),
-        _scores(evaluation),
+        scores_section(evaluation),
         *certificate_sections(folder),
         *(dev_sections(folder, logit_set) if logit_set else [Section("Dev splits", missing)]),
         Section("Settings", facts=_settings(record["settings"])),
@@ -95,20 +92,3 @@ def _facts(record: RunRecord, made_of: dict[str, Any]) -> dict[str, Any]:
 def _settings(settings: dict[str, Any]) -> dict[str, Any]:
     told = {"logit_set_fingerprints", "rows", "rows_sha256", "query"}
     return {name: value for name, value in settings.items() if value is not None and name not in told}
-
-
-def _scores(evaluation: dict[str, Any]) -> Section:
-    rows, close = [], []
-    for split, parts in evaluation.items():
-        for name, value in parts["gold"].items():
-            low, high = parts.get("interval", {}).get(name, (None, None))
-            others = (parts["teacher"].get(name), parts.get("majority", {}).get(name))
-            rows.append((split, name.replace("_", " "), value, low, high, *others))
-        close += [(split, FIDELITY.get(name, name), value) for name, value in parts["fidelity"].items()]
-    columns = ("split", "metric", "student", "95 % from", "to", "teacher", "guessing")
-    caption = "95 % from, to: where the score may lie, for dev rows chosen by chance. Guessing: always the same answer."
-    tables = (
-        Table("Against gold", columns, rows, caption),
-        Table("Against its teacher", ("split", "", "student"), close),
-    )
-    return Section("Scores", tables=tuple(table for table in tables if table.rows))

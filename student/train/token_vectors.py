@@ -1,7 +1,7 @@
 """Starting a student's vectors from what its teacher says of each vocabulary entry alone.
 
-The recipe of static embeddings (model2vec; Arora et al. 2017): principal components, and frequent tokens count less,
-since a sum of vectors would be theirs.
+The recipe of static embeddings (model2vec; Arora et al. 2017): principal components, and frequent tokens count less
+where vectors are summed, since a sum would be theirs.
 
 Shapes: V vocabulary, W width of the teacher's vectors, E size of the student's, K = min(W, E).
 """
@@ -31,14 +31,19 @@ def start_from_teacher(encoder: Encoder, vectors: VocabularyVectors, chosen_V: t
     """
     table = encoder.vector_table()
     assert table is not None, "asked of a student with vectors"
-    start_VK = torch.from_numpy(start_vectors(vectors, table.embedding_dim, encoder.pad_id, encoder.start_deviation))
+    how = (encoder.pad_id, encoder.start_deviation, encoder.counts_less)
+    start_VK = torch.from_numpy(start_vectors(vectors, table.embedding_dim, *how))
     chosen_V = torch.ones(len(start_VK), dtype=torch.bool) if chosen_V is None else chosen_V[: len(start_VK)].cpu()
     chosen_N = chosen_V.nonzero().flatten()
     encoder.start_vectors(chosen_N.to(table.weight.device), start_VK[chosen_N])
 
 
 def start_vectors(
-    vectors: VocabularyVectors, size: int, pad_id: int, deviation: float = Encoder.start_deviation
+    vectors: VocabularyVectors,
+    size: int,
+    pad_id: int,
+    deviation: float = Encoder.start_deviation,
+    counts_less: bool = True,
 ) -> Floats:
     """The vectors that a student starts with.
 
@@ -47,12 +52,14 @@ def start_vectors(
         size: E.
         pad_id: the token whose row is 0; it may be past the vocabulary.
         deviation: standard deviation of all numbers together.
+        counts_less: whether frequent tokens get shorter vectors.
 
     Returns:
-        start_VK: float32, the first K principal components, times the SIF weights.
+        start_VK: float32, the first K principal components, times the SIF weights if so.
     """
     start_VK = principal_components(vectors.vector_VW.astype(np.float64), size)
-    start_VK *= sif_weights(vectors.count_V)[:, None]
+    if counts_less:
+        start_VK *= sif_weights(vectors.count_V)[:, None]
     start_VK[pad_id : pad_id + 1] = 0
     return scaled(start_VK, deviation)
 

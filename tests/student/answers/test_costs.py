@@ -13,6 +13,7 @@ from student.answers.columns import chosen
 from student.answers.costs import label_bias, read_costs
 from student.config import EvaluateConfig
 from student.evaluate import evaluate
+from student.pretrain.evaluate import evaluate_pretrained
 from tests.helpers.commands import invoke
 
 CLASSES = Target(kind="classes", names=("ham", "spam", "fraud"))
@@ -72,3 +73,8 @@ def test_costs_at_prediction_and_in_scores(opinion_run: Path, store: Path) -> No
     both = invoke("predict", opinion_run, text, "--cost", "good=2", "--abstain")
     assert both.exit_code == 2
     assert "leave out --abstain" in both.stderr
+
+
+def test_a_pretrained_student_has_no_labels_that_cost(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--cost: is for labels, and a pretrained student has none"):
+        evaluate_pretrained(EvaluateConfig.from_flags(run=tmp_path, cost=("fraud=2",)))

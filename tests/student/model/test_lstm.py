@@ -190,6 +190,7 @@ def test_the_plain_head_is_two_layers_with_dropout_between() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        ({"embedding": "lstm", "bidirectional": False}, "--no-bidirectional: --embedding lstm always reads both ways"),
         ({"embedding": "hybrid", "lstm_size": 3}, "--lstm-size: --embedding hybrid has none"),
         ({"embedding": "cmow", "channels": 2}, "--channels: --embedding cmow has none"),
         ({"embedding": "biattentive", "channels": 2}, "--channels: --embedding biattentive has none"),
@@ -209,6 +210,13 @@ def test_the_plain_head_is_two_layers_with_dropout_between() -> None:
 def test_flags_of_other_encoders_are_refused(flags: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         design(TrainConfig.from_flags(**flags), facts("mrpc"))
+
+
+def test_every_token_is_compared_with_every_other_of_short_texts_alone() -> None:
+    flags = TrainConfig.from_flags(embedding="biattentive")
+    assert design(flags, facts("mrpc") | {"max_seq_length": 1024}).max_seq_length == 1024
+    with pytest.raises(ConfigError, match=r"every other, of 1,024 at most, but this set has texts of up to 1,025"):
+        design(flags, facts("mrpc") | {"max_seq_length": 1025})
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,12 @@ from pipeline.config import as_flags
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.record_file import read_record
+from pipeline.report.config import ReportConfig
+from pipeline.report.page import render
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from pipeline.training.run import CHECKPOINT
+from pipeline.training.run_record import read_run_record
 from student.config import EvaluateConfig, ReproduceConfig, SweepConfig, TrainConfig
 from student.data import load_examples
 from student.describe import describe
@@ -27,6 +30,7 @@ from student.model.model import Student
 from student.model.weights import ENCODER_FILE, read_weights, save_sharing
 from student.predict import Predictor
 from student.recipe import with_recipe
+from student.report.run import run_page
 from student.reproduce import reproduce
 from student.sweep.run import sweep
 from student.train.learner import Lesson, StudentLearner
@@ -139,12 +143,23 @@ def test_a_run_of_several_tasks_names_its_students(together: Path, sets: list[Pa
         Predictor(together)
     with pytest.raises(ConfigError, match=named):
         describe(str(together))
-    for command in (("report", together), ("certify", together, "--where", "label = 0")):
-        printed = invoke(*command)
-        assert printed.exit_code == 2
-        assert "students in it" in printed.output
+    printed = invoke("certify", together, "--where", "label = 0")
+    assert printed.exit_code == 2
+    assert "students in it" in printed.output
     with pytest.raises(ConfigError, match=named):
         train(tiny_config(sets[0], tmp_path / "run", init_from=together), "")
+
+
+def test_the_report_of_a_run_of_several_tasks_tells_each_ones_scores(together: Path) -> None:
+    page = run_page(ReportConfig(set_or_run=str(together)), together)
+    (against_gold, _) = next(section for section in page.sections if section.title == "Scores").tables
+    evaluation = read_run_record(together / "run.json")["result"]["evaluation"]
+    expected = [
+        (split, metric, value) for split, parts in evaluation.items() for metric, value in parts["gold"].items()
+    ]
+    assert [row[:3] for row in against_gold.rows] == expected
+    assert {split for split, *_ in expected} == {f"{task}/validation" for task in ("opinion", "roles", "score")}
+    assert f"distill report {together / 'roles'}" in render(page)
 
 
 def test_the_command_prints_every_task(sets: list[Path], tmp_path: Path) -> None:

@@ -98,6 +98,17 @@ def test_the_table_is_components_by_weights_to_scale(pad_id: int) -> None:
         assert (table[pad_id] == 0).all()
 
 
+def test_an_lstm_starts_from_components_without_weights() -> None:
+    sizes = {"matrix_size": 0, "vector_size": 4, "bidirectional": False, "lstm": {"hidden_size": 4, "channels": 1}}
+    lstm = student(embedding="lstm", **sizes)
+    vectors = some_vectors(lstm.config.vocabulary_size, 6)
+    start_from_teacher(lstm.encoder, vectors)
+    plain = principal_components(vectors.vector_VW.astype(np.float64), 4)
+    plain[lstm.config.pad_id : lstm.config.pad_id + 1] = 0
+    table = lstm.encoder.tables()[0].weight.detach().numpy()[: len(plain)]
+    assert_allclose(table, plain * (table.std() / plain.std()), rtol=1e-4, atol=1e-7)
+
+
 def test_vectors_that_are_all_the_same_start_at_zero() -> None:
     same = VocabularyVectors(np.ones((5, 3), dtype=np.float16), np.zeros(5, dtype=np.int64))
     assert (start_vectors(same, 2, 0) == 0).all()
