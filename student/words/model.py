@@ -29,7 +29,7 @@ class Tagger(Headed):
         self.config: WordsConfig = config
         self.reads_alone = ENCODERS[config.embedding].has_sums
         self.dropout = nn.Dropout(0 if HEADS[config.head].drops_itself else config.hidden_dropout)
-        num_features = self.encoder.token_size + (self.encoder.size if self.reads_alone else 0)
+        num_features = self.encoder.token_size + (3 * self.encoder.size if self.reads_alone else 0)
         self.head = HEADS[config.head].make(config.head_shape, num_features)
 
     def forward(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
@@ -43,15 +43,15 @@ class Tagger(Headed):
         return self.head(self.dropout(self.features(ids_T, starts_S, rows)))  # type: ignore[no-any-return]
 
     def features(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
-        """What is known at each token, features_TF, float32: of the sentence, and where that is summed of the token.
+        """What is known at each token, features_TF, float32: of the sentence; of sums also of it and those beside.
 
-        What was read up to a token, and from the end back to it, says little of the token itself.
+        What was read up to a token, and from the end back to it, says little of the token itself and its neighbours.
         """
         read_TP = self.encoder.scan(ids_T, starts_S, rows)
         if not self.reads_alone:
             return read_TP
         each = torch.arange(len(ids_T) + 1, device=ids_T.device)
-        return torch.cat([read_TP, self.encoder.reduce(ids_T, each, rows)], dim=1)
+        return torch.cat([read_TP, *beside(self.encoder.reduce(ids_T, each, rows), starts_S)], dim=1)
 
     def save(self, folder: Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
@@ -71,3 +71,12 @@ class Tagger(Headed):
         student = cls(config)
         load_weights(folder, student)
         return student.eval()
+
+
+def beside(alone_TF: torch.Tensor, starts_S: torch.Tensor) -> list[torch.Tensor]:
+    """What is known of each token's left neighbour, of itself, and of its right one; 0 where there is none."""
+    sentence_T = torch.arange(len(starts_S) - 1, device=starts_S.device).repeat_interleave(starts_S.diff())
+    is_one_T1 = (sentence_T[1:] == sentence_T[:-1]).unsqueeze(1)
+    nothing_1F = alone_TF.new_zeros(min(1, len(alone_TF)), alone_TF.shape[1])
+    left_TF = torch.cat([nothing_1F, alone_TF[:-1] * is_one_T1])
+    return [left_TF, alone_TF, torch.cat([alone_TF[1:] * is_one_T1, nothing_1F])]

@@ -24,12 +24,14 @@ from pipeline.training.run_record import TEXT_COLUMNS, Metrics, RunRecord, best_
 from pipeline.training.steps import seed_step
 from student.config import TrainConfig
 from student.model.architecture import WordsConfig
+from student.model.card import CARD_FILE
 from student.model.model import default_device
 from student.train.initialize import copy_embeddings, source_sha256, starts_from_teacher
 from student.train.learner import Optimizer, StudentLearner, make_batches, rows_of_batch
 from student.train.losses import task_loss
 from student.train.token_vectors import start_from_teacher
 from student.train.used_rows import active_ids, neutralise_untrained, renumbered, restore, shrunk, with_used_rows
+from student.words.card import card_text
 from student.words.design import design_words
 from student.words.evaluate import evaluate_split, logits_of_tokens, tokens_of
 from student.words.model import Tagger
@@ -73,15 +75,15 @@ def train_words(config: TrainConfig, command: str) -> RunRecord:
     learner = _learner(config, _new_student(config, student_config, vectors, splits[TRAIN]), splits, folder)
     history = loop.train(run, learner, learner.schedule(), config.report_to)
     student = Tagger.load(folder).to(default_device())
-    return run.finish(
-        {
-            "history": history,
-            "best": best_of(history),
-            "used_rows": student.config.used_rows,
-            "evaluation": {split: evaluate_split(student, rows) for split, rows in splits.items() if split != TRAIN},
-            "versions": {name: version(name) for name in LIBRARIES},
-        }
-    )
+    result = {
+        "history": history,
+        "best": best_of(history),
+        "used_rows": student.config.used_rows,
+        "evaluation": {split: evaluate_split(student, rows) for split, rows in splits.items() if split != TRAIN},
+        "versions": {name: version(name) for name in LIBRARIES},
+    }
+    write_text(folder / CARD_FILE, card_text(student, run.record() | {"result": result}))
+    return run.finish(result)
 
 
 class WordLesson:

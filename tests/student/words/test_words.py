@@ -18,7 +18,7 @@ from student.evaluate import evaluate
 from student.train.optimizer import RowAdam
 from student.train.train import train
 from student.words.design import design_words
-from student.words.model import Tagger
+from student.words.model import Tagger, beside
 from student.words.train import WordLesson
 from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS, lookup_span_f1
@@ -55,6 +55,7 @@ def test_it_learns_from_the_logits_alone_what_context_says(run: Path, entities: 
     assert scores["gold"]["span_f1"] > lookup_span_f1(entities.root.parents[1]) + 0.1
     assert scores["majority"]["span_f1"] == 0
     assert scores["by_label"].keys() == {"PER", "LOC", "ORG"}
+    assert f"| validation | span_f1 | {scores['gold']['span_f1']:.4f} | 1.0000 |" in (run / "README.md").read_text()
     told = evaluate(EvaluateConfig(run=run, store=entities.root.parent))
     assert json.loads(json.dumps(told)) == record["evaluation"]
 
@@ -72,6 +73,15 @@ def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: WordSet
         alone = [student(torch.from_numpy(row), torch.tensor([0, len(row)])) for row in map(ids.__getitem__, range(3))]
     assert torch.cat(alone).numpy() == pytest.approx(together_TC.numpy(), abs=1e-4)
     assert together_TC.shape == (len(ids.flat), len(LABELS))
+
+
+def test_neighbours_are_those_of_the_sentence() -> None:
+    alone_TF = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    left_TF, own_TF, right_TF = beside(alone_TF, torch.tensor([0, 0, 3, 3, 4]))
+    assert left_TF.flatten().tolist() == [0, 1, 2, 0]
+    assert own_TF is alone_TF
+    assert right_TF.flatten().tolist() == [2, 3, 0, 0]
+    assert [part.shape for part in beside(alone_TF[:0], torch.tensor([0, 0]))] == [(0, 1)] * 3
 
 
 def test_the_loss_is_that_of_every_token(entities: WordSet, tmp_path: Path) -> None:
