@@ -1,7 +1,7 @@
 """A task of scores from CSV to a student behind HTTP, with the times.
 
-``DISTILL_DATA=glue python -m tests.benchmarks.scores FOLDER``. The texts are those of GLUE, as in `labels`; the score of
-a text of eight sentences is the share of them that is of films. The teacher is a bag of words, imported.
+``DISTILL_DATA=glue python -m tests.benchmarks.scores FOLDER``. The texts are those of GLUE, as in `labels`; the score
+of a text of eight sentences is the share of them that is of films. The teacher is a bag of words, imported.
 """
 
 import csv
