@@ -1,5 +1,6 @@
 """Loading students once, and serving them by one process or several that share their memory."""
 
+import gc
 import os
 import signal
 import socket
@@ -39,6 +40,7 @@ def serve(config: ServeConfig) -> None:
     metrics = Metrics(config.workers)
     loaded = [Served(Path(run), metrics) for run in config.runs]
     app = App({served.name: served for served in loaded}, config, metrics)
+    gc.freeze()  # to look through all that is loaded takes Python a tenth of a second, while everybody waits
     listener.listen(2048)
     host, port = listener.getsockname()[:2]
     console.print_text(f"http://{f'[{host}]' if ':' in host else host}:{port}\n")
@@ -55,6 +57,7 @@ def serve(config: ServeConfig) -> None:
         work(0)
     else:
         _watch(work, config.workers)
+    gc.unfreeze()  # or libraries would complain of what is never let go of
 
 
 def _problems(config: ServeConfig) -> list[str]:

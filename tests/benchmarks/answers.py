@@ -22,30 +22,41 @@ from tests.benchmarks.tokenization import lines_of_documentation, taught_tokeniz
 TIMES = 5  # so that what a file costs once, the hash of the weights above all, does not count for more than it does
 
 
-def alternatives() -> dict[str, Callable[[], object]]:
-    """The same lines answered by one thread as an array, as a file, which is a new one each time, and in SQL."""
-    temporary = TemporaryDirectory(prefix="distill-bench-")
-    folder = Path(temporary.name)
+def write_student_and_lines(folder: Path) -> list[str]:
+    """Writes a student with a linear head and ``lines.parquet``, whose lines come back."""
     lines = lines_of_documentation()
-    sentences, tokenizer = lines * TIMES, taught_tokenizer(lines)
+    tokenizer = taught_tokenizer(lines)
     text = tokenizer.to_str()
     write_text(folder / TOKENIZER_FILE, text)
     flags, size = TrainConfig(head="linear"), tokenizer.get_vocab_size()
     random_student(flags, size, padding_idx=pad_id(tokenizer), tokenizer_json=text).save(folder)
-    pq.write_table(pa.table({"sentence1": sentences}), folder / "lines.parquet")
-    predictor, numbers = Predictor(folder), count()
+    pq.write_table(pa.table({"sentence1": lines * TIMES}), folder / "lines.parquet")
+    return lines * TIMES
+
+
+def file_to_file(folder: Path, predictor: Predictor) -> Callable[[], None]:
+    """What answers ``lines.parquet`` in a new file each time."""
+    numbers = count()
 
     def to_file() -> None:
         output = folder / f"{next(numbers)}.parquet"
         predict_file(PredictConfig(run=folder, file=folder / "lines.parquet", output=output), predictor)
         output.unlink()
 
+    return to_file
+
+
+def alternatives() -> dict[str, Callable[[], object]]:
+    """The same lines answered by one thread as an array, as a file, and in SQL."""
+    temporary = TemporaryDirectory(prefix="distill-bench-")
+    folder = Path(temporary.name)
+    sentences, predictor = write_student_and_lines(folder), Predictor(folder)
     connection = duckdb.connect(config={"threads": 1})
     register(connection, folder)
     query = f"select count(predict('{folder}', sentence1)) from '{folder / 'lines.parquet'}'"
     ways: dict[str, Callable[[], object]] = {
         "Predictor.logits": lambda: predictor.logits(sentences),
-        "predict --file": to_file,
+        "predict --file": file_to_file(folder, predictor),
         "predict(run, text) in SQL": lambda: (temporary, connection.execute(query).fetchall()),  # keeps the folder
     }
     return {name: with_threads(1, way) for name, way in ways.items()}

@@ -6,6 +6,7 @@ not matter what else the machine does. Then how long a lone request takes beside
 All by turns, on a core each, with a student of the default size unless a run is given.
 """
 
+import gc
 import json
 import os
 import selectors
@@ -148,6 +149,7 @@ def main() -> None:
             write_default_student(run)
         predictor, metrics = Predictor(run), Metrics(1)
         app = App({"run": Served(run, metrics)}, ServeConfig(runs=("run",)), metrics)
+    gc.freeze()  # as the server does
     texts = (sentences_for(predictor).texts * LARGE)[:LARGE]
     with serving(app) as server, serving(echo) as other:
         figures = measure(predictor, texts, server, other)
