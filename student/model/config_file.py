@@ -50,7 +50,7 @@ def read_encoder_config(path: Path) -> EncoderConfig:
     """Reads the ``config.json`` of a student of any kind.
 
     Raises:
-        IntegrityError: if it is neither.
+        IntegrityError: if it is none.
     """
     kind = _kind_in(path.parent)
     if kind is None:

@@ -29,6 +29,7 @@ from student.train.training_data import training_query
 from student.train.word_vectors import FLAG
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
+NO_DEV = "has no dev split, so nothing tells which epoch is best: the last one is kept"
 
 
 def context(subject: Subject) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def tell_start(subjects: Sequence[Subject], vectors_of: LogitSet | None) -> None
     without = [str(one.data.logit_set.root) for one in subjects if one.data.splits.keys() == {"train"}]
     if len(without) == len(subjects):
         where = ", ".join(without)
-        console.warn(f"{where}: has no dev split, so nothing tells which epoch is best: the last one is kept")
+        console.warn(f"{where}: {NO_DEV}")
 
 
 def _start_line(subject: Subject, vectors_of: LogitSet | None) -> str:

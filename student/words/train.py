@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pipeline import console
 from pipeline.device import to_device
 from pipeline.errors import DataError
 from pipeline.files import write_text
@@ -29,6 +30,7 @@ from student.model.model import default_device
 from student.train.initialize import copy_embeddings, source_sha256, starts_from_teacher
 from student.train.learner import Optimizer, StudentLearner, make_batches, rows_of_batch
 from student.train.losses import task_loss
+from student.train.outcome import NO_DEV
 from student.train.token_vectors import start_from_teacher
 from student.train.used_rows import active_ids, neutralise_untrained, renumbered, restore, shrunk, with_used_rows
 from student.words.card import card_text
@@ -41,7 +43,7 @@ LIBRARIES = ("distill-offline", "torch", "pyarrow", "tokenizers")
 
 def is_of_words(config: TrainConfig) -> bool:
     """Whether the one set that is to be trained from is a set of words."""
-    names = config.logits or ((config.task,) if config.task else ())
+    names = [*config.logits, *([config.task] if config.task else [])]
     return len(names) == 1 and read_set_record(find_set(names[0], config.store)).rows == "words"
 
 
@@ -59,6 +61,8 @@ def train_words(config: TrainConfig, command: str) -> RunRecord:
     words = open_words(find_set((config.logits or (config.task or "",))[0], config.store), config.allow_unverified)
     if TRAIN not in words.splits:
         raise DataError(f"{words.root}: has no train split; its splits are {', '.join(words.splits)}")
+    if words.splits == (TRAIN,):
+        console.warn(f"{words.root}: {NO_DEV}")
     student_config = design_words(config, words)
     is_from_teacher = config.init_from is None and starts_from_teacher(config, words.root, words.record)
     vectors = read_token_vectors(words.root, words.record) if is_from_teacher else None
