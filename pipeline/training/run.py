@@ -134,11 +134,16 @@ class Run:
     def finish(self, result: dict[str, Any]) -> RunRecord:
         """Adds the result to the record, marks it finished and removes the checkpoint.
 
+        Of two of the same command at once the first one's result stays: it has come to the same, and has removed what
+        the other one may lack by now.
+
         Returns:
             The record; empty on other processes than the first.
         """
         if not self.is_main:
             return {}
-        record = finish_run(self._record, result)
+        record = self.record()
+        if record["state"] != "finished":
+            record = finish_run(self._record, result)
         self.checkpoint.unlink(missing_ok=True)
         return record

@@ -84,3 +84,11 @@ def test_a_checkpoint_of_another_kind_of_progress(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / CHECKPOINT, *parts(), {"epoch": 1})
     with pytest.raises(IntegrityError, match=rf"{CHECKPOINT}: not a usable checkpoint: .*'epoch'; remove it"):
         run.resume(*parts())
+
+
+def test_of_two_at_once_the_first_result_stays(tmp_path: Path) -> None:
+    first, second = Run(tmp_path, {"seed": 1}, ""), Run(tmp_path, {"seed": 1}, "")
+    assert first.start() is None
+    assert second.start() is None
+    finished = first.finish({"accuracy": 0.9})
+    assert second.finish({}) == finished == read_run_record(tmp_path / "run.json")
