@@ -16,7 +16,7 @@ from student.predict import Predictor
 def test_the_packages_offer_what_their_modules_hold() -> None:
     assert (student.Predictor, student.Student) == (Predictor, Student)
     assert (pipeline.open_set, pipeline.LogitSet) == (open_set, LogitSet)
-    assert student.__all__ == ["Predictor", "Student", "evaluate_student", "train_student"]
+    assert student.__all__ == ["Predictor", "Student", "WordPredictor", "evaluate_student", "train_student"]
     assert (student.train_student, student.evaluate_student) == (functions.train_student, functions.evaluate_student)
     assert pipeline.__all__ == ["LogitSet", "open_set"]
 
