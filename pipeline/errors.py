@@ -13,6 +13,7 @@ from typing import ClassVar
 MOST_LISTED = 50
 PASSING_NAMES = "EAGAIN EBUSY EDQUOT EHOSTDOWN EHOSTUNREACH EIO ENETDOWN ENETUNREACH ENOSPC ENOTCONN ESTALE ETIMEDOUT"
 PASSING = {getattr(errno, name) for name in PASSING_NAMES.split() if hasattr(errno, name)}  # Windows has not all
+PASSING_STATUS = {408, 429, 500, 502, 503, 504}  # of HTTP: a server that has too much to do, or is not well
 
 
 class DistillError(Exception):
@@ -69,7 +70,19 @@ def passes(error: BaseException) -> bool:
     if any(type(link).__name__ == "OfflineModeIsEnabled" for link in chain):  # the hub's: a setting, not a fault
         return False
     kinds = (ConnectionError, TimeoutError, socket.gaierror)
-    return any(isinstance(link, kinds) or (isinstance(link, OSError) and link.errno in PASSING) for link in chain)
+    return any(
+        isinstance(link, kinds)
+        or (isinstance(link, OSError) and link.errno in PASSING)
+        or _status(link) in PASSING_STATUS
+        for link in chain
+    )
+
+
+def _status(error: BaseException) -> int | None:
+    """What an HTTP server has said, by an error of aiohttp, urllib, gcsfs or httpx; None of any other error."""
+    sources = ((error, "status"), (getattr(error, "response", None), "status_code"), (error, "code"))
+    told = (getattr(source, name, None) for source, name in sources)
+    return next((number for number in told if isinstance(number, int)), None)
 
 
 def unless_passing(kind: type[DistillError], cause: BaseException) -> type[DistillError]:

@@ -161,12 +161,13 @@ class Crew(Generic[Piece, Result]):
         """Each piece with what has come of it, as they come. After SIGTERM, what is in hand is still done.
 
         Raises:
+            ConfigError: if no worker can ever start.
             DistillError: what a worker says is wrong with a piece or with itself, or if workers die of a piece.
         """
         ray = self.ray
         self._waiting.extend(pieces)
         takes = self.flags.resources() or ({"GPU": 1.0} if ray.cluster_resources().get("GPU") else {"CPU": 1.0})
-        num_workers = self.flags.ray_workers or workers_that_fit(takes, ray.nodes())
+        num_workers = workers_to_start(self.flags, takes, ray.nodes())
         shared, hire = ray.put(self.trade.shared), self._hire(takes)
         try:
             with stopping.in_hand():
@@ -264,15 +265,30 @@ class Crew(Generic[Piece, Result]):
                 console.warn(f"the worker on {worker.place} was slow: {pace:.1f} s a piece")
 
 
+def workers_to_start(flags: RayFlags, takes: Mapping[str, float], machines: Sequence[Mapping[str, Any]]) -> int:
+    """How many workers to start: as many as are asked for or fit, see `workers_that_fit`; 1 where machines may come.
+
+    Raises:
+        ConfigError: if none fits on a cluster that is this machine alone.
+    """
+    fitting = workers_that_fit(takes, machines)
+    if not fitting and flags.ray == LOCAL:
+        has = {name: amount for machine in machines for name, amount in machine["Resources"].items() if name in takes}
+        raise ConfigError(
+            f"--ray-resources: a worker takes {dict(takes)}, and of that this machine has {has or 'nothing'}"
+        )
+    return flags.ray_workers or max(1, fitting)
+
+
 def workers_that_fit(takes: Mapping[str, float], machines: Sequence[Mapping[str, Any]]) -> int:
-    """How many workers fit on a cluster's machines, each on one of them; at least 1, for machines may still come.
+    """How many workers fit on a cluster's machines, each on one of them.
 
     Args:
         takes: what a worker takes, by resource.
         machines: as Ray tells them.
     """
     there = [machine["Resources"] for machine in machines if machine["Alive"]]
-    return max(1, sum(int(min(has.get(name, 0) / amount for name, amount in takes.items())) for has in there))
+    return sum(int(min(has.get(name, 0) / amount for name, amount in takes.items())) for has in there)
 
 
 def _versions(names: Sequence[str] | Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from pipeline.errors import (
     IntegrityError,
     MissingDependencyError,
     PassingError,
-    unless_passing,
+    passes,
 )
 from pipeline.files import remove_temporaries, write_atomically
 
@@ -60,7 +60,8 @@ class Place:
             try:
                 with self._open(name) as stream:
                     content: bytes = stream.read(max_bytes + 1)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                _require_answered(error)
                 return None
         if len(content) > max_bytes:
             raise IntegrityError(f"{self.url}/{name}: larger than the {max_bytes:,} bytes it may have")
@@ -138,6 +139,7 @@ class Place:
                             )
                         yield chunk
             except FileNotFoundError as error:
+                _require_answered(error)
                 raise IntegrityError(f"{self.url}/{name}: missing") from error
 
     def _open(self, name: str) -> Any:
@@ -187,8 +189,18 @@ def unreachable(url: str, error: Exception) -> DistillError:
     """Says that a place cannot be read or written, and why."""
     reasons = dict.fromkeys(_first_line(e) for e in (error, error.__cause__) if e is not None)
     advice = "once that is mended, repeat the command: what has arrived is kept"
-    kind = PassingError if isinstance(error, _in_use(PASSING_ERRORS)) else unless_passing(DataError, error)
+    kind = PassingError if _passes(error) else DataError
     return kind(f"{url}: cannot be read or written: {', '.join(reasons)}; {advice}")
+
+
+def _passes(error: Exception) -> bool:
+    return any(isinstance(e, _in_use(PASSING_ERRORS)) for e in (error, error.__cause__)) or passes(error)
+
+
+def _require_answered(error: FileNotFoundError) -> None:
+    """Raises the error again unless a file is known not to be there: HTTP's file system says so of all that fails."""
+    if _passes(error):
+        raise error
 
 
 def _in_use(names: Mapping[str, Sequence[str]]) -> tuple[type[Exception], ...]:

@@ -17,6 +17,7 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import read_small_file
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.logit_set.signals.init import INIT_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.text.tokenizer import example
 from pipeline.training.checkpoint import tensors_sha256
@@ -52,18 +53,20 @@ class BertStart:
 
     Attributes:
         folder: the BERT's or the set's.
+        files: of the weights.
         layers: their numbers, from 1, in the order in which the student has them.
         inherited: their sizes.
     """
 
     folder: Path
+    files: tuple[Path, ...]
     layers: tuple[int, ...]
     inherited: Inherited
 
     @property
     def sha256(self) -> str:
         """Hash of the weights."""
-        return files_sha256(weight_files(self.folder))
+        return files_sha256(self.files)
 
     @property
     def words(self) -> str:
@@ -90,14 +93,15 @@ def bert_start(flags: TrainConfig, logit_set: LogitSet) -> BertStart | None:
     init = first.record.signals.init
     if init is not None and folder == first.root:
         init.check_files(folder)
+        files: tuple[Path, ...] = (folder / INIT_FILE,)
         sizes = parse_model(BertFile, {"model_type": "bert"} | init.shape.model_dump(), str(folder))
         layers = _layers(flags, init.layers, folder)
     else:
-        sizes = _read_sizes(folder)
+        sizes, files = _read_sizes(folder), weight_files(folder)
         layers = _layers(flags, tuple(range(1, sizes.num_hidden_layers + 1)), folder)
         (_check_weights if flags.init_from is None else _check_vocabulary)(folder, first)
     shape = {name: getattr(sizes, name) for name in BertShape.model_fields} | {"num_hidden_layers": len(layers)}
-    return BertStart(folder, layers, Inherited(sizes.hidden_size, BertShape(**shape)))
+    return BertStart(folder, files, layers, Inherited(sizes.hidden_size, BertShape(**shape)))
 
 
 def copy_layers(start: BertStart, encoder: Encoder) -> None:
@@ -107,7 +111,7 @@ def copy_layers(start: BertStart, encoder: Encoder) -> None:
         IntegrityError: if the file is damaged or holds something else.
     """
     assert isinstance(encoder, BertEncoder), type(encoder)
-    with open_weights(weight_files(start.folder)) as weights:
+    with open_weights(start.files) as weights:
         stored = {_plain(name): read for name, read in weights.items()}
         for name, parameter in encoder.named_parameters():
             source = _source(name, start.layers)

@@ -12,7 +12,6 @@ from safetensors import SafetensorError, safe_open
 
 from pipeline.errors import IntegrityError
 from pipeline.files import read_small_file, sha256
-from pipeline.logit_set.signals.init import INIT_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.training.checkpoint import check_tensors
 from pipeline.untrusted import parse_json
@@ -23,14 +22,13 @@ Weights = Mapping[str, Callable[[], torch.Tensor]]  # what reads each, by its na
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The files of the weights in a BERT's folder or a set's; none if there is neither one file nor an index.
+    """The files of the weights in a BERT's folder; none if there is neither one file nor an index.
 
     Raises:
         IntegrityError: if an index names no files of this folder.
     """
-    for name in (WEIGHTS_FILE, INIT_FILE):
-        if (folder / name).is_file():
-            return (folder / name,)
+    if (folder / WEIGHTS_FILE).is_file():
+        return (folder / WEIGHTS_FILE,)
     path = folder / INDEX_FILE
     if not path.is_file():
         return ()

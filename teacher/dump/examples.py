@@ -39,7 +39,7 @@ from teacher.dump.answers import Known, hashes_by_shard, logits_of_repeated, log
 from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.examples_record import staged_record
 from teacher.dump.extend import answers, extended, open_old, take_over
-from teacher.dump.init_layers import add_init_layers, init_bytes
+from teacher.dump.init_layers import add_init_layers, check_same_init, init_bytes
 from teacher.dump.jobs import write_set
 from teacher.dump.layer_sizes import layer_bytes, sampled_lengths
 from teacher.dump.layers import add_layers, planned_layers
@@ -83,6 +83,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     inference = partial(inference_mode, state.device, config.precision)
     is_stated = bool(config.teacher_label_names)
     weights_bytes = init_bytes(config, name, teacher.model.config)
+    check_same_init(root, config.init_numbers(teacher.model.config.num_hidden_layers))
     _require_space_of_layers(root, layers, source, teacher, config.max_seq_length, weights_bytes)
     if not _is_begun(root, teacher):
         with inference():

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import IntegrityError, TeacherError
+from pipeline.errors import FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.files import remove_temporaries, sha256, write_text
 from pipeline.logit_set.card import CARD_FILE, card_text
-from pipeline.logit_set.record import SetRecord, changed, write_set_record
+from pipeline.logit_set.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
 from pipeline.logit_set.signals.init import INIT_FILE, InitLayers, InitShape
 from pipeline.training.checkpoint import write_tensors
+from teacher.config import DumpTask
 from teacher.dump.layer_flags import LayerFlags
 from teacher.inference.classifier import Teacher
 
@@ -33,7 +34,19 @@ def init_bytes(config: LayerFlags, name: str, shape: Any) -> int:
     return _shape(shape).num_bytes(len(layers))
 
 
-def add_init_layers(root: Path, record: SetRecord | None, config: LayerFlags, teacher: Teacher) -> SetRecord | None:
+def check_same_init(root: Path, layers: tuple[int, ...]) -> None:
+    """Raises FingerprintMismatchError if the set in ``root`` carries weights of layers but those asked for."""
+    is_there = (root / INIT_FILE).exists() and (root / FILE_NAME).exists()
+    recorded = read_set_record(root).signals.init if is_there else None
+    if recorded is not None and layers and layers != recorded.layers:
+        there, now = (",".join(map(str, numbers)) for numbers in (recorded.layers, layers))
+        raise FingerprintMismatchError(
+            f"{root} carries weights of layers {there}, not of {now}: what has started from them would lose them\n"
+            f"Repeat the command with --init-layers {there} or without the flag, or remove {INIT_FILE}"
+        )
+
+
+def add_init_layers(root: Path, record: SetRecord | None, config: DumpTask, teacher: Teacher) -> SetRecord | None:
     """Puts the weights that the flags ask for, or that the set had and lost, into a set once it is verified.
 
     Args:
@@ -58,7 +71,8 @@ def add_init_layers(root: Path, record: SetRecord | None, config: LayerFlags, te
     weights = teacher.model.base_model.state_dict()
     path = root / INIT_FILE
     write_tensors(path, {name: w.float().cpu().contiguous() for name, w in weights.items() if name.startswith(wanted)})
-    remove_temporaries(root)
+    if config.job().count == 1:  # another job may be writing the same
+        remove_temporaries(root)
     shape = _shape(teacher.model.config)
     init = InitLayers(layers=layers, shape=shape, bytes=path.stat().st_size, sha256=sha256(path))
     told = changed(record, signals=record.signals.model_copy(update={"init": init}))

@@ -24,6 +24,7 @@ from student.model.weights import WEIGHTS_FILE
 from student.predict import Predictor
 from student.pretrain.student import pretraining_problems
 from student.train.bert_start import BertStart, bert_start, copy_layers, spread_evenly
+from student.train.bert_weights import weight_files
 from student.train.train import train
 from student.train.training_data import task_facts
 from teacher.tiny import create_tiny_bert
@@ -152,7 +153,7 @@ def test_old_names_fewer_bytes_and_a_missing_pooler_are_read(runs: Path, deep: P
     save_file({name: tensor.half() for name, tensor in stored.items()}, tmp_path / "old" / WEIGHTS_FILE)
     encoder = Student.load(runs / "roles").encoder
     pooler = encoder.state_dict()["pooler.dense.weight"].clone()
-    copy_layers(BertStart(tmp_path / "old", (3, 2), encoder_sizes(encoder)), encoder)
+    copy_layers(BertStart(tmp_path / "old", weight_files(tmp_path / "old"), (3, 2), encoder_sizes(encoder)), encoder)
     state = encoder.state_dict()
     for name, source in (("embeddings.LayerNorm.bias",) * 2, ("encoder.layer.1.output.dense.weight",) * 2):
         torch.testing.assert_close(state[name], weights(deep)[source].half().float())
@@ -160,7 +161,9 @@ def test_old_names_fewer_bytes_and_a_missing_pooler_are_read(runs: Path, deep: P
     stored.pop("bert.encoder.layer.1.output.dense.weight")
     save_file(stored, tmp_path / "old" / WEIGHTS_FILE)
     with pytest.raises(IntegrityError, match=r"it has no encoder\.layer\.1\.output\.dense\.weight"):
-        copy_layers(BertStart(tmp_path / "old", (3, 2), encoder_sizes(encoder)), encoder)
+        copy_layers(
+            BertStart(tmp_path / "old", weight_files(tmp_path / "old"), (3, 2), encoder_sizes(encoder)), encoder
+        )
 
 
 def test_weights_in_several_files_are_those_in_one(roles_set: LogitSet, work: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.cluster.config import RayFlags, RayWriteFlags
-from pipeline.cluster.crew import Crew, Trade, on_cluster, workers_that_fit
+from pipeline.cluster.crew import Crew, Trade, on_cluster, workers_that_fit, workers_to_start
 from pipeline.errors import ConfigError, DistillError, TeacherError
 from pipeline.stopping import Stopped, stops_on_sigterm
 
@@ -121,7 +121,11 @@ def test_as_many_workers_as_there_is_room_for() -> None:
     assert workers_that_fit({"CPU": 4}, [eight]) == 2
     assert workers_that_fit({"CPU": 4}, [eight, six, lost]) == 3  # what is left of each machine is no fourth
     assert workers_that_fit({"CPU": 1, "GPU": 0.5}, [eight, six]) == 4
-    assert workers_that_fit({"TPU": 1}, [eight]) == 1  # a machine that has one may come
+    assert workers_to_start(FLAGS, {"CPU": 4}, [eight, six]) == 3
+    assert workers_to_start(ALONE, {"CPU": 4}, [eight, six]) == 1
+    assert workers_to_start(RayFlags(ray="auto"), {"TPU": 1}, [eight]) == 1  # a machine that has one may come
+    with pytest.raises(ConfigError, match=r"a worker takes \{'CPU': 9, 'TPU': 1\}, and of that .* has \{'CPU': 8.0\}"):
+        workers_to_start(ALONE, {"CPU": 9, "TPU": 1}, [eight])
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from pipeline.errors import ConfigError, IntegrityError, TeacherError
+from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
+from pipeline.files import TEMPORARY_SUFFIX
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import SetRecord, changed, read_set_record, write_set_record
@@ -19,10 +20,11 @@ from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
 from student.model.model import Student
+from student.model.weights import WEIGHTS_FILE
 from student.train.bert_start import BertStart, bert_start, copy_layers
 from student.train.training_data import designed, task_facts
 from teacher.dump.examples import dump
-from teacher.dump.init_layers import init_bytes
+from teacher.dump.init_layers import check_same_init, init_bytes
 from teacher.dump.layer_flags import LayerFlags
 from teacher.dump.plan_examples import estimate
 from tests.conftest import dump_config
@@ -80,6 +82,37 @@ def test_the_record_tells_what_the_file_holds(work: Path, init_set: LogitSet) ->
         type(init)(**init.model_dump() | {"bytes": numbers - 1})
     with pytest.raises(ValueError, match="or go beyond 1"):
         type(init)(**init.model_dump() | {"layers": (1, 2)})
+
+
+def test_weights_that_nobody_recorded_are_not_started_from(init_set: LogitSet, tmp_path: Path) -> None:
+    root = shutil.copytree(init_set.root, tmp_path / "roles")
+    other = {name: tensor + 1 for name, tensor in load_file(root / INIT_FILE).items()}
+    save_file(other, root / WEIGHTS_FILE)
+    (expected, recorded), (found, weights) = started(init_set), started(open_set(root))
+    assert found.sha256 == expected.sha256
+    assert all(torch.equal(weights[name], recorded[name]) for name in weights)
+
+
+def test_weights_of_other_layers_stay(init_set: LogitSet) -> None:
+    check_same_init(init_set.root, (1,))
+    check_same_init(init_set.root, ())
+    with pytest.raises(
+        FingerprintMismatchError, match=r"carries weights of layers 1, not of 1,2: .*\n.*--init-layers 1 or"
+    ):
+        check_same_init(init_set.root, (1, 2))
+    check_same_init(init_set.root.parent, (2,))
+
+
+def test_what_another_job_is_writing_stays(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+    root = shutil.copytree(roles_set.root, tmp_path / "roles")
+    theirs = root / f".{INIT_FILE}.0123456789ab{TEMPORARY_SUFFIX}"
+    theirs.touch()
+    record = write(work, tmp_path, init_layers="1", shard_index=1, num_shards=2)
+    assert record.signals.init is not None
+    assert theirs.exists()
+    (root / INIT_FILE).unlink()
+    assert write(work, tmp_path, init_layers="1") == record
+    assert not theirs.exists()
 
 
 def test_damaged_weights_are_found_and_come_back(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:

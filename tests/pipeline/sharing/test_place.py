@@ -1,0 +1,53 @@
+"""A place behind plain HTTP: a file that is not there, and a server that does not say whether it is."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import IntegrityError, PassingError
+from pipeline.sharing.place import Place, open_place
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        """Answers with the status that the path names."""
+        self.send_response(int(Path(self.path).parts[1]))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server whose files are all of length 0, and there or not as their path says."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_a_file_that_is_not_there_is_told_from_a_server_that_is_not_well(url: str, tmp_path: Path) -> None:
+    gone = open_place(f"{url}/404/set")
+    assert gone.read("distill.json", 9) is None
+    with pytest.raises(IntegrityError, match=r"distill\.json: missing"):
+        gone.fetch("distill.json", tmp_path / "file", 9)
+    _passes(open_place(f"{url}/503/set"), "503", tmp_path)
+    _passes(open_place(f"{url}/429/set"), "429", tmp_path)
+    _passes(open_place("http://127.0.0.1:9/set"), "Cannot connect", tmp_path)
+
+
+def _passes(place: Place, reason: str, folder: Path) -> None:
+    message = f"{place.url}: cannot be read or written: .*{reason}"
+    with pytest.raises(PassingError, match=message):
+        place.read("distill.json", 9)
+    with pytest.raises(PassingError, match=message):
+        place.sizes("examples")
+    with pytest.raises(PassingError, match=message):
+        place.fetch("distill.json", folder / "file", 9)
