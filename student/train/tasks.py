@@ -24,7 +24,10 @@ from student.train.layer_flags import LayerFlags
 from student.train.outcome import context, result, settings, tell_start, write_card, write_tokenizer
 from student.train.training_data import default_name, open_training_set, read_data, task_facts
 
-ONE_ENCODER = {"tokenizer_sha256": "tokenizer", "max_seq_length": "--max-seq-length"}  # what sets have in common
+ONE_ENCODER = {  # what sets have in common
+    "tokenizer_sha256": "tokenizer",
+    "max_seq_length": "--max-seq-length (with --doc-stride that of their longest rows)",
+}
 
 
 def train_tasks(config: TrainConfig, command: str) -> RunRecord:

@@ -34,7 +34,7 @@ def fit(train: Rows, target: Target) -> System:
     make, x_NP = partial(SGDClassifier, **SGD), features(train.texts1, train.texts2)
     if target.kind == "labels":
         models = each_label(make, x_NP, train.label_N)
-        size = sum(model.coef_.size + 1 for model in models if model is not None)
+        size = sum(model.coef_.size + 1 for model in models if not isinstance(model, bool))
         return System(target, label_predictor(models, features), size, 4 * size)
     model = make().fit(x_NP, train.label_N)
     size = model.coef_.size + model.intercept_.size

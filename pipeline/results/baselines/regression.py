@@ -17,7 +17,7 @@ from pipeline.results.system import Predict, System
 from pipeline.tasks.target import Target
 
 Features = Any  # numpy's array or a sparse matrix [N, F]
-LEAST = -30.0  # the log probability of a label that no training row has
+LEAST = -30.0  # the log probability of a label that no training row has; as a logit, its opposite is one of all rows
 
 
 def pair_features(u_NF: Features, w_NF: Features) -> Features:
@@ -48,7 +48,7 @@ def fit_regression(
     x_NP = features(train.texts1, train.texts2)
     if target.kind == "labels":
         models = each_label(partial(LogisticRegression, C=10, max_iter=1000), x_NP, train.label_N)
-        own = sum(model.coef_.size + 1 for model in models if model is not None)
+        own = sum(model.coef_.size + 1 for model in models if not isinstance(model, bool))
         return System(target, label_predictor(models, features), num_parameters + own, num_bytes + 4 * own)
     if target.kind == "classes":
         model = LogisticRegression(C=10, max_iter=1000).fit(x_NP, train.label_N)
@@ -59,18 +59,20 @@ def fit_regression(
 
 
 def each_label(make: Callable[[], Any], x_NP: Features, label_NC: Ints) -> list[Any]:
-    """A model for each label that may hold by itself; None for one that holds of all rows or of none."""
-    return [make().fit(x_NP, gold_N) if len(np.unique(gold_N)) > 1 else None for gold_N in label_NC.T]
+    """A model for each label that may hold by itself; of one that holds of all rows or of none only whether it does."""
+    return [make().fit(x_NP, gold_N) if len(np.unique(gold_N)) > 1 else bool(gold_N[0]) for gold_N in label_NC.T]
 
 
 def label_predictor(models: Sequence[Any], features: Callable[[Any, Any], Features]) -> Predict:
-    """From texts to logits [N, C] by a model for each label; a label without one never holds."""
+    """From texts to logits [N, C] by what `each_label` gives; a label without a model always holds, or never."""
 
     def logits(texts1: Any, texts2: Any) -> Floats:
         x_NP = features(texts1, texts2)
-        never_N = np.full(len(texts1), LEAST)
-        said = [never_N if model is None else model.decision_function(x_NP) for model in models]
-        return np.stack(said, axis=1).astype(np.float32)
+        logits_NC = np.empty((len(texts1), len(models)), dtype=np.float32)
+        for k, model in enumerate(models):
+            is_constant = isinstance(model, bool)
+            logits_NC[:, k] = (-LEAST if model else LEAST) if is_constant else model.decision_function(x_NP)
+        return logits_NC
 
     return logits
 

@@ -12,7 +12,7 @@ from pipeline.tasks.target import NO_LABEL, Target
 
 LABELS = Target(kind="classes", names=("bad", "good", "unheard"))
 SCORE = Target(kind="score", names=("score",))
-APART = Target(kind="labels", names=("praise", "music", "never"))
+APART = Target(kind="labels", names=("praise", "music", "never", "always"))
 NO_TEACHER: Floats = np.empty((0, 0), np.float32)
 OF_WORDS = [baseline for name, baseline in BASELINES.items() if name in ("TF-IDF", "hashed bigrams")]
 
@@ -47,13 +47,13 @@ def test_words_decide_and_a_label_without_rows_is_never_said(baseline: Baseline)
 @pytest.mark.parametrize("baseline", OF_WORDS)
 def test_labels_hold_each_by_itself(baseline: Baseline) -> None:
     texts = ["lovely music", "lovely food", "dull music", "dull food"] * 5
-    label_NC = np.array([["lovely" in text, "music" in text, False] for text in texts]).astype(np.int64)
+    label_NC = np.array([["lovely" in text, "music" in text, False, True] for text in texts]).astype(np.int64)
     train = Rows(texts, None, label_NC, np.full(len(texts), np.nan, np.float32), NO_TEACHER)
     logits_NC = baseline.fit(train, APART, Path()).logits(["lovely music", "dull food", "lovely food"], None)
-    assert (logits_NC > 0).tolist() == [[True, True, False], [False, False, False], [True, False, False]]
-    assert logits_NC[:, 2].tolist() == [LEAST] * 3
+    assert (logits_NC[:, :2] > 0).tolist() == [[True, True], [False, False], [True, False]]
+    assert logits_NC[:, 2:].tolist() == [[LEAST, -LEAST]] * 3
     majority = BASELINES["majority"].fit(Rows(texts[:3], None, label_NC[:3], train.score_N, NO_TEACHER), APART, Path())
-    assert (majority.logits(["x"], None) > 0).tolist() == [[True, True, False]]
+    assert (majority.logits(["x"], None) > 0).tolist() == [[True, True, False, True]]
 
 
 @pytest.mark.parametrize("baseline", OF_WORDS)

@@ -288,7 +288,8 @@ def test_sets_of_other_tokenizers_or_lengths_are_refused(work: Path, store: Path
     assert "same tokenizer, but theirs are" in text
     assert "of opinion" in text
     assert "of other" in text
-    assert "same --max-seq-length, but theirs are 32 of opinion, 30 of other" in text
+    assert "same --max-seq-length (with --doc-stride that of" in text
+    assert "longest rows), but theirs are 32 of opinion, 30 of other" in text
     assert not (tmp_path / "run").exists()
 
 
