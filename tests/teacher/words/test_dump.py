@@ -113,11 +113,12 @@ def test_a_teacher_of_texts_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [{"augment": "mask-pos"}, {"states": "1"}, {"unlabelled": "x"}, {"plan": True}, {"extend": "x"}]
+    "flags",
+    [{"augment": "mask-pos"}, {"states": "1"}, {"unlabelled": "x"}, {"plan": True}, {"extend": "x"}, {"doc_stride": 8}],
 )
 def test_what_is_not_for_words_is_refused_before_the_work(folder: Path, flags: dict[str, object]) -> None:
     (flag,) = flags
-    with pytest.raises(ConfigError, match=rf"--{flag}: is not for labelled words"):
+    with pytest.raises(ConfigError, match=rf"--{flag.replace('_', '-')}: is not for labelled words"):
         dump_entities(folder, model_name_or_path="nowhere", **flags)
 
 
