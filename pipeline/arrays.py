@@ -53,6 +53,11 @@ class Ragged:
         ids_BL[inside_BL] = self.flat[(starts_B[:, None] + position_L)[inside_BL]]
         return ids_BL
 
+    @property
+    def not_empty(self) -> "Ragged":
+        """The rows that have an id; ``flat`` stays as it is."""
+        return self.take(np.flatnonzero(self.lengths))
+
     def __getitem__(self, row: int) -> Ints:
         """The ids of one row [L]."""
         return self.flat[self.offsets[row] : self.offsets[row + 1]]

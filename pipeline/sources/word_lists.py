@@ -45,7 +45,7 @@ def words_column(
 
 def word_labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
     """The column of labels, by their numbers; null where there is no gold. What is wrong is added to the problems."""
-    lists = _lists(raw)
+    lists = _lists(pc.if_else(pc.equal(raw, ""), None, raw) if pa.types.is_string(raw.type) else raw)
     if not _is_list(lists.type):
         problems.append(f"{place}: label holds {raw.type}, but a tokens task has lists, or texts with spaces between")
         return pa.nulls(len(raw), LABEL_LISTS)
@@ -67,8 +67,12 @@ def check_words(
 
 
 def _lists(column: pa.Array) -> pa.Array:
-    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    return pc.utf8_split_whitespace(pc.utf8_trim_whitespace(column)) if is_text else column
+    """Texts as their words; of a text without any that would be one empty word."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    texts = pc.utf8_trim_whitespace(column)
+    words = pc.utf8_split_whitespace(texts)
+    return pc.if_else(pc.equal(texts, ""), pa.scalar([], words.type), words)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -1,6 +1,7 @@
 """From text to labelled words and their spans, by a trained student and its tokenizer alone."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,11 @@ from student.model.model import default_device
 from student.words.evaluate import logits_of_tokens
 from student.words.model import Tagger
 
-WORD = re.compile(r"\w+(?:[-'\u2019.]\w+)*|[^\w\s]")  # letters and digits, also with a hyphen between; or a single sign
+MARKS = "".join(chr(k) for k in range(0x300, 0x20000) if unicodedata.category(chr(k)).startswith("M")) + "\u200c\u200d"
+LETTERS = rf"\w[\w{MARKS}]*"  # Python counts vowel signs and accents of their own as no letters
+WORD = re.compile(
+    rf"{LETTERS}(?:[-'\u2019.]{LETTERS})*|[^\w\s][{MARKS}]*"
+)  # also with a hyphen between; or a single sign
 Prediction = dict[str, Any]
 Sentence = str | Sequence[str]
 

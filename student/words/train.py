@@ -98,6 +98,9 @@ class WordLesson:
         student: is trained in place.
         splits: ``train``, and dev splits.
 
+    Raises:
+        DataError: if no training sentence has a token.
+
     Attributes:
         student: as given.
         layers: none are learnt from.
@@ -107,15 +110,19 @@ class WordLesson:
     layers = None
 
     def __init__(self, config: TrainConfig, student: Tagger, splits: dict[str, LabelledWords]) -> None:
-        self.student, self._config, self._train = student, config, splits[TRAIN]
+        self.student, self._config = student, config
+        train = splits[TRAIN]
+        self._ids = train.pieces.ids.not_empty  # a batch of sentences without tokens would have no mean
+        if not len(self._ids):
+            raise DataError("no sentence of the train split has a token, nothing to train on")
         self._dev = {split: rows for split, rows in splits.items() if split != TRAIN}
-        self.batches = make_batches(config, student.config.head, self._train.pieces.ids.lengths)
-        self._stored = torch.from_numpy(self._train.teacher_TC), torch.from_numpy(self._train.gold_T)
+        self.batches = make_batches(config, student.config.head, self._ids.lengths)
+        self._stored = torch.from_numpy(train.teacher_TC), torch.from_numpy(train.gold_T)
 
     def loss(self, rows: Sequence[int], optimizer: Optimizer) -> torch.Tensor:
         """The mean loss of all tokens of a batch, a scalar; those without gold learn from the teacher alone."""
         device = self.student.device
-        places, taken = tokens_of(self._train.pieces.ids, rows)
+        places, taken = tokens_of(self._ids, rows)
         ids_T, starts_S = (to_device(torch.from_numpy(part), device) for part in (taken.flat, taken.offsets))
         teacher_TC, gold_T = (to_device(part[places], device) for part in self._stored)
         logits_TC = self.student(ids_T, starts_S, rows_of_batch(optimizer, ids_T))

@@ -39,7 +39,7 @@ class WordLesson(Lesson):
         accelerator: this process and the others.
 
     Raises:
-        DataError: if no training row has gold, or the teacher's tokenizer does not know the words.
+        DataError: if no training row has gold and a token, or the teacher's tokenizer does not know the words.
     """
 
     def __init__(
@@ -48,15 +48,18 @@ class WordLesson(Lesson):
         self.teacher, self._config, self._task, self._accelerator = teacher, config, task, accelerator
         self._dev_rows = {name: part for name, part in rows.items() if name != "train"}
         train = rows["train"].filter(rows["train"].column("label").is_valid())
-        if not train.num_rows:
-            raise DataError(f"task {task.name!r}: the train split has no row with gold, nothing to fine-tune on")
         pieces = pieces_of(teacher, train, config.max_seq_length)
         nothing_TC = np.empty((len(pieces.ids.flat), 0), dtype=np.float32)
         known = LabelledWords.of(task.labels, train.column("sentence1"), train.column("label"), pieces, nothing_TC)
-        self._ids, self._gold = pieces.ids, Ragged(known.gold_T, pieces.ids.offsets)
-        require_known(teacher.tokenizer, framed(teacher, pieces.ids), f"model {teacher.name}")
+        self._ids = pieces.ids.not_empty  # a batch of sentences without tokens would have no mean
+        self._gold = Ragged(known.gold_T, self._ids.offsets)
+        if not len(self._ids):
+            raise DataError(
+                f"task {task.name!r}: no row of the train split has gold and a token, nothing to fine-tune on"
+            )
+        require_known(teacher.tokenizer, framed(teacher, self._ids), f"model {teacher.name}")
         processes = (accelerator.num_processes, accelerator.process_index)
-        self.batches = EpochBatches(pieces.ids.lengths, config.per_device_train_batch_size, config.seed, *processes)
+        self.batches = EpochBatches(self._ids.lengths, config.per_device_train_batch_size, config.seed, *processes)
 
     def loss(self, batch: Sequence[int], ask: Ask) -> torch.Tensor:
         """The mean loss of the words of a batch, a scalar; ``ask`` gives logits_BLC for its inputs as keywords."""

@@ -47,6 +47,14 @@ def test_texts_are_split_at_spaces(task: Task, tmp_path: Path) -> None:
     assert rows.column("label").to_pylist() == [[1, 2, 0]]
 
 
+def test_an_empty_text_has_no_words_and_in_place_of_labels_no_gold(task: Task, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text('tokens,tags\nAnn left,B-PER O\n"",\n" ",\nAnn left,\n')
+    source = load_word_source(task, tmp_path)
+    assert source.splits["train"].column("sentence1").to_pylist() == [["Ann", "left"], [], [], ["Ann", "left"]]
+    assert source.splits["train"].column("label").to_pylist() == [[1, 0], None, None, None]
+    assert any("'tokens' has no word in rows 1, 2" in warning for warning in source.warnings)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

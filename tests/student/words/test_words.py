@@ -1,6 +1,7 @@
 """Students of labelled words: what they learn, how they are scored and asked, and what they are not for."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipeline.errors import FingerprintMismatchError
+from pipeline.arrays import Ragged
+from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.logit_set.word_reader import WordSet
 from pipeline.tasks.spans import spans
+from pipeline.text.pieces import Pieces
 from student import WordPredictor
 from student.config import EvaluateConfig
 from student.evaluate import evaluate
@@ -19,6 +22,7 @@ from student.train.optimizer import RowAdam
 from student.train.train import train
 from student.words.design import design_words
 from student.words.model import Tagger, beside
+from student.words.predict import WORD
 from student.words.train import WordLesson
 from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS, lookup_span_f1
@@ -103,6 +107,29 @@ def test_the_loss_is_that_of_every_token(entities: WordSet, tmp_path: Path) -> N
     assert loss.item() == pytest.approx(float(expected_T.mean()), rel=1e-4)
 
 
+def test_sentences_without_tokens_are_in_no_batch(entities: WordSet, tmp_path: Path) -> None:
+    flags = tiny_config(entities.root, tmp_path, per_device_train_batch_size=4)
+    student = Tagger(design_words(flags, entities)).eval()
+    rows = entities.read("train")
+    ids, word_ids, gold = (
+        Ragged(part.flat, np.concatenate([np.zeros(9, np.int64), part.offsets]))
+        for part in (rows.pieces.ids, rows.pieces.word_ids, rows.gold)
+    )
+    counts, known = np.append([0] * 9, rows.num_words_N), np.append([True] * 9, rows.has_gold_N)
+    more = replace(rows, pieces=Pieces(ids, word_ids), num_words_N=counts, gold=gold, has_gold_N=known)
+    losses = []
+    for part in (rows, more):
+        lesson = WordLesson(flags, student, {"train": part})
+        steps = range(lesson.batches.steps_per_epoch)
+        losses.append(
+            [lesson.loss(lesson.batches.at(k), RowAdam([], student.parameters(), lr=0.0)).item() for k in steps]
+        )
+    assert losses[0] == losses[1]
+    none = Ragged.of([[], []])
+    with pytest.raises(DataError, match="no sentence of the train split has a token"):
+        WordLesson(flags, student, {"train": replace(rows, pieces=Pieces(none, none))})
+
+
 def test_a_repeated_run_is_finished_and_another_is_refused(run: Path, entities: WordSet) -> None:
     same = {"vector_size": 20, "num_train_epochs": 8, "alpha": 0.0}
     before = (run / "model.safetensors").read_bytes()
@@ -126,6 +153,21 @@ def test_words_and_spans_stand_where_they_say(run: Path) -> None:
             (span.stop - span.start - 1, span.name) for span in found
         ]
     assert of_words["spans"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("U.S.-based  don't.", ["U.S", ".", "-", "based", "don't", "."]),
+        (
+            "cafe\u0301 \u0939\u093f\u0928\u094d\u0926\u0940\u0964",
+            ["cafe\u0301", "\u0939\u093f\u0928\u094d\u0926\u0940", "\u0964"],
+        ),
+        ("\u2764\ufe0f\u0301a", ["\u2764\ufe0f\u0301", "a"]),
+    ],
+)
+def test_words_of_a_text(text: str, words: list[str]) -> None:
+    assert WORD.findall(text) == words
 
 
 def test_a_word_without_tokens_is_outside(run: Path) -> None:

@@ -113,18 +113,23 @@ def test_a_teacher_of_texts_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [{"augment": "mask-pos"}, {"states": "1"}, {"unlabelled": "x"}, {"plan": True}, {"extend": "x"}]
+    "flags",
+    [{"augment": "mask-pos"}, {"states": "1"}, {"unlabelled": "x"}, {"plan": True}, {"extend": "x"}, {"doc_stride": 8}],
 )
 def test_what_is_not_for_words_is_refused_before_the_work(folder: Path, flags: dict[str, object]) -> None:
     (flag,) = flags
-    with pytest.raises(ConfigError, match=rf"--{flag}: is not for labelled words"):
+    with pytest.raises(ConfigError, match=rf"--{flag.replace('_', '-')}: is not for labelled words"):
         dump_entities(folder, model_name_or_path="nowhere", **flags)
 
 
 def test_fine_tuning_learns_the_words(folder: Path, tmp_path: Path) -> None:
-    places = ("--manifest", folder / "entities.yaml", "--data", folder, "--output-dir", tmp_path / "teacher")
-    quick = ("--num-train-epochs", 4, "--learning-rate", 0.01, "--max-seq-length", 32, "--json")
-    made = invoke("finetune-teacher", *places, "--model-name-or-path", folder / "bert", *quick)
+    empty = '{"tokens": [], "tags": []}\n'  # more of these than a batch has
+    (tmp_path / "train.jsonl").write_text((folder / "train.jsonl").read_text() + 33 * empty)
+    (tmp_path / "validation.jsonl").write_text((folder / "validation.jsonl").read_text())
+    places = ("--manifest", folder / "entities.yaml", "--data", tmp_path, "--output-dir", tmp_path / "teacher")
+    quick = ("--num-train-epochs", 4, "--learning-rate", 0.01, "--max-seq-length", 32)
+    batches = ("--per-device-train-batch-size", 16, "--json")
+    made = invoke("finetune-teacher", *places, "--model-name-or-path", folder / "bert", *quick, *batches)
     assert made.exit_code == 0, made.output
     history = json.loads(made.stdout)["result"]["history"]
     assert history[-1]["loss"] < history[0]["loss"] * 0.7
