@@ -39,7 +39,7 @@ from teacher.words.ask import framed, labelled, pieces_of, token_logits
 
 PROBE_ROWS = 256
 NOT_FOR_WORDS = {
-    *("signal", "extend", "augment", "variants", "plan"),
+    *("signal", "extend", "augment", "variants", "plan", "doc_stride"),
     *AugmentFlags.model_fields,
     *UnlabelledFlags.model_fields,
     *LayerFlags.model_fields,
