@@ -1,6 +1,5 @@
 """Answers to texts that are in several shards, kept in the store, so that of many jobs not each asks for them."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -50,12 +49,8 @@ def keep_answers(store: Path, record: SetRecord, known: Known) -> None:
 
 def forget_answers(store: Path, record: SetRecord | None) -> None:
     """Removes them if the set is verified, as no job needs them any more."""
-    if record is None or record.state != "verified":
-        return
-    path = _path(store, record)
-    path.unlink(missing_ok=True)
-    with suppress(OSError):  # other sets' answers are there
-        path.parent.rmdir()
+    if record is not None and record.state == "verified":
+        _path(store, record).unlink(missing_ok=True)
 
 
 def _path(store: Path, record: SetRecord) -> Path:

@@ -48,8 +48,8 @@ FLAGS = {
     "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --ray-write --augment --extend --variants --task --signal "
     "--teacher-labels --token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
     "--states --states-codec --cls --cls-codec --attention --attention-codec --values --values-codec --layers-of "
-    "--init-layers --doc-stride --unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision --num-copies "
-    "--max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
+    "--init-layers --doc-stride --unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision "
+    "--num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
     "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
     "--name --max-seq-length --rows-per-shard --json",
     "check": "logits --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
+from pipeline.config import flag_name
 from pipeline.errors import ConfigError, TeacherError
 from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.logit_set.word_reader import WordSet
@@ -118,7 +119,7 @@ def test_a_teacher_of_texts_is_refused(folder: Path, tmp_path: Path) -> None:
 )
 def test_what_is_not_for_words_is_refused_before_the_work(folder: Path, flags: dict[str, object]) -> None:
     (flag,) = flags
-    with pytest.raises(ConfigError, match=rf"--{flag.replace('_', '-')}: is not for labelled words"):
+    with pytest.raises(ConfigError, match=f"{flag_name(flag)}: is not for labelled words"):
         dump_entities(folder, model_name_or_path="nowhere", **flags)
 
 
