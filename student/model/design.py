@@ -147,7 +147,16 @@ def _bert_problems(flags: TrainConfig, facts: Facts, inherited: Inherited | None
         problems.append("--init-layers: --init noise starts from no layers")
     if facts["special_ids"] is None or not facts["special_ids"][0]:
         problems.append("--embedding bert: the tokenizer puts no token before a text, as BERT's [CLS]")
-    return problems + (_unlike(flags, inherited) if inherited else [])
+    return problems + (_unlike(flags, inherited) + _too_long(facts, inherited) if inherited else [])
+
+
+def _too_long(facts: Facts, inherited: Inherited) -> list[str]:
+    """What speaks against texts that are longer than those that the layers know."""
+    longest, places = facts["max_seq_length"], inherited.shape.max_position_embeddings
+    if longest <= places:
+        return []
+    what = f"starts from layers for {places:,} tokens, but this set has texts of {longest:,}"
+    return [f"--embedding bert: {what}; give --init noise, or another --embedding"]
 
 
 def _unlike(flags: TrainConfig, inherited: Inherited) -> list[str]:

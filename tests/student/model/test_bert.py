@@ -9,11 +9,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.arrays import Ragged
-from pipeline.errors import IntegrityError
+from pipeline.errors import ConfigError, IntegrityError
+from student.config import TrainConfig
 from student.describe import describe_config
 from student.model import bert
 from student.model.architecture import StudentConfig
 from student.model.bert import BertEncoder
+from student.model.bert_shape import BertShape, Inherited
+from student.model.design import design
 from student.model.encoder import without_padding
 from student.model.model import Student
 from student.model.weights import CONFIG_FILE
@@ -21,6 +24,7 @@ from student.sequences import sequences
 from student.train.optimizer import RowAdam
 from student.train.used_rows import active_ids, renumber, restore, shrunk
 from tests.student.model.test_model import padded, student_config
+from tests.student.test_recipe import facts
 from tests.student.train.test_used_rows import toy
 
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "max_position_embeddings": 16}
@@ -169,3 +173,15 @@ def test_a_folder_says_what_it_is_to_both_kinds_of_readers(tmp_path: Path) -> No
 def test_a_config_that_contradicts_itself_is_refused(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         config(**changes)
+
+
+def test_layers_are_not_given_longer_texts_than_they_know() -> None:
+    shape = BertShape(num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=16)
+    flags = TrainConfig.from_flags(embedding="bert")
+    fitting = facts("mrpc") | {"max_seq_length": 16, "special_ids": ((2,), (3,), (3,))}
+    assert design(flags, fitting, Inherited(4, shape)).max_seq_length == 16
+    with pytest.raises(ConfigError, match=r"layers for 16 tokens, but this set has texts of 17; give --init noise"):
+        design(flags, fitting | {"max_seq_length": 17}, Inherited(4, shape))
+    from_noise = design(flags, fitting | {"max_seq_length": 513}).bert
+    assert from_noise is not None
+    assert from_noise.max_position_embeddings == 513
