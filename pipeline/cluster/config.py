@@ -40,7 +40,7 @@ class RayFlags(Config):
         """What each worker takes, by name; None if it is not told.
 
         Raises:
-            ConfigError: if that is no object of positive numbers.
+            ConfigError: if that is no object of amounts that Ray knows: whole ones, and parts of 1 from 0.0001 on.
         """
         if self.ray_resources is None:
             return None
@@ -49,7 +49,7 @@ class RayFlags(Config):
         except ValueError:
             told = None
         if not isinstance(told, dict) or not told or not all(_is_amount(amount) for amount in told.values()):
-            raise ConfigError(f'--ray-resources: {self.ray_resources} should be like {{"GPU": 1, "CPU": 4}}')
+            raise ConfigError(f'--ray-resources: {self.ray_resources} should be like {{"GPU": 1, "CPU": 0.5}}')
         return {str(name): float(amount) for name, amount in told.items()}
 
 
@@ -71,4 +71,5 @@ class RayWriteFlags(RayFlags):
 
 
 def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0.0001 <= value < float("inf") and (value < 1 or value == int(value))

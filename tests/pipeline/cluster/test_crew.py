@@ -106,7 +106,7 @@ def test_flags_that_say_nothing_or_nonsense_are_refused(monkeypatch: pytest.Monk
         RayFlags(ray_workers=2).check_ray()
     with pytest.raises(ConfigError, match="--ray-write: is for workers on a cluster; give --ray, too"):
         RayWriteFlags(ray_write="workers").check_ray()
-    for text in ("GPU", "[]", "{}", '{"GPU": 0}', '{"GPU": true}'):
+    for text in ("GPU", "[]", "{}", '{"GPU": 0}', '{"GPU": true}', '{"GPU": 1.5}', '{"CPU": 0.00001}'):
         with pytest.raises(ConfigError, match=r"--ray-resources: .* should be like"):
             RayFlags(ray="auto", ray_resources=text).check_ray()
     monkeypatch.setenv("WORLD_SIZE", "2")
