@@ -158,7 +158,7 @@ def open_set(path: Path | str, allow_unverified: bool = False, needs_text: bool 
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
     advice = (
-        "it is for `distill pretrain-student`, or one of words for `train-student` and `evaluate`; "
+        "it is for `distill pretrain-student`, but one of words, alone, for `train-student` and `evaluate`; "
         "for this a set of texts with one answer each is needed"
     )
     root = Path(path)

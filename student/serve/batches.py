@@ -68,7 +68,10 @@ class Batches(Generic[R]):
             self._metrics.observe("te_batch_next_size", sum(len(texts) for texts, _ in batch))
             started = loop.time()
             asked = [texts for texts, _ in batch]
-            answers = await self._worker.do(partial(self._answers, asked), is_short=_is_short(asked))
+            try:
+                answers = await self._worker.do(partial(self._answers, asked), is_short=_is_short(asked))
+            except RuntimeError as error:  # no thread could be started: the next batch may have more luck
+                answers = [error] * len(batch)
             self._metrics.observe("te_request_inference_duration", loop.time() - started)
             for (_, future), answer in zip(batch, answers, strict=True):
                 if future.done():

@@ -123,3 +123,21 @@ def test_a_crowd_is_answered_in_parts(
     asked = [waiting.ask(texts("a", "b")), waiting.ask(texts("c", "d")), waiting.ask(texts("e"))]
     asyncio.run(while_busy(waiting, lengths, *asked, waiting.ask(texts("f", "g", "h", "i"))))
     assert lengths.asked == [["alone"], ["a", "b"], ["c", "d", "e"], ["f", "g", "h", "i"]]
+
+
+def test_who_comes_after_a_thread_that_could_not_start_is_answered(
+    waiting: Batches[Floats], lengths: Lengths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def story() -> None:
+        lengths.may_go_on.set()
+        with monkeypatch.context() as short_of_threads:
+            short_of_threads.setattr(threading.Thread, "start", no_more)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await waiting.ask(texts("a"))
+        assert (await waiting.ask(texts("bb"))).tolist() == [[2, 2]]
+
+    monkeypatch.setattr(batches, "ANSWER_SECONDS", 5)
+    asyncio.run(story())
