@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.sources.label_lists import label_lists, label_numbers, labels_of_columns, not_a_label
+from pipeline.sources.plain import plain
 from pipeline.sources.word_lists import check_words, word_labels, words_column
 from pipeline.sources.wording import MAX_EXAMPLES, column_name, row_numbers
 from pipeline.tasks.task import Task
@@ -75,13 +76,6 @@ def checked_text(table: pa.Table, place: str, name: str, problems: list[str], fi
     if column.null_count:
         problems.append(f"{place}: {name!r} is null in {row_numbers(pc.is_null(column), first_row)}")
     return column
-
-
-def plain(column: pa.ChunkedArray) -> pa.Array:
-    """A column without a dictionary, and of texts of whichever kind as strings."""
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    is_text = pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return column.cast(pa.string() if is_text else kind).combine_chunks()
 
 
 def _text(

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.sources.label_lists import numbered
+from pipeline.sources.plain import plain
 from pipeline.sources.wording import MAX_EXAMPLES, column_name, row_numbers
 from pipeline.tasks.spans import begins_inside
 from pipeline.tasks.target import LABEL_LISTS
@@ -27,7 +28,7 @@ def words_column(
     if name is None:
         return pa.nulls(table.num_rows, WORD_LISTS)
     try:
-        words = _lists(table.column(name).combine_chunks()).cast(WORD_LISTS)
+        words = _lists(plain(table.column(name))).cast(WORD_LISTS)
         words.validate(full=True)
     except pa.ArrowException as error:
         problems.append(f"{place}: column {name!r} is no list of words, nor a text of them: {error}")

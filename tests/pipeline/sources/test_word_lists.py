@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError, DataError
@@ -115,3 +117,11 @@ def test_manifests_that_do_not_fit(tmp_path: Path, change: str, message: str) ->
     with pytest.raises(ConfigError) as error:
         load_task(manifest=tmp_path / "names.yaml")
     assert message in str(error.value)
+
+
+def test_texts_of_words_may_be_categories(task: Task, tmp_path: Path) -> None:
+    texts = [pa.array([text]).dictionary_encode() for text in ("Ann Lee left", "B-PER I-PER O")]
+    pq.write_table(pa.table(texts, ["tokens", "tags"]), tmp_path / "train.parquet")
+    rows = load_word_source(task, tmp_path).splits["train"]
+    assert rows.column("sentence1").to_pylist() == [ROW["tokens"]]
+    assert rows.column("label").to_pylist() == [[1, 2, 0]]
