@@ -2,37 +2,46 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pipeline.errors import DataError, MissingDependencyError
+from pipeline.errors import DataError, MissingDependencyError, PassingError
 from student.sweep.grid import Trial
 
 if TYPE_CHECKING:
     import optuna
 
 
+PASSING = {"SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_LOCKED"}  # what time mends
+WRITTEN = PASSING | {"SQLITE_CANTOPEN"}  # of a data base that was open: SQLite's own files beside it are not to be had
+
+
 class Study:
     """A study that knows which finished runs it has been told of; made by `open_study`."""
 
-    def __init__(self, study: "optuna.Study", trials: Sequence[Trial]) -> None:
+    def __init__(self, study: "optuna.Study", storage: str, trials: Sequence[Trial]) -> None:
         from optuna.distributions import CategoricalDistribution
 
-        self._study = study
+        self._study, self._storage = study, storage
         self._told = [trial.params for trial in study.get_trials(deepcopy=False)]
         names = trials[0].values
         self._space = {n: CategoricalDistribution(list(dict.fromkeys(t.values[n] for t in trials))) for n in names}
 
     def add(self, trial: Trial, score: float) -> None:
-        """Tells the study of a finished run, once."""
+        """Tells the study of a finished run, once.
+
+        Raises:
+            DataError: if the storage cannot be written to any more.
+        """
         from optuna.trial import create_trial
 
         if trial.values in self._told:
             return
         run = {"run": str(trial.folder)}
-        self._study.add_trial(
-            create_trial(params=trial.values, distributions=dict(self._space), value=score, user_attrs=run)
-        )
+        told = create_trial(params=trial.values, distributions=dict(self._space), value=score, user_attrs=run)
+        with _reported(self._storage, "cannot be written to; repeat the command once this is mended", WRITTEN):
+            self._study.add_trial(told)
         self._told.append(trial.values)
 
 
@@ -49,10 +58,23 @@ def open_study(storage: str, name: str, trials: Sequence[Trial]) -> Study:
         raise MissingDependencyError("distill sweep needs optuna: pip install 'distill-offline[sweep]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     grid = hashlib.sha256(json.dumps([trial.values for trial in trials]).encode()).hexdigest()[:8]
-    try:
+    with _reported(storage, "cannot be opened", PASSING):
         study = optuna.create_study(
             study_name=f"{name}-{grid}", storage=storage, direction="maximize", load_if_exists=True
         )
-    except Exception as error:  # whatever the driver of the data base raises
-        raise DataError(f"--storage {storage}: cannot be opened: {error}") from error
-    return Study(study, trials)
+    return Study(study, storage, trials)
+
+
+@contextmanager
+def _reported(storage: str, what: str, passing: Set[str]) -> Iterator[None]:
+    """Whatever the driver of a data base raises as one message; time mends the errors of SQLite in ``passing``."""
+    try:
+        yield
+    except Exception as error:
+        chain: list[BaseException] = [error]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+            chain.append(cause)
+        names = [str(getattr(link, "sqlite_errorname", "")) for link in chain]
+        passes = any(name.startswith(tuple(passing)) for name in names)
+        reason = str(next((link for link, name in zip(chain, names, strict=True) if name), error)).splitlines()[0]
+        raise (PassingError if passes else DataError)(f"--storage {storage}: {what}: {reason}") from error

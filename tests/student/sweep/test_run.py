@@ -3,9 +3,11 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from multiprocessing import active_children
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,13 +20,22 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.config import as_flags
-from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, MissingDependencyError
+from pipeline.errors import (
+    ConfigError,
+    DataError,
+    DistillError,
+    FingerprintMismatchError,
+    MissingDependencyError,
+    PassingError,
+)
 from pipeline.logit_set.reader import LogitSet
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord
 from student.config import SweepConfig, TrainConfig
 from student.sweep.cluster import train_on_cluster
+from student.sweep.grid import Trial
 from student.sweep.run import sweep
+from student.sweep.study import open_study
 from student.sweep.workers import train_all
 from student.train.train import train
 from tests.helpers.students import tiny_config, weights
@@ -288,6 +299,19 @@ def test_another_storage_is_used_and_a_wrong_one_told(own_sweep: Path, rating_se
     wrong = f"sqlite:///{tmp_path / 'missing' / 'x.db'}"
     with pytest.raises(DataError, match=f"--storage {re.escape(wrong)}: cannot be opened: "):
         sweep(sweep_config(rating_set, own_sweep, storage=wrong), "")
+
+
+def test_a_storage_that_somebody_else_has_locked_is_told(own_sweep: Path, rating_set: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.db"
+    config = sweep_config(rating_set, own_sweep, storage=f"sqlite:///{path}?timeout=0.1")
+    trial = Trial({"alpha": 0.5, "seed": 1}, TrainConfig(), tmp_path)
+    study = open_study(str(config.storage), "a", [trial])
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("begin exclusive")
+        with pytest.raises(PassingError, match=r"cannot be written to; repeat .*: database is locked"):
+            study.add(trial, 0.5)
+        with pytest.raises(PassingError, match=r"cannot be opened: database is locked"):
+            sweep(config, "")
 
 
 @pytest.mark.slow
