@@ -1,8 +1,6 @@
 """``distill.json``: everything a set says about itself.
 
-A set is rows and what a teacher says about them: examples of a task with logits, masked sequences of a corpus with
-distributions over the vocabulary, sentences with a vector each, or sentences of labelled words with logits of each
-token.
+A set is rows and what a teacher says about them: examples of a task, masked sequences, sentences, or labelled words.
 """
 
 from collections.abc import Mapping, Sequence
@@ -236,8 +234,8 @@ class SetRecord(Part):
     @property
     def target(self) -> Target:
         """What the logits mean, of a set that has them."""
-        of_texts = self.signals.logits
-        return of_texts.target if of_texts else _of_its_kind(self.signals.token_logits).target
+        texts, words = self.signals.logits, self.signals.token_logits
+        return texts.target if texts else _of_its_kind(words).target
 
     @property
     def codec(self) -> AnyCodec:
