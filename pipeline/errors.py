@@ -60,13 +60,19 @@ class QueryError(DistillError):
     """A SQL query was refused or failed."""
 
 
-def passes(error: BaseException) -> bool:
-    """Whether an error, or one that it was raised from, is of the kind that time mends."""
+def chain_of(error: BaseException) -> list[BaseException]:
+    """An error and those that it was raised from, or while which it was, the last one first."""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
         chain.append(link)
         link = link.__cause__ or link.__context__
+    return chain
+
+
+def passes(error: BaseException) -> bool:
+    """Whether an error, or one that it was raised from, is of the kind that time mends."""
+    chain = chain_of(error)
     if any(type(link).__name__ == "OfflineModeIsEnabled" for link in chain):  # the hub's: a setting, not a fault
         return False
     kinds = (ConnectionError, TimeoutError, socket.gaierror)

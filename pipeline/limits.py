@@ -2,6 +2,8 @@
 
 import errno
 
+from pipeline.errors import chain_of
+
 REASONS = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the disk's quota is used up; free some space",
@@ -17,13 +19,11 @@ OUT_OF_MEMORY = ("allocate memory", "enough memory", "out of memory", "bad_alloc
 
 def limit_reached(error: BaseException) -> str | None:
     """Says which limit of the machine an error, or one that it was raised from, is about; None if it is about none."""
-    seen: BaseException | None = error
-    while seen is not None:
+    for seen in chain_of(error):
         reason = _reason(seen)
         if reason is not None:
             where = f"{seen.filename}: " if isinstance(seen, OSError) and seen.filename else ""
             return f"{where}{reason} and repeat the command: what is finished is kept"
-        seen = seen.__cause__ or seen.__context__
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pipeline.errors import DataError, MissingDependencyError, PassingError
+from pipeline.errors import DataError, MissingDependencyError, PassingError, chain_of
 from student.sweep.grid import Trial
 
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ def _reported(storage: str, what: str, passing: Set[str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        chain: list[BaseException] = [error]
-        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
-            chain.append(cause)
+        chain = chain_of(error)
         names = [str(getattr(link, "sqlite_errorname", "")) for link in chain]
         passes = any(name.startswith(tuple(passing)) for name in names)
         reason = str(next((link for link, name in zip(chain, names, strict=True) if name), error)).splitlines()[0]
