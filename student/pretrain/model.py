@@ -18,7 +18,7 @@ class MlmStudent(PretrainedStudent[MlmConfig]):
     """An encoder and the paper's head: one linear layer, not tied to anything."""
 
     config_type = MlmConfig
-    title = "masked words"
+    does = "was pretrained on masked words"
 
     def __init__(self, config: MlmConfig) -> None:
         super().__init__(config)

@@ -1,34 +1,25 @@
-"""What pretrained students have in common: an encoder, and a folder that they are written to and read from."""
+"""What pretrained students have in common."""
 
-from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
-from torch import nn
 
-from pipeline.errors import IntegrityError
 from pipeline.logit_set.record import SetRecord
 from student.config import PretrainConfig
 from student.model.architecture import MlmConfig, VectorConfig
-from student.model.config_file import read_encoder_config
 from student.model.design import embedding_problems
 from student.model.encoders import ENCODERS
-from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
+from student.model.stored import Stored
 
 C = TypeVar("C", MlmConfig, VectorConfig)
 
 
-class PretrainedStudent(nn.Module, Generic[C]):
+class PretrainedStudent(Stored, Generic[C]):
     """An encoder with what it is pretrained through.
 
     Attributes:
         config: its architecture.
-        config_type: what that is, which tells one kind from the other.
-        title: the kind, for messages.
     """
-
-    config_type: ClassVar[type[MlmConfig] | type[VectorConfig]]
-    title: ClassVar[str]
 
     def __init__(self, config: C) -> None:
         super().__init__()
@@ -39,25 +30,6 @@ class PretrainedStudent(nn.Module, Generic[C]):
     def device(self) -> torch.device:
         """The device that the weights lie on."""
         return next(self.parameters()).device
-
-    def save(self, folder: Path) -> None:
-        """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-        save_weights(folder, self.config.model_dump_json(indent=2), self)
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Reads a pretrained student.
-
-        Raises:
-            IntegrityError: if a file is missing or damaged, or it is another kind of student.
-        """
-        config = read_encoder_config(folder / CONFIG_FILE)
-        if not isinstance(config, cls.config_type):
-            raise IntegrityError(f"{folder}: not a student that was pretrained on {cls.title}")
-        check_room(folder, config.least_bytes)
-        student = cls(config)  # type: ignore[arg-type]  # which of the two a class takes, it says by `config_type`
-        load_weights(folder, student)
-        return student
 
 
 def pretraining_problems(flags: PretrainConfig) -> list[str]:

@@ -23,7 +23,7 @@ class VectorStudent(PretrainedStudent[VectorConfig]):
     """
 
     config_type = VectorConfig
-    title = "vectors of sentences"
+    does = "was pretrained on vectors of sentences"
 
     def __init__(self, config: VectorConfig) -> None:
         super().__init__(config)

@@ -10,19 +10,20 @@ from typing import Self
 import torch
 from torch import nn
 
-from pipeline.errors import IntegrityError
 from student.model.architecture import WordsConfig
-from student.model.config_file import read_encoder_config
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.headed import Headed
 from student.model.heads import HEADS
 from student.model.products import GradientTaker
-from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
+from student.model.stored import Stored
 
 
-class Tagger(Headed):
+class Tagger(Headed, Stored):
     """A student whose logits are those of tokens."""
+
+    config_type = WordsConfig
+    does = "labels words (type: tokens)"
 
     def __init__(self, config: WordsConfig, encoder: Encoder | None = None) -> None:
         super().__init__(config, encoder)
@@ -53,24 +54,10 @@ class Tagger(Headed):
         each = torch.arange(len(ids_T) + 1, device=ids_T.device)
         return torch.cat([read_TP, *beside(self.encoder.reduce(ids_T, each, rows), starts_S)], dim=1)
 
-    def save(self, folder: Path) -> None:
-        """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-        save_weights(folder, self.config.model_dump_json(indent=2), self)
-
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Reads a student of words in evaluation mode.
-
-        Raises:
-            IntegrityError: if a file is missing or damaged, or it is another kind of student.
-        """
-        config = read_encoder_config(folder / CONFIG_FILE)
-        if not isinstance(config, WordsConfig):
-            raise IntegrityError(f"{folder}: not a student that labels words (type: tokens)")
-        check_room(folder, config.least_bytes)
-        student = cls(config)
-        load_weights(folder, student)
-        return student.eval()
+        """Reads a student of words in evaluation mode; errors as of `Stored`."""
+        return super().load(folder).eval()
 
 
 def beside(alone_TF: torch.Tensor, starts_S: torch.Tensor) -> list[torch.Tensor]:
