@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline import console
@@ -18,7 +17,7 @@ from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.logit_set.examples import shard_table, text_hashes
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME, Scores, SetRecord, read_set_record
+from pipeline.logit_set.record import Scores, SetRecord
 from pipeline.logit_set.record_parts import MAX_SEQ_LENGTH, Shard, UnlabelledRecord
 from pipeline.logit_set.signals import LayerSignal
 from pipeline.logit_set.signals.init import INIT_FILE
@@ -44,6 +43,7 @@ from teacher.dump.jobs import write_set
 from teacher.dump.layer_sizes import layer_bytes, sampled_lengths
 from teacher.dump.layers import add_layers, planned_layers
 from teacher.dump.prefetch import prefetched, write_behind
+from teacher.dump.probe import is_begun, probe_rows
 from teacher.dump.repeated import forget_answers, keep_answers, kept_answers
 from teacher.dump.rows import Rows, ShardRows
 from teacher.dump.source_parts import amount
@@ -53,8 +53,6 @@ from teacher.inference.classifier import Teacher, load_teacher
 from teacher.inference.label_order import doubt_label_order
 from teacher.inference.precision import inference_mode, keep_head_in_float32
 from teacher.unlabelled.rows import add_unlabelled, count_cut
-
-PROBE_ROWS = 256
 
 
 def dump(config: DumpTask, command: str) -> SetRecord | None:
@@ -85,7 +83,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     weights_bytes = init_bytes(config, name, teacher.model.config)
     check_same_init(root, config.init_numbers(teacher.model.config.num_hidden_layers))
     _require_space_of_layers(root, layers, source, teacher, config.max_seq_length, weights_bytes)
-    if not _is_begun(root, teacher):
+    if not is_begun(root, teacher):
         with inference():
             _probe(task, source, teacher, config, max_tokens, is_stated)
     variants = None
@@ -165,14 +163,6 @@ def _require_space_of_layers(
     require_space(root.parent, needed - stored + (0 if (root / INIT_FILE).exists() else weights_bytes))
 
 
-def _is_begun(root: Path, teacher: Teacher) -> bool:
-    """Whether the set was begun with this teacher, who was questioned then."""
-    if not (root / FILE_NAME).exists():
-        return False
-    begun = read_set_record(root).teacher
-    return (begun.weights_sha256, begun.labels) == (teacher.weights_sha256, teacher.labels)
-
-
 def _check_special_tokens(wanted: AugmentConfig, teacher: Teacher) -> None:
     for token in METHODS[wanted.method].special_tokens(wanted):
         if teacher.tokenizer.token_to_id(token) is None:
@@ -185,10 +175,7 @@ def _check_special_tokens(wanted: AugmentConfig, teacher: Teacher) -> None:
 
 def _probe(task: Task, source: Source, teacher: Teacher, config: DumpTask, max_tokens: int, is_stated: bool) -> None:
     """Questions the teacher about rows with gold, evenly spread over the first dev split, before the real work."""
-    split = next((name for name in task.dev_splits if name in source.splits), next(iter(source.splits)))
-    rows = source.own(split)
-    places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBE_ROWS, rows.num_rows)).astype(np.int64))
-    sample = rows.take(pa.array(places))
+    split, sample = probe_rows(task, source)
     longest = MAX_SEQ_LENGTH if config.windows else config.max_seq_length
     inputs = teacher.reader.tokenize(*sentences(sample), longest)
     require_known(teacher.tokenizer, inputs, f"teacher {teacher.name}")

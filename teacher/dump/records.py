@@ -1,7 +1,16 @@
-"""The part of a record that says which model speaks."""
+"""The parts of a record that say which model speaks, and of which task."""
 
-from pipeline.logit_set.record_parts import TeacherRecord
+from typing import Any
+
+from pipeline.config import as_names
+from pipeline.logit_set.record_parts import Setting, TeacherRecord
+from pipeline.sources import Source
+from pipeline.tasks.task import Task
+from teacher.config import DumpTask
+from teacher.dump.source_parts import split_records, task_record, tokenizer_record
+from teacher.inference.classifier import Teacher
 from teacher.inference.loaded import LoadedModel
+from teacher.inference.precision import head_settings
 
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers", "pyarrow")
 
@@ -15,3 +24,34 @@ def teacher_record(teacher: LoadedModel, labels: tuple[str, ...] = ()) -> Teache
         num_parameters=teacher.num_parameters,
         labels=labels,
     )
+
+
+def of_task(
+    signal: str, config: DumpTask, task: Task, source: Source, teacher: Teacher
+) -> tuple[dict[str, Setting], dict[str, Any]]:
+    """The settings that decide what a teacher says of a task's rows, and the parts of a record that tell of them."""
+    tokenizer, speaker = tokenizer_record(teacher.tokenizer), teacher_record(teacher, teacher.labels)
+    splits = split_records(task, source)
+    settings: dict[str, Setting] = {
+        "signal": signal,
+        "task": f"{task.name} version {task.version}",
+        "target": teacher.target.model_dump_json(),
+        "teacher.weights": speaker.sha256,
+        "teacher.labels": as_names(teacher.labels),
+        "tokenizer": tokenizer.sha256,
+        "max_seq_length": config.max_seq_length,
+        "precision": config.precision,
+        **head_settings(config.precision),
+        **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
+    }
+    parts = {
+        "name": config.set_name(task.name),
+        "task": task_record(task),
+        "teacher": speaker,
+        "tokenizer": tokenizer,
+        "precision": config.precision,
+        "source": source.description,
+        "splits": splits,
+        "notes": tuple(source.warnings),
+    }
+    return settings, parts

@@ -4,14 +4,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from pipeline import console
 from pipeline.cluster.config import RayFlags
-from pipeline.config import as_names, refuse_flags
+from pipeline.config import refuse_flags
 from pipeline.files import make_folder
-from pipeline.logit_set.record import FILE_NAME, Scores, SetRecord, staged
-from pipeline.logit_set.record_parts import Setting, Shard
+from pipeline.logit_set.record import Scores, SetRecord, staged
+from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.signals import Signals, TokenLogits
 from pipeline.logit_set.word_reader import LabelledWords, WordSet
 from pipeline.logit_set.words import words_table
@@ -27,17 +26,17 @@ from teacher.augment.flags import AugmentFlags
 from teacher.config import DumpTask
 from teacher.dump.jobs import write_set
 from teacher.dump.layer_flags import LayerFlags
-from teacher.dump.records import LIBRARIES, teacher_record
-from teacher.dump.source_parts import all_shards, split_records, task_record, tokenizer_record
+from teacher.dump.probe import is_begun, probe_rows
+from teacher.dump.records import LIBRARIES, of_task
+from teacher.dump.source_parts import all_shards
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
 from teacher.inference.batches import default_tokens_per_batch
 from teacher.inference.classifier import Teacher, load_teacher
 from teacher.inference.label_order import doubt_label_order
-from teacher.inference.precision import head_settings, inference_mode, keep_head_in_float32
+from teacher.inference.precision import inference_mode, keep_head_in_float32
 from teacher.unlabelled.flags import UnlabelledFlags
 from teacher.words.ask import framed, labelled, pieces_of, token_logits
 
-PROBE_ROWS = 256
 NOT_FOR_WORDS = {
     *("signal", "extend", "augment", "variants", "plan", "doc_stride"),
     *AugmentFlags.model_fields,
@@ -75,7 +74,7 @@ def dump_words(config: DumpTask, command: str) -> SetRecord | None:
     encoder = load_speaker(config, teacher)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     inference = partial(inference_mode, state.device, config.precision)
-    if not (root / FILE_NAME).exists():
+    if not is_begun(root, teacher):
         with inference():
             _probe(task, source, teacher, config, max_tokens)
     planned = staged_record(config, task, source, teacher, command)
@@ -95,45 +94,23 @@ def dump_words(config: DumpTask, command: str) -> SetRecord | None:
 
 def staged_record(config: DumpTask, task: Task, source: Source, teacher: Teacher, command: str) -> SetRecord:
     """Describes the set that these settings will give; its fingerprint covers all that decides rows and logits."""
-    tokenizer, speaker = tokenizer_record(teacher.tokenizer), teacher_record(teacher, teacher.labels)
-    splits = split_records(task, source)
-    settings: dict[str, Setting] = {
-        "signal": "token_logits",
-        "task": f"{task.name} version {task.version}",
-        "target": teacher.target.model_dump_json(),
-        "teacher.weights": speaker.sha256,
-        "teacher.labels": as_names(teacher.labels),
-        "tokenizer": tokenizer.sha256,
-        "max_seq_length": config.max_seq_length,
-        "precision": config.precision,
-        **head_settings(config.precision),
-        **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
-    }
+    settings, parts = of_task("token_logits", config, task, source, teacher)
     return staged(
         settings,
         command,
         LIBRARIES,
-        name=config.set_name(task.name),
         rows="words",
         signals=Signals(token_logits=TokenLogits(target=teacher.target)),
-        task=task_record(task),
-        teacher=speaker,
-        tokenizer=tokenizer,
         max_seq_length=config.max_seq_length,
-        precision=config.precision,
-        source=source.description,
-        splits=splits,
         shards=all_shards(source, config.rows_per_shard, folder="words"),
-        notes=tuple(source.warnings),
+        **parts,
     )
 
 
 def _probe(task: Task, source: Source, teacher: Teacher, config: DumpTask, max_tokens: int) -> None:
     """Questions the teacher about rows of the first dev split, evenly spread, before the real work."""
-    split = next((name for name in task.dev_splits if name in source.splits), next(iter(source.splits)))
-    rows = source.splits[split]
-    places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBE_ROWS, rows.num_rows)).astype(np.int64))
-    sample = labelled(teacher, rows.take(pa.array(places)), config.max_seq_length, split, max_tokens)
+    split, rows = probe_rows(task, source)
+    sample = labelled(teacher, rows, config.max_seq_length, split, max_tokens)
     require_known(teacher.tokenizer, framed(teacher, sample.pieces.ids), f"teacher {teacher.name}")
     doubt_order(bool(config.teacher_label_names), teacher.target, teacher.name, teacher.labels, sample)
 
