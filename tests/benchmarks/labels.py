@@ -109,17 +109,19 @@ def ask(run_folder: Path, text: str = "A lovely film.") -> float:
         return time.perf_counter() - start
 
 
+def timed_step(seconds: dict[str, float], step: str, act: Callable[[], Any]) -> Any:
+    """What a step gives; the processor time of this process is kept in ``seconds``."""
+    start = time.process_time()
+    answer = act()
+    seconds[step] = time.process_time() - start
+    return answer
+
+
 def measure(folder: Path, name: str, metrics: str, students: dict[str, tuple[str, ...]]) -> list[list[Any]]:
     """The scores of a task's students, and the seconds of each step; processor time of this process."""
     splits = {split: rows_of(split, several=name == "several") for split in ROWS}
     seconds: dict[str, float] = {}
-
-    def timed(step: str, act: Callable[[], Any]) -> Any:
-        start = time.process_time()
-        answer = act()
-        seconds[step] = time.process_time() - start
-        return answer
-
+    timed = partial(timed_step, seconds)
     write_task(folder, name, splits, metrics)
     timed("bag of words", lambda: write_answers(folder, splits))
     task = ("--manifest", folder / "task.yaml", "--data", folder, "--store", folder / "store")

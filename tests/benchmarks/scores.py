@@ -7,10 +7,8 @@ of a text of eight sentences is the share of them that is of films. The teacher 
 import csv
 import json
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -20,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 
 from pipeline import console
 from pipeline.files import make_folder
-from tests.benchmarks.labels import PLACES, ask, run, texts_of
+from tests.benchmarks.labels import PLACES, ask, run, texts_of, timed_step
 
 ROWS = {"train": 2000, "validation": 600}
 MANIFEST = """
@@ -32,15 +30,6 @@ metrics: [pearson]
 splits: {train: , validation: }
 """
 Rows = list[tuple[str, float]]
-seconds: dict[str, float] = {}
-
-
-def timed(step: str, act: Callable[[], Any]) -> Any:
-    """What a step gives; its processor time is kept."""
-    start = time.process_time()
-    answer = act()
-    seconds[step] = time.process_time() - start
-    return answer
 
 
 def scored(split: str) -> Rows:
@@ -74,7 +63,8 @@ def write(folder: Path, splits: dict[str, Rows]) -> None:
 
 def main(folder: Path) -> None:
     """Prints Pearson's r of teacher and student, and the times."""
-    splits = {split: scored(split) for split in ROWS}
+    splits, seconds = {split: scored(split) for split in ROWS}, dict[str, float]()
+    timed = partial(timed_step, seconds)
     timed("bag of words", lambda: write(folder, splits))
     store, student = ("--store", folder / "store"), folder / "run"
     task = ("--manifest", folder / "task.yaml", "--data", folder, "--teacher", "words", "--name", "films")
