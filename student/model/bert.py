@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.device import has_fast_bf16
 from student.model.bert_shape import BertShape
 from student.model.encoder import Encoder, EncoderShape
 from student.model.gather import rows_of
@@ -84,11 +85,13 @@ class BertLayer(nn.Module):
                 query_NAQD, key_NALD, value_NALD, attn_mask=mask, dropout_p=rate
             )
         else:
-            scores_NAQL = query_NAQD @ key_NALD.mT / math.sqrt(query_NAQD.shape[-1])
+            with torch.autocast(value_NALD.device.type, enabled=False):  # rounded scores would be compared
+                query_NAQD, key_NALD, value_NALD = query_NAQD.float(), key_NALD.float(), value_NALD.float()
+                scores_NAQL = query_NAQD @ key_NALD.mT / math.sqrt(query_NAQD.shape[-1])
+                share_NAQL = scores_NAQL.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+                mixed_NAQD = functional.dropout(share_NAQL, rate) @ value_NALD
             told.scores.append(scores_NAQL)
             told.values.append(value_NALD)
-            share_NAQL = scores_NAQL.masked_fill(~mask, -torch.inf).softmax(dim=-1)
-            mixed_NAQD = functional.dropout(share_NAQL, rate) @ value_NALD
         attended_NQH = self.attention["output"](mixed_NAQD.transpose(1, 2).flatten(2), asked_NQH)
         return self.output(functional.gelu(self.intermediate["dense"](attended_NQH)), attended_NQH)  # type: ignore[no-any-return]
 
@@ -167,8 +170,9 @@ class BertEncoder(Encoder):
         """See `Encoder`."""
         ids_NL, words_NLH, is_inside_NL = self._padded(ids_T, starts_S, rows)
         is_token_NL, states_NLH = self._is_token(ids_NL), self.embeddings(words_NLH, ids_NL)
-        for layer in self._layers():
-            states_NLH = layer(states_NLH, states_NLH, is_token_NL)
+        with self._arithmetic():
+            for layer in self._layers():
+                states_NLH = layer(states_NLH, states_NLH, is_token_NL)
         return states_NLH[is_inside_NL]  # type: ignore[no-any-return]
 
     def layers(self, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None) -> LayerOutputs:
@@ -177,7 +181,8 @@ class BertEncoder(Encoder):
         told, states_NLH = LayerOutputs(self._is_token(ids_NL)), self.embeddings(words_NLH, ids_NL)
         told.states.append(states_NLH[is_inside_NL])
         for layer in self._layers():
-            states_NLH = layer(states_NLH, states_NLH, told.is_token_NL, told)
+            with self._arithmetic():
+                states_NLH = layer(states_NLH, states_NLH, told.is_token_NL, told)
             told.states.append(states_NLH[is_inside_NL])
         return told
 
@@ -216,6 +221,11 @@ class BertEncoder(Encoder):
         """See `Encoder`; the padding stands at the end."""
         return self._pooled(self.embeddings.word_embeddings(ids_BL), ids_BL)
 
+    def _arithmetic(self) -> torch.autocast:
+        """While it is trained, the layers' matrix products are of bf16 where the machine is made for that."""
+        device = self.embeddings.word_embeddings.weight.device.type
+        return torch.autocast(device, torch.bfloat16, enabled=self.training and has_fast_bf16())
+
     def _layers(self) -> nn.ModuleList:
         layers = self.encoder["layer"]
         assert isinstance(layers, nn.ModuleList)
@@ -242,10 +252,12 @@ class BertEncoder(Encoder):
         *layers, last = self._layers()
         is_token_NL, states_NLH = self._is_token(ids_NL), self.embeddings(words_NLH, ids_NL)
         firsts = []
-        for layer in layers:
-            states_NLH = layer(states_NLH, states_NLH, is_token_NL)
-            firsts.append(states_NLH[:, 0])
-        return self.pooled([*firsts, last(states_NLH, states_NLH[:, :1], is_token_NL)[:, 0]])
+        with self._arithmetic():
+            for layer in layers:
+                states_NLH = layer(states_NLH, states_NLH, is_token_NL)
+                firsts.append(states_NLH[:, 0])
+            firsts.append(last(states_NLH, states_NLH[:, :1], is_token_NL)[:, 0])
+        return self.pooled(firsts)
 
 
 def _of_like_length(ids_T: Tensor, starts_S: Tensor, pad_id: int) -> Iterator[tuple[Tensor, Tensor]]:
