@@ -323,7 +323,7 @@ def test_masking_alone_needs_no_tagger(work: Path, tmp_path: Path, monkeypatch: 
     record = write(work, tmp_path, method="mask-pos", pos_probability=0)
     assert record.rows > TRAIN_ROWS
     assert "tagger" not in record.settings
-    with pytest.raises(MissingDependencyError, match=r"distill-offline\[pos\]"):
+    with pytest.raises(MissingDependencyError, match=r"distill-offline\[teacher\]"):
         write(work, tmp_path / "other", method="mask-pos")
     assert not (tmp_path / "other").exists()
 
