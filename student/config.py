@@ -25,6 +25,8 @@ VectorMap = Literal["linear", "none"]
 STDIN = Path("-")
 LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
 BERT_LEARNING_RATE = 5e-5
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 20  # where no flag tells how many
+ROWS_READ = 2_000_000  # in all epochs, where these are between the two
 
 
 class EmbeddingFlags(Config):
@@ -143,7 +145,12 @@ class TrainConfig(
     class_weights: ClassWeights | None = Field(
         None, description="balanced: rows of a rare class count more, so that all classes do the same. (default: alike)"
     )
-    num_train_epochs: int = Field(20, ge=1, description="Most passes over the training rows.")
+    num_train_epochs: int | None = Field(
+        None,
+        ge=1,
+        description="Most passes over the training rows. (default: 20; above 100,000 rows as many as read 2,000,000 in "
+        "all, at least 3)",
+    )
     metric_for_best_model: Metric | None = Field(
         None, description="Metric that chooses the best epoch, such as macro_f1. (default: the task's first)"
     )
@@ -171,6 +178,11 @@ class TrainConfig(
         """That of the flag, or the optimizer's own, which for layers that know something already is lower."""
         is_tuned = self.embedding == "bert" and self.optimizer == "adam"
         return self.learning_rate or (BERT_LEARNING_RATE if is_tuned else LEARNING_RATES[self.optimizer])
+
+    def for_rows(self, num_rows: int) -> Self:
+        """The settings with as many epochs as so many training rows ask for, if the flags leave that open."""
+        epochs = max(FEWEST_EPOCHS, min(MOST_EPOCHS, ROWS_READ // max(1, num_rows)))
+        return self.model_copy(update={"num_train_epochs": self.num_train_epochs or epochs})
 
 
 class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):

@@ -26,7 +26,7 @@ from pipeline.logit_set.windows import WindowsRecord
 from pipeline.tasks.task import TRAIN, Objective
 from teacher.augment.config import AugmentConfig
 from teacher.augment.flags import AugmentFlags
-from teacher.augment.methods import METHODS, KnownMethod, check_flags, flags_of_others
+from teacher.augment.methods import METHODS, MethodOrNone, check_flags, flags_of_others
 from teacher.dump.layer_flags import LayerFlags, WhichLayers
 from teacher.inference.config import ForwardFlags, ModelFlags
 from teacher.unlabelled.flags import UnlabelledFlags
@@ -202,8 +202,10 @@ class DumpTask(LayerFlags, UnlabelledFlags, AugmentFlags, DumpFlags):
         "its last states, a hub id or a folder. (default: the encoder of sentences that the teacher was fine-tuned "
         "from, if it was one, else the teacher)",
     )
-    augment: KnownMethod | None = Field(
-        None, description="Add variants of rows: those of `distill augment`, made if they are missing."
+    augment: MethodOrNone | None = Field(
+        None,
+        description="Add variants of rows: those of `distill augment`, made if they are missing; or none. (default: as "
+        "the task's manifest says, of most none)",
     )
     variants: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
     doc_stride: int | None = Field(

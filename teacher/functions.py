@@ -3,6 +3,7 @@
 from pipeline.keywords import call_text, takes_keywords
 from pipeline.shown import Result
 from teacher.config import DumpTask, FinetuneTask
+from teacher.dump.default_variants import with_default_variants
 from teacher.dump.summary import SPLIT_COLUMNS, split_rows
 from teacher.dump.task import dump_task
 from teacher.finetune.classifier import finetune
@@ -26,8 +27,9 @@ def finetune_teacher(config: FinetuneTask) -> Result:
 @takes_keywords(DumpTask)
 def dump_teacher(config: DumpTask) -> Result:
     """Writes a teacher's logits of a task, or goes on, as ``distill teacher-dump`` does; returns the set's record."""
-    config.check()
-    record = dump_task(config, call_text("dump_teacher", config))
+    wanted = with_default_variants(config)
+    wanted.check()
+    record = dump_task(wanted, call_text("dump_teacher", config))
     assert record is not None, "one process alone is the first"
     title = f"{config.store / record.name}: {record.state}"
     return Result(record.model_dump(mode="json"), SPLIT_COLUMNS, split_rows(record), title)

@@ -12,6 +12,7 @@ from pipeline.cli.tokens import print_sums
 from pipeline.logit_set.record_parts import AugmentationRecord
 from teacher.augment.config import AugmentConfig
 from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
+from teacher.dump.default_variants import with_default_variants
 
 KIND = ("task", "corpus")
 
@@ -63,6 +64,8 @@ def augment(config: AugmentConfig) -> None:
 @takes(DumpTask, DumpCorpus, by=KIND)
 def teacher_dump(config: DumpTask | DumpCorpus) -> None:
     """Write what a teacher says about a task or a corpus, as a logit set."""
+    if isinstance(config, DumpTask):
+        config = with_default_variants(config)
     config.check()
     needs_teacher_libraries()
     if config.signal == "vectors":

@@ -110,6 +110,8 @@ class Task(Manifest):
         type: ``multilabel`` if any number of labels may hold of a row, each by itself; ``tokens`` if each of its words
             has a label.
         label_separator: what stands between the labels of a row where a multi-label source has them in one text.
+        augment: the method of augmentation whose variants a dump has unless told otherwise: one that was seen to better
+            the task's students.
         num_variants: how many variants of a row a method of augmentation makes, where it is not the usual number.
     """
 
@@ -125,6 +127,7 @@ class Task(Manifest):
     licence: str = "unknown"
     teacher: DefaultTeacher | None = None
     headerless_tsv_columns: tuple[str, ...] = ()
+    augment: MethodName | None = None
     num_variants: dict[MethodName, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -155,6 +158,8 @@ class Task(Manifest):
         if odd or OUTSIDE not in self.labels:
             wrong = f"{odd[0]!r} is none of these" if odd else f"there is no {OUTSIDE}"
             raise ValueError(f"labels: of words they are {OUTSIDE}, B-NAME and I-NAME (IOB2), but {wrong}")
+        if self.augment is not None:
+            raise ValueError(f"augment: {self.augment}: labelled words have no variants; leave it out of a tokens task")
         if self.is_pair:
             raise ValueError("columns: a tokens task has one sentence a row, so no sentence2")
         return self

@@ -135,9 +135,10 @@ class StudentLearner(Learner):
 
     def schedule(self) -> Schedule:
         """An entry, and a checkpoint, for each epoch."""
-        steps = self._batches.steps_per_epoch
+        steps, epochs = self._batches.steps_per_epoch, self._config.num_train_epochs
+        assert epochs is not None, "the number of rows has decided it"
         return Schedule(
-            total_steps=steps * self._config.num_train_epochs,
+            total_steps=steps * epochs,
             entry_steps=steps,
             unit="epoch",
             seed=self._config.seed,

@@ -5,6 +5,7 @@ like any other: commands take it by its path.
 """
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ def train_tasks(config: TrainConfig, command: str) -> RunRecord:
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
     subjects = _subjects(config)
+    num_rows = sum(len(subject.data.splits["train"]) for subject in subjects)
+    config = config.for_rows(num_rows)
+    subjects = [replace(subject, config=subject.config.for_rows(num_rows)) for subject in subjects]
     names = [subject.name for subject in subjects]
     folder = subjects[0].folder.parent
     giver = next((one for one in subjects if _has_vectors(one.data.logit_set)), subjects[0])

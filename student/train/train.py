@@ -41,6 +41,7 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     logit_set = data.logit_set if data else open_training_set(config)
     student_config, layers = designed(config, logit_set, data.facts if data else task_facts(logit_set))
     data = data or read_data(config, logit_set)
+    config = config.for_rows(len(data.splits["train"]))
     folder = config.output_dir or Path("runs") / default_name(logit_set.sets)
     subject = Subject(config, student_config, data, folder, layers)
     vectors = data.start(config)

@@ -63,6 +63,7 @@ def train_words(config: TrainConfig, command: str) -> RunRecord:
         raise DataError(f"{words.root}: has no train split; its splits are {', '.join(words.splits)}")
     if words.splits == (TRAIN,):
         console.warn(f"{words.root}: {NO_DEV}")
+    config = config.for_rows(words.record.splits[TRAIN].rows)
     student_config = design_words(config, words)
     is_from_teacher = config.init_from is None and starts_from_teacher(config, words.root, words.record)
     vectors = read_token_vectors(words.root, words.record) if is_from_teacher else None

@@ -11,10 +11,14 @@ from teacher.augment.tinybert import TinyBert
 
 METHODS: dict[str, Method] = {"tinybert": TinyBert(), "mask-pos": MaskPos(), "mask-each": MaskEach()}
 
+NO_METHOD = "none"
+
 if TYPE_CHECKING:
     KnownMethod = str
+    MethodOrNone = str
 else:
     KnownMethod = Literal[tuple(METHODS)]  # so that the command line offers them
+    MethodOrNone = Literal[*METHODS, NO_METHOD]
 
 
 def flags_of_others(method: str) -> frozenset[str]:

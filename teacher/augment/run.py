@@ -91,7 +91,8 @@ def variants_for(
     root = _root(config, task)
     existing = open_variants(root)
     if existing is None and is_job:
-        raise ConfigError(f"--num-shards: {root} is not finished; run `distill augment --name {root.name}` first")
+        first = f"run `distill augment --method {config.method} --name {root.name}` first, or give --augment none"
+        raise ConfigError(f"--num-shards: {root} is not finished; {first}")
     if existing is None:
         return _make(config, task, rows, state, command)
     stored = existing.record.settings

@@ -170,7 +170,7 @@ def _check_special_tokens(wanted: AugmentConfig, teacher: Teacher) -> None:
             advice = (
                 "use --augment tinybert" if own is None else f"give --mask-token {teacher.tokenizer.id_to_token(own)}"
             )
-            raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {token}; {advice}")
+            raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {token}; {advice}, or --augment none")
 
 
 def _probe(task: Task, source: Source, teacher: Teacher, config: DumpTask, max_tokens: int, is_stated: bool) -> None:

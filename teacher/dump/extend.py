@@ -50,7 +50,8 @@ def open_old(config: DumpTask, root: Path) -> LogitSet | None:
     if any(described.absent for described in old.record.splits.values()):
         raise ConfigError(f"--extend {config.extend}: has rows without logits, so that it cannot be extended")
     if old.record.augmentation is not None:
-        raise ConfigError(f"--extend {config.extend}: has variants of its rows, which cannot be extended")
+        advice = "extend a set that was dumped with --augment none"
+        raise ConfigError(f"--extend {config.extend}: has variants of its rows, which cannot be extended; {advice}")
     require_shards(old.root, old.record, old.record.shards)
     return old
 

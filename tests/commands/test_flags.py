@@ -209,7 +209,7 @@ def test_all_wrong_flags_are_told_at_once() -> None:
         (["finetune-teacher", *MODEL, "--corpus", "tiny"], {"--objective mlm and --corpus go together"}),
         (["teacher-dump", "--task", "sst2", "--signal", "mlm"], {"--signal mlm and --corpus go together"}),
         (
-            ["teacher-dump", "--task", "sst2", "--seed", "1"],
+            ["teacher-dump", "--task", "mrpc", "--seed", "1"],
             {"--seed: is for a corpus, or for rows that are added to a task's"},
         ),
         (["teacher-dump", "--plan", "--extend", "x"], {"--plan: cannot tell what --extend saves"}),

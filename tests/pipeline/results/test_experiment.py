@@ -9,7 +9,7 @@ from pipeline.results.experiment import TaskParts, load_experiment
 WHOLE = """
 teacher: {num_train_epochs: 2}
 sets:
-  plain: {}
+  plain: {augment: none}
   masked: {augment: mask-pos, num_variants: 3}
 students:
   small: {vector_size: 8}
@@ -29,7 +29,7 @@ def parts(path: Path, text: str, task: str = "sst2") -> TaskParts:
 def test_settings_become_flags(tmp_path: Path) -> None:
     of_all = parts(tmp_path / "a.yaml", WHOLE)
     assert of_all.teacher == ["--num-train-epochs", "2", "--held-out", "0.1"]
-    assert of_all.sets["plain"] == []
+    assert of_all.sets["plain"] == ["--augment", "none"]
     assert sorted(of_all.sets["masked"]) == sorted(["--augment", "mask-pos", "--num-variants", "3"])
     assert of_all.students["small"] == ["--vector-size", "8"]
     assert sorted(of_all.students["on variants"]) == sorted(["--alpha", "0.2", "--no-bidirectional"])
@@ -54,7 +54,7 @@ def test_a_recipe_is_written_out(tmp_path: Path) -> None:
 def test_the_one_of_the_package_can_be_read() -> None:
     experiment, subject = load_experiment(None)
     told = TaskParts(experiment, "mnli", subject)
-    assert told.students == {"default": [], "gold alone": ["--alpha", "1.0"]}
+    assert sorted(told.students["gold alone"]) == sorted(["--alpha", "1.0", "--where", "variant = 0"])
     assert told.teacher == ["--held-out", "0.1"]
 
 

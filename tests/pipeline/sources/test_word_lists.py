@@ -108,6 +108,7 @@ def test_each_kind_of_rows_has_its_way_in(task: Task, tmp_path: Path) -> None:
         ("metrics: [f1]", "do not fit a tokens task; those are span_f1, accuracy"),
         ("columns: {sentence1: tokens, sentence2: more, label: tags}", "one sentence a row"),
         ("columns: {sentence1: tokens}", "label is missing"),
+        ("labels: [O, B-PER]\naugment: mask-pos", "labelled words have no variants"),
     ],
 )
 def test_manifests_that_do_not_fit(tmp_path: Path, change: str, message: str) -> None:

@@ -323,7 +323,7 @@ def test_masking_alone_needs_no_tagger(work: Path, tmp_path: Path, monkeypatch: 
     record = write(work, tmp_path, method="mask-pos", pos_probability=0)
     assert record.rows > TRAIN_ROWS
     assert "tagger" not in record.settings
-    with pytest.raises(MissingDependencyError, match=r"distill-offline\[pos\]"):
+    with pytest.raises(MissingDependencyError, match=r"distill-offline\[teacher\]"):
         write(work, tmp_path / "other", method="mask-pos")
     assert not (tmp_path / "other").exists()
 
@@ -518,9 +518,8 @@ def test_a_dump_with_another_seed_is_refused(work: Path, loud: str, labelled: Pa
 
 
 def test_jobs_need_finished_variants(work: Path, teachers: Path, made: Path, copied: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"roles-tinybert is not finished; run `distill augment --name roles-tinybert` first"
-    ):
+    first = "run `distill augment --method tinybert --name roles-tinybert` first"
+    with pytest.raises(ConfigError, match=f"roles-tinybert is not finished; {first}"):
         dumped(work, tmp_path / "empty", num_shards=2)
     states = [dumped(work, copied, num_shards=2, shard_index=k).state for k in (1, 0)]
     assert states == ["staged", "verified"]

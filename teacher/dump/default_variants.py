@@ -1,0 +1,48 @@
+"""The variants that a task's manifest asks for by itself, where the flags of a dump leave them open."""
+
+from pipeline import console
+from pipeline.errors import ConfigError, did_you_mean
+from pipeline.tasks.task import TRAIN, Task, load_task
+from teacher.augment.methods import METHODS, NO_METHOD
+from teacher.config import DumpTask
+
+
+def with_default_variants(config: DumpTask) -> DumpTask:
+    """The flags as if ``--augment`` were given, with the manifest's ``augment`` where it was not; a note tells of that.
+
+    The set keeps the name that it has without variants.
+
+    Raises:
+        ConfigError: if there is no such task, or no such method to learn from.
+    """
+    if config.augment == NO_METHOD:
+        return config.model_copy(update={"augment": None})
+    if config.augment is not None or not _may_have_variants(config):
+        return config
+    task = load_task(config.task, config.manifest)
+    if task.augment is None:
+        return config
+    methods = [name for name, method in METHODS.items() if method.for_training]
+    if task.augment not in methods:
+        known = did_you_mean(task.augment, methods)
+        raise ConfigError(f"task {task.name!r}: augment: {task.augment!r} makes no rows to learn from: {known}")
+    chosen = config.model_copy(update={"augment": task.augment, "name": config.set_name(task.name)})
+    _tell(chosen, task)
+    return chosen
+
+
+def _may_have_variants(config: DumpTask) -> bool:
+    """Whether the dump is one of logits, has all training rows, and takes over no set without variants."""
+    has_train = not config.split_names or TRAIN in config.split_names
+    return config.signal in (None, "logits") and config.extend is None and has_train
+
+
+def _tell(config: DumpTask, task: Task) -> None:
+    wanted = config.augmentation()
+    assert wanted is not None, "a method was chosen"
+    count = len(METHODS[wanted.method].sides(task.is_pair, wanted.variants_of(task), wanted.pairs))
+    console.note(
+        f"{task.name}: up to {count} variants of each training row by {wanted.method} are added, as the manifest says, "
+        f"because students gain by them; so the teacher reads up to {count + 1} times as many of these rows. "
+        f"--augment {NO_METHOD} leaves them out"
+    )

@@ -1,0 +1,80 @@
+"""The variants that a manifest asks for: when, under which name, and that they are those of the flags."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import ConfigError
+from teacher import dump_teacher
+from teacher.config import DumpTask
+from teacher.dump.default_variants import with_default_variants
+from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
+from tests.helpers.commands import invoke
+
+
+@pytest.fixture
+def manifest(work: Path, tmp_path: Path) -> Path:
+    """The single-sentence task, which asks for two variants of a row."""
+    path = tmp_path / "opinion.yaml"
+    path.write_text((work / "opinion.yaml").read_text() + "augment: mask-pos\nnum_variants: {mask-pos: 2}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "method", "name"),
+    [
+        ({}, "mask-pos", "opinion"),
+        ({"splits": "train"}, "mask-pos", "opinion"),
+        ({"unlabelled": "more.txt"}, "mask-pos", "opinion-unlabelled"),
+        ({"name": "mine"}, "mask-pos", "mine"),
+        ({"augment": "mask-pos"}, "mask-pos", "opinion-mask-pos"),
+        ({"augment": "mask-each"}, "mask-each", "opinion-mask-each"),
+        ({"augment": "none"}, None, "opinion"),
+        ({"splits": "validation"}, None, "opinion"),
+        ({"extend": "opinion", "unlabelled": "more.txt"}, None, "opinion-unlabelled"),
+        ({"signal": "vectors"}, None, "opinion-vectors"),
+    ],
+)
+def test_when_there_are_some_and_what_the_set_is_called(
+    flags: dict[str, Any], method: str | None, name: str, manifest: Path
+) -> None:
+    config = with_default_variants(DumpTask.from_flags(manifest=manifest, **flags))
+    config.check()
+    assert (config.augment, config.set_name("opinion")) == (method, name)
+
+
+def test_of_the_shipped_tasks_sst2_has_some(capsys: pytest.CaptureFixture[str]) -> None:
+    assert with_default_variants(DumpTask(task="mrpc")) == DumpTask(task="mrpc")
+    assert capsys.readouterr().err == ""
+    assert with_default_variants(DumpTask(task="sst2")).augment == "mask-pos"
+    told = capsys.readouterr().err
+    assert "up to 6 variants of each training row by mask-pos" in told
+    assert "reads up to 7 times as many" in told
+    assert "--augment none leaves them out" in told
+
+
+def test_the_set_is_that_of_the_flags(manifest: Path, work: Path, teachers: Path, tmp_path: Path) -> None:
+    places = ["--manifest", manifest, "--data", work / "data", "--model-name-or-path", teachers / "opinion"]
+    command = ["teacher-dump", *places, "--no-token-vectors", "--store", tmp_path / "store", "--json"]
+    masks = ["--pos-probability", 0]
+    plan = json.loads(invoke(*command, *masks, "--plan").stdout)
+    assert plan["rows"] == {"train": 3 * TRAIN_ROWS, "validation": VALIDATION_ROWS}
+    by_default, by_flags = (
+        json.loads(invoke(*command, *masks, *more).stdout) for more in ([], ["--augment", "mask-pos"])
+    )
+    assert (by_default["name"], by_flags["name"]) == ("opinion", "opinion-mask-pos")
+    assert by_default["fingerprint"] == by_flags["fingerprint"]
+    assert by_default["augmentation"]["tried"] == 2 * TRAIN_ROWS
+    teacher, store = str(teachers / "opinion"), tmp_path / "store"
+    flags = {"data": work / "data", "model_name_or_path": teacher, "token_vectors": False, "store": store}
+    without = dump_teacher(manifest=manifest, name="without", augment="none", **flags)
+    assert without["augmentation"] is None
+
+
+@pytest.mark.parametrize("method", ["mask-pso", "mask-each"])
+def test_a_method_that_is_none_to_learn_from_is_refused(method: str, manifest: Path) -> None:
+    manifest.write_text(manifest.read_text().replace("augment: mask-pos", f"augment: {method}"))
+    with pytest.raises(ConfigError, match=rf"task 'opinion': augment: '{method}' makes no rows to learn from: "):
+        with_default_variants(DumpTask(manifest=manifest))
