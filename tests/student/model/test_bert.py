@@ -132,6 +132,23 @@ def test_steps_on_rows_move_a_bert_as_steps_on_the_whole_table_do() -> None:
     assert (whole[words] != start[words]).any(dim=1).tolist() == [False, False, *[True] * 8]
 
 
+def test_it_is_trained_in_bf16_where_that_is_fast_and_compared_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = student().encoder
+    assert isinstance(encoder, BertEncoder)
+    ids_T, starts_S = without_padding(padded(SENTENCES), encoder.pad_id)
+    exact_NF, told = encoder.reduce(ids_T, starts_S), {}
+    for is_fast in (False, True):
+        monkeypatch.setattr(bert, "has_fast_bf16", lambda is_fast=is_fast: is_fast)
+        torch.testing.assert_close(encoder.eval().reduce(ids_T, starts_S), exact_NF, rtol=0, atol=0)
+        trained_NF = encoder.train().reduce(ids_T, starts_S)
+        assert torch.equal(trained_NF, exact_NF) != is_fast
+        torch.testing.assert_close(trained_NF, exact_NF, rtol=0.05, atol=0.05)
+        told[is_fast] = encoder.layers(ids_T, starts_S)
+    for exact, rounded in zip(told[False].scores, told[True].scores, strict=True):
+        assert rounded.dtype == torch.float32
+        torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
+
+
 @pytest.mark.parametrize("length", [3, 11])
 def test_multiply_adds_are_those_that_torch_counts(length: int) -> None:
     made = student()
