@@ -319,7 +319,9 @@ class SweepConfig(TrainConfig, RayFlags):
     ``output_dir`` is the folder of all its runs, ``seed`` the first of its seeds.
     """
 
-    grid: tuple[str, ...] = Field((), description="Values to try, like learning_rate=1e-3,5e-4; repeat for more.")
+    grid: tuple[str, ...] = Field(
+        (), description="Values to try, like learning_rate=1e-3,5e-4 or tasks=a,b,a+b; repeat for more."
+    )
     seeds: int = Field(1, ge=1, description="Runs with different seeds for each combination of values.")
     processes: int = Field(1, ge=1, description="Students trained at the same time.")
     storage: str | None = Field(None, description="Optuna's storage. (default: SQLite in the output folder)")

@@ -1,6 +1,9 @@
-"""An evaluation as rows of a table."""
+"""An evaluation, and the points of a sweep, as rows of a table."""
 
+from collections.abc import Mapping
 from typing import Any
+
+from pipeline.console import show
 
 SCORE_COLUMNS = ("split", "metric", "student", "95 % interval", "teacher", "guessing")
 
@@ -19,3 +22,33 @@ def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
         if len(parts["gold"]) > 1 and parts["glue"] is not None:
             rows.append([split, "mean", parts["glue"], None, None, None])
     return rows
+
+
+def point_table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """The columns and rows of a sweep's table: values, scores, and of several tasks each one's score.
+
+    The mean of all tasks is not among them where the points are of different ones.
+
+    Args:
+        result: of the sweep's record.
+    """
+    tasks: dict[str, Any] = result.get("best_by_task", {})
+    means = ["mean", "±"] if result["best"] else []
+    of_tasks = [f"{name} {one['metric'].split()[-1]}" for name, one in tasks.items()]
+    columns = [*result["points"][0]["values"], *means, *of_tasks, "seeds"]
+    rows = [
+        [
+            *point["values"].values(),
+            *((point["mean"], point["deviation"]) if means else ()),
+            *(_with_deviation(point["by_task"].get(name)) for name in tasks),
+            len(point["scores"]),
+        ]
+        for point in result["points"]
+    ]
+    return columns, rows
+
+
+def _with_deviation(scores: Mapping[str, Any] | None) -> str | None:
+    if scores is None:
+        return None
+    return show(scores["mean"]) + ("" if scores["deviation"] is None else f" ± {show(scores['deviation'])}")

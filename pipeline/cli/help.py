@@ -23,7 +23,10 @@ EXAMPLES = {
         "distill train-student --logits mnli --logits mnli-other --mix weighted:0.7,0.3",
         "distill train-student --tasks mrpc,stsb,rte --output-dir runs/together",
     ),
-    "sweep": ("distill sweep --task mrpc --grid embedding=cbow,cmow,hybrid --grid head=linear,mlp --seeds 3",),
+    "sweep": (
+        "distill sweep --task mrpc --grid embedding=cbow,cmow,hybrid --grid head=linear,mlp --seeds 3",
+        "distill sweep --grid tasks=mrpc,rte,mrpc+rte --seeds 3",
+    ),
     "pretrain-student": ("distill pretrain-student --logits wikipedia --max-steps 1000",),
     "sql": ('distill sql "select split, count(*) from mnli group by all"',),
 }

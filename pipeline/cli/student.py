@@ -21,7 +21,7 @@ from student.config import (
     SweepConfig,
     TrainConfig,
 )
-from student.summary import SCORE_COLUMNS, score_rows
+from student.summary import SCORE_COLUMNS, point_table, score_rows
 
 if TYPE_CHECKING:
     from student.predict import Predictor
@@ -70,10 +70,11 @@ def sweep(config: SweepConfig) -> None:
     if config.json_output:
         console.print_json(result)
         return
-    names = list(result["points"][0]["values"])
-    rows = [[*p["values"].values(), p["mean"], p["deviation"], len(p["scores"])] for p in result["points"]]
-    console.print_table([*names, "mean", "±", "seeds"], rows, title=result["metric"])
-    console.print_pairs("best run", {result["best"]["run"]: result["best"]["score"]})
+    console.print_table(*point_table(result), title=result["metric"])
+    if result["best"]:
+        console.print_pairs("best run", {result["best"]["run"]: result["best"]["score"]})
+    if "best_by_task" in result:
+        console.print_pairs("best of each task", {one["run"]: one["score"] for one in result["best_by_task"].values()})
 
 
 @takes(EvaluateConfig)

@@ -1,5 +1,6 @@
 """The page of a sweep: every point of the grid, and what the scores cost in size and in speed."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ from student.model.config_file import read_config
 from student.model.weights import CONFIG_FILE
 from student.report.run import finished_record, trained_set
 from student.report.speed import SpeedTest, machine
+from student.summary import point_table
 from student.sweep.grid import run_name
+from student.sweep.outcome import rank
 
 Point = dict[str, Any]
 Groups = list[tuple[str, float, list[float]]]
+NO_SCORES: Point = {"scores": {}}
 
 
 def sweep_page(config: ReportConfig, folder: Path) -> Page:
-    """Describes a finished sweep.
+    """Describes a finished sweep; of several tasks the pictures are drawn of each.
 
     Speeds are measured now, on the dev rows of its set; without the set the page does without them.
 
@@ -28,34 +32,59 @@ def sweep_page(config: ReportConfig, folder: Path) -> Page:
     """
     record = finished_record(folder / SWEEP_RECORD)
     result = record["result"]
-    points, metric = result["points"], result["metric"]
-    runs = [_a_run(folder, point) for point in points]
     facts = {"command": record["command"]} | {k: v for k, v in record["settings"].items() if v is not None}
+    tables = (_table(result), *_best_of_tasks(result), *_failures(result["failed"]))
     sections = (
-        Section("Scores", tables=(_table(points, metric), *_failures(result["failed"]))),
-        _costs(config, points, runs, metric),
-        Section("By value", pictures=tuple(_by_value(points, metric))),
+        Section("Scores", tables=tables),
+        *_drawn(config, folder, result),
         Section("Settings they share", facts=facts),
     )
+    return Page("sweep", folder.resolve().name, _lead(result), sections)
+
+
+def _lead(result: dict[str, Any]) -> str:
+    points, metric = result["points"], result["metric"]
     count = sum(len(point["scores"]) for point in points)
+    if result["best"] is None:
+        return f"{count} runs, of different tasks together."
     best = ", ".join(f"{name} {value}" for name, value in points[0]["values"].items())
-    lead = f"{count} students. The best by {metric}: {best or 'all are alike'}, {points[0]['mean']:.4f} on average."
-    return Page("sweep", folder.resolve().name, lead, sections)
+    what = "runs of several tasks" if "best_by_task" in result else "students"
+    return f"{count} {what}. The best by {metric}: {best or 'all are alike'}, {points[0]['mean']:.4f} on average."
 
 
-def _a_run(folder: Path, point: Point) -> Path | None:
-    """A run of a point that is still there; its seeds have the same size and speed."""
-    runs = [folder / run_name(point["values"] | {"seed": seed}) for seed in point["scores"]]
+def _drawn(config: ReportConfig, folder: Path, result: dict[str, Any]) -> list[Section]:
+    """What the scores cost, and which values they go with; of several tasks for each."""
+    points, metric = result["points"], result["metric"]
+    if "best_by_task" not in result:
+        runs = [_a_run(folder, point) for point in points]
+        return [_costs(config, points, runs, metric), _values("By value", points, metric)]
+    sections = [_values("By value", points, metric)] if result["best"] else []
+    for name, best in result["best_by_task"].items():
+        own = [point | point["by_task"].get(name, NO_SCORES) for point in points]
+        runs = [_a_run(folder, point, name) for point in own]
+        costs = _costs(config, own, runs, best["metric"])
+        sections += [replace(costs, title=f"{costs.title}: {name}")]
+        sections += [_values(f"By value: {name}", [point for point in own if point["scores"]], best["metric"])]
+    return [section for section in sections if section.text or section.pictures]
+
+
+def _a_run(folder: Path, point: Point, task: str = "") -> Path | None:
+    """A student of a point that is still there; its seeds have the same size and speed."""
+    runs = [folder / run_name(point["values"] | {"seed": seed}) / task for seed in point["scores"]]
     return next((run for run in runs if (run / CONFIG_FILE).is_file()), None)
 
 
-def _table(points: list[Point], metric: str) -> Table:
-    rows = [
-        (number, *map(str, point["values"].values()), point["mean"], point["deviation"], len(point["scores"]))
-        for number, point in enumerate(points, 1)
-    ]
+def _table(result: dict[str, Any]) -> Table:
+    columns, rows = point_table(result)
+    tried = len(result["points"][0]["values"])
+    numbered = [(number, *map(str, row[:tried]), *row[tried:]) for number, row in enumerate(rows, 1)]
     caption = "Mean and standard deviation over the seeds. The pictures below call each line by its number."
-    return Table(metric, ("no.", *points[0]["values"], "mean", "±", "seeds"), rows, caption)
+    return Table(result["metric"], ("no.", *columns), numbered, caption)
+
+
+def _best_of_tasks(result: dict[str, Any]) -> list[Table]:
+    rows = [(name, *best.values()) for name, best in result.get("best_by_task", {}).items()]
+    return [Table("Best of each task", ("task", "run", "score", "metric"), rows)] if rows else []
 
 
 def _failures(failed: dict[str, str]) -> list[Table]:
@@ -91,10 +120,11 @@ def _cost(
         if cost is not None
     ]
     rows = [{"no.": label, xlabel: cost, metric: scores} for label, cost, scores in groups]
-    return Picture(title, charts.points(groups, "1", xlabel, metric), f"{caption} The best is blue.", rows)
+    best = points.index(max((point for point in points if point["scores"]), key=rank)) + 1
+    return Picture(title, charts.points(groups, str(best), xlabel, metric), f"{caption} The best is blue.", rows)
 
 
-def _by_value(points: list[Point], metric: str) -> list[Picture]:
+def _values(title: str, points: list[Point], metric: str) -> Section:
     """One picture per setting that takes more than one value."""
     drawn = []
     for name in points[0]["values"]:
@@ -105,7 +135,7 @@ def _by_value(points: list[Point], metric: str) -> list[Picture]:
             rows = [{name: value, metric: scores} for value, scores in groups.items()]
             caption = f"Each dot is a run, the bar the mean of those with this {name.replace('_', ' ')}."
             drawn.append(Picture(name.replace("_", " "), charts.strips(groups, name, metric), caption, rows))
-    return drawn
+    return Section(title, pictures=tuple(drawn))
 
 
 def _order(value: Any) -> tuple[bool, float, str]:

@@ -16,27 +16,26 @@ from pipeline.errors import ConfigError, DistillError
 from pipeline.training.run_record import SWEEP_RECORD
 from student.config import TrainConfig
 from student.train.train import LIBRARIES, train
-from student.train.training_data import load_data
+from student.train.training_data import Rows, load_data
 
 
 @dataclass(frozen=True)
 class _Errand:
-    """What a worker needs for every run: from where paths count, where the runs lie, and one that names the rows."""
+    """What a worker needs for every run: from where paths count, and where the runs lie."""
 
     here: Path
     folder: Path
-    config: TrainConfig
 
 
 def train_on_cluster(
     flags: RayFlags, folder: Path, configs: Sequence[TrainConfig]
 ) -> Iterator[tuple[int, DistillError | None]]:
-    """Trains students of one logit set, see `train_all`.
+    """Trains students, see `train_all`.
 
     Args:
         flags: the cluster, and how many workers.
         folder: the sweep's, with its record.
-        configs: they name the same set and the same rows.
+        configs: they choose the same rows of a set that several name.
 
     Raises:
         ConfigError: if a machine does not see the folder.
@@ -44,7 +43,7 @@ def train_on_cluster(
     """
     if not configs:
         return
-    trade = Trade(_start, _Errand(Path.cwd(), folder, configs[0]), LIBRARIES)
+    trade = Trade(_start, _Errand(Path.cwd(), folder), LIBRARIES)
     with on_cluster(flags) as ray:
         crew: Crew[int, list[DistillError]] = Crew(
             ray, flags, trade, lambda number: str(configs[number].output_dir), configs.__getitem__
@@ -61,9 +60,10 @@ def _start(errand: _Errand) -> Callable[[TrainConfig], list[DistillError]]:
             f"{where} is not seen by the workers; a sweep on a cluster needs a file system that all share"
         )
     os.chdir(errand.here)
-    data = load_data(errand.config)
+    rows: Rows = {}
 
     def run(config: TrainConfig) -> list[DistillError]:
+        data = load_data(config, rows)
         try:
             train(config, shlex.join(["distill", "train-student", *as_flags(config)]), data)
         except DistillError as error:

@@ -1,6 +1,6 @@
 """What a sweep tries: every combination of values with every seed."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -9,12 +9,13 @@ from typing import Any
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import SweepConfig, TrainConfig
-from student.model.architecture import Facts, StudentConfig
-from student.model.design import design
+from student.model.architecture import StudentConfig
 from student.recipe import PLACES, load_recipe
 from student.train.initialize import source_sha256
 
-ROWS = {"task", "logits", "tasks", "mix", "where", "query"}
+TOGETHER = "+"  # between tasks that are trained together; commas are between values
+Grid = Mapping[str, Sequence[Any]]
+ROWS = {"task", "logits", "mix", "where", "query"}
 # the metric, too: scores by different ones cannot be compared
 FIXED = PLACES | ROWS | {"seed", "report_to", "metric_for_best_model"}
 SWEPT = sorted(TrainConfig.model_fields.keys() - FIXED)
@@ -41,25 +42,19 @@ class Trial:
 
 
 def make_trials(
-    config: SweepConfig,
-    folder: Path,
-    facts: Facts,
-    typed: Set[str] = frozenset(),
-    make: Callable[[TrainConfig], StudentConfig] | None = None,
+    config: SweepConfig, grid: Grid, folder: Path, make: Callable[[TrainConfig], StudentConfig]
 ) -> list[Trial]:
     """All students that a sweep asks for.
 
     Args:
-        config: fixed settings, grid and seeds; its recipe's settings are in it already.
+        config: fixed settings and seeds; its recipe's settings are in it already.
+        grid: what is tried, see `read_grid`.
         folder: the sweep's.
-        facts: what the logit set decides of them.
-        typed: the flags that were given; they beat the grid of a recipe.
-        make: the architecture that a student's flags ask for. (default: by the facts alone)
+        make: the architecture that a student's flags ask for.
 
     Raises:
         ConfigError: naming everything that is wrong with the grid, before anything is trained.
     """
-    grid = _grid(config, typed)
     fixed = config.model_dump(include=config.model_fields_set & TrainConfig.model_fields.keys() - {"json_output"})
     trials, problems = [], _wrong_values(grid, fixed)
     raise_all(ConfigError, "--grid", problems)
@@ -67,12 +62,12 @@ def make_trials(
         for seed in range(config.seed, config.seed + config.seeds):
             try:
                 made = TrainConfig.from_flags(**fixed | dict(zip(grid, point, strict=True)) | {"seed": seed})
-                source_sha256(made.init_from, make(made) if make else design(made, facts))
+                source_sha256(made.init_from, make(made))
             except ConfigError as error:
                 problems.append(str(error).removeprefix("wrong flags: "))
                 continue
-            values = made.model_dump(mode="json", include={*grid, "seed"})
-            values = {name: values[name] for name in (*grid, "seed")}
+            told = made.model_dump(mode="json", include={*grid, "seed"}) | {"tasks": tasks_text(made)}
+            values = {name: told[name] for name in (*grid, "seed")}
             run = folder / run_name(values)
             trials.append(Trial(values, made.model_copy(update={"output_dir": run}), run))
     raise_all(ConfigError, "--grid", sorted(set(problems)))
@@ -86,7 +81,12 @@ def run_name(values: dict[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in values.items()).replace("/", "-")
 
 
-def _wrong_values(grid: dict[str, list[Any]], fixed: dict[str, Any]) -> list[str]:
+def tasks_text(config: TrainConfig) -> str:
+    """The sets that are trained together, by their names."""
+    return TOGETHER.join(Path(name).resolve().name for name in config.task_names)
+
+
+def _wrong_values(grid: Grid, fixed: dict[str, Any]) -> list[str]:
     problems = []
     for name, values in grid.items():
         for value in values:
@@ -97,7 +97,16 @@ def _wrong_values(grid: dict[str, list[Any]], fixed: dict[str, Any]) -> list[str
     return problems
 
 
-def _grid(config: SweepConfig, typed: Set[str]) -> dict[str, list[Any]]:
+def read_grid(config: SweepConfig, typed: Set[str] = frozenset()) -> Grid:
+    """The values to try, by setting.
+
+    Args:
+        config: the flags.
+        typed: those that were given; they beat the grid of a recipe.
+
+    Raises:
+        ConfigError: naming every setting that cannot be tried.
+    """
     if config.grid:
         pairs = [entry.partition("=") for entry in config.grid]
         grid: dict[str, list[Any]] = {name.replace("-", "_"): values.split(",") for name, _, values in pairs}
@@ -110,4 +119,6 @@ def _grid(config: SweepConfig, typed: Set[str]) -> dict[str, list[Any]]:
     if len(grid) < len(config.grid):
         problems.append("a name is there twice; give all its values at once")
     raise_all(ConfigError, "--grid", problems)
+    if "tasks" in grid:
+        grid["tasks"] = [str(value).replace(TOGETHER, ",") for value in grid["tasks"]]
     return grid

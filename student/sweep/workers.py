@@ -16,16 +16,16 @@ from pipeline.config import as_flags
 from pipeline.errors import DistillError
 from student.config import TrainConfig
 from student.train.train import train
-from student.train.training_data import TrainingData, load_data
+from student.train.training_data import Rows, load_data
 
-_data: TrainingData | DistillError  # of a worker; what its initializer read, or why it could not
+_rows: Rows = {}  # of a worker: what it has read
 
 
 def train_all(configs: Sequence[TrainConfig], processes: int) -> Iterator[tuple[int, DistillError | None]]:
-    """Trains students of one logit set.
+    """Trains students; each process reads the rows of a set once.
 
     Args:
-        configs: they name the same set and the same rows.
+        configs: they choose the same rows of a set that several name.
         processes: how many to train at the same time; they share the threads of this one.
 
     Yields:
@@ -37,7 +37,7 @@ def train_all(configs: Sequence[TrainConfig], processes: int) -> Iterator[tuple[
     if not configs:
         return
     processes = min(processes, len(configs))
-    start = (configs[0], max(1, torch.get_num_threads() // processes))
+    start = (max(1, torch.get_num_threads() // processes),)
     with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_start, initargs=start) as pool:
         futures = {pool.submit(_train, config): number for number, config in enumerate(configs)}
         try:
@@ -55,16 +55,11 @@ def train_all(configs: Sequence[TrainConfig], processes: int) -> Iterator[tuple[
             raise
 
 
-def _start(config: TrainConfig, threads: int) -> None:
-    global _data
+def _start(threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     _end_with_parent()
     os.environ["RANK"] = "worker"  # the parent alone reports
     torch.set_num_threads(threads)
-    try:
-        _data = load_data(config)
-    except DistillError as error:
-        _data = error
 
 
 def _end_with_parent() -> None:
@@ -85,10 +80,9 @@ def _end_with_parent() -> None:
 
 
 def _train(config: TrainConfig) -> DistillError | None:
-    if isinstance(_data, DistillError):
-        raise _data
+    data = load_data(config, _rows)  # what is wrong with rows ends the sweep
     try:
-        train(config, shlex.join(["distill", "train-student", *as_flags(config)]), _data)
+        train(config, shlex.join(["distill", "train-student", *as_flags(config)]), data)
     except DistillError as error:
         return error
     return None

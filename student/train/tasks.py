@@ -4,12 +4,11 @@ The run's folder holds the record of the training and a folder for each task, wh
 like any other: commands take it by its path.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import flag_name
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, remove_temporaries
 from pipeline.logit_set.reader import LogitSet
@@ -17,13 +16,12 @@ from pipeline.training.run import Run
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, best_of, finish_run, write_run_record
 from pipeline.training.several import check_free, entry_of, joint_settings
 from student.config import TrainConfig
-from student.model.architecture import Facts
+from student.model.architecture import Facts, StudentConfig
 from student.model.design import design
-from student.train.bert_start import bert_start
+from student.train.bert_start import BertStart, bert_start
 from student.train.fit import Subject, fit
-from student.train.layer_flags import LayerFlags
 from student.train.outcome import context, result, settings, tell_start, write_card, write_tokenizer
-from student.train.training_data import default_name, open_training_set, read_data, task_facts
+from student.train.training_data import TrainingData, apart, default_name, open_training_set, read_data, task_facts
 
 ONE_ENCODER = {  # what sets have in common
     "tokenizer_sha256": "tokenizer",
@@ -31,11 +29,16 @@ ONE_ENCODER = {  # what sets have in common
 }
 
 
-def train_tasks(config: TrainConfig, command: str) -> RunRecord:
+def train_tasks(config: TrainConfig, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
     """Trains a student for each of ``config.tasks``, or goes on with them.
 
     A step is a batch of one task, an epoch all batches of all tasks in random order. The best epoch is that of the
     best mean of the tasks' first metrics on their first dev splits.
+
+    Args:
+        config: everything that decides the students.
+        command: the command line, for the record.
+        data: the rows of each task, if they have been read already.
 
     Returns:
         The content of the ``run.json`` of them all; each task's folder has its own.
@@ -45,13 +48,13 @@ def train_tasks(config: TrainConfig, command: str) -> RunRecord:
         DataError: if there is no such set, or it has no rows to train on.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
-    subjects = _subjects(config)
+    subjects = _subjects(config, data)
     num_rows = sum(len(subject.data.splits["train"]) for subject in subjects)
     config = config.for_rows(num_rows)
     subjects = [replace(subject, config=subject.config.for_rows(num_rows)) for subject in subjects]
     names = [subject.name for subject in subjects]
     folder = subjects[0].folder.parent
-    giver = next((one for one in subjects if _has_vectors(one.data.logit_set)), subjects[0])
+    giver = subjects[vectors_giver([one.data.logit_set for one in subjects])]
     vectors = giver.data.start(config)
     by_task = {one.name: settings(one, vectors if one is giver else None) | {"tasks": names} for one in subjects}
     places = [place for one in subjects for place in context(one)["logit_sets"]]
@@ -80,27 +83,48 @@ def train_tasks(config: TrainConfig, command: str) -> RunRecord:
     return run.finish({"history": history, "best": best, "evaluation": evaluation})
 
 
-def _subjects(config: TrainConfig) -> list[Subject]:
+def _subjects(config: TrainConfig, data: Sequence[TrainingData]) -> list[Subject]:
     """The tasks, once their sets are known to fit each other; only then rows are read."""
-    raise_all(ConfigError, "wrong flags", _contradictions(config))
-    configs = [config.model_copy(update={"tasks": None, "logits": (name,)}) for name in config.task_names]
-    sets = [open_training_set(one) for one in configs]
+    configs = apart(config)
+    sets = [one.logit_set for one in data] or [open_training_set(one) for one in configs]
+    designs = designed_together(configs, sets, [one.facts for one in data] or [task_facts(one) for one in sets])
+    rows = data or [read_data(*both) for both in zip(configs, sets, strict=True)]
+    folder = config.output_dir or Path("runs") / default_name(sets)
+    return [
+        Subject(flags, made, one, folder / one.logit_set.name, layers)
+        for (flags, made, layers), one in zip(designs, rows, strict=True)
+    ]
+
+
+def designed_together(
+    configs: Sequence[TrainConfig], sets: Sequence[LogitSet], facts: Sequence[Facts]
+) -> list[tuple[TrainConfig, StudentConfig, BertStart | None]]:
+    """Of each task the flags that are for it, the architecture they ask for, and what a bert starts from.
+
+    Args:
+        configs: the flags of each task.
+        sets: the task's sets, opened.
+        facts: what they decide.
+
+    Raises:
+        ConfigError: naming every flag that does not fit, and sets that cannot share an encoder.
+    """
     names = [one.name for one in sets]
     twice = sorted({name for name in names if names.count(name) > 1})
     raise_all(ConfigError, "--tasks", [f"{one} is there twice; a task's folder is called as its set" for one in twice])
-    facts = dict(zip(names, map(task_facts, sets), strict=True))
-    check_together(facts)
-    kinds = {own["target"].kind for own in facts.values()}
-    fitting = [of_task(one, own["target"].kind, kinds) for one, own in zip(configs, facts.values(), strict=True)]
+    check_together(dict(zip(names, facts, strict=True)))
+    kinds = {own["target"].kind for own in facts}
+    fitting = [of_task(one, own["target"].kind, kinds) for one, own in zip(configs, facts, strict=True)]
     layers = bert_start(fitting[0], sets[0])
     inherited = layers.inherited if layers else None
-    designs = [design(one, own, inherited) for one, own in zip(fitting, facts.values(), strict=True)]
+    designs = [design(one, own, inherited) for one, own in zip(fitting, facts, strict=True)]
     assert len({one.encoder_shape for one in designs}) == 1, "the flags and the tokenizer decide it"
-    folder = config.output_dir or Path("runs") / default_name(sets)
-    return [
-        Subject(flags, made, read_data(flags, one), folder / one.name, layers)
-        for flags, made, one in zip(fitting, designs, sets, strict=True)
-    ]
+    return [(flags, made, layers) for flags, made in zip(fitting, designs, strict=True)]
+
+
+def vectors_giver(sets: Sequence[LogitSet]) -> int:
+    """Which set's token vectors the encoder may start from: the first that has some, else the first."""
+    return next((k for k, one in enumerate(sets) if one.sets[0].record.signals.token_vectors is not None), 0)
 
 
 def check_together(facts: Mapping[str, Facts]) -> None:
@@ -129,21 +153,3 @@ def of_task(config: TrainConfig, kind: str, kinds: Set[str]) -> TrainConfig:
         left_out.add("class_weights")
     defaults = {name: TrainConfig.model_fields[name].default for name in left_out}
     return config.model_copy(update=defaults)
-
-
-def _contradictions(config: TrainConfig) -> list[str]:
-    given = [name for name in LayerFlags.model_fields if getattr(config, name)]
-    problems = [f"{flag_name(name)}: layers are stored for one task; leave out --tasks" for name in given]
-    if not config.task_names:
-        problems.append(f"--tasks {config.tasks!r}: names no set")
-    if config.task is not None or config.logits:
-        problems.append("--tasks: names the sets; leave --task and --logits out")
-    if config.query is not None:
-        problems.append("--query: chooses rows of one task; --where is for all of --tasks")
-    if config.mix is not None:
-        problems.append("--mix: is for several teachers of one task, not for --tasks")
-    return problems
-
-
-def _has_vectors(logit_set: LogitSet) -> bool:
-    return logit_set.sets[0].record.signals.token_vectors is not None

@@ -1,5 +1,6 @@
 """Stage two: a student from stored logits, with no teacher in memory."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.training.run import Run
@@ -15,7 +16,7 @@ from student.words.train import is_of_words, train_words
 __all__ = ["LIBRARIES", "train"]
 
 
-def train(config: TrainConfig, command: str, data: TrainingData | None = None) -> RunRecord:
+def train(config: TrainConfig, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
     """Trains the student that ``config`` describes, or the students of its ``tasks``, or goes on with it.
 
     The run folder holds ``run.json`` (settings, query, hashes, metrics per epoch), the best epoch's weights by the
@@ -24,7 +25,7 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     Args:
         config: everything that decides the student.
         command: the command line, for the record.
-        data: the rows, if they have been read already.
+        data: the rows of each set, see `load_data`, if they have been read already.
 
     Returns:
         The content of ``run.json``.
@@ -35,16 +36,16 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
     if config.tasks is not None:
-        return train_tasks(config, command)
-    if data is None and is_of_words(config):
+        return train_tasks(config, command, data)
+    if not data and is_of_words(config):
         return train_words(config, command)
-    logit_set = data.logit_set if data else open_training_set(config)
-    student_config, layers = designed(config, logit_set, data.facts if data else task_facts(logit_set))
-    data = data or read_data(config, logit_set)
-    config = config.for_rows(len(data.splits["train"]))
+    logit_set = data[0].logit_set if data else open_training_set(config)
+    student_config, layers = designed(config, logit_set, data[0].facts if data else task_facts(logit_set))
+    rows = data[0] if data else read_data(config, logit_set)
+    config = config.for_rows(len(rows.splits["train"]))
     folder = config.output_dir or Path("runs") / default_name(logit_set.sets)
-    subject = Subject(config, student_config, data, folder, layers)
-    vectors = data.start(config)
+    subject = Subject(config, student_config, rows, folder, layers)
+    vectors = rows.start(config)
     run = Run(folder, settings(subject, vectors), command, context(subject))
     finished = run.start()
     if finished is not None or not config.intermediate_epochs:
@@ -52,7 +53,7 @@ def train(config: TrainConfig, command: str, data: TrainingData | None = None) -
     if finished is not None:
         return finished
     write_tokenizer(subject)
-    tell_start([subject], data.logit_set if vectors else None)
+    tell_start([subject], logit_set if vectors else None)
     [student], history = fit(config, [subject], vectors, run)
     found = result(subject, student, history, best_of(history)) | stage_history(folder)
     write_card(subject, student, run.record() | {"result": found})

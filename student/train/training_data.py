@@ -7,6 +7,7 @@ from functools import cached_property
 from tokenizers import Tokenizer
 
 from pipeline import console
+from pipeline.config import flag_name
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.logit_set.reader import LogitSet, find_set
 from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
@@ -20,6 +21,7 @@ from student.model.design import design
 from student.train.bert_start import BertStart, bert_start
 from student.train.initialize import starts_from_teacher
 from student.train.layer_choice import check_objective
+from student.train.layer_flags import LayerFlags
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,42 @@ class TrainingData:
         return read_token_vectors(first.root, first.record)
 
 
-def load_data(config: TrainConfig) -> TrainingData:
-    """Reads the set that a configuration names, once its flags are known to fit.
+Rows = dict[tuple[str, ...], TrainingData]  # by `set_names`
+
+
+def apart(config: TrainConfig) -> list[TrainConfig]:
+    """The configuration of each student that is trained: of ``tasks`` one for each set, else the only one.
 
     Raises:
-        ConfigError: naming every flag that does not fit.
+        ConfigError: naming the flags that are not for several tasks.
+    """
+    if config.tasks is None:
+        return [config]
+    raise_all(ConfigError, "wrong flags", _not_for_tasks(config))
+    return [config.model_copy(update={"tasks": None, "logits": (name,)}) for name in config.task_names]
+
+
+def load_data(config: TrainConfig, known: Rows | None = None) -> list[TrainingData]:
+    """Reads the rows of each student's set, for flags that are known to fit.
+
+    Args:
+        config: the flags.
+        known: rows that have been read; what is read is put there, too.
+
+    Raises:
         DataError: if there is no such set, or it has no rows to train on.
     """
-    logit_set = open_training_set(config)
-    designed(config, logit_set, task_facts(logit_set))
-    return read_data(config, logit_set)
+    rows: Rows = {} if known is None else known
+    configs = apart(config)
+    for one in configs:
+        if set_names(one) not in rows:
+            rows[set_names(one)] = read_data(one, open_training_set(one))
+    return [rows[set_names(one)] for one in configs]
+
+
+def set_names(config: TrainConfig) -> tuple[str, ...]:
+    """The sets that a student is trained from, as the flags name them."""
+    return config.logits or (config.task or "",)
 
 
 def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
@@ -104,7 +132,7 @@ def open_training_set(config: TrainConfig) -> LogitSet:
         DataError: if there is no such set, it has no train split, or the rows of several are not the same.
     """
     raise_all(ConfigError, "wrong flags", _contradictions(config))
-    paths = [find_set(name, config.store) for name in config.logits or (config.task or "",)]
+    paths = [find_set(name, config.store) for name in set_names(config)]
     logit_set = open_sets(paths, config.mix, config.allow_unverified)
     if "train" not in logit_set.record.splits:
         raise DataError(f"{logit_set.root}: has no train split; its splits are {', '.join(logit_set.record.splits)}")
@@ -133,6 +161,20 @@ def _contradictions(config: TrainConfig) -> list[str]:
         problems.append(f"--mix {config.mix}: needs several teachers; repeat --logits for each set")
     if config.init_vectors is not None and not config.init_vectors.is_file():
         problems.append(f"--init-vectors {config.init_vectors}: there is no such file")
+    return problems
+
+
+def _not_for_tasks(config: TrainConfig) -> list[str]:
+    given = [name for name in LayerFlags.model_fields if getattr(config, name)]
+    problems = [f"{flag_name(name)}: layers are stored for one task; leave out --tasks" for name in given]
+    if not config.task_names:
+        problems.append(f"--tasks {config.tasks!r}: names no set")
+    if config.task is not None or config.logits:
+        problems.append("--tasks: names the sets; leave --task and --logits out")
+    if config.query is not None:
+        problems.append("--query: chooses rows of one task; --where is for all of --tasks")
+    if config.mix is not None:
+        problems.append("--mix: is for several teachers of one task, not for --tasks")
     return problems
 
 

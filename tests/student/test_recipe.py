@@ -15,7 +15,7 @@ from student.describe import describe
 from student.model.architecture import Facts, StudentConfig
 from student.model.design import design
 from student.recipe import load_recipe, recipe_names, with_recipe
-from student.sweep.grid import make_trials
+from student.sweep.grid import Trial, make_trials, read_grid
 
 # Table II of the paper's supplement: classifier, embedding, DiffCat, bidirectional, learning rate.
 TABLE = {
@@ -84,8 +84,12 @@ def swept(name: str) -> list[TrainConfig]:
     """What a sweep over a recipe's grid trains."""
     task = load_recipe(name).settings.task
     assert task is not None
+    return [trial.config for trial in trials_of(name, task)]
+
+
+def trials_of(name: str, task: str) -> list[Trial]:
     config = with_recipe(SweepConfig.from_flags(recipe=name))
-    return [trial.config for trial in make_trials(config, Path("sweep"), facts(task))]
+    return make_trials(config, read_grid(config), Path("sweep"), lambda made: design(made, facts(task)))
 
 
 def test_the_recipe_of_berts_is_for_any_task() -> None:
@@ -119,9 +123,8 @@ def test_the_recipe_of_scores_suits_the_papers_bins_too() -> None:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_shipped_recipes_grid_can_be_swept(name: str, tmp_path: Path) -> None:
-    config = with_recipe(SweepConfig.from_flags(recipe=name))
-    trials = make_trials(config, tmp_path, facts(name))
+def test_a_shipped_recipes_grid_can_be_swept(name: str) -> None:
+    trials = trials_of(name, name)
     assert [trial.config.learning_rate for trial in trials] == LEARNING_RATES
     assert {trial.config.head for trial in trials} == {TABLE[name][0]}
 

@@ -10,15 +10,16 @@ from pipeline.config import as_flags
 from pipeline.errors import ConfigError
 from pipeline.logit_set.reader import LogitSet
 from student.config import SweepConfig, TrainConfig
+from student.model.design import design
 from student.recipe import with_recipe
-from student.sweep.grid import Trial, make_trials
+from student.sweep.grid import Trial, make_trials, read_grid
 from student.train.training_data import task_facts
 from tests.pipeline.test_config import parsed
 
 
 def trials_of(logit_set: LogitSet, folder: Path, *grid: str, **flags: object) -> list[Trial]:
     config = with_recipe(SweepConfig.from_flags(grid=grid, logits="set", **flags))
-    return make_trials(config, folder, task_facts(logit_set))
+    return make_trials(config, read_grid(config), folder, lambda made: design(made, task_facts(logit_set)))
 
 
 def test_every_combination_of_values_with_every_seed(opinion_set: LogitSet, tmp_path: Path) -> None:
@@ -154,12 +155,11 @@ def test_flags_of_a_trial_make_it_again(opinion_set: LogitSet, tmp_path: Path) -
         assert with_recipe(parsed(as_flags(trial.config))) == trial.config
 
 
-def test_a_flag_beats_a_recipes_grid_not_ones_own(opinion_set: LogitSet, tmp_path: Path) -> None:
-    facts = task_facts(opinion_set)
+def test_a_flag_beats_a_recipes_grid_not_ones_own(tmp_path: Path) -> None:
     recipe = tmp_path / "own.yaml"
     recipe.write_text("grid: {alpha: [0, 1]}")
     config = SweepConfig(recipe=str(recipe), alpha=0.3)
-    trials = make_trials(config, tmp_path, facts, {"recipe", "alpha"})
-    assert [trial.config.alpha for trial in trials] == [0.3]
+    assert read_grid(config, {"recipe", "alpha"}) == {}
+    assert read_grid(config, {"recipe"}) == {"alpha": [0, 1]}
     with pytest.raises(ConfigError, match="alpha is given as a flag, too"):
-        make_trials(SweepConfig(alpha=0.3, grid=("alpha=0,1",)), tmp_path, facts, {"alpha", "grid"})
+        read_grid(SweepConfig(alpha=0.3, grid=("alpha=0,1",)), {"alpha", "grid"})

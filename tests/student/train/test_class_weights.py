@@ -11,7 +11,6 @@ from student.config import TrainConfig
 from student.data import load_examples
 from student.train.class_weights import balanced_weights
 from student.train.train import train
-from student.train.training_data import load_data
 from tests.helpers.students import tiny_config
 
 
@@ -59,5 +58,5 @@ def test_flags_that_do_not_fit_a_score(
 ) -> None:
     config: TrainConfig = tiny_config(ratings["score"].root, tmp_path, **flags)
     with pytest.raises(ConfigError) as error:
-        load_data(config)
+        train(config, "")
     assert reason in str(error.value)

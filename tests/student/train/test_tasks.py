@@ -21,7 +21,7 @@ from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import read_run_record
-from student.config import EvaluateConfig, ReproduceConfig, SweepConfig, TrainConfig
+from student.config import EvaluateConfig, ReproduceConfig, TrainConfig
 from student.data import load_examples
 from student.describe import describe
 from student.evaluate import evaluate
@@ -32,7 +32,6 @@ from student.predict import Predictor
 from student.recipe import with_recipe
 from student.report.run import run_page
 from student.reproduce import reproduce
-from student.sweep.run import sweep
 from student.train.learner import Lesson, StudentLearner
 from student.train.tasks import of_task
 from student.train.train import train
@@ -302,8 +301,6 @@ def test_what_is_for_one_task_is_refused(store: Path, tmp_path: Path) -> None:
         train(tasks_config([store / "opinion", store / "opinion"], tmp_path / "run"), "")
     with pytest.raises(DataError, match=r"no logit set 'role'.*did you mean 'roles'"):
         train(tasks_config([Path("opinion"), Path("role")], tmp_path / "run", store=store), "")
-    with pytest.raises(ConfigError, match="--tasks: a sweep is of students of one task"):
-        sweep(SweepConfig(tasks="opinion,roles", store=store, output_dir=tmp_path / "sweep"), "")
     assert not list(tmp_path.iterdir())
 
 
