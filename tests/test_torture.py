@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.torture.faults import points
-from tests.torture.judge import problems
+from tests.torture.judge import files, problems
 from tests.torture.visit import Outcome
 
 WHOLE = {"a": b"1", "rows/b": b"2"}
@@ -38,6 +39,13 @@ def test_what_is_wrong_is_seen(first: Outcome, again: Outcome, found: dict[str, 
 
 def test_equal_neighbours_are_visited_three_times() -> None:
     assert points(("open a", *["write "] * 9, "rename a", "rename a")) == [1, 2, 6, 10, 11, 12]
+    assert points(("open a", "write ", "flush ", "rename a"), {"flush"}) == [1, 2, 4]
+
+
+def test_of_files_with_speeds_only_the_name_counts(tmp_path: Path) -> None:
+    for name in ("speeds.json", "rows.json"):
+        (tmp_path / name).write_bytes(b"1")
+    assert files(tmp_path, ("speeds.json",)) == {"speeds.json": b"", "rows.json": b"1"}
 
 
 @pytest.mark.slow

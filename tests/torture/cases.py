@@ -7,7 +7,8 @@ from pathlib import Path
 from tests.torture.visit import Try
 
 OPINION = "--manifest W/opinion.yaml --data W/data"
-DUMP = f"{OPINION} --model-name-or-path W/teachers/opinion --max-seq-length 32 --rows-per-shard 10"
+DUMP = f"{OPINION} --model-name-or-path W/teachers/opinion --max-seq-length 32 --rows-per-shard 20"
+JOB = f"teacher-dump {DUMP} --store O --no-token-vectors --num-shards 2"
 SEVERAL = "--tasks W/opinion.yaml,W/roles.yaml --data W/data"
 LAYERS = "--states 1 --states-codec pca-8 --values 1"
 CORPUS = "--corpus tiny --data W/corpus.txt --max-seq-length 32 --min-seq-length 4 --validation-every 5"
@@ -24,20 +25,21 @@ class Case:
     Attributes:
         command: its line.
         before: a folder of the world that a copy of is what it finds.
+        measured: patterns of the files that hold speeds and durations, which differ from run to run.
+        beside: the line of a command that runs undisturbed at the same time.
         is_short: whether the short form has it, too.
     """
 
     command: str
     before: str | None = None
+    measured: tuple[str, ...] = ()
+    beside: str | None = None
     is_short: bool = False
-
-    def arguments(self, world: Path, out: Path) -> list[str]:
-        """The line's words, with places in them."""
-        return words(self.command, world, out)
 
 
 CASES = {
     "teacher-dump": Case(f"teacher-dump {DUMP} --store O --no-token-vectors", is_short=True),
+    "teacher-dump, two jobs": Case(f"{JOB} --shard-index 0", beside=f"{JOB} --shard-index 1"),
     "teacher-dump, token vectors": Case(f"teacher-dump {DUMP} --store O --token-vectors"),
     "teacher-dump --augment": Case(f"teacher-dump {DUMP} --store O --no-token-vectors --augment mask-pos {MASKED}"),
     "teacher-dump --extend": Case(
@@ -86,7 +88,7 @@ CASES = {
     "sweep": Case(
         f"sweep --logits W/logits/opinion --output-dir O/sweep {STUDENT} --num-train-epochs 1 --grid alpha=0.5,1"
     ),
-    "certify": Case(f"certify O --where '{HELD_OUT}' --disagreement 0.9 --confidence 0.1", before="run"),
+    "certify": Case(f"certify O --where '{HELD_OUT}' --disagreement 0.5 --confidence 0.5", before="run"),
     "predict --file": Case("predict W/run --file W/texts.jsonl --output O/answers.parquet", is_short=True),
     "export": Case("export W/run --output-dir O/small --tables int8"),
     "export --onnx": Case("export W/run --onnx O/student.onnx"),
@@ -94,7 +96,8 @@ CASES = {
     "card": Case("card O/opinion --write", before="short"),
     "results": Case(
         "results --tasks '' --manifest W/opinion.yaml --data W/data --teachers W/teachers --seeds 1 "
-        "--experiment W/experiment.yaml --output-dir O/results"
+        "--experiment W/experiment.yaml --output-dir O/results",
+        measured=("cells/*/*", "results.json", "RESULTS.md"),
     ),
 }
 

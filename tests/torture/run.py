@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from tests.torture.cases import CASES
-from tests.torture.faults import FAULTS
+from tests.torture.faults import FAULTS, points
 from tests.torture.table import keep, write_table
 from tests.torture.tries import Tortured
 from tests.torture.world import make_world
@@ -50,7 +50,7 @@ def torture(is_short: bool, most: int | None, commands: list[str], seed: int | N
 def _torture(tortured: Tortured, command: str, faults: list[str], most: int | None, results: Path | None) -> int:
     for fault in faults:
         tortured.at_operations(fault, most)
-    at_random = max(1, round(TRIES_AT_RANDOM * (most or len(tortured.operations))))
+    at_random = max(1, round(TRIES_AT_RANDOM * (most or len(points(tortured.operations)))))
     tortured.at_random_times(at_random)
     tortured.two_at_once(at_random)
     for fault, counts in tortured.counts.items():

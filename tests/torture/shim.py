@@ -28,6 +28,9 @@ class Fault:
     clock_step_s: int = 0
 
 
+UNDISTURBED = Fault()
+
+
 def preloaded(folder: Path) -> dict[str, str]:
     """The environment of a process in which `arm` works; the library is compiled into a folder."""
     library = folder / "shim.so"

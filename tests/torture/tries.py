@@ -6,14 +6,15 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.torture.cases import Case
+from tests.torture.cases import Case, words
 from tests.torture.faults import FAULTS, points
 from tests.torture.judge import difference, files, problems
+from tests.torture.shim import UNDISTURBED, Fault
 from tests.torture.visit import Outcome, Try
 
 KILLED = frozenset({-signal.SIGKILL})
@@ -44,13 +45,14 @@ class Tortured:
         self, name: str, case: Case, world: Path, out: Path, seed: int | None, tell: Callable[[str], None]
     ) -> None:
         self._name, self._world, self._out, self._case, self._tell = name, world, out, case, tell
-        self._arguments = case.arguments(world, out)
+        self._arguments = words(case.command, world, out)
+        self._beside = words(case.beside, world, out) if case.beside else None
         self._random = random.Random(seed)  # noqa: S311
         self._refresh()
-        whole = Try(self._arguments, out, is_logged=True).outcome()
-        assert whole.code == 0, f"{name}: {whole.stderr}"
+        whole, *others = self._run(is_logged=True)
+        assert not any(one.code for one in (whole, *others)), f"{name}: {whole.stderr}"
         self.operations, self._seconds = whole.operations, whole.seconds
-        self._reference = files(out)
+        self._reference = files(out, case.measured)
         self.counts: dict[str, Counts] = {}
         for module in whole.modules:  # so that no try has to
             with suppress(Exception):
@@ -59,24 +61,25 @@ class Tortured:
     def at_operations(self, fault: str, most: int | None) -> None:
         """Has a fault at file operations: at its share of them, or of so many at most."""
         kind = FAULTS[fault]
-        numbers = points(self.operations)
+        numbers = points(self.operations, kind.same_as_next)
         wanted = max(1, round(kind.share * min(len(numbers), most or len(numbers))))
         for number in sorted(self._random.sample(numbers, wanted)):
             self._refresh()
-            first = Try(self._arguments, self._out, number, kind.fault).outcome()
+            first, *others = self._run(number, kind.fault)
             if kind.is_repeated:
-                again = self._random.randint(1, len(self.operations))
-                Try(self._arguments, self._out, again, kind.fault).outcome()
-            self._count(fault, f"operation {number}, {self.operations[number - 1]}", first, kind.codes)
+                _, *beside = self._run(self._random.randint(1, len(self.operations)), kind.fault)
+                others += beside
+            self._count(fault, f"operation {number}, {self.operations[number - 1]}", first, kind.codes, others)
 
     def at_random_times(self, tries: int) -> None:
         """Kills at any time, not only where there is a file operation."""
         for _ in range(tries):
             self._refresh()
-            running, seconds = Try(self._arguments, self._out), self._random.uniform(0, self._seconds)
+            (running, *beside), seconds = self._start(), self._random.uniform(0, self._seconds)
             if not running.ended_within(seconds):
                 running.kill()
-            self._count("SIGKILL at any time", f"after {seconds:.3f} s", running.outcome(), KILLED)
+            first, others = running.outcome(), [one.outcome() for one in beside]
+            self._count("SIGKILL at any time", f"after {seconds:.3f} s", first, KILLED, others)
 
     def two_at_once(self, tries: int) -> None:
         """Runs the command twice at the same time; one of them may be told that the other is in its way."""
@@ -86,12 +89,21 @@ class Tortured:
             time.sleep(self._random.uniform(0, self._seconds))
             other = Try(self._arguments, self._out)
             outcomes = (one.outcome(), other.outcome())
-            worse = max(outcomes, key=lambda outcome: (outcome.code is None, outcome.code or 0))
-            self._count("two at once", f"{[outcome.code for outcome in outcomes]}", worse, {BUSY})
+            self._count("two at once", f"{[outcome.code for outcome in outcomes]}", _worst(outcomes), {BUSY}, [])
 
-    def _count(self, fault: str, where: str, first: Outcome, codes: frozenset[int] | set[int]) -> None:
-        again = Try(self._arguments, self._out).outcome()
-        found = files(self._out)
+    def _start(self, at: int = 0, fault: Fault = UNDISTURBED, is_logged: bool = False) -> list[Try]:
+        """The command on its way to its fault, and what runs beside it, without one."""
+        running = [Try(self._arguments, self._out, at, fault, is_logged=is_logged)]
+        return [*running, Try(self._beside, self._out)] if self._beside else running
+
+    def _run(self, at: int = 0, fault: Fault = UNDISTURBED, is_logged: bool = False) -> list[Outcome]:
+        return [one.outcome() for one in self._start(at, fault, is_logged)]
+
+    def _count(
+        self, fault: str, where: str, first: Outcome, codes: frozenset[int] | set[int], others: list[Outcome]
+    ) -> None:
+        again = _worst([*others, *self._run()])
+        found = files(self._out, self._case.measured)
         wrong = problems(first, again, codes, found, self._reference)
         counts = self.counts.setdefault(fault, Counts())
         counts.tries += 1
@@ -106,3 +118,7 @@ class Tortured:
             shutil.copytree(self._world / self._case.before, self._out)
         else:
             self._out.mkdir()
+
+
+def _worst(outcomes: Sequence[Outcome]) -> Outcome:
+    return max(outcomes, key=lambda outcome: (outcome.code is None, abs(outcome.code or 0)))

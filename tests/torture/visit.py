@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from typer.main import get_command
+
 from pipeline.cli import app
-from tests.torture.shim import Fault, arm
+from tests.torture.shim import UNDISTURBED, Fault, arm
 
 PATIENCE_S = 300  # much more than a try takes on a busy machine; a command that waits for another never ends
+COMMANDS = get_command(app)  # what `app` would make anew in each fork
 END = "\x00"  # of the operations in the log
 
 
@@ -44,15 +47,13 @@ class Try:
         arguments: Sequence[str],
         out: Path,
         at: int = 0,
-        fault: Fault = Fault(),  # noqa: B008
-        environment: dict[str, str] | None = None,
+        fault: Fault = UNDISTURBED,
         is_logged: bool = False,
     ) -> None:
         self._started = time.monotonic()
         self._stderr, self._log = os.memfd_create("stderr"), os.memfd_create("log")
         self.pid = os.fork()
         if self.pid == 0:
-            os.environ.update(environment or {})
             os.dup2(os.open(os.devnull, os.O_RDWR), 0)
             os.dup2(0, 1)
             os.dup2(self._stderr, 2)
@@ -90,7 +91,7 @@ def _exit_code(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["distill", *arguments]
     try:
-        app()
+        COMMANDS()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001

@@ -17,9 +17,10 @@ from tests.torture.cases import DUMP, HELD_OUT, LAYERS, SEVERAL, STUDENT, TOKENS
 
 TRAIN_ROWS, VALIDATION_ROWS = 24, 12
 ROLES = "--manifest W/roles.yaml --data W/data --model-name-or-path W/both/roles --max-seq-length 32"
+AGREEING = f"--where 'not ({HELD_OUT})' --num-train-epochs 10 --learning-rate 0.1"
 SHORT = (
     f"teacher-dump {DUMP} --store W/logits --token-vectors",
-    f"train-student --logits opinion --store W/logits --output-dir W/run {STUDENT} --where 'not ({HELD_OUT})'",
+    f"train-student --logits opinion --store W/logits --output-dir W/run {STUDENT} {AGREEING}",
     "push opinion file://W/there --store W/logits",
 )
 LONG = (
@@ -43,6 +44,7 @@ def make_world(folder: Path, is_short: bool) -> None:
     task = load_task(manifest=folder / "opinion.yaml")
     torch.manual_seed(1)
     teacher = new_classifier(task, make_target(task), str(folder / "bert"), None, 32)
+    torch.nn.init.constant_(teacher.model.classifier.bias[1:], 2)  # so sure that a student agrees, for `certify`
     save_teacher(teacher.model, teacher.name, teacher.revision, folder / "teachers" / "opinion")
     (folder / "texts.jsonl").write_bytes((folder / "data/opinion/validation.jsonl").read_bytes())
     run_all(folder, *SHORT)
