@@ -26,7 +26,7 @@ STDIN = Path("-")
 LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
 BERT_LEARNING_RATE = 5e-5
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20  # where no flag tells how many
-ROWS_READ = 2_000_000  # in all epochs, where these are between the two
+ROWS_READ = 1_000_000  # in all epochs, where these are between the two
 
 
 class EmbeddingFlags(Config):
@@ -148,7 +148,7 @@ class TrainConfig(
     num_train_epochs: int | None = Field(
         None,
         ge=1,
-        description="Most passes over the training rows. (default: 20; above 100,000 rows as many as read 2,000,000 in "
+        description="Most passes over the training rows. (default: 20; above 50,000 rows as many as read 1,000,000 in "
         "all, at least 3)",
     )
     metric_for_best_model: Metric | None = Field(
