@@ -111,6 +111,12 @@ def remove_temporaries(folder: Path) -> None:
             _remove(path)
 
 
+def remove_file(path: Path) -> None:
+    """Removes a file that may not be there, and what killed processes left of it; none may still be writing it."""
+    for left in (path, *path.parent.glob(f".{path.name}.*{TEMPORARY_SUFFIX}")):
+        left.unlink(missing_ok=True)
+
+
 def read_small_file(path: Path, max_bytes: int, may_be_link: bool = False) -> bytes:
     """Reads a plain file that may come from somebody else.
 

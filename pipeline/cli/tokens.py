@@ -12,9 +12,12 @@ from teacher.config import BudgetConfig, BudgetTask
 
 @takes(RecodeConfig)
 def recode(config: RecodeConfig) -> None:
-    """Write a set of tokens in another codec, without the teacher."""
-    from pipeline.logit_set.recode import recode as recode_set
-
+    """Write a set of tokens, or what layers say in one of examples, in another codec, without the teacher."""
+    config.check()
+    if config.layer_codecs:
+        from pipeline.logit_set.recode_layers import recode_layers as recode_set
+    else:
+        from pipeline.logit_set.recode import recode as recode_set
     print_sums(recode_set(config, command_line()), config.json_output)
 
 

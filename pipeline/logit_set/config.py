@@ -4,14 +4,15 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.config import Config, JsonFlags, SetFlags, UnverifiedFlags
-from pipeline.logit_set.record_parts import SET_NAME
+from pipeline.config import Config, JsonFlags, SetFlags, UnverifiedFlags, refuse_flags
+from pipeline.logit_set.record_parts import SET_NAME, LayersName
 
 CodecName = Literal["dense", "hidden", "topk", "sampled"]
 VectorCodecName = Literal["float16", "int8", "pca"]
 StateCodecName = Literal[VectorCodecName, "float32"]
 BlockCodecName = Literal["u8", "float32"]
 Pooling = Literal["mean", "cls"]
+STATE_CODEC = r"^(float32|float16|int8|pca-[1-9]\d{0,3})$"
 
 
 class CodecFlags(Config):
@@ -40,5 +41,30 @@ class VectorFlags(Config):
 class RecodeConfig(CodecFlags, SetFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill recode``."""
 
-    helps: ClassVar = {"logits": "Set of tokens with codec hidden or dense: a path, or a name in the store."}
+    helps: ClassVar = {
+        "logits": "Set of tokens with codec hidden or dense, or of examples with what layers say: a path, or a name in "
+        "the store."
+    }
     name: str = Field(pattern=SET_NAME, description="Name of the new set.")
+    states_codec: str | None = Field(
+        None, pattern=STATE_CODEC, description="How states of layers are stored: float16, int8, or pca-K."
+    )
+    cls_codec: str | None = Field(None, pattern=STATE_CODEC, description="How those of [CLS] are.")
+    attention_codec: BlockCodecName | None = Field(None, description="How scores of attention are stored: u8.")
+    values_codec: BlockCodecName | None = Field(None, description="How products of values are.")
+
+    @property
+    def layer_codecs(self) -> dict[LayersName, str]:
+        """The codecs of layers that are wanted, by signal."""
+        codecs: dict[LayersName, str | None] = {
+            "states": self.states_codec,
+            "cls": self.cls_codec,
+            "attention": self.attention_codec,
+            "values": self.values_codec,
+        }
+        return {name: codec for name, codec in codecs.items() if codec is not None}
+
+    def check(self) -> None:
+        """Raises ConfigError for flags of both kinds of sets."""
+        if self.layer_codecs:
+            refuse_flags(self, CodecFlags.model_fields, "is for sets of tokens; codecs of layers are not")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pipeline import console
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import held, is_plain, link_or_copy, make_folder, require_space, sha256
 from pipeline.logit_set.file_check import check_bytes
@@ -65,8 +66,8 @@ def pull(config: PullConfig) -> Pulled:
 
 
 def _forget(lock: Path, root: Path) -> None:
-    """Removes what a pull that was killed after its set had its name has left, unless another one is under way."""
-    if lock.exists():
+    """Removes what a pull has left that could not end as it should, unless another one is under way."""
+    if lock.exists() or _replaced(lock.parent, root).exists():
         with suppress(DataError), held(lock, "another pull is under way"):
             shutil.rmtree(_replaced(lock.parent, root), ignore_errors=True)
     with suppress(OSError):
@@ -194,6 +195,8 @@ def _put_in_place(staging: Path, root: Path) -> None:
         root.replace(old)
     staging.replace(root)
     shutil.rmtree(old, ignore_errors=True)
+    if old.exists():
+        console.warn(f"{old}: what {root} has taken the place of could not be removed; pulling it again does")
 
 
 def _bytes(number: int | None) -> str:

@@ -6,11 +6,10 @@ from pydantic import Field
 
 from pipeline.config import Config, flag_name, refuse_flags
 from pipeline.errors import ConfigError
-from pipeline.logit_set.config import BlockCodecName
+from pipeline.logit_set.config import STATE_CODEC, BlockCodecName
 from pipeline.logit_set.record_parts import LayerRows, LayersName
 
 LAYERS = r"^(all|\d{1,3}(,\d{1,3})*)$"
-CODEC = r"^(float32|float16|int8|pca-[1-9]\d{0,3})$"
 CODECS: dict[LayersName, str] = {  # a signal's flag, and that of its codec
     "states": "states_codec",
     "cls": "cls_codec",
@@ -55,10 +54,10 @@ class LayerFlags(WhichLayers):
     panel: ClassVar = WhichLayers.panel
     states_codec: str = Field(
         "float16",
-        pattern=CODEC,
+        pattern=STATE_CODEC,
         description="How states are stored: float32, float16, int8, or pca-K, K bytes a token.",
     )
-    cls_codec: str = Field("float16", pattern=CODEC, description="How those of [CLS] are, as --states-codec.")
+    cls_codec: str = Field("float16", pattern=STATE_CODEC, description="How those of [CLS] are, as --states-codec.")
     attention_codec: BlockCodecName = Field("u8", description="How scores are stored: u8 is a byte a number.")
     values_codec: BlockCodecName = Field("u8", description="How products of values are, as --attention-codec.")
     layers_of: LayerRows = Field(

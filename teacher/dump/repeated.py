@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
-from pipeline.files import make_folder, write_atomically
+from pipeline.files import make_folder, remove_file, write_atomically
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.logit_set.shard_file import parquet_writer, read_footer
@@ -50,7 +50,7 @@ def keep_answers(store: Path, record: SetRecord, known: Known) -> None:
 def forget_answers(store: Path, record: SetRecord | None) -> None:
     """Removes them if the set is verified, as no job needs them any more."""
     if record is not None and record.state == "verified":
-        _path(store, record).unlink(missing_ok=True)
+        remove_file(_path(store, record))
 
 
 def _path(store: Path, record: SetRecord) -> Path:

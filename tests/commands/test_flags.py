@@ -60,7 +60,8 @@ FLAGS = {
     "card": "logits --store --write",
     "join": "logits --store --data --manifest --name --allow-unverified --json",
     "diff": "a b --tolerance --store --allow-unverified --json",
-    "recode": f"logits {CODEC} --name --store --allow-unverified --json",
+    "recode": f"logits {CODEC} --states-codec --cls-codec --attention-codec --values-codec --name --store "
+    "--allow-unverified --json",
     "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json --task --sample --states --cls "
     "--attention --values",
     "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "

@@ -235,6 +235,12 @@ def test_a_head_with_the_encoder_of_another_epoch_is_refused(together: Path, tmp
     shutil.copy(one / ENCODER_FILE, other / ENCODER_FILE)  # as if before the second's head
     with pytest.raises(IntegrityError, match=r"encoder\.safetensors is of another epoch or student"):
         Student.load(other)
+    data = bytearray((together / "roles" / ENCODER_FILE).read_bytes())
+    data[-1] ^= 1
+    (other / ENCODER_FILE).unlink()  # another name of it lies in the other folders
+    (other / ENCODER_FILE).write_bytes(data)
+    with pytest.raises(IntegrityError, match="damaged or changed"):
+        Student.load(other)
     second.save(other)  # by itself, whole again, whatever encoder lies beside
     assert same(other, together / "roles")
     (one / ENCODER_FILE).unlink()

@@ -207,6 +207,7 @@ def test_other_layers_or_codecs_are_refused(work: Path, own: LogitSet, asked: li
     assert (signal.layers, str(signal.codec)) == ((1,), "float16")
 
 
+@pytest.mark.usefixtures("teachers")
 def test_wrong_flags_are_refused_before_the_work(work: Path, asked: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--states: layer 2, but the teacher's go from 0 to 1"):
         write(work, tmp_path, states="0,2")
@@ -431,3 +432,63 @@ def test_row_groups_are_small_and_hold_every_row_once() -> None:
     sizes = [3 * 4 * 768 * int(length_R[start:stop].sum()) for start, stop in cuts]
     assert max(sizes) <= 48 * 2**20 < 2 * max(sizes)
     assert list(row_groups(np.array([10**6, 5]), [signal])) == [(0, 1), (1, 2)]  # too large, and alone
+
+
+@pytest.mark.parametrize("codec", ["float16", "int8", "pca-8"])
+def test_a_recoded_set_is_as_the_teacher_would_have_written_it(
+    codec: str, work: Path, layers_set: LogitSet, roles_set: LogitSet, tmp_path: Path
+) -> None:
+    direct = shutil.copytree(roles_set.root, tmp_path / "direct")
+    write(work, tmp_path, name="direct", states="0,1", states_codec=codec)
+    flags = ["--store", layers_set.root.parent, "--states-codec", codec]
+    name = f"recoded-{codec}"
+    result = invoke("recode", layers_set.root, "--name", name, *flags)
+    assert result.exit_code == 0, result.stderr
+    new, old = open_set(layers_set.root.parent / name), open_set(direct)
+    assert new.record.fingerprint == old.record.fingerprint
+    if codec != "pca-8":  # fitted to other rows
+        pairs = zip(*(one.record.signals.of_layers[0].shards for one in (new, old)), strict=True)
+        for mine, other in pairs:
+            tables = [pq.read_table(one.root / s.path, partitioning=None) for one, s in ((new, mine), (old, other))]
+            assert tables[0].equals(tables[1])
+    assert new.record.signals.attention == layers_set.record.signals.attention
+    verify_shards(new.root, new.record)
+    stored, live = (open_layers(one, "states", "train") for one in (new, layers_set))
+    rows = np.arange(len(live))
+    near_TH, exact_TH = (one.tokens(1, rows)[0] for one in (stored, live))
+    error = ((near_TH - exact_TH) ** 2).mean() / exact_TH.var(axis=0).mean()
+    assert error < {"float16": 1e-6, "int8": 1e-3, "pca-8": 0.6}[codec]
+
+
+def test_a_prefix_of_pca_is_recoded_number_by_number(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+    shutil.copytree(roles_set.root, tmp_path / "roles")
+    write(work, tmp_path, states="0,1", states_codec="pca-12")
+    flags = ["--store", tmp_path, "--name", "small"]
+    assert invoke("recode", "roles", *flags, "--states-codec", "pca-5").exit_code == 0
+    large, small = (open_layers(open_set(tmp_path / name), "states", "train") for name in ("roles", "small"))
+    for layer in (0, 1):
+        expected = large.stored[layer][""].reshape(-1, 12)[:, :5]
+        np.testing.assert_array_equal(small.stored[layer][""].reshape(-1, 5), expected)
+    for codec, why in (("float16", "has states as pca-5"), ("pca-9", "has states as pca-5")):
+        result = invoke("recode", "small", "--store", tmp_path, "--name", "more", "--states-codec", codec)
+        assert result.exit_code == 2
+        assert why in result.stderr
+    assert "has no cls" in invoke("recode", "small", *flags[:2], "--name", "more", "--cls-codec", "int8").stderr
+    both = invoke("recode", "small", *flags[:2], "--name", "more", "--states-codec", "int8", "--codec", "topk")
+    assert "--codec: is for sets of tokens" in both.stderr
+
+
+def test_bytes_of_attention_and_values_can_be_made_of_their_numbers(
+    work: Path, roles_set: LogitSet, tmp_path: Path
+) -> None:
+    codecs = ["--attention-codec", "u8", "--values-codec", "u8"]
+    for name, codec in (("exact", "float32"), ("direct", "u8")):
+        shutil.copytree(roles_set.root, tmp_path / name)
+        write(work, tmp_path, name=name, attention="1", values="1", attention_codec=codec, values_codec=codec)
+    result = invoke("recode", "exact", "--store", tmp_path, "--name", "small", *codecs)
+    assert result.exit_code == 0, result.stderr
+    small, direct = (open_set(tmp_path / name).record.signals for name in ("small", "direct"))
+    assert (small.attention, small.values) == (direct.attention, direct.values)
+    again = invoke("recode", "small", "--store", tmp_path, "--name", "more", *codecs)
+    assert again.exit_code == 2
+    assert "has attention as u8" in again.stderr

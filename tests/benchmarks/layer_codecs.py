@@ -1,0 +1,60 @@
+"""What codecs change in the losses of layers: ``python -m tests.benchmarks.layer_codecs EXACT RECODED...``.
+
+The first set has states, attention and values in float32; the others are made of it by ``distill recode``.
+A bert that starts from every second of the teacher's layers is compared with them, before it has learnt anything.
+"""
+
+import sys
+
+import numpy as np
+import torch
+
+from pipeline import console
+from pipeline.logit_set.reader import LogitSet, open_set
+from student.config import TrainConfig
+from student.data import as_read, load_examples
+from student.model.model import Student
+from student.train.bert_start import bert_start, copy_layers
+from student.train.layer_choice import layer_loss
+from student.train.training_data import designed, task_facts
+
+ROWS, LAYERS = 64, "2,4,6"
+READS = {"hid-seq": "states", "att-mse": "attention", "att-kl": "attention", "val-kl": "values"}
+
+
+def loss_and_gradient(logit_set: LogitSet, objective: str) -> tuple[float, torch.Tensor]:
+    """The loss of the first training rows, and its gradient of all weights, end to end."""
+    flags = TrainConfig.from_flags(
+        logits=(str(logit_set.root),), embedding="bert", init_layers=LAYERS, objective=objective
+    )
+    facts = task_facts(logit_set)
+    config, _ = designed(flags, logit_set, facts)
+    student, start = Student(config).eval(), bert_start(flags, logit_set)
+    assert start is not None, "starts from its teacher"
+    copy_layers(start, student.encoder)
+    examples = as_read(load_examples(logit_set, "train"), config)
+    layers, rows = layer_loss(flags, student, logit_set, facts["special_ids"], examples), np.arange(ROWS)
+    ids_T, starts_S = examples.batch(rows)
+    loss = layers(*layers.read(student, ids_T, starts_S), starts_S, rows)
+    gradients = torch.autograd.grad(loss, list(student.encoder.parameters()), allow_unused=True)
+    return float(loss.detach()), torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+
+
+def main(exact: str, *others: str) -> None:
+    """Prints how far losses and gradients are from those of the exact set, as shares of them."""
+    sets = [open_set(path) for path in (exact, *others)]
+    table = []
+    for objective, name in READS.items():
+        loss, gradient = loss_and_gradient(sets[0], objective)
+        for one in sets[1:]:
+            codec = next(signal.how for signal in one.record.signals.of_layers if signal.name == name)
+            if codec == "float32":
+                continue
+            other_loss, other = loss_and_gradient(one, objective)
+            away = float((other - gradient).norm() / gradient.norm())
+            table.append([objective, codec, f"{other_loss / loss - 1:+.2e}", f"{away:.1e}"])
+    console.print_table(["objective", "codec", "its loss", "its gradient"], table)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
