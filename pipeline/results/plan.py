@@ -82,6 +82,8 @@ class TaskPlan:
         where = ("--store", str(folder.parent), "--name", folder.name)
         flags = [*self._rows("--model-name-or-path", str(teacher), *where), *self.parts.sets[name]]
         reads: list[str | Path] = [self._rows_sha256(), *weights_of(teacher)]
+        if self.task.augment is not None:
+            reads.append(f"{self.task.augment}: {self.task.num_variants}")
         return self._command("teacher-dump", flags, folder / FILE_NAME, reads)
 
     def train(self, name: str, seed: int) -> Command:

@@ -25,13 +25,7 @@ from student.train.word_vectors import FLAG
 
 STORAGE = "optuna.db"
 PLACES = SETS | {"store", "output_dir", "recipe", "init_from", "init_vectors", "filters", "storage"}
-EARLIER = {  # now by the encoder, or by the number of rows
-    "pairing": "compare",
-    "head": "mlp",
-    "hidden_dropout": 0.2,
-    "learning_rate": 5e-4,
-    "num_train_epochs": 20,
-}
+EARLIER = {"pairing": "compare", "head": "mlp", "hidden_dropout": 0.2, "learning_rate": 5e-4}  # now by the encoder
 NOT_COMPARED = (
     PLACES
     | {"init", "grid", "seeds", "processes", "allow_unverified", "report_to", "json_output"}

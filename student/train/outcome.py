@@ -7,16 +7,18 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from pipeline import console
+from pipeline.device import has_fast_bf16
 from pipeline.files import write_text
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.query.mixture import mix_of
+from pipeline.tasks.target import NO_LABEL
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
 from student.answers.thresholds import as_logits, best_thresholds
 from student.config import BertFlags
-from student.data import Examples
+from student.data import Examples, gold_tensor
 from student.evaluate import evaluate_split, student_logits
 from student.model.bert_folder import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.card import CARD_FILE, card_text
@@ -62,6 +64,7 @@ def settings(subject: Subject, vectors: VocabularyVectors | None) -> dict[str, A
         "channels": student_config.lstm.channels if student_config.lstm else None,
         "bert": student_config.bert.model_dump() if student_config.bert else None,
         "pooler": student_config.pooler,
+        "precision": "bf16" if student_config.bert and has_fast_bf16() else None,
         "pairing": student_config.pairing,
         "head": student_config.head,
         "hidden_size": student_config.hidden_size,
@@ -121,6 +124,21 @@ def tell_start(subjects: Sequence[Subject], vectors_of: LogitSet | None) -> None
     if len(without) == len(subjects):
         where = ", ".join(without)
         console.warn(f"{where}: {NO_DEV}")
+    for subject in subjects:
+        _tell_of_missing_gold(subject)
+
+
+def _tell_of_missing_gold(subject: Subject) -> None:
+    """Warns of rows that learn from the teacher although the flags give it no weight."""
+    rows = subject.data.splits["train"]
+    gold = gold_tensor(subject.student_config.target, rows)
+    is_missing = gold.isnan() if gold.is_floating_point() else gold == NO_LABEL
+    missing = int(is_missing.reshape(len(gold), -1).any(dim=1).sum())
+    if subject.config.alpha == 1 and missing:
+        console.warn(
+            f"{subject.data.logit_set.root}: {missing:,} of {len(gold):,} training rows have no gold and learn from "
+            "the teacher, also with --alpha 1; --where 'variant = 0' leaves variants out"
+        )
 
 
 def _start_line(subject: Subject, vectors_of: LogitSet | None) -> str:

@@ -91,7 +91,10 @@ def variants_for(
     root = _root(config, task)
     existing = open_variants(root)
     if existing is None and is_job:
-        first = f"run `distill augment --method {config.method} --name {root.name}` first, or give --augment none"
+        which = f"--manifest {config.manifest}" if config.manifest else f"--task {task.name}"
+        first = (
+            f"run `distill augment {which} --method {config.method} --name {root.name}` first, or give --augment none"
+        )
         raise ConfigError(f"--num-shards: {root} is not finished; {first}")
     if existing is None:
         return _make(config, task, rows, state, command)

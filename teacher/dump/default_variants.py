@@ -1,8 +1,12 @@
 """The variants that a task's manifest asks for by itself, where the flags of a dump leave them open."""
 
+from pathlib import Path
+
 from pipeline import console
 from pipeline.errors import ConfigError, did_you_mean
+from pipeline.logit_set.record import FILE_NAME, read_set_record
 from pipeline.tasks.task import TRAIN, Task, load_task
+from teacher.augment.config import AugmentConfig
 from teacher.augment.methods import METHODS, NO_METHOD
 from teacher.config import DumpTask
 
@@ -26,8 +30,14 @@ def with_default_variants(config: DumpTask) -> DumpTask:
     if task.augment not in methods:
         known = did_you_mean(task.augment, methods)
         raise ConfigError(f"task {task.name!r}: augment: {task.augment!r} makes no rows to learn from: {known}")
-    chosen = config.model_copy(update={"augment": task.augment, "name": config.set_name(task.name)})
-    _tell(chosen, task)
+    name = config.set_name(task.name)
+    _refuse_set_without(config.store / name)
+    chosen = config.model_copy(update={"augment": task.augment, "name": name})
+    wanted = chosen.augmentation()
+    assert wanted is not None, "a method was chosen"
+    if config.variants is None:  # so that others, which may be in the store, are not taken for them
+        chosen = chosen.model_copy(update={"num_variants": wanted.variants_of(task)})
+    _tell(wanted, task)
     return chosen
 
 
@@ -37,9 +47,15 @@ def _may_have_variants(config: DumpTask) -> bool:
     return config.signal in (None, "logits") and config.extend is None and has_train
 
 
-def _tell(config: DumpTask, task: Task) -> None:
-    wanted = config.augmentation()
-    assert wanted is not None, "a method was chosen"
+def _refuse_set_without(root: Path) -> None:
+    if (root / FILE_NAME).exists() and read_set_record(root).augmentation is None:
+        raise ConfigError(
+            f"{root} was dumped without variants, which the manifest now asks for: --augment {NO_METHOD} goes on with "
+            "it, --name writes another set"
+        )
+
+
+def _tell(wanted: AugmentConfig, task: Task) -> None:
     count = len(METHODS[wanted.method].sides(task.is_pair, wanted.variants_of(task), wanted.pairs))
     console.note(
         f"{task.name}: up to {count} variants of each training row by {wanted.method} are added, as the manifest says, "

@@ -518,7 +518,7 @@ def test_a_dump_with_another_seed_is_refused(work: Path, loud: str, labelled: Pa
 
 
 def test_jobs_need_finished_variants(work: Path, teachers: Path, made: Path, copied: Path, tmp_path: Path) -> None:
-    first = "run `distill augment --method tinybert --name roles-tinybert` first"
+    first = f"run `distill augment --manifest {work}/roles.yaml --method tinybert --name roles-tinybert` first"
     with pytest.raises(ConfigError, match=f"roles-tinybert is not finished; {first}"):
         dumped(work, tmp_path / "empty", num_shards=2)
     states = [dumped(work, copied, num_shards=2, shard_index=k).state for k in (1, 0)]

@@ -13,6 +13,8 @@ from teacher.dump.default_variants import with_default_variants
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.commands import invoke
 
+SMALL = ["--matrix-size", 2, "--vector-size", 2, "--hidden-size", 2, "--num-train-epochs", 1]
+
 
 @pytest.fixture
 def manifest(work: Path, tmp_path: Path) -> Path:
@@ -67,6 +69,11 @@ def test_the_set_is_that_of_the_flags(manifest: Path, work: Path, teachers: Path
     assert (by_default["name"], by_flags["name"]) == ("opinion", "opinion-mask-pos")
     assert by_default["fingerprint"] == by_flags["fingerprint"]
     assert by_default["augmentation"]["tried"] == 2 * TRAIN_ROWS
+    gold_alone = ["train-student", "--task", "opinion", "--store", tmp_path / "store", "--alpha", 1]
+    told = invoke(*gold_alone, *SMALL, "--output-dir", tmp_path / "run").stderr
+    assert "training rows have no gold" in told
+    where = ["--where", "variant = 0", "--output-dir", tmp_path / "without"]
+    assert "no gold" not in invoke(*gold_alone, *SMALL, *where).stderr
     teacher, store = str(teachers / "opinion"), tmp_path / "store"
     flags = {"data": work / "data", "model_name_or_path": teacher, "token_vectors": False, "store": store}
     without = dump_teacher(manifest=manifest, name="without", augment="none", **flags)
@@ -78,3 +85,21 @@ def test_a_method_that_is_none_to_learn_from_is_refused(method: str, manifest: P
     manifest.write_text(manifest.read_text().replace("augment: mask-pos", f"augment: {method}"))
     with pytest.raises(ConfigError, match=rf"task 'opinion': augment: '{method}' makes no rows to learn from: "):
         with_default_variants(DumpTask(manifest=manifest))
+
+
+def test_what_was_made_before_is_not_taken_for_the_default(
+    manifest: Path, work: Path, teachers: Path, tmp_path: Path
+) -> None:
+    places = ["--manifest", manifest, "--data", work / "data", "--store", tmp_path / "store"]
+    masks = ["--pos-probability", 0]
+    teacher = ["--model-name-or-path", teachers / "opinion", "--no-token-vectors"]
+    assert invoke("augment", *places, "--method", "mask-pos", "--num-variants", 3, *masks).exit_code == 0
+    other = invoke("teacher-dump", *places, *teacher, *masks)
+    assert other.exit_code == 2
+    assert "num_variants: 3 there, 2 now" in other.stderr
+    assert invoke("teacher-dump", *places, *teacher, "--augment", "none").exit_code == 0
+    without = invoke("teacher-dump", *places, *teacher, *masks)
+    assert without.exit_code == 2
+    assert "opinion was dumped without variants, which the manifest now asks for: --augment none" in without.stderr
+    jobs = invoke("teacher-dump", *places, *teacher, *masks, "--num-shards", 2, "--name", "a", "--variants", "b")
+    assert f"run `distill augment --manifest {manifest} --method mask-pos --name b` first" in jobs.stderr
