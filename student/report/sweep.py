@@ -46,7 +46,7 @@ def _lead(result: dict[str, Any]) -> str:
     points, metric = result["points"], result["metric"]
     count = sum(len(point["scores"]) for point in points)
     if result["best"] is None:
-        return f"{count} runs, of different tasks together."
+        return f"{count} runs, of different tasks."
     best = ", ".join(f"{name} {value}" for name, value in points[0]["values"].items())
     what = "runs of several tasks" if "best_by_task" in result else "students"
     return f"{count} {what}. The best by {metric}: {best or 'all are alike'}, {points[0]['mean']:.4f} on average."

@@ -10,7 +10,7 @@ from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import SweepConfig, TrainConfig
 from student.model.architecture import StudentConfig
-from student.recipe import PLACES, load_recipe
+from student.recipe import PLACES, SETS, load_recipe
 from student.train.initialize import source_sha256
 
 TOGETHER = "+"  # between tasks that are trained together; commas are between values
@@ -112,7 +112,8 @@ def read_grid(config: SweepConfig, typed: Set[str] = frozenset()) -> Grid:
         grid: dict[str, list[Any]] = {name.replace("-", "_"): values.split(",") for name, _, values in pairs}
     else:
         recipe_grid = load_recipe(config.recipe).grid if config.recipe else {}
-        grid = {name: values for name, values in recipe_grid.items() if name not in typed}
+        beaten = typed | ({"tasks"} if typed & SETS else set())
+        grid = {name: values for name, values in recipe_grid.items() if name not in beaten}
     problems = [f"{name!r} cannot be swept: {did_you_mean(str(name), SWEPT)}" for name in grid if name not in SWEPT]
     problems += [f"{name}: no values; write {name}=VALUE,VALUE" for name, values in grid.items() if "" in values]
     problems += [f"{name} is given as a flag, too" for name in grid if name in typed]
@@ -120,5 +121,13 @@ def read_grid(config: SweepConfig, typed: Set[str] = frozenset()) -> Grid:
         problems.append("a name is there twice; give all its values at once")
     raise_all(ConfigError, "--grid", problems)
     if "tasks" in grid:
+        raise_all(ConfigError, "--grid", _wrong_tasks([str(value).split(TOGETHER) for value in grid["tasks"]]))
         grid["tasks"] = [str(value).replace(TOGETHER, ",") for value in grid["tasks"]]
     return grid
+
+
+def _wrong_tasks(values: Sequence[Sequence[str]]) -> list[str]:
+    problems = [f"tasks={TOGETHER.join(names)}: a name is missing beside {TOGETHER}" for names in values if "" in names]
+    sets = [sorted(names) for names in values]
+    again = {TOGETHER.join(names) for names in sets if sets.count(names) > 1}
+    return problems + [f"tasks: {names} is there twice, maybe in another order" for names in sorted(again)]

@@ -33,14 +33,14 @@ def outcome(trials: Sequence[Trial], failed: Mapping[str, str]) -> dict[str, Any
     by_task = {name: _by_point(scored) for name, scored in _of_tasks(records).items()}
     points = [_point(point, whole, by_task) for point in whole]
     best: dict[str, Any] | None = None
-    metric = "mean of the tasks"  # of which different ones are not compared
+    metric = "scores by task"  # means of different tasks are not compared
     if "tasks" not in trials[0].values:
         points.sort(key=rank, reverse=True)
         best = _best(whole)
         metric = best.pop("metric")
     result = {"metric": metric, "points": points, "best": best, "failed": dict(failed)}
     of_tasks = {name: _best(of_task, name) for name, of_task in by_task.items()}
-    return result | ({"best_by_task": of_tasks} if of_tasks else {})
+    return result | ({"best_by_task": of_tasks} if any(STUDENTS in record for _, record in records) else {})
 
 
 def score_of(trial: Trial) -> float:

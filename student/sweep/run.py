@@ -61,22 +61,30 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
         config = config.model_copy(update={name: SweepConfig.model_fields[name].default for name in SETS - typed})
     sets = open_all(config, grid)
     opened = [one for several, _ in sets.values() for one in several.sets]
-    folder = config.output_dir or Path("sweeps") / default_name(opened)
+    folder = config.output_dir or Path("sweeps") / ("tasks" if "tasks" in grid else default_name(opened))
     trials = make_trials(config, grid, folder, partial(design_from, sets))
     make_folder(folder)
     remove_temporaries(folder)
     study = open_study(config.storage or f"sqlite:///{folder / STORAGE}", folder.name, trials)
-    is_new = not (folder / SWEEP_RECORD).exists()
+    path, begun = folder / SWEEP_RECORD, [trial.folder.exists() for trial in trials]
+    earlier = read_run_record(path) if path.exists() else None
     _start_record(config, folder, sets, command)
     try:
         failed = _train_missing(config, folder, trials, study)
     except DistillError:
-        if is_new and not any(trial.folder.exists() for trial in trials):
-            (folder / SWEEP_RECORD).unlink()  # nothing that other settings could be mixed with
+        if begun == [trial.folder.exists() for trial in trials]:  # nothing that other settings could be mixed with
+            _put_back(path, earlier)
         raise
     record = read_run_record(folder / SWEEP_RECORD) | {"state": "finished", "result": outcome(trials, failed)}
     write_run_record(folder / SWEEP_RECORD, record)
     return record
+
+
+def _put_back(path: Path, earlier: RunRecord | None) -> None:
+    if earlier is None:
+        path.unlink()
+    else:
+        write_run_record(path, earlier)
 
 
 def _start_record(config: SweepConfig, folder: Path, sets: Sets, command: str) -> None:

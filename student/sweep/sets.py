@@ -25,10 +25,18 @@ def open_all(config: TrainConfig, grid: Grid) -> Sets:
     """
     trained = [config.model_copy(update={"tasks": tasks}) for tasks in grid.get("tasks", [config.tasks])]
     opened = {set_names(one): open_training_set(one) for several in trained for one in apart(several)}
-    names = [one.name for one in opened.values()]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    raise_all(ConfigError, "--tasks", [f"{name} is named by two paths; write both in the same way" for name in twice])
+    by_name: dict[str, list[str]] = {}
+    for one in opened.values():
+        by_name.setdefault(one.name, []).append(str(one.root.resolve()))
+    raise_all(ConfigError, "--tasks", [_of_one_name(name, roots) for name, roots in by_name.items() if len(roots) > 1])
     return {key: (one, task_facts(one)) for key, one in opened.items()}
+
+
+def _of_one_name(name: str, roots: list[str]) -> str:
+    """Why sets of one name cannot be in one sweep, where a task's folder is called as its set."""
+    if len(set(roots)) == 1:
+        return f"{name} is named by two paths; write both in the same way"
+    return f"{name} is the name of {' and of '.join(roots)}; rename one of these folders"
 
 
 def design_from(sets: Sets, config: TrainConfig) -> StudentConfig:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.config import as_flags
-from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
+from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import render
 from pipeline.training.run_record import read_run_record, write_run_record
@@ -81,7 +81,7 @@ def test_a_table_shows_each_task_and_the_page_draws_it(swept: Path, store: Path,
     assert [section.title for section in page.sections] == ["Scores", *drawn, "Settings they share"]
     tables = Parsed(render(page)).tables
     assert [row[0] for row in tables["Best of each task"][1:]] == ["opinion", "roles"]
-    assert [row[1] for row in tables["mean of the tasks"][1:]] == ["opinion", "opinion+roles"]
+    assert [row[1] for row in tables["scores by task"][1:]] == ["opinion", "opinion+roles"]
     (rows,) = [figure["rows"] for figure in page.figures() if figure["section"] == "By value: opinion"]
     assert {row["tasks"]: row["validation accuracy"] for row in rows} == {
         name.removeprefix("tasks="): [scores_of(folder / f"{name},seed={seed}")["opinion"] for seed in (42, 43)]
@@ -115,6 +115,24 @@ def test_tasks_can_be_added_to_a_sweep_but_not_be_of_another_set(swept: Path, st
         sweep(sweep_config(store, folder), "")
 
 
+def test_a_task_that_fails_before_any_work_leaves_the_record_as_it_was(
+    swept: Path, store: Path, tmp_path: Path
+) -> None:
+    folder, sets = shutil.copytree(swept, tmp_path / "sweep"), tmp_path / "sets"
+    for name in ("opinion", "roles"):
+        shutil.copytree(store / name, sets / name)
+    shard, *_ = sorted((sets / "roles").glob("examples/train-*"))
+    shard.write_bytes(shard.read_bytes()[:-9])
+    before = (folder / "sweep.json").read_bytes()
+    grid = ("tasks=opinion,roles",)
+    with pytest.raises(DistillError):
+        sweep(sweep_config(sets, folder, grid=grid), "")
+    assert (folder / "sweep.json").read_bytes() == before
+    other = shutil.copytree(store / "opinion", tmp_path / "other" / "opinion")
+    with pytest.raises(ConfigError, match=f"opinion is the name of .* and of {other}; rename one"):
+        sweep(sweep_config(store, folder, grid=(f"tasks=opinion,{other}",)), "")
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
@@ -124,6 +142,11 @@ def test_tasks_can_be_added_to_a_sweep_but_not_be_of_another_set(swept: Path, st
         ({"tasks": "opinion,roles"}, "tasks is given as a flag, too"),
         ({"grid": ("tasks=opinion,roles+roles",)}, "--grid: --tasks: roles is there twice"),
         ({"grid": ("tasks=opinion+role",)}, "no logit set 'role'"),
+        (
+            {"grid": ("tasks=opinion+roles,roles+opinion",)},
+            r"tasks: opinion\+roles is there twice, maybe in another order",
+        ),
+        ({"grid": ("tasks=opinion+",)}, r"tasks=opinion\+: a name is missing beside \+"),
         ({"grid": (), "tasks": "opinion,opinion"}, "opinion is there twice"),
         (
             {"grid": ("num_hidden_layers=2",), "tasks": "opinion,roles"},
