@@ -1,11 +1,15 @@
 """Encoders of a bert, of the default student and of a BERT in transformers, on one core, in processor time.
 
+Then a bert's training step, forward and backward, in float32 and in bf16.
+
 ``python -m tests.benchmarks.attention FOLDER_OF_A_BERT``; weights of students are random.
 """
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from time import process_time
+from unittest.mock import patch
 
 import torch
 from transformers import BertModel
@@ -14,6 +18,7 @@ from pipeline import console
 from pipeline.bench.timing import interleaved
 from pipeline.tasks.target import Target
 from student.config import TrainConfig
+from student.model import bert
 from student.model.design import design
 from student.model.model import Student, num_parameters
 
@@ -49,6 +54,22 @@ def main(folder: str) -> None:
             rows[name].append(round(len(ids_NL) / took))
     columns = ["", "parameters", *(f"{length} tokens, a second" for length in lengths)]
     console.print_table(columns, [[name, *numbers] for name, numbers in rows.items()])
+    seconds = interleaved(training_steps(students["bert"].train()), rounds=5, clock=process_time)
+    console.print_table(
+        ["16 sequences of 53 tokens", "ms"], [[kind, round(1000 * took)] for kind, took in seconds.items()]
+    )
+
+
+def training_steps(student: Student) -> dict[str, Callable[[], object]]:
+    """What makes a bert's gradients, by the arithmetic of its layers."""
+    ids_NL = torch.randint(1000, VOCABULARY, (16, 53))
+
+    def step(is_bf16: bool) -> None:
+        with patch.object(bert, "has_fast_bf16", lambda: is_bf16):
+            student.encoder(ids_NL).sum().backward()
+        student.zero_grad()
+
+    return {"float32": partial(step, False), "bf16": partial(step, True)}
 
 
 if __name__ == "__main__":
