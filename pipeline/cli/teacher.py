@@ -12,7 +12,6 @@ from pipeline.cli.tokens import print_sums
 from pipeline.logit_set.record_parts import AugmentationRecord
 from teacher.augment.config import AugmentConfig
 from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
-from teacher.dump.default_variants import with_default_variants
 
 KIND = ("task", "corpus")
 
@@ -64,10 +63,12 @@ def augment(config: AugmentConfig) -> None:
 @takes(DumpTask, DumpCorpus, by=KIND)
 def teacher_dump(config: DumpTask | DumpCorpus) -> None:
     """Write what a teacher says about a task or a corpus, as a logit set."""
+    needs_teacher_libraries()
     if isinstance(config, DumpTask):
+        from teacher.dump.default_variants import with_default_variants
+
         config = with_default_variants(config)
     config.check()
-    needs_teacher_libraries()
     if config.signal == "vectors":
         _dump_vectors(config)
     elif isinstance(config, DumpCorpus):

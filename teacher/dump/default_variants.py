@@ -1,12 +1,10 @@
-"""The variants that a task's manifest asks for by itself, where the flags of a dump leave them open.
-
-Free of Arrow where it is imported, so that ``--help`` is quick.
-"""
+"""The variants that a task's manifest asks for by itself, where the flags of a dump leave them open."""
 
 from pathlib import Path
 
 from pipeline import console
 from pipeline.errors import ConfigError, did_you_mean
+from pipeline.logit_set.record import FILE_NAME, read_set_record
 from pipeline.tasks.task import TRAIN, Task, load_task
 from teacher.augment.config import AugmentConfig
 from teacher.augment.methods import METHODS, NO_METHOD
@@ -50,8 +48,6 @@ def _may_have_variants(config: DumpTask) -> bool:
 
 
 def _refuse_set_without(root: Path) -> None:
-    from pipeline.logit_set.record import FILE_NAME, read_set_record
-
     if (root / FILE_NAME).exists() and read_set_record(root).augmentation is None:
         raise ConfigError(
             f"{root} was dumped without variants, which the manifest now asks for: --augment {NO_METHOD} goes on with "
