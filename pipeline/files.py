@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -56,8 +57,18 @@ def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a small UTF-8 file atomically."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    """Writes a small UTF-8 file atomically.
+
+    Of jobs that finish in the same moment one may take another's temporary file for one that was left; then it is
+    written anew.
+    """
+    write = partial(Path.write_text, data=text, encoding="utf-8")
+    try:
+        write_atomically(path, write)
+    except DataError as error:
+        if not isinstance(error.__cause__, FileNotFoundError) or not path.parent.is_dir():
+            raise
+        write_atomically(path, write)
 
 
 def write_text_once(path: Path, text: str) -> None:

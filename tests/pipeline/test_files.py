@@ -169,3 +169,23 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
 def test_sha256(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256(tmp_path / "a") == reference(b"abc").hexdigest()
+
+
+def test_a_temporary_file_that_another_job_removed_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, others = tmp_path / "record.json", [1]
+    chmod = Path.chmod
+
+    def removed_before(temporary: Path, mode: int) -> None:
+        if others:
+            others.pop()
+            remove_temporaries(tmp_path)
+        chmod(temporary, mode)
+
+    monkeypatch.setattr(Path, "chmod", removed_before)
+    write_text(path, "whole")
+    assert not others
+    assert path.read_text() == "whole"
+    with pytest.raises(DataError, match="cannot be written"):
+        write_text(tmp_path / "nowhere" / "record.json", "whole")
