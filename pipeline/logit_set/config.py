@@ -13,6 +13,12 @@ StateCodecName = Literal[VectorCodecName, "float32"]
 BlockCodecName = Literal["u8", "float32"]
 Pooling = Literal["mean", "cls"]
 STATE_CODEC = r"^(float32|float16|int8|pca-[1-9]\d{0,3})$"
+LAYER_CODECS: dict[LayersName, str] = {  # the flag of a signal's codec
+    "states": "states_codec",
+    "cls": "cls_codec",
+    "attention": "attention_codec",
+    "values": "values_codec",
+}
 
 
 class CodecFlags(Config):
@@ -56,13 +62,7 @@ class RecodeConfig(CodecFlags, SetFlags, UnverifiedFlags, JsonFlags):
     @property
     def layer_codecs(self) -> dict[LayersName, str]:
         """The codecs of layers that are wanted, by signal."""
-        codecs: dict[LayersName, str | None] = {
-            "states": self.states_codec,
-            "cls": self.cls_codec,
-            "attention": self.attention_codec,
-            "values": self.values_codec,
-        }
-        return {name: codec for name, codec in codecs.items() if codec is not None}
+        return {name: codec for name, flag in LAYER_CODECS.items() if (codec := getattr(self, flag)) is not None}
 
     def check(self) -> None:
         """Raises ConfigError for flags of both kinds of sets."""

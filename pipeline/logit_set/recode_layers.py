@@ -24,14 +24,13 @@ from pipeline.logit_set.record_parts import LayersName, Shard
 from pipeline.logit_set.signals import States
 from pipeline.logit_set.signals.layer_signal import LayerSignal
 from pipeline.logit_set.tokens import read_groups
-from pipeline.logit_set.vector_basis import Basis, bases_to_bytes, fit_basis
+from pipeline.logit_set.vector_basis import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis
 from pipeline.logit_set.vector_codecs import state_codec
 from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.verify_layers import layer_file_problem
 from pipeline.logit_set.writer import start_set
 from pipeline.tasks.task import TRAIN
 
-TOKENS_PER_NUMBER = 20  # of a state, that a basis is fitted to
 KEPT_WHOLE = ("float32", "float16")
 
 

@@ -21,6 +21,7 @@ BASIS_FILE = "basis.safetensors"
 DEVIATIONS = 5  # what int8 reaches to; farther numbers are cut off
 INT8_MAX = 127
 ROUNDING = 1e-8  # share of squares that may be but the rounding of a teacher in float32
+TOKENS_PER_NUMBER = 20  # of a state, that a basis is fitted to
 
 
 @dataclass(frozen=True)

@@ -66,14 +66,13 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
     make_folder(folder)
     remove_temporaries(folder)
     study = open_study(config.storage or f"sqlite:///{folder / STORAGE}", folder.name, trials)
-    path, begun = folder / SWEEP_RECORD, [trial.folder.exists() for trial in trials]
-    earlier = read_run_record(path) if path.exists() else None
-    _start_record(config, folder, sets, command)
+    begun = [trial.folder.exists() for trial in trials]
+    earlier = _start_record(config, folder, sets, command)
     try:
         failed = _train_missing(config, folder, trials, study)
     except DistillError:
         if begun == [trial.folder.exists() for trial in trials]:  # nothing that other settings could be mixed with
-            _put_back(path, earlier)
+            _put_back(folder / SWEEP_RECORD, earlier)
         raise
     record = read_run_record(folder / SWEEP_RECORD) | {"state": "finished", "result": outcome(trials, failed)}
     write_run_record(folder / SWEEP_RECORD, record)
@@ -87,8 +86,11 @@ def _put_back(path: Path, earlier: RunRecord | None) -> None:
         write_run_record(path, earlier)
 
 
-def _start_record(config: SweepConfig, folder: Path, sets: Sets, command: str) -> None:
-    """All runs of a folder have the same settings but for the grid's, which may grow from try to try, also by tasks."""
+def _start_record(config: SweepConfig, folder: Path, sets: Sets, command: str) -> RunRecord | None:
+    """Begins a sweep's record, or goes on with it; returns what was there before.
+
+    All runs of a folder have the same settings but for the grid's, which may grow from try to try, also by tasks.
+    """
     settings = config.model_dump(mode="json", exclude=NOT_COMPARED) | {
         "init_from_sha256": sha256(config.init_from / WEIGHTS_FILE) if config.init_from else None,
         "init_vectors_sha256": file_sha256(config.init_vectors, FLAG) if config.init_vectors else None,
@@ -98,7 +100,8 @@ def _start_record(config: SweepConfig, folder: Path, sets: Sets, command: str) -
         **settings_of(config, sets),
     }
     path = folder / SWEEP_RECORD
-    stored = read_run_record(path)["settings"] if path.exists() else settings
+    earlier = read_run_record(path) if path.exists() else None
+    stored = earlier["settings"] if earlier else settings
     same = {name: None for name, value in EARLIER.items() if stored.get(name) == value and settings[name] is None}
     settings = {name: value for name, value in stored.items() if is_of_a_task(name)} | settings
     same |= {name: value for name, value in settings.items() if is_of_a_task(name) and name not in stored}
@@ -107,6 +110,7 @@ def _start_record(config: SweepConfig, folder: Path, sets: Sets, command: str) -
         message = f"{folder} holds a sweep with other settings:\n{changes}\nChoose another --output-dir"
         raise FingerprintMismatchError(message)
     write_run_record(path, {"state": "running", "command": command, "settings": settings})
+    return earlier
 
 
 def _train_missing(config: SweepConfig, folder: Path, trials: Sequence[Trial], study: Study) -> dict[str, str]:

@@ -130,11 +130,13 @@ def tell_start(subjects: Sequence[Subject], vectors_of: LogitSet | None) -> None
 
 def _tell_of_missing_gold(subject: Subject) -> None:
     """Warns of rows that learn from the teacher although the flags give it no weight."""
+    if subject.config.alpha != 1:
+        return
     rows = subject.data.splits["train"]
     gold = gold_tensor(subject.student_config.target, rows)
     is_missing = gold.isnan() if gold.is_floating_point() else gold == NO_LABEL
     missing = int(is_missing.reshape(len(gold), -1).any(dim=1).sum())
-    if subject.config.alpha == 1 and missing:
+    if missing:
         console.warn(
             f"{subject.data.logit_set.root}: {missing:,} of {len(gold):,} training rows have no gold and learn from "
             "the teacher, also with --alpha 1; --where 'variant = 0' leaves variants out"

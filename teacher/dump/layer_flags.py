@@ -6,16 +6,10 @@ from pydantic import Field
 
 from pipeline.config import Config, flag_name, refuse_flags
 from pipeline.errors import ConfigError
-from pipeline.logit_set.config import STATE_CODEC, BlockCodecName
+from pipeline.logit_set.config import LAYER_CODECS, STATE_CODEC, BlockCodecName
 from pipeline.logit_set.record_parts import LayerRows, LayersName
 
 LAYERS = r"^(all|\d{1,3}(,\d{1,3})*)$"
-CODECS: dict[LayersName, str] = {  # a signal's flag, and that of its codec
-    "states": "states_codec",
-    "cls": "cls_codec",
-    "attention": "attention_codec",
-    "values": "values_codec",
-}
 FIRST: dict[LayersName, int] = {"states": 0, "cls": 0, "attention": 1, "values": 1}
 
 
@@ -37,7 +31,7 @@ class WhichLayers(Config):
     @property
     def layers(self) -> dict[LayersName, str]:
         """The layers as given, by signal."""
-        return {name: text for name in CODECS if (text := getattr(self, name)) is not None}
+        return {name: text for name in LAYER_CODECS if (text := getattr(self, name)) is not None}
 
     def numbers(self, name: LayersName, depth: int) -> tuple[int, ...]:
         """The layers of a signal, ascending, of a teacher with so many.
@@ -81,7 +75,7 @@ class LayerFlags(WhichLayers):
 
     def check_layers(self) -> None:
         """Raises ConfigError for flags that do not go together."""
-        for name, codec in CODECS.items():
+        for name, codec in LAYER_CODECS.items():
             if name not in self.layers:
                 refuse_flags(self, {codec}, f"says how layers are stored; give {flag_name(name)} LAYERS, too")
         if not self.layers:

@@ -13,6 +13,7 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.files import link_or_copy, make_folder
+from pipeline.logit_set.config import LAYER_CODECS
 from pipeline.logit_set.layer_files import check_same_layers, record_layers, unfinished_files
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
@@ -23,7 +24,7 @@ from pipeline.logit_set.writer import without_lost_layers
 from teacher.config import DumpTask
 from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.layer_basis import with_bases
-from teacher.dump.layer_flags import CODECS, LayerFlags
+from teacher.dump.layer_flags import LayerFlags
 from teacher.dump.layer_shards import Asking, write_layers
 from teacher.dump.rows import Rows
 from teacher.inference.classifier import Teacher
@@ -64,7 +65,7 @@ def wanted_layers(config: LayerFlags, name: str, shape: Any) -> list[LayerSignal
     require_known_family(name, shape.model_type)
     signals: list[LayerSignal] = []
     for signal in config.layers:
-        layers, codec = config.numbers(signal, int(shape.num_hidden_layers)), getattr(config, CODECS[signal])
+        layers, codec = config.numbers(signal, int(shape.num_hidden_layers)), getattr(config, LAYER_CODECS[signal])
         if signal in STATES:
             codec = state_codec(codec, int(shape.hidden_size))
             signals.append(STATES[signal](layers=layers, of=config.layers_of, codec=codec))
