@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.files import is_plain, sha256
 from pipeline.logit_set.record_parts import Shard
-from pipeline.logit_set.shard_file import Footer, bomb_problem, read_footer, read_metadata, split_problem
+from pipeline.logit_set.shard_file import Footer, bomb_problem, footer_in, read_metadata, split_problem
 
 MOST_COLUMNS = 100
 
@@ -36,13 +35,13 @@ def frame_problem(path: Path, shard: Shard, expected: pa.Schema, footer: Footer)
     metadata = read_metadata(path)
     if metadata.num_columns > max(MOST_COLUMNS, len(expected)):  # hundreds of thousands would take hours to compare
         return f"{metadata.num_columns:,} columns, but a set of this kind has {len(expected)}"
-    if read_footer(path) != footer:
+    if footer_in(metadata, path) != footer:
         return "its footer belongs to another run or another range of rows"
-    schema = pq.read_schema(path).remove_metadata()
+    schema = metadata.schema.to_arrow_schema().remove_metadata()
     if schema != expected:
         fields = list(schema)  # by name it cannot be asked for a column that is there twice
         wrong = [field.name for field in expected if field not in fields]
         return f"columns missing or of another type: {', '.join(wrong) or 'their order'}"
     if metadata.num_rows != shard.rows:
         return f"{metadata.num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
-    return bomb_problem(metadata, path.stat().st_size) or split_problem(path, shard.split)
+    return bomb_problem(metadata, path) or split_problem(metadata, path, shard.split)

@@ -60,7 +60,7 @@ def read_metadata(path: Path) -> pq.FileMetaData:
         raise IntegrityError(f"{path}: not a whole shard of a logit set: missing, or not a plain file")
     try:
         return pq.read_metadata(path)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last of names of columns
         raise IntegrityError(f"{path}: not a whole shard of a logit set: {error}") from error
 
 
@@ -70,9 +70,13 @@ def read_footer(path: Path, key: bytes = FOOTER_KEY) -> Footer:
     Raises:
         IntegrityError: if the file is not whole or not one of ours.
     """
-    metadata = read_metadata(path).metadata or {}
+    return footer_in(read_metadata(path), path, key)
+
+
+def footer_in(metadata: pq.FileMetaData, path: Path, key: bytes = FOOTER_KEY) -> Footer:
+    """The same from metadata that were read."""
     try:
-        values = parse_json(metadata[key])
+        values = parse_json((metadata.metadata or {})[key])
     except KeyError as error:
         raise IntegrityError(
             f"{path}: not a whole shard of a logit set: its footer does not say what it belongs to"
@@ -84,10 +88,11 @@ def read_footer(path: Path, key: bytes = FOOTER_KEY) -> Footer:
     return values
 
 
-def split_problem(path: Path, split: str) -> str | None:
+def split_problem(metadata: pq.FileMetaData, path: Path, split: str) -> str | None:
     """Says so if a shard has rows of another split; by the dictionary, as the name of one may be ever so long."""
-    with pq.ParquetFile(path, read_dictionary=["split"]) as file:
-        for batch in file.iter_batches(columns=["split"]):
+    # of one column nothing is gained by reading ahead, nor by threads
+    with pq.ParquetFile(path, metadata=metadata, read_dictionary=["split"], pre_buffer=False) as file:
+        for batch in file.iter_batches(columns=["split"], use_threads=False):
             if not which_are(pa.Table.from_batches([batch]).column("split"), split).all():
                 return f"holds rows of another split than {split!r}"
     return None
@@ -100,10 +105,13 @@ def which_are(column: pa.ChunkedArray, text: str) -> npt.NDArray[np.bool_]:
     return is_text_R
 
 
-def bomb_problem(metadata: pq.FileMetaData, num_bytes: int) -> str | None:
-    """Says if a small file would become a huge table; honest shards shrink by tens of times at most."""
-    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
-    columns = [group.column(k) for group in groups for k in range(metadata.num_columns)]
+def bomb_problem(metadata: pq.FileMetaData, path: Path) -> str | None:
+    """Says if a small file would become a huge table; honest shards shrink by tens of times at most.
+
+    Raises:
+        OSError: if what is said of a column contradicts the schema.
+    """
+    num_bytes, columns = path.stat().st_size, list(_columns(metadata, path))
     unpacked = sum(column.total_uncompressed_size for column in columns)
     if unpacked > MAX_EXPANSION * num_bytes + MIN_SUSPICIOUS_BYTES:
         return f"{num_bytes:,} bytes that unpack to {unpacked:,}: not a shard, but a bomb"
@@ -111,3 +119,16 @@ def bomb_problem(metadata: pq.FileMetaData, num_bytes: int) -> str | None:
     if values * 2 > MAX_EXPANSION * num_bytes + MIN_SUSPICIOUS_BYTES:
         return f"{num_bytes:,} bytes that unpack to {values:,} values: not a shard, but a bomb"
     return None
+
+
+def _columns(metadata: pq.FileMetaData, path: Path) -> Iterator[pq.ColumnChunkMetaData]:
+    """What metadata say of each column of each row group.
+
+    A reader of no rows looks at them first: it raises where pyarrow, asked for them, would end the process.
+    """
+    with pq.ParquetFile(path, metadata=metadata, pre_buffer=False, buffer_size=4096) as file:
+        for number in range(metadata.num_row_groups):
+            for _ in file.reader.iter_batches(0, row_groups=[number], use_threads=False):
+                pass
+            group = metadata.row_group(number)
+            yield from map(group.column, range(metadata.num_columns))

@@ -150,7 +150,7 @@ def _content_problem(path: Path, record: SetRecord, signal: TokenVectors) -> str
         return f"its columns are not those of {signal}"
     if metadata.num_rows != signal.file.rows:
         return f"{metadata.num_rows:,} rows, but distill.json says {signal.file.rows:,}"
-    problem = bomb_problem(metadata, path.stat().st_size)
+    problem = bomb_problem(metadata, path)
     if problem:
         return problem
     tokens = _tokens(path.parents[1], record)

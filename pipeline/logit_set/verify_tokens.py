@@ -55,19 +55,16 @@ def group_problem(record: SetRecord, table: pa.Table) -> str | None:
 
 def _list_problem(table: pa.Table) -> str | None:
     """Nulls at any depth, or a column that has not one entry for each masked position of each row."""
+    masked_R = pc.list_value_length(table.column("positions").combine_chunks())
     for name in table.column_names[table.column_names.index("ids") :]:
         column = table.column(name).combine_chunks()
-        if name != "ids" and not pc.list_value_length(column).equals(pc.list_value_length(_positions(table))):
+        if name != "ids" and not pc.list_value_length(column).equals(masked_R):
             return f"{name} has no entry for some masked position of its row, or one too many"
         while pa.types.is_list(column.type) and not column.null_count:
             column = column.flatten()
         if column.null_count:
             return f"{name} is null somewhere"
     return None
-
-
-def _positions(table: pa.Table) -> pa.Array:
-    return table.column("positions").combine_chunks()
 
 
 def _key_problem(shard: Shard, keys: list[Key]) -> str | None:

@@ -1,5 +1,6 @@
 """What fuzzing has found (tests/fuzz): files that ended in a traceback, or filled the memory."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
+from pipeline.logit_set.record import SetRecord, read_set_record
+from pipeline.logit_set.verify import verify_shards
 from pipeline.record_file import read_record
 from pipeline.sources import local
 from pipeline.sources.corpus import LinePart, ParquetPart
@@ -101,3 +104,30 @@ def test_a_config_that_is_anything(tmp_path: Path, text: str) -> None:
     (tmp_path / CONFIG_FILE).write_text(text)
     with pytest.raises(DistillError, match=CONFIG_FILE):
         read_config(tmp_path / CONFIG_FILE)
+
+
+def with_last_shard(root: Path, old: bytes, new: bytes) -> SetRecord:
+    """The record of a set as its maker writes it, once bytes of its last shard are others."""
+    record = read_set_record(root)
+    shard = record.shards[-1]
+    data = (root / shard.path).read_bytes()
+    changed = data.replace(old, new)
+    assert changed != data
+    (root / shard.path).write_bytes(changed)
+    digest = {"bytes": len(changed), "sha256": hashlib.sha256(changed).hexdigest()}
+    return record.model_copy(update={"shards": (*record.shards[:-1], shard.model_copy(update=digest))})
+
+
+def test_statistics_of_levels_that_are_not_the_columns(tmp_path: Path) -> None:
+    """The field of one histogram, 2 in Parquet's Thrift, becomes 3, that of another: pyarrow ends the process."""
+    root = Path(shutil.copytree(FOLDER / "topk", tmp_path / "topk"))
+    record = with_last_shard(root, b"\x29\x26", b"\x39\x26")
+    with pytest.raises(IntegrityError, match="cannot be read: Definition level histogram size mismatch"):
+        verify_shards(root, record)
+
+
+def test_a_name_of_a_shards_column_that_is_no_text(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(FOLDER / "topk", tmp_path / "topk"))
+    record = with_last_shard(root, b"candidates", b"candidate\xe9")
+    with pytest.raises(IntegrityError, match="not a whole shard of a logit set: 'utf-8' codec can't decode"):
+        verify_shards(root, record)

@@ -3,11 +3,14 @@
 from pipeline.tasks.task import load_task
 from teacher.imported.answers import read_answers
 from teacher.imported.config import ImportConfig
-from tests.fuzz.files import of_a_kind, seeds, written
+from tests.fuzz.files import FOLDER, of_a_kind, seeds, written
 
 COVERS = ("teacher.imported.answers", "teacher.imported.probabilities")
 KINDS = (".csv", ".jsonl")
 TASK = load_task("rte")
+CONFIGS = {
+    kind: ImportConfig(file=FOLDER / f"answers{kind}", task="rte", teacher="anybody", rest="spread") for kind in KINDS
+}
 SEEDS = seeds(
     KINDS,
     {
@@ -22,5 +25,5 @@ SEEDS = seeds(
 
 def read(data: bytes) -> None:
     kind, content = of_a_kind(data, KINDS)
-    path = written(f"answers{kind}", content)
-    read_answers(ImportConfig(file=path, task="rte", teacher="anybody", rest="spread"), TASK)
+    written(f"answers{kind}", content)
+    read_answers(CONFIGS[kind], TASK)

@@ -141,14 +141,14 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     zeros = pa.table({"a": np.zeros(40_000_000, dtype=np.int8)})
     pq.write_table(zeros, path, compression="zstd", use_dictionary=False)
     assert path.stat().st_size < 200_000
-    assert "not a shard, but a bomb" in (bomb_problem(pq.read_metadata(path), path.stat().st_size) or "")
+    assert "not a shard, but a bomb" in (bomb_problem(pq.read_metadata(path), path) or "")
     pq.write_table(zeros, path, row_group_size=len(zeros))  # run lengths: few bytes even when unpacked
-    problem = bomb_problem(pq.read_metadata(path), path.stat().st_size)
+    problem = bomb_problem(pq.read_metadata(path), path)
     assert problem is not None
     assert "unpack to 40,000,000 values" in problem
     parts = pa.table({name: np.zeros(25_000_000, dtype=np.int8) for name in "ab"})
     pq.write_table(parts, path, row_group_size=len(parts))  # as many in all, if few in each column
-    assert "unpack to 50,000,000 values" in (bomb_problem(pq.read_metadata(path), path.stat().st_size) or "")
+    assert "unpack to 50,000,000 values" in (bomb_problem(pq.read_metadata(path), path) or "")
 
 
 def test_a_bomb_among_the_shards_is_named(own_set: LogitSet) -> None:
