@@ -13,6 +13,7 @@ from typing import ClassVar
 MOST_LISTED = 50
 PASSING_NAMES = "EAGAIN EBUSY EDQUOT EHOSTDOWN EHOSTUNREACH EIO ENETDOWN ENETUNREACH ENOSPC ENOTCONN ESTALE ETIMEDOUT"
 PASSING = {getattr(errno, name) for name in PASSING_NAMES.split() if hasattr(errno, name)}  # Windows has not all
+REFUSED_STATUS = {401, 403}  # of HTTP: who asks may not, or is not known
 PASSING_STATUS = {408, 429, 500, 502, 503, 504}  # of HTTP: a server that has too much to do, or is not well
 
 
@@ -82,6 +83,11 @@ def passes(error: BaseException) -> bool:
         or _status(link) in PASSING_STATUS
         for link in chain
     )
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether an error is, or was raised from, the answer of an HTTP server that does not let us in."""
+    return any(_status(link) in REFUSED_STATUS for link in chain_of(error))
 
 
 def _status(error: BaseException) -> int | None:

@@ -82,7 +82,8 @@ def join(config: JoinConfig) -> None:
     joined = join_set(config, command_line())
     if config.json_output:
         values = {name: getattr(joined, name) for name in ("matched", "extra", "missing", "other_gold")}
-        console.print_json({"root": str(joined.root), "state": joined.record.state, **values})
+        variants = joined.variants and joined.variants.model_dump(mode="json", exclude={"sample"})
+        console.print_json({"root": str(joined.root), "state": joined.record.state, **values, "variants": variants})
         return
     rows = [
         [
@@ -95,6 +96,8 @@ def join(config: JoinConfig) -> None:
     ]
     columns = ["split", "matched", "yours alone", "the set's alone", "other gold"]
     console.print_table(columns, rows, title=f"{joined.root}: {joined.record.state}")
+    if joined.variants:
+        console.note(f"left out, as their texts are not here: {joined.variants.summary}")
 
 
 def _rows(rows: list[int] | list[tuple[int, int]] | None) -> str:

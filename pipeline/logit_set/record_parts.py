@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from pipeline.errors import short
 from pipeline.tasks.task import SPLIT_PATTERN, TRAIN, MethodName, Metric, Names
 
 MAX_COUNT = 2**40  # rows, bytes, parameters
@@ -313,6 +314,12 @@ class AugmentationRecord(Part):
     def title(self) -> str:
         """Of what there are variants, as a heading."""
         return "Variants of training rows" if self.split == TRAIN else f"Variants of rows of {self.split}"
+
+    @property
+    def summary(self) -> str:
+        """How many there are, and how they were made, in one line; of hashes the beginning."""
+        settings = ", ".join(f"{name} {short(value)}" for name, value in self.settings.items())
+        return f"{self.rows:,} variants of rows of {self.split} by {self.method} ({settings})"
 
     @property
     def multiplier(self) -> float:

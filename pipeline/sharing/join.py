@@ -17,7 +17,7 @@ from pipeline.files import make_folder
 from pipeline.logit_set.examples import shard_table, text_hashes
 from pipeline.logit_set.reader import LogitSet, find_set, load_set_tokenizer, usable_record
 from pipeline.logit_set.record import SetRecord, staged
-from pipeline.logit_set.record_parts import Shard, SplitRecord
+from pipeline.logit_set.record_parts import AugmentationRecord, Shard, SplitRecord
 from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.token_vectors import take_over_token_vectors
@@ -67,6 +67,7 @@ class Joined:
         extra: one's source rows that the set knows nothing of, by split.
         missing: rows of the set whose text is not in one's data: source row and variant, by split.
         other_gold: one's source rows whose gold is another than in the set, by split.
+        variants: how the variants were made that the set has, and whose texts nobody has here; None if it has none.
     """
 
     root: Path
@@ -75,6 +76,7 @@ class Joined:
     extra: dict[str, list[int]]
     missing: dict[str, list[tuple[int, int]]]
     other_gold: dict[str, list[int]]
+    variants: AugmentationRecord | None
 
 
 def join(config: JoinConfig, command: str) -> Joined:
@@ -111,7 +113,9 @@ def join(config: JoinConfig, command: str) -> Joined:
         complete = complete_set(new_root, joined)
         joined = finish_set(new_root, complete, _scores(LogitSet(new_root, complete)))
     joined = take_over_token_vectors(root, record, new_root, joined)
-    return Joined(new_root, joined, *_report(source, matched), _by_split(missing, record), _other_gold(source, matched))
+    found = _report(source, matched)
+    others = _by_split(missing, record), _other_gold(source, matched)
+    return Joined(new_root, joined, *found, *others, record.augmentation)
 
 
 def _task_of(root: Path, record: SetRecord, config: JoinConfig) -> Task:
@@ -175,12 +179,22 @@ def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, com
         source=source.description,
         splits=splits,
         shards=tuple(shard for split in order for shard in _shards(record, split, splits[split].rows)),
-        notes=(*source.warnings, f"logits joined from a set without text, made by: {record.command}"),
+        notes=(
+            *source.warnings,
+            f"logits joined from a set without text, made by: {record.command}",
+            *_left_out(record),
+        ),
         has_text=True,
         augmentation=None,
         unlabelled=None,
         versions_before=(),
     )
+
+
+def _left_out(record: SetRecord) -> tuple[str, ...]:
+    """What is said of variants, of which the set has logits but no texts."""
+    variants = record.augmentation
+    return (f"left out, as their texts are not here: {variants.summary}",) if variants else ()
 
 
 def _shards(record: SetRecord, split: str, num_rows: int) -> list[Shard]:

@@ -19,6 +19,7 @@ from pipeline.errors import (
     IntegrityError,
     MissingDependencyError,
     PassingError,
+    is_refused,
     passes,
 )
 from pipeline.files import remove_temporaries, write_atomically
@@ -188,6 +189,9 @@ def transport_errors() -> tuple[type[Exception], ...]:
 def unreachable(url: str, error: Exception) -> DistillError:
     """Says that a place cannot be read or written, and why."""
     reasons = dict.fromkeys(_first_line(e) for e in (error, error.__cause__) if e is not None)
+    if is_refused(error):
+        advice = "ask whoever it belongs to, and look at the address: many servers say so of what is not there, too"
+        return DataError(f"{url}: access was refused: {', '.join(reasons)}; {advice}")
     advice = "once that is mended, repeat the command: what has arrived is kept"
     kind = PassingError if _passes(error) else DataError
     return kind(f"{url}: cannot be read or written: {', '.join(reasons)}; {advice}")
@@ -199,7 +203,7 @@ def _passes(error: Exception) -> bool:
 
 def _require_answered(error: FileNotFoundError) -> None:
     """Raises the error again unless a file is known not to be there: HTTP's file system says so of all that fails."""
-    if _passes(error):
+    if _passes(error) or is_refused(error):
         raise error
 
 

@@ -15,6 +15,7 @@ import duckdb
 
 from pipeline.database import connect
 from pipeline.errors import QueryError, did_you_mean
+from pipeline.sql.words import refuse_for_words
 
 READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 OWN = "select function_name, function_type = 'table_macro' from duckdb_functions() where not internal"
@@ -40,6 +41,9 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     for name in sorted(called - known):
         close = " or ".join(map(repr, get_close_matches(name, known)))
         raise QueryError(f"there is no function {name!r}, or it is not allowed{close and f'; did you mean {close}?'}")
+    local = {part["key"] for node in nodes for part in node.get("cte_map", {}).get("map", [])}
+    questions = [table for table in tables if (table["function_name"], True) in own]
+    refuse_for_words(connection, questions, local)
 
 
 @cache

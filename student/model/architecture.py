@@ -24,6 +24,7 @@ from student.model.heads import HEADS, HeadShape
 from student.model.pairings import PAIRINGS
 
 FORMAT_VERSION, MAX_SIZE = 1, 2**22
+MOST_COMPARED = 1024  # tokens; 256 such texts at once take some gigabytes
 BERT_KEY = "distill"  # of a ``config.json`` that is a BERT's: where the student's own stands
 Facts = dict[str, Any]  # what the task and its logit set decide of a StudentConfig
 SpecialIds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -103,6 +104,13 @@ class EncoderConfig(BaseModel):
             problems.append("a bert has no neutral rows, so used_rows is not counted")
         if problems:
             raise ValueError("; ".join(problems))
+        return self
+
+    @model_validator(mode="after")
+    def _compares_no_more_than_memory_holds(self) -> Self:
+        if ENCODERS[self.embedding].reads_pairs and self.max_seq_length > MOST_COMPARED:
+            what = f"compares every token with every other, of {MOST_COMPARED:,} at most"
+            raise ValueError(f"max_seq_length is {self.max_seq_length:,}, but embedding {self.embedding!r} {what}")
         return self
 
     @property

@@ -6,13 +6,11 @@ from pipeline.config import flag_name, parse_model
 from pipeline.errors import ConfigError, raise_all
 from pipeline.tasks.task import Metric
 from student.config import BertFlags, EmbeddingFlags, PairingKind, TrainConfig
-from student.model.architecture import Facts, StudentConfig
+from student.model.architecture import MOST_COMPARED, Facts, StudentConfig
 from student.model.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
 from student.model.encoders import ENCODERS, SIZES
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
-
-MOST_COMPARED = 1024  # tokens; 256 such texts at once take some gigabytes
 
 
 def design(flags: TrainConfig, facts: Facts, inherited: Inherited | None = None) -> StudentConfig:
@@ -199,7 +197,8 @@ def _length_problems(flags: TrainConfig, facts: Facts) -> list[str]:
     if not kind.reads_pairs or longest <= MOST_COMPARED:
         return []
     what = f"compares every token with every other, of {MOST_COMPARED:,} at most"
-    return [f"--embedding {flags.embedding}: {what}, but this set has texts of up to {longest:,}"]
+    advice = "take another --embedding, or a set with shorter ones (teacher-dump --max-seq-length)"
+    return [f"--embedding {flags.embedding}: {what}, but this set has texts of up to {longest:,}; {advice}"]
 
 
 def _label_problems(flags: TrainConfig, facts: Facts) -> list[str]:

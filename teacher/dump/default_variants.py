@@ -24,21 +24,33 @@ def with_default_variants(config: DumpTask) -> DumpTask:
     if config.augment is not None or not _may_have_variants(config):
         return config
     task = load_task(config.task, config.manifest)
-    if task.augment is None:
+    method = default_method(task)
+    if method is None:
         return config
-    methods = [name for name, method in METHODS.items() if method.for_training]
-    if task.augment not in methods:
-        known = did_you_mean(task.augment, methods)
-        raise ConfigError(f"task {task.name!r}: augment: {task.augment!r} makes no rows to learn from: {known}")
     name = config.set_name(task.name)
     _refuse_set_without(config.store / name)
-    chosen = config.model_copy(update={"augment": task.augment, "name": name})
+    chosen = config.model_copy(update={"augment": method, "name": name})
     wanted = chosen.augmentation()
     assert wanted is not None, "a method was chosen"
     if config.variants is None:  # so that others, which may be in the store, are not taken for them
         chosen = chosen.model_copy(update={"num_variants": wanted.variants_of(task)})
     _tell(wanted, task)
     return chosen
+
+
+def default_method(task: Task) -> str | None:
+    """How the variants that the task's manifest asks for are made; None if it asks for none.
+
+    Raises:
+        ConfigError: if there is no such method to learn from.
+    """
+    if task.augment is None:
+        return None
+    methods = [name for name, method in METHODS.items() if method.for_training]
+    if task.augment not in methods:
+        known = did_you_mean(task.augment, methods)
+        raise ConfigError(f"task {task.name!r}: augment: {task.augment!r} makes no rows to learn from: {known}")
+    return task.augment
 
 
 def _may_have_variants(config: DumpTask) -> bool:

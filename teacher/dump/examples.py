@@ -115,7 +115,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     with inference():
         if record is not None and record.state == "verified" and config.token_vectors:
             record = add_token_vectors(root, record, config, teacher, encoder, old, max_tokens)
-    record = add_init_layers(root, record, config, teacher)
+    record = add_init_layers(root, record, config, teacher, old)
     if layers:
         record = add_layers(root, layers, config, teacher, rows, max_tokens, old, state)
     return record

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, TeacherError
-from pipeline.files import remove_temporaries, sha256, write_text
+from pipeline.files import link_or_copy, remove_temporaries, sha256, write_text
 from pipeline.logit_set.card import CARD_FILE, card_text
+from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
 from pipeline.logit_set.signals.init import INIT_FILE, InitLayers, InitShape
 from pipeline.training.checkpoint import write_tensors
@@ -46,14 +47,17 @@ def check_same_init(root: Path, layers: tuple[int, ...]) -> None:
         )
 
 
-def add_init_layers(root: Path, record: SetRecord | None, config: DumpTask, teacher: Teacher) -> SetRecord | None:
-    """Puts the weights that the flags ask for, or that the set had and lost, into a set once it is verified.
+def add_init_layers(
+    root: Path, record: SetRecord | None, config: DumpTask, teacher: Teacher, old: LogitSet | None
+) -> SetRecord | None:
+    """Puts weights into a set once it is verified: those asked for, or that it had and lost, or those of an old set.
 
     Args:
         root: the set's folder.
         record: its record; None in all processes but one.
         config: the flags.
         teacher: its teacher.
+        old: a set of the same teacher, whose weights are taken over unless other layers are asked for.
 
     Returns:
         The record on disk.
@@ -63,22 +67,34 @@ def add_init_layers(root: Path, record: SetRecord | None, config: DumpTask, teac
     """
     if record is None or record.state != "verified":
         return record
-    recorded = record.signals.init
-    layers = config.init_numbers(teacher.model.config.num_hidden_layers) or (recorded.layers if recorded else ())
+    recorded, theirs = record.signals.init, old.record.signals.init if old is not None else None
+    known = recorded or theirs
+    layers = config.init_numbers(teacher.model.config.num_hidden_layers) or (known.layers if known else ())
     if not layers or (recorded is not None and recorded.layers == layers and _is_there(root, recorded)):
         return record
-    wanted = (*WHOLE, *(f"encoder.layer.{layer - 1}." for layer in layers))
-    weights = teacher.model.base_model.state_dict()
-    path = root / INIT_FILE
-    write_tensors(path, {name: w.float().cpu().contiguous() for name, w in weights.items() if name.startswith(wanted)})
+    if old is not None and theirs is not None and theirs.layers == layers and _is_there(old.root, theirs):
+        init = theirs
+        if not _is_there(root, init):
+            (root / INIT_FILE).unlink(missing_ok=True)
+            link_or_copy(old.root / INIT_FILE, root / INIT_FILE)
+    else:
+        init = _written(root, layers, teacher)
     if config.job().count == 1:  # another job may be writing the same
         remove_temporaries(root)
-    shape = _shape(teacher.model.config)
-    init = InitLayers(layers=layers, shape=shape, bytes=path.stat().st_size, sha256=sha256(path))
     told = changed(record, signals=record.signals.model_copy(update={"init": init}))
     write_text(root / CARD_FILE, card_text(told))
     write_set_record(root, told)
     return told
+
+
+def _written(root: Path, layers: tuple[int, ...], teacher: Teacher) -> InitLayers:
+    """Writes the weights of the teacher's layers."""
+    wanted = (*WHOLE, *(f"encoder.layer.{layer - 1}." for layer in layers))
+    weights = teacher.model.base_model.state_dict()
+    path = root / INIT_FILE
+    write_tensors(path, {name: w.float().cpu().contiguous() for name, w in weights.items() if name.startswith(wanted)})
+    shape = _shape(teacher.model.config)
+    return InitLayers(layers=layers, shape=shape, bytes=path.stat().st_size, sha256=sha256(path))
 
 
 def _is_there(root: Path, recorded: InitLayers) -> bool:

@@ -19,9 +19,12 @@ from pipeline.logit_set.signals import LayerSignal, States
 from pipeline.logit_set.vector_basis import ROUNDING, fit_basis
 from pipeline.logit_set.vector_codecs import state_codec
 from pipeline.processes import processes
-from pipeline.sources import load_source, sentences
-from pipeline.tasks.task import TRAIN, load_task
+from pipeline.sources import Source, load_source, sentences
+from pipeline.tasks.task import TRAIN, Task, load_task
+from teacher.augment.config import AugmentConfig
+from teacher.augment.run import sides_for
 from teacher.config import BudgetTask
+from teacher.dump.default_variants import default_method
 from teacher.dump.layers import BLOCKS, STATES
 from teacher.inference.batches import default_tokens_per_batch
 from teacher.inference.encoder import load_encoder
@@ -76,6 +79,7 @@ def layer_budget(config: BudgetTask) -> list[LayerLine]:
     places = np.linspace(0, own.num_rows - 1, min(own.num_rows, config.sample)).astype(np.int64)
     inputs = list(encoder.reader.tokenize(*sentences(own.take(pa.array(places))), config.max_seq_length))
     num_rows = sum(source.own(split).num_rows for split in source.splits)
+    _tell_of_variants(task, num_rows, source)
     length_R = np.array([len(row.ids) for row in inputs], dtype=np.int64)
     width, heads = int(shape.hidden_size), int(shape.num_attention_heads)
     passes = [(name, layer) for name, layers in asked.items() for layer in layers]  # all at once are too much to hold
@@ -88,6 +92,19 @@ def layer_budget(config: BudgetTask) -> list[LayerLine]:
             signals = candidates(wanted, width, heads)
             lines += [measured_line(signal, said[name][layer], length_R, num_rows) for signal in signals]
     return lines
+
+
+def _tell_of_variants(task: Task, num_rows: int, source: Source) -> None:
+    """A note on the rows that a dump adds by default, and of which it stores layers if it is told to."""
+    method = default_method(task)
+    if method is None or TRAIN not in source.splits:
+        return
+    added = source.own(TRAIN).num_rows * len(sides_for(AugmentConfig(method=method), task))
+    console.note(
+        f"{task.name}: these are bytes of its own {num_rows:,} rows, of which alone a dump stores layers; with "
+        f"--layers-of all those of up to {added:,} variants by {method} come on top: up to "
+        f"{(num_rows + added) / num_rows:.1f} times as much"
+    )
 
 
 def candidates(asked: dict[LayersName, tuple[int, ...]], width: int, heads: int) -> Iterator[LayerSignal]:

@@ -24,6 +24,7 @@ from pipeline.sharing.join import Joined, join
 from student.data import load_examples
 from teacher.dump.examples import dump
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.commands import invoke
 from tests.helpers.places import contents, send
 
 Lines = list[dict[str, Any]]
@@ -99,6 +100,19 @@ def test_variants_without_their_texts_are_left_behind(
     assert found.record.fingerprint == opinion_set.record.fingerprint
     keys = augmented_set.read("train", ("source_row", "variant"), "variant > 0").to_pylist()
     assert found.missing == {"validation": [], "train": [(row["source_row"], row["variant"]) for row in keys]}
+    assert found.variants is not None
+    assert found.variants.settings == augmented_set.record.augmentation.settings  # type: ignore[union-attr]
+    made = f"{len(keys):,} variants of rows of train by mask-pos ("
+    (told,) = [note for note in found.record.notes if made in note]
+    assert "mask_probability 0.3" in told
+    assert "num_variants 3" in told
+    assert told in " ".join((found.root / "README.md").read_text().replace("\\", "").split())
+    flags = ["--manifest", work / "opinion.yaml", "--data", work / "data", "--store", tmp_path, "--name", "joined"]
+    printed = invoke("join", tmp_path / "blind", *flags)
+    assert printed.exit_code == 0, printed.stderr
+    assert told in " ".join(printed.stderr.split())
+    variants = json.loads(invoke("join", tmp_path / "blind", *flags, "--json").stdout)["variants"]
+    assert (variants["method"], variants["rows"]) == ("mask-pos", len(keys))
 
 
 def test_rows_are_found_by_their_text(blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:

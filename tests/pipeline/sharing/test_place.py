@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import IntegrityError, PassingError
+from pipeline.errors import DataError, IntegrityError, PassingError
 from pipeline.sharing.place import Place, open_place
+from tests.helpers.commands import invoke
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -41,6 +42,20 @@ def test_a_file_that_is_not_there_is_told_from_a_server_that_is_not_well(url: st
     _passes(open_place(f"{url}/503/set"), "503", tmp_path)
     _passes(open_place(f"{url}/429/set"), "429", tmp_path)
     _passes(open_place("http://127.0.0.1:9/set"), "Cannot connect", tmp_path)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_who_may_not_read_a_set_is_told_so(status: int, url: str, tmp_path: Path) -> None:
+    told = invoke("pull", f"{url}/{status}/set", "--store", tmp_path)
+    assert told.exit_code == 2
+    message = " ".join(told.stderr.split())
+    assert f"/{status}/set: access was refused: {url}/{status}/set/distill.json, {status}" in message
+    assert "ask whoever it belongs to" in message
+    place = open_place(f"{url}/{status}/set")
+    with pytest.raises(DataError, match="access was refused"):
+        place.sizes("examples")
+    with pytest.raises(DataError, match="access was refused"):
+        place.fetch("distill.json", tmp_path / "file", 9)
 
 
 def _passes(place: Place, reason: str, folder: Path) -> None:

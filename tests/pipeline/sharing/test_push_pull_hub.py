@@ -130,7 +130,7 @@ def test_an_upload_that_fails_is_one_message_and_changes_nothing(
     opinion_set: LogitSet, hub: Hub, distill: Distill
 ) -> None:
     hub.refused = "/lfs/"
-    assert f"{URL}: cannot be read or written" in distill("push", opinion_set.root, URL, fails=True)
+    assert f"{URL}: access was refused: 403" in distill("push", opinion_set.root, URL, fails=True)
     assert FILE_NAME not in hub.files("me/opinion")
     kept = opinion_set.record.shards[0].sha256 or ""
     hub.refused = f"/lfs/{kept}"

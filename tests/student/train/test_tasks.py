@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ import pytest
 import torch
 
 from pipeline.config import as_flags
-from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.logit_set.reader import open_set
 from pipeline.record_file import read_record
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import render
-from pipeline.tasks.target import make_target
-from pipeline.tasks.task import load_task
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import read_run_record
 from student.config import EvaluateConfig, ReproduceConfig, TrainConfig
@@ -36,41 +33,10 @@ from student.train.learner import Lesson, StudentLearner
 from student.train.tasks import of_task
 from student.train.train import train
 from student.train.training_data import task_facts
-from teacher.dump.examples import dump
-from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
-from teacher.tiny import create_tiny_bert
-from tests.conftest import dump_config
 from tests.helpers.commands import distill, invoke, kill_when
+from tests.helpers.joint_runs import TASKS, same, tasks_config
 from tests.helpers.students import tiny_config, weights
 from tests.student.model.test_model import student
-
-TASKS = ("opinion", "roles", "score")
-STILL = 1e-30  # a learning rate that moves nothing
-
-
-def tasks_config(sets: list[Path], output_dir: Path, **changes: object) -> TrainConfig:
-    settings = {"logits": (), "tasks": ",".join(map(str, sets)), "per_device_train_batch_size": 16}
-    return tiny_config(sets[0], output_dir, **settings | changes)
-
-
-@pytest.fixture(scope="module")
-def sets(store: Path, ratings: dict[str, LogitSet]) -> list[Path]:
-    """A set of sentences, one of pairs, one of scores."""
-    return [store / "opinion", store / "roles", ratings["score"].root]
-
-
-@pytest.fixture(scope="module")
-def together(sets: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of the three tasks; read only."""
-    folder = tmp_path_factory.mktemp("together")
-    train(tasks_config(sets, folder, num_train_epochs=3), "distill train-student --tasks opinion,roles,score")
-    return folder
-
-
-def same(one: Path, other: Path) -> bool:
-    a, b = read_weights(one), read_weights(other)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_a_run_of_one_task_is_an_ordinary_run(opinion_run: Path, store: Path, tmp_path: Path) -> None:
@@ -85,10 +51,10 @@ def test_a_run_of_one_task_is_an_ordinary_run(opinion_run: Path, store: Path, tm
 
 
 def test_the_same_seed_gives_the_same_students_and_another_does_not(
-    together: Path, sets: list[Path], tmp_path: Path
+    together: Path, task_sets: list[Path], tmp_path: Path
 ) -> None:
     for name, seed, epochs in (("again", 42, 3), ("other", 1, 1)):
-        train(tasks_config(sets, tmp_path / name, num_train_epochs=epochs, seed=seed), "")
+        train(tasks_config(task_sets, tmp_path / name, num_train_epochs=epochs, seed=seed), "")
     assert all(same(tmp_path / "again" / task, together / task) for task in TASKS)
     assert not any(same(tmp_path / "other" / task, together / task) for task in TASKS)
 
@@ -110,7 +76,7 @@ def test_the_mean_of_the_first_metrics_chooses_the_epoch(together: Path) -> None
     assert result["best"]["epoch"] == 1 + int(np.argmax(means))
 
 
-def test_each_folder_is_a_run_with_the_scores_of_the_best_epoch(together: Path, sets: list[Path]) -> None:
+def test_each_folder_is_a_run_with_the_scores_of_the_best_epoch(together: Path, task_sets: list[Path]) -> None:
     best = read_record(together / "run.json")["result"]["best"]
     for task in TASKS:
         scores = evaluate(EvaluateConfig(run=together / task))["validation"]["gold"]
@@ -136,7 +102,7 @@ def test_a_predictor_takes_a_folder_or_the_name_of_a_task(together: Path) -> Non
     assert Predictor(together, task="score").student.config.target.kind == "score"
 
 
-def test_a_run_of_several_tasks_names_its_students(together: Path, sets: list[Path], tmp_path: Path) -> None:
+def test_a_run_of_several_tasks_names_its_students(together: Path, task_sets: list[Path], tmp_path: Path) -> None:
     named = f"there are students in it, name one of them: {together}/opinion, {together}/roles, {together}/score"
     with pytest.raises(IntegrityError, match=named):
         Predictor(together)
@@ -146,7 +112,7 @@ def test_a_run_of_several_tasks_names_its_students(together: Path, sets: list[Pa
     assert printed.exit_code == 2
     assert "students in it" in printed.output
     with pytest.raises(ConfigError, match=named):
-        train(tiny_config(sets[0], tmp_path / "run", init_from=together), "")
+        train(tiny_config(task_sets[0], tmp_path / "run", init_from=together), "")
 
 
 def test_the_report_of_a_run_of_several_tasks_tells_each_ones_scores(together: Path) -> None:
@@ -161,8 +127,8 @@ def test_the_report_of_a_run_of_several_tasks_tells_each_ones_scores(together: P
     assert f"distill report {together / 'roles'}" in render(page)
 
 
-def test_the_command_prints_every_task(sets: list[Path], tmp_path: Path) -> None:
-    flags = as_flags(tasks_config(sets, tmp_path / "mt", num_train_epochs=1))
+def test_the_command_prints_every_task(task_sets: list[Path], tmp_path: Path) -> None:
+    flags = as_flags(tasks_config(task_sets, tmp_path / "mt", num_train_epochs=1))
     printed = invoke("train-student", *flags)
     assert printed.exit_code == 0, printed.output
     assert all(f"{task}/validation" in printed.output for task in TASKS)
@@ -172,10 +138,10 @@ def test_the_command_prints_every_task(sets: list[Path], tmp_path: Path) -> None
     assert "by the mean over opinion, roles, score" in (tmp_path / "page.html").read_text()
 
 
-def two_lessons(sets: list[Path]) -> tuple[StudentLearner, list[Student]]:
+def two_lessons(task_sets: list[Path]) -> tuple[StudentLearner, list[Student]]:
     """A learner of the first two tasks."""
-    logit_sets = [open_set(root) for root in sets[:2]]
-    config = tiny_config(sets[0], sets[0], per_device_train_batch_size=16, hidden_dropout=0.0)
+    logit_sets = [open_set(root) for root in task_sets[:2]]
+    config = tiny_config(task_sets[0], task_sets[0], per_device_train_batch_size=16, hidden_dropout=0.0)
     torch.manual_seed(0)
     students: list[Student] = []
     for logit_set in logit_sets:
@@ -188,8 +154,8 @@ def two_lessons(sets: list[Path]) -> tuple[StudentLearner, list[Student]]:
     return StudentLearner(config, lessons, dict, lambda: None), students
 
 
-def test_a_batch_of_one_task_leaves_the_head_of_the_other_and_moves_what_they_share(sets: list[Path]) -> None:
-    learner, students = two_lessons(sets)
+def test_a_batch_of_one_task_leaves_the_head_of_the_other_and_moves_what_they_share(task_sets: list[Path]) -> None:
+    learner, students = two_lessons(task_sets)
     assert students[0].encoder is students[1].encoder
     assert learner.schedule().entry_steps == 2 * 6  # 96 rows of each in batches of 16
 
@@ -209,9 +175,9 @@ def test_a_batch_of_one_task_leaves_the_head_of_the_other_and_moves_what_they_sh
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_students(sets: list[Path], tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_to_the_same_students(task_sets: list[Path], tmp_path: Path) -> None:
     long, tasks = {"num_train_epochs": 5, "early_stopping_patience": 5}, TASKS[:2]
-    killed, whole = (tasks_config(sets[:2], tmp_path / name, **long) for name in ("killed", "whole"))
+    killed, whole = (tasks_config(task_sets[:2], tmp_path / name, **long) for name in ("killed", "whole"))
     kill_when(distill("train-student", *as_flags(killed)), (tmp_path / "killed" / CHECKPOINT).exists)
     for folder in ("", *tasks):
         assert json.loads((tmp_path / "killed" / folder / "run.json").read_text())["state"] == "running"
@@ -221,31 +187,6 @@ def test_a_killed_run_goes_on_to_the_same_students(sets: list[Path], tmp_path: P
     for task in tasks:
         assert same(tmp_path / "killed" / task, tmp_path / "whole" / task)
         assert read_record(tmp_path / "killed" / task / "run.json")["state"] == "finished"
-
-
-def test_a_head_with_the_encoder_of_another_epoch_is_refused(together: Path, tmp_path: Path) -> None:
-    shutil.copytree(together, tmp_path / "run")
-    one, other = tmp_path / "run" / "opinion", tmp_path / "run" / "roles"
-    first, second = Student.load(one), Student.load(other)
-    with torch.no_grad():
-        first.encoder.tables()[0].weight[3] += 1
-    save_sharing({one: (first.config_json, first)})  # as if it had been killed before the second
-    assert Student.load(one).state_dict().keys() == first.state_dict().keys()
-    assert same(other, together / "roles")  # whole as it was
-    shutil.copy(one / ENCODER_FILE, other / ENCODER_FILE)  # as if before the second's head
-    with pytest.raises(IntegrityError, match=r"encoder\.safetensors is of another epoch or student"):
-        Student.load(other)
-    data = bytearray((together / "roles" / ENCODER_FILE).read_bytes())
-    data[-1] ^= 1
-    (other / ENCODER_FILE).unlink()  # another name of it lies in the other folders
-    (other / ENCODER_FILE).write_bytes(data)
-    with pytest.raises(IntegrityError, match="damaged or changed"):
-        Student.load(other)
-    second.save(other)  # by itself, whole again, whatever encoder lies beside
-    assert same(other, together / "roles")
-    (one / ENCODER_FILE).unlink()
-    with pytest.raises(IntegrityError, match=r"model\.safetensors: not the weights of this student"):
-        Student.load(one)
 
 
 def test_without_hard_links_the_encoder_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,64 +205,6 @@ def test_without_hard_links_the_encoder_is_copied(tmp_path: Path, monkeypatch: p
     assert Student.load(tmp_path / "b").state_dict().keys() == other.state_dict().keys()
 
 
-def test_a_student_goes_on_alone_with_its_encoder_and_its_head(
-    together: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    start = {"init_from": together / "roles", "learning_rate": STILL}
-    train(tiny_config(store / "roles", tmp_path / "roles", **start), "")
-    assert f"encoder and head start from {together}/roles" in " ".join(capsys.readouterr().err.split())
-    ours, theirs = weights(tmp_path / "roles"), read_weights(together / "roles")
-    assert ours.keys() == theirs.keys()
-    for name, tensor in theirs.items():
-        torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-20)
-    train(tiny_config(store / "opinion", tmp_path / "opinion", **start), "")  # the encoder alone fits
-    assert "embeddings start from" in capsys.readouterr().err
-    ours = weights(tmp_path / "opinion")
-    assert all(torch.allclose(ours[name], theirs[name], atol=1e-20) for name in theirs if name.startswith("encoder."))
-
-
-def test_sets_of_other_tokenizers_or_lengths_are_refused(work: Path, store: Path, tmp_path: Path) -> None:
-    create_tiny_bert(tmp_path / "bert", [*(work / "sentences.txt").read_text().splitlines(), "wholly new words"], 32, 1)
-    task = load_task(manifest=work / "roles.yaml")
-    teacher = new_classifier(task, make_target(task), str(tmp_path / "bert"), None, 32)
-    save_teacher(teacher.model, teacher.name, None, tmp_path / "teacher")
-    changes = {"model_name_or_path": str(tmp_path / "teacher"), "name": "other", "max_seq_length": 30}
-    dump(dump_config(work, "roles", tmp_path / "store", **changes), "")
-    with pytest.raises(ConfigError) as caught:
-        train(tasks_config([store / "opinion", tmp_path / "store" / "other"], tmp_path / "run"), "")
-    text = str(caught.value)
-    assert "same tokenizer, but theirs are" in text
-    assert "of opinion" in text
-    assert "of other" in text
-    assert "same --max-seq-length (with --doc-stride that of" in text
-    assert "longest rows), but theirs are 32 of opinion, 30 of other" in text
-    assert not (tmp_path / "run").exists()
-
-
-def test_what_is_for_one_task_is_refused(store: Path, tmp_path: Path) -> None:
-    config = tasks_config([store / "opinion"], tmp_path / "run", logits="opinion", query="select 1", mix="vote")
-    with pytest.raises(ConfigError) as caught:
-        train(config, "")
-    assert all(flag in str(caught.value) for flag in ("--tasks: names the sets", "--query: ", "--mix: "))
-    with pytest.raises(ConfigError, match="opinion is there twice"):
-        train(tasks_config([store / "opinion", store / "opinion"], tmp_path / "run"), "")
-    with pytest.raises(DataError, match=r"no logit set 'role'.*did you mean 'roles'"):
-        train(tasks_config([Path("opinion"), Path("role")], tmp_path / "run", store=store), "")
-    assert not list(tmp_path.iterdir())
-
-
-def test_other_settings_or_tasks_in_the_same_folder_are_refused(
-    together: Path, sets: list[Path], store: Path, tmp_path: Path
-) -> None:
-    run = shutil.copytree(together, tmp_path / "run")
-    with pytest.raises(FingerprintMismatchError, match=r"tasks: \['opinion', 'roles', 'score'\] there"):
-        train(tasks_config(sets[:2], run, num_train_epochs=3), "")
-    alone = tiny_config(store / "roles", run / "roles", num_train_epochs=3, per_device_train_batch_size=16)
-    with pytest.raises(FingerprintMismatchError, match="tasks: "):  # not taken for a student that learned alone
-        train(alone, "")
-    assert train(tasks_config(sets, run, num_train_epochs=3), "") == read_record(together / "run.json")
-
-
 def test_flags_for_another_kind_of_task_do_not_reach_one() -> None:
     config = TrainConfig(tasks="a,b", temperature=2.0, soft_loss="kl", class_weights="balanced")
     score = of_task(config, "score", {"score", "classes"})
@@ -335,17 +218,3 @@ def test_a_recipe_may_be_for_several_tasks(tmp_path: Path) -> None:
     made = with_recipe(TrainConfig(recipe=str(tmp_path / "all.yaml")))
     assert (made.task_names, made.alpha) == (("a", "b"), 0.25)
     assert with_recipe(TrainConfig(recipe=str(tmp_path / "all.yaml"), task="c")).tasks is None
-
-
-def test_an_encoder_starts_from_the_vectors_of_the_first_set_that_has_some(
-    store: Path, vectors_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sets = [store / "opinion", vectors_store / "roles"]
-    train(tasks_config(sets, tmp_path, learning_rate=STILL), "")
-    assert f"vectors start from the teacher's, of {vectors_store}/roles" in " ".join(capsys.readouterr().err.split())
-    settings = {task: read_record(tmp_path / task / "run.json")["settings"] for task in ("opinion", "roles")}
-    assert settings["opinion"]["token_vectors_sha256"] is None
-    assert settings["roles"]["token_vectors_sha256"]
-    train(tiny_config(vectors_store / "roles", tmp_path / "alone", learning_rate=STILL), "")
-    ours, theirs = (read_weights(tmp_path / run)["encoder.vectors.table.weight"] for run in ("roles", "alone"))
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-20)

@@ -28,6 +28,7 @@ from teacher.dump.init_layers import check_same_init, init_bytes
 from teacher.dump.layer_flags import LayerFlags
 from teacher.dump.plan_examples import estimate
 from tests.conftest import dump_config
+from tests.helpers.commands import invoke
 from tests.helpers.students import tiny_config
 
 
@@ -137,6 +138,23 @@ def test_they_travel_but_not_without_text(init_set: LogitSet, tmp_path: Path) ->
     push(PushConfig(logits="roles", store=init_set.root.parent, url=f"{url}-blind", without_text=True))
     assert not (tmp_path / "there-blind" / INIT_FILE).exists()
     assert read_set_record(tmp_path / "there-blind").signals.init is None
+
+
+def test_recode_and_a_new_version_take_them_over(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+    shutil.copytree(roles_set.root, tmp_path / "roles")
+    first = write(work, tmp_path, init_layers="1", cls="1")
+    recoded = invoke("recode", "roles", "--store", tmp_path, "--cls-codec", "int8", "--name", "small")
+    assert recoded.exit_code == 0, recoded.stderr
+    second = write(work, tmp_path, name="second", extend="roles")
+    for record in (open_set(tmp_path / "small").record, second):
+        assert record.signals.init == first.signals.init
+        assert (tmp_path / record.name / INIT_FILE).stat().st_ino == (tmp_path / "roles" / INIT_FILE).stat().st_ino
+        verify_shards(tmp_path / record.name, record)
+    assert "layers 1 of 1 and pooler" in (tmp_path / "second" / "README.md").read_text()
+    assert write(work, tmp_path, name="second", extend="roles") == second
+    (tmp_path / "roles" / INIT_FILE).unlink()  # then they are the teacher's own, which are the same
+    assert write(work, tmp_path, name="third", extend="roles").signals.init == first.signals.init
+    verify_shards(tmp_path / "third", open_set(tmp_path / "third").record)
 
 
 def test_other_families_are_refused_before_the_work() -> None:

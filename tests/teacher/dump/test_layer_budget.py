@@ -76,6 +76,25 @@ def test_the_plan_counts_them(work: Path, teachers: Path, tmp_path: Path) -> Non
     assert plan.layer_bytes["states of layer 1, codec 'pca-16'"][0] == pytest.approx(tokens * 16 * 0.9, rel=0.2)
 
 
+def test_variants_that_a_dump_adds_by_default_are_told(work: Path, teachers: Path, tmp_path: Path) -> None:
+    manifest = tmp_path / "opinion.yaml"
+    manifest.write_text((work / "opinion.yaml").read_text() + "augment: mask-pos\nnum_variants: {mask-pos: 2}\n")
+    place = ["--data", work / "data", "--model-name-or-path", teachers / "opinion", "--cls", 0, "--max-seq-length", 32]
+    with_variants = invoke("budget", "--task", "opinion", "--manifest", manifest, *place, "--json")
+    without = invoke("budget", "--task", "opinion", "--manifest", work / "opinion.yaml", *place, "--json")
+    assert with_variants.exit_code == without.exit_code == 0, with_variants.stderr
+    assert with_variants.stdout == without.stdout
+    told, rows = " ".join(with_variants.stderr.split()), TRAIN_ROWS + VALIDATION_ROWS
+    assert f"bytes of its own {rows:,} rows" in told
+    assert f"with --layers-of all those of up to {2 * TRAIN_ROWS:,} variants by mask-pos come on top" in told
+    assert f"up to {(rows + 2 * TRAIN_ROWS) / rows:.1f} times as much" in told
+    assert "variants" not in without.stderr
+    plan = estimate(
+        dump_config(work, "opinion", tmp_path, manifest=manifest, augment="mask-pos", cls="0", layers_of="all")
+    )
+    assert sum(plan.rows.values()) == rows + 2 * TRAIN_ROWS
+
+
 def test_layers_must_be_named(work: Path) -> None:
     result = invoke("budget", "--task", "roles", "--manifest", work / "roles.yaml")
     assert result.exit_code == 2
