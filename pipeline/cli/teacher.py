@@ -103,7 +103,19 @@ def _dump_task(config: DumpTask) -> None:
     title = f"{root}: {record.state}, {console.size(record.num_bytes)}"
     console.print_table(SPLIT_COLUMNS, split_rows(record), title=title)
     if record.state == "verified" and record.rows == "examples":
+        tell_dev_in_train(root)
         compare_with_words(root)
+
+
+def tell_dev_in_train(root: Path) -> None:
+    """Tells how many dev rows are training rows, too, by their texts."""
+    from pipeline.logit_set.reader import open_set
+
+    logit_set = open_set(root)
+    for row in logit_set.sql("select split, count(*) as n from dev_in_train(examples) group by split order by split"):
+        rows = f"{row['n']:,} of {logit_set.record.rows_of(row['split']):,} rows"
+        shown = f'`distill sql "from dev_in_train({logit_set.view})"` shows them'
+        console.warn(f"{row['split']}: {rows} have the text of a training row, so scores flatter; {shown}")
 
 
 def compare_with_words(root: Path) -> None:

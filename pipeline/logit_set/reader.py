@@ -206,7 +206,7 @@ def find_set(name_or_path: str, store: Path | None = None) -> Path:
     names = [path.parent.name for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     raise DataError(
         f"no logit set {name_or_path!r} in the store {folder}: {did_you_mean(name_or_path, names)} "
-        "Write one with `distill teacher-dump`, or say where it is with --logits, --store or DISTILL_STORE"
+        "Write one with `distill teacher-dump`, or give its folder, or the store's with --store or DISTILL_STORE"
     )
 
 

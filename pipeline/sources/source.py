@@ -97,8 +97,10 @@ def _read(
     if not files:
         names = ", ".join(local.file_names(task, splits[0])[:6])
         raise DataError(f"{folder}: holds no split of task {task.name!r}; looked for {names}, …")
+    kinds = ", ".join(local.EXTENSIONS)
     missing = [
-        f"split {name!r} of task {task.name!r} is not in {folder}; going on without it"
+        f"split {name!r} of task {task.name!r} is not in {folder}, as no file there is called {name} ({kinds}); "
+        "going on without it"
         for name in splits
         if name not in files
     ]

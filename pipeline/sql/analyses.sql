@@ -104,3 +104,13 @@ create or replace macro label_errors(t) as table
     )
     select split, source_row, variant, label, class as likely, p_label, p_class, sentence1, sentence2
     from confident where class <> label order by p_class - p_label desc, split, source_row, variant;
+
+-- dev rows with the text of a training row, the first of them beside each: scores flatter there
+create or replace macro dev_in_train(t) as table
+    with learnt as (
+        select sentence1, sentence2, min(source_row) as train_row from query_table(t)
+        where split = 'train' and variant = 0 group by sentence1, sentence2
+    )
+    select d.split, d.source_row, train_row, d.label, d.sentence1, d.sentence2
+    from query_table(t) d join learnt l on d.sentence1 = l.sentence1 and d.sentence2 is not distinct from l.sentence2
+    where d.split <> 'train' and d.variant = 0 order by d.split, d.source_row;

@@ -165,7 +165,10 @@ def _query_error(error: duckdb.Error) -> QueryError:
         return QueryError(
             "the query needs more than half of this machine's memory; ask for fewer rows or columns, or of one split"
         )
-    return QueryError(f"the query failed: {OF_A_FUNCTION.sub('', str(error)).strip()}")
+    said = OF_A_FUNCTION.sub("", str(error)).strip()
+    if isinstance(error, duckdb.ConversionException) and "label" in said:
+        said += "\nLabels are numbers, from 0, in the order of the task's labels; label_name(SET, label) is their name"
+    return QueryError(f"the query failed: {said}")
 
 
 def parquet(paths: Sequence[Path]) -> str:

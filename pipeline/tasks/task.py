@@ -192,6 +192,8 @@ def load_task(name: str | None = None, manifest: Path | None = None) -> Task:
         return own_manifest(Task, manifest, name, "--task")
     if name is None:
         raise ConfigError("no task given: use --task NAME (see `distill tasks`) or --manifest FILE")
+    if name.endswith((".yaml", ".yml")):
+        raise ConfigError(f"no task, but a file: {name}; a manifest of one's own is given with --manifest")
     if name not in task_names():
         raise ConfigError(f"--task: unknown task {name!r}: {did_you_mean(name, task_names())}")
     text = files("data_manifests").joinpath(f"{name}.yaml").read_text(encoding="utf-8")

@@ -217,4 +217,5 @@ def _takes_token_types(config: Any) -> bool:
 
 
 def _failure(name: str, part: str) -> str:
-    return f"model {name}: its {part} cannot be loaded"
+    place = "" if Path(name).is_dir() else " (there is no such folder; the hub was asked)"
+    return f"model {name}: its {part} cannot be loaded{place}"

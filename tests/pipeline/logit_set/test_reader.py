@@ -111,6 +111,9 @@ def test_sets_are_found_by_name_or_path(
     assert find_set("opinion", store) == find_set(str(opinion_set.root), tmp_path) == opinion_set.root
     with pytest.raises(DataError, match=r"no logit set 'opinon' .*did you mean 'opinion'\? Known: opinion, roles\."):
         find_set("opinon", store)
+    with pytest.raises(DataError, match="give its folder, or the store's with --store or DISTILL_STORE") as caught:
+        find_set("opinion", tmp_path)
+    assert "--logits" not in str(caught.value)  # which verify, card, push and others do not have
     monkeypatch.setenv("DISTILL_STORE", str(store))
     assert find_set("roles") == store / "roles"
 

@@ -220,6 +220,7 @@ def test_missing_split_lands_in_the_warnings(tmp_path: Path) -> None:
     source = load_source(task_of(splits={"train": None, "validation": None}), tmp_path)
     assert list(source.splits) == ["train"]
     assert "split 'validation' of task 'mine' is not in" in source.warnings[0]
+    assert "no file there is called validation (.parquet, .jsonl, .csv, .tsv); going on" in source.warnings[0]
 
 
 def test_two_files_for_one_split_are_refused(tmp_path: Path) -> None:

@@ -170,6 +170,25 @@ def test_label_errors(connection: duckdb.DuckDBPyConnection) -> None:
     )
 
 
+def test_dev_rows_that_are_training_rows(connection: duckdb.DuckDBPyConnection) -> None:
+    rows: list[Row] = [
+        ("train", 3, 0, 0, (0.5, 0.5)),
+        ("train", 5, 0, 0, (0.5, 0.5)),
+        ("train", 7, 1, None, (0.5, 0.5)),  # a variant's text is no row of the task
+        ("validation", 3, 0, 1, (0.5, 0.5)),
+        ("validation", 4, 0, 1, (0.5, 0.5)),
+        ("validation", 5, 1, None, (0.5, 0.5)),
+        ("validation", 7, 0, 1, (0.5, 0.5)),
+    ]
+    create(connection, "t", rows)
+    connection.execute("update t set sentence1 = 'text 3' where split = 'train' and source_row = 5")
+    assert ask(connection, "from dev_in_train(t)") == [("validation", 3, 3, 1, "text 3", None)]
+    connection.execute("update t set sentence2 = 'b' where split = 'train' and source_row = 3")
+    assert ask(connection, "select train_row from dev_in_train(t)") == [(5,)]
+    connection.execute("update t set sentence2 = 'b' where split = 'validation'")
+    assert ask(connection, "select train_row from dev_in_train(t)") == [(3,)]
+
+
 def test_rows_without_gold_do_not_count(connection: duckdb.DuckDBPyConnection) -> None:
     create(connection, "bins", [("train", row, 0, None, (0.2, 0.3, 0.5)) for row in range(3)])
     create(connection, "score", [("train", row, 0, None, (2.5,)) for row in range(3)])

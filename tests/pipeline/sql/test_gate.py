@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import QueryError
-from pipeline.sql.gate import add_macros, create_view, open_files, select
+from pipeline.sql.gate import add_macros, create_view, open_files, select, to_arrow
 
 
 @pytest.fixture
@@ -49,6 +49,16 @@ def test_refusal_says_what_the_query_is(connection: duckdb.DuckDBPyConnection) -
         select(connection, " ")
     with pytest.raises(QueryError, match=r"(?s)the query failed: .*xx.*Candidate bindings"):
         select(connection, "select xx from v")
+
+
+def test_the_name_of_a_label_in_place_of_its_number_is_told(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"label": pa.array([0, 1], pa.int32()), "x": [1, 2]}), tmp_path / "rows.parquet")
+    with open_files({"v": [tmp_path / "rows.parquet"]}) as connection:
+        with pytest.raises(QueryError, match=r"(?s)Could not convert string 'news' .*\nLabels are numbers, from 0"):
+            to_arrow(select(connection, "from v where label = 'news'"))
+        with pytest.raises(QueryError) as caught:
+            to_arrow(select(connection, "from v where x = 'news'"))
+    assert "Labels" not in str(caught.value)
 
 
 def test_view_over_several_files_with_odd_names(tmp_path: Path) -> None:

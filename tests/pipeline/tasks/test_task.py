@@ -91,6 +91,12 @@ def test_unknown_name_is_answered_with_the_nearest() -> None:
         load_task("mnil")
 
 
+@pytest.mark.parametrize("name", ["tickets.yaml", "tasks/tickets.yml"])
+def test_a_file_in_place_of_a_name_is_told_its_flag(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"no task, but a file: {name}; .* with --manifest"):
+        load_task(name)
+
+
 def test_user_manifest(tmp_path: Path) -> None:
     task = load_task(manifest=user_task(tmp_path, GOOD))
     assert (task.name, task.is_pair, task.labels) == ("mine", False, ("bad", "good"))

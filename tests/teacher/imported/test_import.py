@@ -301,6 +301,20 @@ def test_the_command_tells_what_was_left_out(said: Rows, work: Path, tmp_path: P
     assert f"{VALIDATION_ROWS - 1}" in result.stdout
 
 
+def test_the_command_tells_of_dev_rows_that_are_training_rows(tmp_path: Path) -> None:
+    manifest = tmp_path / "mood.yaml"
+    columns = "columns: {sentence1: text, label: mood}\nlabels: [bad, good]\nsplits: {train: , dev: }"
+    manifest.write_text(f"name: mood\ntype: classification\n{columns}\nmetrics: [accuracy]\n")
+    (tmp_path / "train.csv").write_text("text,mood\nall is well,good\nall is lost,bad\n")
+    (tmp_path / "dev.csv").write_text("text,mood\nall is lost,bad\nnothing is well,bad\n")
+    rows = [{"text": text, "logits": [0, 1]} for text in ("all is well", "all is lost", "nothing is well")]
+    flags = ["--teacher", "t", "--manifest", manifest, "--data", tmp_path, "--store", tmp_path / "store"]
+    result = CliRunner().invoke(app, ["import", str(write(tmp_path, rows)), *map(str, flags)])
+    assert result.exit_code == 0, result.stderr
+    assert "dev: 1 of 2 rows have the text of a training row, so scores flatter" in result.stderr
+    assert 'distill sql "from dev_in_train(mood_t)"' in result.stderr
+
+
 def test_the_command_prints_counts_and_scores_as_json(said: Rows, work: Path, tmp_path: Path) -> None:
     flags = ["--teacher", "t", "--manifest", str(work / "opinion.yaml"), "--data", str(work / "data"), "--json"]
     result = CliRunner().invoke(app, ["import", str(write(tmp_path, said[1:])), *flags, "--store", str(tmp_path)])
