@@ -6,7 +6,7 @@ of all inputs, C logits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,8 +59,8 @@ def without_each_word(ask: Logits, sentences1: Texts, sentences2: Texts | None) 
 
 def _cases(sentences1: Texts, sentences2: Texts | None) -> Iterator[tuple[Word, str, str]]:
     """Each word with the sentences of its input that are left; the second one is empty where there is none."""
-    for row, first in enumerate(sentences1):
-        second = "" if sentences2 is None else sentences2[row]
+    seconds = repeat("") if sentences2 is None else sentences2
+    for row, (first, second) in enumerate(zip(sentences1, seconds, strict=False)):  # pandas counts from where it likes
         for place, (word, text) in enumerate(zip(first.split(), with_each_word_replaced(first), strict=True)):
             yield Word(row, 0, place, word), text, second
         for place, (word, text) in enumerate(zip(second.split(), with_each_word_replaced(second), strict=True)):

@@ -20,6 +20,7 @@ from pipeline.text.wordpiece.characters import character_table
 from pipeline.text.wordpiece.compatible import is_compatible
 from pipeline.text.wordpiece.compiled import Int32s, WordPiece, end_to_end, library
 
+MOST_SHOWN = 60
 SENTENCES_AT_ONCE = 8192  # so that what is needed beside the result stays small
 
 Texts = tuple[Sequence[str], ...]  # single sentences, or the first and the second ones
@@ -154,6 +155,17 @@ def _require_text(texts: Texts, first_row: int) -> None:
         for row, text in enumerate(sentences, first_row):
             if not isinstance(text, str):
                 raise DataError(f"sentence {row} (from 0) is {text!r}, not text")
+            if not _is_unicode(text):
+                what = "half a surrogate pair, as bytes make that are not UTF-8"
+                raise DataError(f"sentence {row} (from 0) has {what}: {text[:MOST_SHOWN]!r}")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

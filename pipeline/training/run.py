@@ -118,9 +118,22 @@ class Run:
             raise unusable(self.checkpoint, error) from error
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-        """Writes the checkpoint, in place of the one before."""
+        """Writes the checkpoint, in place of the one before.
+
+        Raises:
+            FingerprintMismatchError: if another run has begun in the folder, before this one had a checkpoint.
+        """
         if self.is_main:
+            self._require_own_record()
             save_checkpoint(self.checkpoint, model, optimizer, asdict(progress))
+
+    def _require_own_record(self) -> None:
+        changes = setting_changes(self.record()["settings"], self._settings)
+        if changes:
+            raise FingerprintMismatchError(
+                f"{self.folder}: another run has begun here meanwhile, with other settings:\n{changes}\n"
+                "It keeps the folder; repeat this command with another --output-dir"
+            )
 
     def tell(self, history: list[Entry]) -> None:
         """Writes the metrics so far for others to read."""

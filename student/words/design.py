@@ -54,6 +54,10 @@ def _problems(flags: TrainConfig, words: WordSet) -> list[str]:
         problems.append("--embedding bert: labels no words; take hybrid, cmow, cbow or lstm")
     if head.reads_tokens or head.reads_squares:
         problems.append(f"--head {flags.head}: reads whole sentences; words have mlp, plain-mlp or linear")
+    if flags.hidden_size is not None and not head.has_width:
+        problems.append(f"--hidden-size: --head {flags.head} has none")
+    if flags.init is not None and flags.init_from is not None:
+        problems.append("--init: with --init-from the embeddings start from a run; give one of them")
     if metric is not None and metric not in words.record.metrics:
         problems.append(f"--metric-for-best-model {metric}: the task has {', '.join(words.record.metrics)}")
     if flags.soft_loss == "mse" and flags.temperature != 1:

@@ -54,6 +54,14 @@ def test_words_of_both_sentences_are_told_apart_also_over_many_parts(monkeypatch
     np.testing.assert_array_equal(logits_WC, whole[1])
 
 
+def test_the_columns_of_a_table_are_read_in_their_order_whatever_its_index() -> None:
+    pandas = pytest.importorskip("pandas")
+    first, second = (pandas.Series(texts, index=[1, 0]) for texts in (["good", "bad"], ["bad", "good good"]))
+    words, logits_WC = without_each_word(counting, first, second)
+    assert [word.text for word in words] == ["good", "bad", "bad", "good", "good"]
+    assert logits_WC.tolist() == [[2, 0], [0, 1], [0, 4], [1, 2], [1, 2]]
+
+
 def test_labels_apart_and_scores() -> None:
     words = [Word(0, 0, 0, "soup")]
     before, after = np.array([[0.0, 2.0]], dtype=np.float32), np.array([[-1.0, 2.0]], dtype=np.float32)

@@ -46,6 +46,18 @@ def test_life_of_a_run(tmp_path: Path) -> None:
     assert start("once more", place="b") == read_run_record(path) == finished | {"place": "b"}
 
 
+def test_a_run_that_another_has_taken_the_folder_of_writes_nothing(tmp_path: Path) -> None:
+    first, second = (Run(tmp_path, {"seed": seed}, "") for seed in (1, 2))
+    assert first.start() is None
+    assert second.start() is None  # the first has no checkpoint yet: it may as well have been killed
+    before = contents(tmp_path)
+    with pytest.raises(FingerprintMismatchError, match=r"meanwhile, with other settings:\n  - seed: 2 there, 1 now\n"):
+        first.save(*parts(), Progress(1))
+    assert contents(tmp_path) == before
+    second.save(*parts(), Progress(1))
+    assert second.finish({})["settings"] == {"seed": 2}
+
+
 @pytest.mark.parametrize("finished", [False, True])
 def test_other_settings_are_refused_by_name(tmp_path: Path, finished: bool) -> None:
     run = Run(tmp_path, {"seed": 1, "where": None, "name": "é"}, "")

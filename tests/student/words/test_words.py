@@ -205,6 +205,8 @@ def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> Non
         (("--embedding", "biattentive"), "--embedding biattentive: has nothing of each token"),
         (("--head", "bilstm"), "--head bilstm: reads whole sentences"),
         (("--head", "cnn"), "--head cnn: reads whole sentences"),
+        (("--head", "linear", "--hidden-size", "50"), "--hidden-size: --head linear has none"),
+        (("--init", "noise", "--init-from", "run"), "--init: with --init-from the embeddings start from a run"),
         (("--where", "true"), "--where: is not for labelled words"),
         (("--class-weights", "balanced"), "--class-weights: is not for labelled words"),
         (("--window-size", "4"), "--window-size: is not for labelled words"),
