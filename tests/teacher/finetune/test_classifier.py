@@ -21,6 +21,7 @@ from pipeline.text.tokenizer import tokenize
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.config import FinetuneTask
+from teacher.finetune import common
 from teacher.finetune.classifier import finetune
 from teacher.finetune.learner import classifier_loss
 from teacher.finetune.rows import hold_out
@@ -135,6 +136,24 @@ def test_other_settings_are_refused(run: Run) -> None:
         run(num_train_epochs=1, learning_rate=5e-4)
     with pytest.raises(FingerprintMismatchError, match=r"- seed: 42 there, 1 now"):
         run(num_train_epochs=1, seed=1)
+
+
+def test_the_record_tells_the_precision_and_it_stays(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "has_fast_bf16", lambda: False)
+    monkeypatch.delenv(common.MIXED_PRECISION, raising=False)
+    assert run(output_dir=tmp_path / "fp32", num_train_epochs=1)["settings"]["precision"] == "fp32"
+    monkeypatch.setenv(common.MIXED_PRECISION, "bf16")
+    assert run(output_dir=tmp_path / "bf16", num_train_epochs=1)["settings"]["precision"] == "bf16"
+    with pytest.raises(AssertionError):
+        assert_same_weights(tmp_path / "fp32", tmp_path / "bf16")
+    with pytest.raises(FingerprintMismatchError, match="- precision: 'fp32' there, 'bf16' now"):
+        run(output_dir=tmp_path / "fp32", num_train_epochs=1)
+    monkeypatch.setenv(common.MIXED_PRECISION, "fp16")
+    with pytest.raises(ConfigError, match="ACCELERATE_MIXED_PRECISION=fp16: .* bf16 or fp32 alone"):
+        run()
+    assert not (tmp_path / "out").exists()
 
 
 def test_other_rows_are_refused(learn_words: Run, word_task: MakeTask) -> None:
