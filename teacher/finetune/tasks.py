@@ -44,7 +44,7 @@ def finetune_tasks(config: FinetuneTask, command: str) -> RunRecord:
         The record of them all, ``finetune.json``; each task's folder has its own.
 
     Raises:
-        ConfigError: for an unknown task or an objective that none has.
+        ConfigError: for an unknown task, one that labels words, or an objective that none has.
         DataError: if there is no train split.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
@@ -126,10 +126,11 @@ def targets_of(tasks: Sequence[Task], config: FinetuneTask) -> list[Target]:
     """What the logits of each task mean; an objective is for the tasks with scores, if there are any.
 
     Raises:
-        ConfigError: if no task has that objective, or a task is there twice.
+        ConfigError: if no task has that objective, a task is there twice, or labels words.
     """
     names = [task.name for task in tasks]
     problems = [f"{name} is there twice" for name in sorted({name for name in names if names.count(name) > 1})]
+    problems += [f"{task.name} labels words (type: tokens); give it alone" for task in tasks if task.type == "tokens"]
     raise_all(ConfigError, "--tasks", problems)
     assert config.objective != "mlm", "check() has refused it"
     has_scores = [task.type == "regression" for task in tasks]
