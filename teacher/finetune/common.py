@@ -16,9 +16,11 @@ from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
 from pipeline.training.run import Run
 from pipeline.training.run_record import RunRecord
+from pipeline.training.several import check_free
 from teacher.config import FinetuneTask
 from teacher.inference.classifier import Teacher
 from teacher.inference.loaded import FINETUNE_RECORD, SENTENCE_ENCODER, is_sentence_encoder, weights_sha256
+from teacher.inference.model_folder import CONFIG
 
 MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"  # which `accelerate launch --mixed_precision` sets
 
@@ -86,10 +88,16 @@ def sentence_encoder(config: FinetuneTask) -> dict[str, str]:
 def start_run(
     folder: Path, settings: dict[str, Any], command: str, accelerator: Accelerator
 ) -> tuple[Run, RunRecord | None]:
-    """The run in a folder, begun or gone on with by all processes, and its record if it is finished."""
+    """The run in a folder, begun or gone on with by all processes, and its record if it is finished.
+
+    Raises:
+        FingerprintMismatchError: if the folder holds a run with other settings, or another model, such as the encoder.
+    """
     rank, wait = accelerator.process_index, accelerator.wait_for_everyone
     run = Run(folder, settings, command, record_name=FINETUNE_RECORD, rank=rank, wait=wait)
     with accelerator.main_process_first():
+        if run.is_main and not (folder / FINETUNE_RECORD).exists():
+            check_free(folder / FINETUNE_RECORD, settings, folder / CONFIG)
         return run, run.start()
 
 

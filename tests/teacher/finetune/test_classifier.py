@@ -1,5 +1,7 @@
+import filecmp
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,14 @@ def test_the_record_tells_the_precision_and_it_stays(
     with pytest.raises(ConfigError, match="ACCELERATE_MIXED_PRECISION=fp16: .* bf16 or fp32 alone"):
         run()
     assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_of_another_model_is_left_as_it_is(run: Run, work: Path, tmp_path: Path) -> None:
+    shutil.copytree(work / "bert", tmp_path / "bert")
+    with pytest.raises(FingerprintMismatchError, match=r"bert holds .*config\.json\nChoose another --output-dir"):
+        run(model_name_or_path=str(tmp_path / "bert"), output_dir=tmp_path / "bert")
+    same = filecmp.cmpfiles(work / "bert", tmp_path / "bert", [path.name for path in (work / "bert").iterdir()])[0]
+    assert sorted(same) == sorted(path.name for path in (tmp_path / "bert").iterdir())
 
 
 def test_other_rows_are_refused(learn_words: Run, word_task: MakeTask) -> None:
