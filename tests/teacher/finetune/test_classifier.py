@@ -140,9 +140,7 @@ def test_other_settings_are_refused(run: Run) -> None:
         run(num_train_epochs=1, seed=1)
 
 
-def test_the_record_tells_the_precision_and_it_stays(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_record_tells_the_precision_and_it_stays(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "has_fast_bf16", lambda: False)
     monkeypatch.delenv(common.MIXED_PRECISION, raising=False)
     assert run(output_dir=tmp_path / "fp32", num_train_epochs=1)["settings"]["precision"] == "fp32"
@@ -153,7 +151,7 @@ def test_the_record_tells_the_precision_and_it_stays(
     with pytest.raises(FingerprintMismatchError, match="- precision: 'fp32' there, 'bf16' now"):
         run(output_dir=tmp_path / "fp32", num_train_epochs=1)
     monkeypatch.setenv(common.MIXED_PRECISION, "fp16")
-    with pytest.raises(ConfigError, match="ACCELERATE_MIXED_PRECISION=fp16: .* bf16 or fp32 alone"):
+    with pytest.raises(ConfigError, match=r"ACCELERATE_MIXED_PRECISION=fp16: .* bf16 or fp32 alone"):
         run()
     assert not (tmp_path / "out").exists()
 
