@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import BertConfig
@@ -51,7 +52,7 @@ def test_time_and_memory_are_unknown_without_a_config(
 
 @pytest.mark.parametrize("windows", [{}, {"doc_stride": 8}])
 def test_longer_inputs_than_the_teacher_reads_are_refused(
-    windows: dict[str, int], work: Path, config_only: str, tmp_path: Path
+    windows: dict[str, Any], work: Path, config_only: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=f"--max-seq-length: 600 tokens, but {config_only} reads at most 512"):
         plan(work, tmp_path, model_name_or_path=config_only, max_seq_length=600, **windows)
