@@ -29,7 +29,7 @@ def bag_of_words_scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:
         rows = read_rows(logit_set, split)
         if split != TRAIN and len(rows):
             logits_NC = system.logits(rows.texts1, rows.texts2)
-            scores[split] = score_logits(record.metrics, record.target, logits_NC, rows.label_N, rows.score_N)
+            scores[split] = score_logits(record.metrics, system.target, logits_NC, rows.label_N, rows.score_N)
     return scores
 
 

@@ -68,14 +68,12 @@ class TaskCells:
 
         def measure() -> Cell:
             self._train = self._train or read_rows(self._set, "train")
-            target = self._set.record.target
-            target = target if target.has_labels else Target(kind="score", names=("score",))
             start = time.perf_counter()
-            system = baseline.fit(self._train, target, vectors)
+            system = baseline.fit(self._train, self._set.record.target, vectors)
             seconds = time.perf_counter() - start
             said = {split: [system.logits(rows.texts1, rows.texts2)] for split, rows in self.dev.items()}
             timed = self._speed(system) if system.num_parameters else {}
-            return self._scored(target, said) | self._size(system) | timed | {"training_seconds": [seconds]}
+            return self._scored(system.target, said) | self._size(system) | timed | {"training_seconds": [seconds]}
 
         return self._kept(f"baseline-{name}", reads, measure)
 

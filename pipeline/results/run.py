@@ -143,7 +143,7 @@ def _baseline(plan: TaskPlan, cells: TaskCells, name: str, baseline: Baseline, r
             return {"left_out": "made of an encoder: give --model-name-or-path"}
         from pipeline.results.baselines.static_vectors import distil
 
-        distil(encoder, vectors)
+        vectors = distil(encoder, vectors)
         reads = (*reads, *weights_of(vectors))
     return cells.baseline(as_file(name), baseline, vectors, reads) | {"kind": "baseline"}
 

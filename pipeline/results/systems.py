@@ -10,7 +10,7 @@ from pipeline.logit_set.reader import LogitSet
 from pipeline.results.system import System
 from pipeline.tasks.task import Task
 
-KEPT = ("config.json", "model.safetensors", "tokenizer.json")
+KEPT = ("config.json", "model.safetensors", "model-*.safetensors", "tokenizer.json")
 
 
 def student_system(run: Path) -> System:
@@ -43,4 +43,4 @@ def teacher_system(task: Task, folder: Path, logit_set: LogitSet) -> System:
 
 def bytes_of(folder: Path) -> int:
     """Bytes of what a model needs to read text: settings, weights, tokenizer."""
-    return sum((folder / name).stat().st_size for name in KEPT if (folder / name).is_file())
+    return sum(path.stat().st_size for name in KEPT for path in folder.glob(name))

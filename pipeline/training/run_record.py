@@ -30,11 +30,9 @@ def finish_run(path: Path, result: dict[str, Any]) -> RunRecord:
 
 
 def quality(entry: Entry) -> float:
-    """What makes an entry the best: the first metric on the first dev split; without dev gold, being the last."""
+    """What makes an entry the best: the first metric on the first dev split with gold; without any, being the last."""
     number = entry["epoch"] if "epoch" in entry else entry["step"]
-    for metrics in entry["metrics"].values():
-        return float(next(iter(metrics.values()), number))
-    return float(number)
+    return float(next((value for metrics in entry["metrics"].values() for value in metrics.values()), number))
 
 
 def best_of(history: Sequence[Entry]) -> Entry:

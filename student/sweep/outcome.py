@@ -98,6 +98,4 @@ def _best(by_point: ByPoint, name: str = "") -> dict[str, Any]:
 
 def _metric(entry: Entry) -> str:
     """Returns the name of what `quality` measures, for tables."""
-    for split, metrics in entry["metrics"].items():
-        return f"{split} {next(iter(metrics), 'epochs')}"
-    return "epochs"
+    return next((f"{split} {name}" for split, metrics in entry["metrics"].items() for name in metrics), "epochs")

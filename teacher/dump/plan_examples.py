@@ -21,7 +21,7 @@ from teacher.dump.layers import wanted_layers
 from teacher.dump.source_parts import Amount, all_shards, amount
 from teacher.inference.batches import default_tokens_per_batch
 from teacher.inference.classifier import outputs
-from teacher.inference.loaded import load_config
+from teacher.inference.loaded import load_config, require_positions
 
 TOKENS_ALONE = 3  # a vocabulary entry between [CLS] and [SEP]
 BYTES_PER_VECTOR_NUMBER = 1.4  # as of the codec `hidden`
@@ -51,7 +51,7 @@ def estimate(config: DumpTask) -> Plan:
     """Estimates a dump from the rows' lengths and the teacher's config, whose shape is timed on this machine.
 
     Raises:
-        ConfigError: if the labels that are stated are not the task's.
+        ConfigError: if the labels that are stated are not the task's, or the teacher does not read such long inputs.
         TeacherError: if the teacher's outputs do not fit the task.
     """
     task, source, _ = read_rows(config)
@@ -69,6 +69,7 @@ def estimate(config: DumpTask) -> Plan:
         console.warn(f"no estimate of time and memory: {error}")
         return plan
     outputs(task, name, shape, config.teacher_label_names)
+    require_positions(name, shape, config.max_seq_length)
     if config.token_vectors:
         tokens += shape.vocab_size * TOKENS_ALONE
         plan = replace(plan, tokens=tokens, disk_bytes=plan.disk_bytes + token_vectors_bytes(shape))

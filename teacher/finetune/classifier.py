@@ -1,16 +1,13 @@
 """Fine-tuning a BERT into a teacher: Accelerate loop, dynamic padding, best checkpoint by the dev metric, resumable."""
 
-from accelerate import Accelerator
-
 from pipeline.files import make_folder
-from pipeline.processes import processes
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from pipeline.training import loop
 from pipeline.training.run_record import RunRecord, best_of
 from pipeline.training.steps import seed_step
 from teacher.config import FinetuneTask
-from teacher.finetune.common import classifier_settings, save_teacher, sentence_encoder, start_run
+from teacher.finetune.common import classifier_settings, new_accelerator, save_teacher, sentence_encoder, start_run
 from teacher.finetune.learner import ClassifierLearner, Lesson
 from teacher.finetune.rows import rows_of, splits_of, training_source
 from teacher.finetune.tasks import finetune_tasks
@@ -36,8 +33,8 @@ def finetune(config: FinetuneTask, command: str) -> RunRecord:
     source = training_source(task, config)
     assert config.objective != "mlm", "check() has refused it"
     target = make_target(task, config.objective)
+    accelerator = new_accelerator()
     make_folder(config.output_dir)
-    accelerator = Accelerator(cpu=processes().device.type == "cpu")
     seed_step(config.seed, 0)
     teacher = new_classifier(task, target, config.model_name_or_path, config.model_revision, config.max_seq_length)
     settings = classifier_settings(config, task, source, teacher, accelerator)

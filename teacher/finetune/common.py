@@ -1,20 +1,54 @@
 """What fine-tuning for a task, for several tasks and for masked language modelling share."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import KwargsHandler
 from transformers import AutoTokenizer
 
 from pipeline.device import has_fast_bf16
+from pipeline.errors import ConfigError
+from pipeline.processes import processes
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
 from pipeline.training.run import Run
 from pipeline.training.run_record import RunRecord
+from pipeline.training.several import check_free
 from teacher.config import FinetuneTask
 from teacher.inference.classifier import Teacher
 from teacher.inference.loaded import FINETUNE_RECORD, SENTENCE_ENCODER, is_sentence_encoder, weights_sha256
+from teacher.inference.model_folder import CONFIG
+
+MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"  # which `accelerate launch --mixed_precision` sets
+
+
+def new_accelerator(*handlers: KwargsHandler) -> Accelerator:
+    """Joins the processes of this command, and leaves precision to `autocast`, so that scores stay in fp32.
+
+    Raises:
+        ConfigError: if it is asked for a precision that nothing is trained in.
+    """
+    training_precision()
+    return Accelerator(cpu=processes().device.type == "cpu", mixed_precision="no", kwargs_handlers=list(handlers))
+
+
+def training_precision() -> str:
+    """What the products of a training step are computed in: bf16 where that is fast or asked for, else fp32."""
+    asked = os.environ.get(MIXED_PRECISION, "no").lower()
+    if asked not in ("no", "bf16"):
+        raise ConfigError(
+            f"{MIXED_PRECISION}={asked}: teachers are fine-tuned in bf16 or fp32 alone; "
+            "repeat with `accelerate launch --mixed_precision bf16`, or with no"
+        )
+    return "bf16" if asked == "bf16" or has_fast_bf16() else "fp32"
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """Computes what is within in the `training_precision`."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=training_precision() == "bf16")
 
 
 def adamw(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
@@ -39,7 +73,7 @@ def classifier_settings(
         "target": teacher.target.model_dump(mode="json"),
         "metrics": list(task.metrics),
         "encoder": weights_sha256(teacher.model.base_model),
-        "precision": "bf16" if has_fast_bf16() else "fp32",
+        "precision": training_precision(),
         "processes": accelerator.num_processes,
     }
     return settings | {f"rows.{split}": rows_sha256(rows) for split, rows in source.splits.items()}
@@ -54,10 +88,16 @@ def sentence_encoder(config: FinetuneTask) -> dict[str, str]:
 def start_run(
     folder: Path, settings: dict[str, Any], command: str, accelerator: Accelerator
 ) -> tuple[Run, RunRecord | None]:
-    """The run in a folder, begun or gone on with by all processes, and its record if it is finished."""
+    """The run in a folder, begun or gone on with by all processes, and its record if it is finished.
+
+    Raises:
+        FingerprintMismatchError: if the folder holds a run with other settings, or another model, such as the encoder.
+    """
     rank, wait = accelerator.process_index, accelerator.wait_for_everyone
     run = Run(folder, settings, command, record_name=FINETUNE_RECORD, rank=rank, wait=wait)
     with accelerator.main_process_first():
+        if run.is_main and not (folder / FINETUNE_RECORD).exists():
+            check_free(folder / FINETUNE_RECORD, settings, folder / CONFIG)
         return run, run.start()
 
 

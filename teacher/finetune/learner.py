@@ -13,7 +13,6 @@ from accelerate.utils import gather_object
 from torch import nn
 from torch.nn import functional
 
-from pipeline.device import has_fast_bf16
 from pipeline.errors import DataError
 from pipeline.sources import sentences
 from pipeline.tasks.metrics import score_logits
@@ -24,7 +23,7 @@ from pipeline.training import loop
 from pipeline.training.run_record import Metrics
 from pipeline.training.steps import EpochBatches, MixedBatches
 from teacher.config import FinetuneTask
-from teacher.finetune.common import adamw
+from teacher.finetune.common import adamw, autocast
 from teacher.finetune.rows import Split
 from teacher.inference.batches import collate, default_tokens_per_batch, teacher_logits
 from teacher.inference.classifier import Teacher
@@ -67,7 +66,7 @@ class Lesson:
         device, rows = self._accelerator.device, self._rows[batch]
         inputs = collate(self.teacher, self._inputs(self._train, rows.tolist()))
         gold = torch.as_tensor(self._gold_N[rows], device=device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=has_fast_bf16()):
+        with autocast(device):
             logits_BC = ask(**{key: value.to(device) for key, value in inputs.items()}).float()
         return classifier_loss(self.teacher.target, logits_BC, gold)
 

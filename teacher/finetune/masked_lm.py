@@ -7,16 +7,14 @@ import torch
 from accelerate import Accelerator
 from torch.nn import functional
 
-from pipeline.device import has_fast_bf16
 from pipeline.files import make_folder
-from pipeline.processes import processes
 from pipeline.training import loop
 from pipeline.training.run_record import Metrics, RunRecord
 from pipeline.training.steps import seed_step
 from teacher.config import FinetuneCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.text import VALIDATION, Text, masking_plan, open_text
-from teacher.finetune.common import adamw, save_teacher, start_run
+from teacher.finetune.common import adamw, autocast, new_accelerator, save_teacher, start_run, training_precision
 from teacher.finetune.text_stream import TextStream
 from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
 from teacher.inference.loaded import weights_sha256
@@ -51,7 +49,7 @@ class MaskedLmLearner(loop.Learner):
         masked, rows, self.data_state = self._stream.batch(step, self.data_state or (0, 0))
         device = self.model.device
         target_P = torch.from_numpy(masked.targets.take(rows).flat).to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=has_fast_bf16()):
+        with autocast(device):
             _, logits_PV = predict_masked(self._lm, masked.ids, masked.positions, rows, self._wrapped)
         loss = functional.cross_entropy(logits_PV, target_P)
         self._accelerator.backward(loss)
@@ -83,8 +81,8 @@ def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
     """
     config.check()
     text = open_text(config, config.max_seq_length)
+    accelerator = new_accelerator()
     make_folder(config.output_dir)
-    accelerator = Accelerator(cpu=processes().device.type == "cpu")
     seed_step(config.seed, 0)
     lm = load_masked_lm(config.model_name_or_path, config.model_revision, config.max_seq_length, new_head=True)
     settings = _settings(config, text, lm) | {"processes": accelerator.num_processes}
@@ -111,7 +109,7 @@ def _settings(config: FinetuneCorpus, text: Text, lm: MaskedLm) -> dict[str, Any
         "corpus": f"{text.corpus.name} version {text.corpus.version}",
         "documents": text.documents.sha256,
         "encoder": weights_sha256(lm.model.base_model),
-        "precision": "bf16" if has_fast_bf16() else "fp32",
+        "precision": training_precision(),
     }
 
 

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import AutoTokenizer
 
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import link_or_copy, make_folder, remove_temporaries, write_atomically, write_text
-from pipeline.processes import processes
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import Task, load_task
 from pipeline.training import loop
@@ -26,7 +24,7 @@ from pipeline.training.run_record import Metrics, RunRecord, best_of, finish_run
 from pipeline.training.several import check_free, entry_of, joint_scores, joint_settings
 from pipeline.training.steps import seed_step
 from teacher.config import FinetuneTask
-from teacher.finetune.common import classifier_settings, sentence_encoder, start_run
+from teacher.finetune.common import classifier_settings, new_accelerator, sentence_encoder, start_run
 from teacher.finetune.learner import ClassifierLearner, Lesson
 from teacher.finetune.rows import splits_of, training_source
 from teacher.inference.classifier import Teacher, new_classifier
@@ -46,7 +44,7 @@ def finetune_tasks(config: FinetuneTask, command: str) -> RunRecord:
         The record of them all, ``finetune.json``; each task's folder has its own.
 
     Raises:
-        ConfigError: for an unknown task or an objective that none has.
+        ConfigError: for an unknown task, one that labels words, or an objective that none has.
         DataError: if there is no train split.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
@@ -54,10 +52,9 @@ def finetune_tasks(config: FinetuneTask, command: str) -> RunRecord:
     targets = targets_of(tasks, config)
     names = [task.name for task in tasks]
     sources = [training_source(task, config) for task in tasks]
-    make_folder(config.output_dir)
     # a step reads one head; processes must not wait for gradients of the others
-    handlers = [DistributedDataParallelKwargs(find_unused_parameters=True)]
-    accelerator = Accelerator(cpu=processes().device.type == "cpu", kwargs_handlers=handlers)
+    accelerator = new_accelerator(DistributedDataParallelKwargs(find_unused_parameters=True))
+    make_folder(config.output_dir)
     seed_step(config.seed, 0)
     teachers = new_teachers(config, tasks, targets)
     parts = list(zip(tasks, sources, teachers, strict=True))
@@ -129,10 +126,11 @@ def targets_of(tasks: Sequence[Task], config: FinetuneTask) -> list[Target]:
     """What the logits of each task mean; an objective is for the tasks with scores, if there are any.
 
     Raises:
-        ConfigError: if no task has that objective, or a task is there twice.
+        ConfigError: if no task has that objective, a task is there twice, or labels words.
     """
     names = [task.name for task in tasks]
     problems = [f"{name} is there twice" for name in sorted({name for name in names if names.count(name) > 1})]
+    problems += [f"{task.name} labels words (type: tokens); give it alone" for task in tasks if task.type == "tokens"]
     raise_all(ConfigError, "--tasks", problems)
     assert config.objective != "mlm", "check() has refused it"
     has_scores = [task.type == "regression" for task in tasks]

@@ -12,7 +12,6 @@ from accelerate import Accelerator
 from torch.nn import functional
 
 from pipeline.arrays import Ragged
-from pipeline.device import has_fast_bf16
 from pipeline.errors import DataError
 from pipeline.logit_set.word_reader import LabelledWords
 from pipeline.tasks.spans import word_scores
@@ -22,6 +21,7 @@ from pipeline.text.known import require_known
 from pipeline.training.run_record import Metrics
 from pipeline.training.steps import EpochBatches
 from teacher.config import FinetuneTask
+from teacher.finetune.common import autocast
 from teacher.finetune.learner import Ask, Lesson
 from teacher.inference.batches import collate, default_tokens_per_batch
 from teacher.inference.classifier import Teacher
@@ -68,7 +68,7 @@ class WordLesson(Lesson):
         gold_BL = torch.full(inputs["input_ids"].shape, NO_LABEL)
         gold = self._gold.padded(batch, NO_LABEL)
         gold_BL[:, first : first + gold.shape[1]] = torch.from_numpy(gold)
-        with torch.autocast(device.type, torch.bfloat16, enabled=has_fast_bf16()):
+        with autocast(device):
             logits_BLC = ask(**{key: value.to(device) for key, value in inputs.items()}).float()
         return functional.cross_entropy(logits_BLC.flatten(0, 1), gold_BL.flatten().to(device), ignore_index=NO_LABEL)
 

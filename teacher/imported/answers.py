@@ -143,12 +143,12 @@ def _parsed(value: Any) -> Any:
 
     What is no answer is among `MISSING`, and what cannot be read the error.
     """
-    if value in MISSING:
-        return value
     try:
-        answer = parse_json(value) if isinstance(value, str) else value
+        answer = parse_json(value) if isinstance(value, str) and value else value
     except ValueError as error:
         return error
+    if answer in MISSING:
+        return answer
     if isinstance(answer, list) and answer and isinstance(answer[0], tuple):
         answer = dict(answer)  # Arrow's maps
     if isinstance(answer, Mapping):

@@ -94,7 +94,7 @@ def outputs(
     """
     _check_what_it_labels(task, name, config)
     _check_problem_type(task, name, getattr(config, "problem_type", None))
-    labels = tuple(config.id2label[k] for k in range(config.num_labels))
+    labels = tuple(str(config.id2label.get(k, f"LABEL_{k}")) for k in range(config.num_labels))
     target = target_of_width(task, config.num_labels)
     if target is None:
         raise TeacherError(

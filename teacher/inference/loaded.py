@@ -202,6 +202,11 @@ def _check_fit(name: str, config: Any, tokenizer: Tokenizer, max_seq_length: int
             f"teacher {name}: its tokenizer has ids up to {size - 1}, but the model knows only {config.vocab_size}; "
             "tokenizer and model do not belong together"
         )
+    require_positions(name, config, max_seq_length)
+
+
+def require_positions(name: str, config: Any, max_seq_length: int) -> None:
+    """Raises ConfigError unless a model with this transformers config reads so many tokens."""
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and config.model_type in AFTER_PADDING:
         positions -= config.pad_token_id + 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.results.rows import Rows
+from pipeline.results.scores import SCORE
 from pipeline.results.system import System
 from pipeline.tasks.target import Target
 
@@ -36,7 +37,8 @@ class Baseline:
         return [name for name in self.libraries if importlib.util.find_spec(name) is None]
 
     def fit(self, train: Rows, target: Target, vectors: Path) -> System:
-        """Fits it on training rows; the folder is that of model2vec's vectors."""
+        """Fits it on training rows, of a target of bins to their scores; the folder is that of model2vec's vectors."""
+        target = target if target.has_labels else SCORE
         module = importlib.import_module(f"{__name__}.{self.module}")  # scikit-learn may not be installed
         system: System = module.fit(train, target, vectors) if self.needs_vectors else module.fit(train, target)
         return system

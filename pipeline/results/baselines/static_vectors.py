@@ -11,20 +11,27 @@ from model2vec.distill import distill
 from pipeline.arrays import Floats
 from pipeline.files import make_folder
 from pipeline.results.baselines.regression import fit_regression
+from pipeline.results.commands import content_sha256
+from pipeline.results.plan import weights_of
 from pipeline.results.rows import Rows
 from pipeline.results.system import System
 from pipeline.tasks.target import Target
 
 
-def distil(encoder: str, folder: Path) -> None:
-    """Writes model2vec's vectors of an encoder, with its own defaults, unless they are there."""
-    if folder.exists():
-        return
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
+def distil(encoder: str, folder: Path) -> Path:
+    """Writes model2vec's vectors of an encoder, with its own defaults, unless they are there.
+
+    Returns:
+        Where they are: in a folder of this encoder's own.
+    """
+    own = folder / content_sha256([encoder, *weights_of(Path(encoder))])[:16]
+    if own.exists():
+        return own
+    unfinished = own.with_name(f"{own.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     make_folder(unfinished)
     distill(encoder, device="cpu").save_pretrained(unfinished)
-    unfinished.rename(folder)
+    return unfinished.rename(own)
 
 
 def fit(train: Rows, target: Target, folder: Path) -> System:

@@ -18,9 +18,10 @@ def test_it_is_the_baseline_on_the_dev_rows(opinion_set: LogitSet, monkeypatch: 
     assert bag_of_words_scores(opinion_set) == {}
 
 
-def test_scores_have_one_too(ratings: dict[str, LogitSet]) -> None:
+@pytest.mark.parametrize("kind", ["score", "bins"])
+def test_scores_have_one_too(kind: str, ratings: dict[str, LogitSet]) -> None:
     """A sentence's score is the number of one of its words, so that a bag of words has nearly all of it."""
-    assert bag_of_words_scores(ratings["score"])["validation"]["pearson"] > 0.9
+    assert bag_of_words_scores(ratings[kind])["validation"]["pearson"] > 0.9
 
 
 def test_a_dump_tells_a_weak_teacher(ratings: dict[str, LogitSet], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pipeline.results.baselines import BASELINES, Baseline
 from pipeline.results.baselines.regression import LEAST, pair_features
 from pipeline.results.rows import Rows
 from pipeline.tasks.target import NO_LABEL, Target
+from teacher.tiny import create_tiny_bert
 
 LABELS = Target(kind="classes", names=("bad", "good", "unheard"))
 SCORE = Target(kind="score", names=("score",))
@@ -102,11 +103,12 @@ def test_vectors_of_an_encoder_are_made_once_and_read(work: Path, tmp_path: Path
     pytest.importorskip("skeletoken")
     from pipeline.results.baselines.static_vectors import distil
 
-    folder = tmp_path / "model2vec"
-    distil(str(work / "bert"), folder)
+    folder = distil(str(work / "bert"), tmp_path / "model2vec")
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    distil(str(work / "bert"), folder)
+    assert distil(str(work / "bert"), tmp_path / "model2vec") == folder
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    create_tiny_bert(tmp_path / "other", ["great superb", "awful dull"], hidden_size=32)
+    assert distil(str(tmp_path / "other"), tmp_path / "model2vec") != folder
     train = labelled(["great superb", "awful dull", "great lovely", "awful rude"] * 10, [1, 0] * 20)
     for name in ("model2vec", "model2vec, tuned"):
         system = BASELINES[name].fit(train, LABELS, folder)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.training.run_record import kind_of_folder, read_run_record
+from pipeline.training.run_record import Entry, best_of, kind_of_folder, read_run_record
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,12 @@ def test_a_folder_is_what_its_record_says(tmp_path: Path, files: list[str], kind
     for name in files:
         (tmp_path / name).write_text("{}")
     assert kind_of_folder(tmp_path) == kind
+
+
+def test_the_first_dev_split_with_gold_decides_which_is_best() -> None:
+    def entry(epoch: int, **metrics: dict[str, float]) -> Entry:
+        return {"epoch": epoch, "loss": 1.0, "metrics": metrics}
+
+    scored = [entry(n, test={}, validation={"f1": f1, "accuracy": 1 - f1}) for n, f1 in ((1, 0.5), (2, 0.7), (3, 0.6))]
+    assert best_of(scored)["epoch"] == 2
+    assert best_of([entry(n, test={}) for n in (1, 2, 3)])["epoch"] == 3

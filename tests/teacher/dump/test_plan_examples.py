@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import BertConfig
@@ -47,6 +48,14 @@ def test_time_and_memory_are_unknown_without_a_config(
     assert (result.seconds, result.memory_bytes) == (None, None)
     assert result.rows["train"] == TRAIN_ROWS
     assert "no estimate of time and memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("windows", [{}, {"doc_stride": 8}])
+def test_longer_inputs_than_the_teacher_reads_are_refused(
+    windows: dict[str, Any], work: Path, config_only: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"--max-seq-length: 600 tokens, but {config_only} reads at most 512"):
+        plan(work, tmp_path, model_name_or_path=config_only, max_seq_length=600, **windows)
 
 
 def test_the_estimates_grow_with_what_they_estimate(work: Path, config_only: str, tmp_path: Path) -> None:

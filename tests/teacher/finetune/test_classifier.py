@@ -1,5 +1,7 @@
+import filecmp
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from pipeline.text.tokenizer import tokenize
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.config import FinetuneTask
+from teacher.finetune import common
 from teacher.finetune.classifier import finetune
 from teacher.finetune.learner import classifier_loss
 from teacher.finetune.rows import hold_out
@@ -135,6 +138,30 @@ def test_other_settings_are_refused(run: Run) -> None:
         run(num_train_epochs=1, learning_rate=5e-4)
     with pytest.raises(FingerprintMismatchError, match=r"- seed: 42 there, 1 now"):
         run(num_train_epochs=1, seed=1)
+
+
+def test_the_record_tells_the_precision_and_it_stays(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "has_fast_bf16", lambda: False)
+    monkeypatch.delenv(common.MIXED_PRECISION, raising=False)
+    assert run(output_dir=tmp_path / "fp32", num_train_epochs=1)["settings"]["precision"] == "fp32"
+    monkeypatch.setenv(common.MIXED_PRECISION, "bf16")
+    assert run(output_dir=tmp_path / "bf16", num_train_epochs=1)["settings"]["precision"] == "bf16"
+    with pytest.raises(AssertionError):
+        assert_same_weights(tmp_path / "fp32", tmp_path / "bf16")
+    with pytest.raises(FingerprintMismatchError, match="- precision: 'fp32' there, 'bf16' now"):
+        run(output_dir=tmp_path / "fp32", num_train_epochs=1)
+    monkeypatch.setenv(common.MIXED_PRECISION, "fp16")
+    with pytest.raises(ConfigError, match=r"ACCELERATE_MIXED_PRECISION=fp16: .* bf16 or fp32 alone"):
+        run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_of_another_model_is_left_as_it_is(run: Run, work: Path, tmp_path: Path) -> None:
+    shutil.copytree(work / "bert", tmp_path / "bert")
+    with pytest.raises(FingerprintMismatchError, match=r"bert holds .*config\.json\nChoose another --output-dir"):
+        run(model_name_or_path=str(tmp_path / "bert"), output_dir=tmp_path / "bert")
+    same = filecmp.cmpfiles(work / "bert", tmp_path / "bert", [path.name for path in (work / "bert").iterdir()])[0]
+    assert sorted(same) == sorted(path.name for path in (tmp_path / "bert").iterdir())
 
 
 def test_other_rows_are_refused(learn_words: Run, word_task: MakeTask) -> None:

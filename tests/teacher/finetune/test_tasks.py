@@ -27,6 +27,7 @@ from teacher.finetune.tasks import ENCODER_FILE, HEAD_FILE, new_teachers, target
 from teacher.inference.loaded import load_config
 from tests.conftest import dump_config
 from tests.helpers.commands import distill, invoke, kill_when
+from tests.helpers.entities import MANIFEST
 
 Config = Callable[..., FinetuneTask]
 TASKS = ("opinion", "ratings", "roles")
@@ -166,6 +167,10 @@ def test_what_does_not_go_together_is_refused(config: Config, together: tuple[Pa
         finetune(config(tmp_path, task="mrpc"), "")
     with pytest.raises(ConfigError, match="unknown task 'mrcp': did you mean 'mrpc'"):
         finetune(config(tmp_path, tasks="mrcp,sst2"), "")
+    words = together[0].parent / "entities.yaml"
+    words.write_text(MANIFEST)
+    with pytest.raises(ConfigError, match=r"--tasks: entities labels words \(type: tokens\)"):
+        finetune(config(tmp_path, tasks=f"mrpc,{words}"), "")
     printed = invoke("finetune-teacher", *as_flags(config(tmp_path)), "--corpus", "tiny")
     assert printed.exit_code == 2
     with pytest.raises(FingerprintMismatchError, match="tasks: "):

@@ -129,6 +129,13 @@ def test_rows_without_an_answer_are_told_and_left_out(said: Rows, work: Path, tm
     assert ("validation" in found.record.splits) == bool(in_validation)
 
 
+def test_null_in_a_cell_of_csv_is_no_answer(said: Rows, work: Path, tmp_path: Path) -> None:
+    rows = [row | {"logits": json.dumps(row["logits"])} for row in said]
+    rows[0]["logits"], rows[1]["logits"] = "null", ""
+    pc.write_csv(pa.Table.from_pylist(rows), tmp_path / "answers.csv")
+    assert imported(work, tmp_path / "answers.csv", tmp_path).unanswered == 2
+
+
 def test_a_file_of_the_set_may_come_out_empty(said: Rows, work: Path, tmp_path: Path) -> None:
     rows = [row for row in said if row["split"] == "train" and not 24 <= row["source_row"] < 48]
     found = imported(work, write(tmp_path, rows), tmp_path)

@@ -73,6 +73,21 @@ def test_names_that_are_not_the_tasks_are_refused(task: Task, word_teacher: Make
 
 
 @pytest.mark.parametrize(
+    ("id2label", "said"),
+    [({"1": "ash", "2": "birch", "3": "cedar"}, "LABEL_0, ash, birch"), ({"0": 7, "1": 8, "2": 9}, "7, 8, 9")],
+)
+def test_odd_names_of_a_config_are_told(
+    task: Task, word_teacher: MakeTeacher, id2label: dict[str, object], said: str
+) -> None:
+    folder = word_teacher((0, 1, 2))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"id2label": id2label}))
+    with pytest.raises(TeacherError, match=f"calls its outputs {said}, but .*--teacher-labels"):
+        load(task, folder)
+    assert load(task, folder, LABELS).order == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
     ("flag", "message"),
     [
         (("ash", "bich", "cedar"), "unknown label 'bich': did you mean 'birch'"),
