@@ -13,6 +13,7 @@ from typing import ClassVar
 MOST_LISTED = 50
 PASSING_NAMES = "EAGAIN EBUSY EDQUOT EHOSTDOWN EHOSTUNREACH EIO ENETDOWN ENETUNREACH ENOSPC ENOTCONN ESTALE ETIMEDOUT"
 PASSING = {getattr(errno, name) for name in PASSING_NAMES.split() if hasattr(errno, name)}  # Windows has not all
+LOST_PROCESS = ("gloo/transport", "remote process exited")  # how torch.distributed says so, in a RuntimeError
 PASSING_STATUS = {408, 429, 500, 502, 503, 504}  # of HTTP: a server that has too much to do, or is not well
 
 
@@ -80,8 +81,15 @@ def passes(error: BaseException) -> bool:
         isinstance(link, kinds)
         or (isinstance(link, OSError) and link.errno in PASSING)
         or _status(link) in PASSING_STATUS
+        or is_lost_process(link)
         for link in chain
     )
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Whether an error is that another of the processes that a launcher has started is gone, or does not answer."""
+    by_name = type(error).__name__ in {"DistNetworkError", "DistStoreError"}
+    return by_name or any(words in str(error) for words in LOST_PROCESS)
 
 
 def _status(error: BaseException) -> int | None:
