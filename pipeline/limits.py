@@ -15,7 +15,10 @@ REASONS = {
 }
 LOST_PROCESS = "another process of this command is gone, so this one ends, too; see what that one said"
 # how torch and Python's threads say so, in a RuntimeError
-OUT_OF_MEMORY = ("allocate memory", "enough memory", "out of memory", "bad_alloc", "create a primitive", "new thread")
+OUT_OF_MEMORY = (
+    *("allocate memory", "enough memory", "out of memory", "bad_alloc", "create a primitive"),
+    *("new thread", "resource temporarily unavailable"),  # the latter of gloo, which starts one
+)
 
 
 def limit_reached(error: BaseException) -> str | None:

@@ -16,6 +16,7 @@ from pipeline.limits import limit_reached
         (MemoryError(), ["no memory is left"]),
         (pa.ArrowMemoryError("malloc of size 64 failed"), ["no memory is left"]),
         (RuntimeError("can't start new thread"), ["no memory is left"]),
+        (RuntimeError("Resource temporarily unavailable"), ["no memory is left"]),
         (RuntimeError("[/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"), ["another process"]),
         (torch.distributed.DistStoreError("wait timeout after 1000ms"), ["another process"]),
         (FileNotFoundError(errno.ENOENT, "No such file", "a"), None),
