@@ -14,6 +14,7 @@ MOST_LISTED = 50
 PASSING_NAMES = "EAGAIN EBUSY EDQUOT EHOSTDOWN EHOSTUNREACH EIO ENETDOWN ENETUNREACH ENOSPC ENOTCONN ESTALE ETIMEDOUT"
 PASSING = {getattr(errno, name) for name in PASSING_NAMES.split() if hasattr(errno, name)}  # Windows has not all
 REFUSED_STATUS = {401, 403}  # of HTTP: who asks may not, or is not known
+LOST_PROCESS = ("gloo/transport", "remote process exited")  # how torch.distributed says so, in a RuntimeError
 PASSING_STATUS = {408, 429, 500, 502, 503, 504}  # of HTTP: a server that has too much to do, or is not well
 
 
@@ -81,6 +82,7 @@ def passes(error: BaseException) -> bool:
         isinstance(link, kinds)
         or (isinstance(link, OSError) and link.errno in PASSING)
         or _status(link) in PASSING_STATUS
+        or is_lost_process(link)
         for link in chain
     )
 
@@ -88,6 +90,12 @@ def passes(error: BaseException) -> bool:
 def is_refused(error: BaseException) -> bool:
     """Whether an error is, or was raised from, the answer of an HTTP server that does not let us in."""
     return any(_status(link) in REFUSED_STATUS for link in chain_of(error))
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Whether an error is that another of the processes that a launcher has started is gone, or does not answer."""
+    by_name = type(error).__name__ in {"DistNetworkError", "DistStoreError"}
+    return by_name or any(words in str(error) for words in LOST_PROCESS)
 
 
 def _status(error: BaseException) -> int | None:

@@ -1,6 +1,7 @@
 """Files that are either whole or absent: temporary name, flush, rename; and their checksums."""
 
 import errno
+import glob
 import hashlib
 import os
 import secrets
@@ -71,6 +72,23 @@ def write_text(path: Path, text: str) -> None:
         write_atomically(path, write)
 
 
+def write_alone(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes a single file in a folder of the user's atomically; what killed processes left of it goes first.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    try:
+        folder = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise write_error(path, error) from error
+    try:
+        _remove_left(path, folder)
+        write_atomically(path, write)
+    finally:
+        os.close(folder)
+
+
 def write_text_once(path: Path, text: str) -> None:
     """Writes a small UTF-8 file unless it exists already, see `write_once`."""
     write_once(path, text.encode("utf-8"))
@@ -124,7 +142,7 @@ def remove_temporaries(folder: Path) -> None:
 
 def remove_file(path: Path) -> None:
     """Removes a file that may not be there, and what killed processes left of it; none may still be writing it."""
-    for left in (path, *path.parent.glob(f".{path.name}.*{TEMPORARY_SUFFIX}")):
+    for left in (path, *_temporaries(path)):
         left.unlink(missing_ok=True)
 
 
@@ -191,6 +209,22 @@ def write_error(path: Path, error: OSError) -> DistillError:
 def _temporary(path: Path) -> Path:
     # not the process number: in containers that share a folder every process may be number 1
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
+
+
+def _temporaries(path: Path) -> list[Path]:
+    return list(path.parent.glob(f".{glob.escape(path.name)}.*{TEMPORARY_SUFFIX}"))
+
+
+def _remove_left(path: Path, folder: int) -> None:
+    """Removes temporary files of ``path`` unless somebody holds its folder, and holds that until it is closed."""
+    import fcntl
+
+    with suppress(OSError):  # somebody is writing, or the file system has no locks
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for left in _temporaries(path):
+            _remove(left)
+    with suppress(OSError):
+        fcntl.flock(folder, fcntl.LOCK_SH)
 
 
 def _link(source: Path, path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Limits of the machine that a command runs into, in plain words: no mistake of its code, and none of the user's."""
+"""Limits of the machine, or the end of a neighbour, in plain words: no mistake of the code, and none of the user's."""
 
 import errno
 
-from pipeline.errors import chain_of
+from pipeline.errors import chain_of, is_lost_process
 
 REASONS = {
     errno.ENOSPC: "the disk is full; free some space",
@@ -13,8 +13,12 @@ REASONS = {
     errno.ENFILE: "the system may open no more files; end other programs",
     errno.ENOMEM: "no memory is left; choose smaller batches, or end other programs",
 }
+LOST_PROCESS = "another process of this command is gone, so this one ends, too; see what that one said"
 # how torch and Python's threads say so, in a RuntimeError
-OUT_OF_MEMORY = ("allocate memory", "enough memory", "out of memory", "bad_alloc", "create a primitive", "new thread")
+OUT_OF_MEMORY = (
+    *("allocate memory", "enough memory", "out of memory", "bad_alloc", "create a primitive"),
+    *("new thread", "resource temporarily unavailable"),  # the latter of gloo, which starts one
+)
 
 
 def limit_reached(error: BaseException) -> str | None:
@@ -30,5 +34,7 @@ def limit_reached(error: BaseException) -> str | None:
 def _reason(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         return REASONS.get(error.errno or 0)
+    if is_lost_process(error):
+        return LOST_PROCESS
     is_memory = isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY)
     return REASONS[errno.ENOMEM] if is_memory else None

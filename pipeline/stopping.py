@@ -45,6 +45,20 @@ def stops_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
+def ends_on_signals() -> Iterator[None]:
+    """Within the block SIGTERM and Ctrl-C end the process at once: for what waits where Python heeds no signal."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def in_hand() -> Iterator[None]:
     """Work that is done to its end, or for the `GRACE_SECONDS`, before SIGTERM is heeded; it may look `is_asked`."""
     _state.is_in_hand = True

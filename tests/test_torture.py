@@ -3,12 +3,16 @@
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.torture.faults import points
 from tests.torture.judge import files, problems
+from tests.torture.launcher import launch
 from tests.torture.visit import Outcome
 
 WHOLE = {"a": b"1", "rows/b": b"2"}
@@ -46,6 +50,28 @@ def test_of_files_with_speeds_only_the_name_counts(tmp_path: Path) -> None:
     for name in ("speeds.json", "rows.json"):
         (tmp_path / name).write_bytes(b"1")
     assert files(tmp_path, ("speeds.json",)) == {"speeds.json": b"", "rows.json": b"1"}
+
+
+def as_rank(rank: str) -> int:
+    return int((os.environ["RANK"], os.environ["WORLD_SIZE"]) != (rank, "2"))
+
+
+def fail() -> int:
+    return 3
+
+
+def wait() -> int:
+    time.sleep(600)
+    return 0
+
+
+def test_each_process_of_the_launcher_has_its_rank() -> None:
+    assert launch([partial(as_rank, "0"), partial(as_rank, "1")]) == [0, 0]
+
+
+@pytest.mark.parametrize(("programs", "codes"), [([fail, wait], [3, -15]), ([wait, fail], [-15, 3])])
+def test_when_a_process_fails_the_launcher_ends_the_others(programs: list[Callable[[], int]], codes: list[int]) -> None:
+    assert launch(programs) == codes
 
 
 @pytest.mark.slow

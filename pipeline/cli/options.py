@@ -83,7 +83,7 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(error.exit_code) from error
         except (typer.Exit, BrokenPipeError):  # a RuntimeError, to Python; a reader that has seen enough
             raise
-        except (OSError, MemoryError, RuntimeError) as error:
+        except Exception as error:
             reason = limit_reached(error)
             if reason is None and not passes(error):
                 raise

@@ -12,7 +12,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.files import write_atomically
+from pipeline.files import write_alone
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType  # since matplotlib 3.11
@@ -79,7 +79,7 @@ def write_picture(path: Path, size: tuple[float, float], draw: Callable[[Figure]
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
         metadata = NO_METADATA if kind == "svg" else None
-        write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=150, metadata=metadata))
+        write_alone(path, lambda file: figure.savefig(file, format=kind, dpi=150, metadata=metadata))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import duckdb
 import pyarrow.parquet as pq
 
 from pipeline.errors import QueryError
-from pipeline.files import write_atomically
+from pipeline.files import write_alone
 from pipeline.sql.gate import query_errors, to_arrow
 
 Row = tuple[Any, ...]
@@ -50,4 +50,4 @@ def write_parquet(path: Path, relation: duckdb.DuckDBPyRelation) -> None:
                 writer.write_batch(batch)
 
     with query_errors():
-        write_atomically(path, write)
+        write_alone(path, write)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError, raise_all
-from pipeline.files import write_atomically
+from pipeline.files import write_alone
 from student.model.heads import HEADS
 from student.model.model import Student
 from student.model.pairings import PAIRINGS
@@ -90,7 +90,7 @@ def write_onnx(student: Student, path: Path) -> float:
         session = onnxruntime.InferenceSession(temporary, providers=["CPUExecutionProvider"])
         differences.append(_difference(student, session))
 
-    write_atomically(path, write)
+    write_alone(path, write)
     return differences[0]
 
 

@@ -18,7 +18,7 @@ from student.sweep.cluster import train_on_cluster
 from student.sweep.grid import Trial, make_trials, read_grid
 from student.sweep.outcome import outcome, score_of
 from student.sweep.sets import Sets, design_from, is_of_a_task, open_all, settings_of
-from student.sweep.study import Study, open_study
+from student.sweep.study import SQLITE, Study, open_study
 from student.sweep.workers import train_all
 from student.train.training_data import default_name
 from student.train.word_vectors import FLAG
@@ -65,7 +65,7 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
     trials = make_trials(config, grid, folder, partial(design_from, sets))
     make_folder(folder)
     remove_temporaries(folder)
-    study = open_study(config.storage or f"sqlite:///{folder / STORAGE}", folder.name, trials)
+    study = open_study(config.storage or f"{SQLITE}{folder / STORAGE}", folder.name, trials)
     begun = [trial.folder.exists() for trial in trials]
     earlier = _start_record(config, folder, sets, command)
     try:

@@ -4,15 +4,18 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError, MissingDependencyError, PassingError, chain_of
+from pipeline.files import make_folder
 from student.sweep.grid import Trial
 
 if TYPE_CHECKING:
     import optuna
 
 
+SQLITE = "sqlite:///"
 PASSING = {"SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_LOCKED"}  # what time mends
 WRITTEN = PASSING | {"SQLITE_CANTOPEN"}  # of a data base that was open: SQLite's own files beside it are not to be had
 
@@ -71,6 +74,9 @@ def _reported(storage: str, what: str, passing: Set[str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        folder = Path(storage.removeprefix(SQLITE)).parent
+        if storage.startswith(SQLITE) and folder.is_dir():
+            make_folder(folder)  # says why it cannot be written to, which SQLite does not
         chain = chain_of(error)
         names = [str(getattr(link, "sqlite_errorname", "")) for link in chain]
         passes = any(name.startswith(tuple(passing)) for name in names)

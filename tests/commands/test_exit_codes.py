@@ -6,8 +6,11 @@ import signal
 from collections import namedtuple
 from pathlib import Path
 
+import duckdb
 import pytest
+import typer
 
+from pipeline.cli.options import reports_errors
 from pipeline.errors import DataError, PassingError, passes
 from pipeline.files import write_error
 from pipeline.text.safety import reported
@@ -78,6 +81,19 @@ def test_a_store_that_cannot_be_reached_is_75_and_a_fault_of_ours_is_none_of_its
     result = invoke("teacher-dump", "--manifest", config.manifest, "--data", config.data, "--model-name-or-path", "x")
     assert result.exit_code == exit_code
     assert isinstance(result.exception, OSError) == (exit_code == 1)
+
+
+def test_a_data_base_without_memory_is_2_and_another_fault_of_it_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    @reports_errors
+    def run(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as ended:
+        run(duckdb.OutOfMemoryException("Out of Memory Error: Allocation failure"))
+    assert ended.value.exit_code == 2
+    assert "no memory is left" in capsys.readouterr().err
+    with pytest.raises(duckdb.BinderException):
+        run(duckdb.BinderException("no such column"))
 
 
 def test_sigterm_is_143(work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,13 +26,18 @@ def distill(
 
 def distill_in_two_processes(*arguments: object) -> None:
     """Runs ``distill`` as two processes that share its work, as torchrun starts them; both must succeed."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    ranks = [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
-    for process in [distill(*arguments, environment=rank) for rank in ranks]:
+    for process in [distill(*arguments, environment=rank) for rank in ranks(2)]:
         _, error = process.communicate(timeout=180)
         assert process.returncode == 0, error
+
+
+def ranks(count: int) -> list[dict[str, str]]:
+    """The environments of so many processes that share a command's work, as torchrun makes them."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
 def kill_when(process: Forked, is_time: Callable[[], bool]) -> None:

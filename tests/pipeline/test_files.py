@@ -19,6 +19,7 @@ from pipeline.files import (
     make_folder,
     remove_temporaries,
     sha256,
+    write_alone,
     write_atomically,
     write_error,
     write_text,
@@ -164,6 +165,28 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     remove_temporaries(tmp_path / "examples")
     assert names(tmp_path) == ["examples", "keep.tmp"]
     assert names(tmp_path / "examples") == []
+
+
+def test_leftovers_of_a_single_file_go_when_it_is_written_again(tmp_path: Path) -> None:
+    for name in (".a[1].html.17.distill-tmp", ".b.html.17.distill-tmp"):
+        (tmp_path / name).touch()
+    write_alone(tmp_path / "a[1].html", lambda temporary: temporary.write_text("whole"))
+    assert names(tmp_path) == [".b.html.17.distill-tmp", "a[1].html"]
+    with pytest.raises(DataError, match="cannot be written"):
+        write_alone(tmp_path / "nowhere" / "a.html", lambda temporary: temporary.write_text("whole"))
+
+
+def test_what_another_process_is_writing_is_no_leftover(tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+
+    def write_while_another_does(temporary: Path) -> None:
+        temporary.write_text("last")
+        write_alone(path, lambda other: other.write_text("first"))
+        assert path.read_text() == "first"
+
+    write_alone(path, write_while_another_does)
+    assert path.read_text() == "last"
+    assert names(tmp_path) == ["a.html"]
 
 
 def test_sha256(tmp_path: Path) -> None:

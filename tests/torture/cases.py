@@ -8,7 +8,8 @@ from tests.torture.visit import Try
 
 OPINION = "--manifest W/opinion.yaml --data W/data"
 DUMP = f"{OPINION} --model-name-or-path W/teachers/opinion --max-seq-length 32 --rows-per-shard 20"
-JOB = f"teacher-dump {DUMP} --store O --no-token-vectors --num-shards 2"
+PLAIN = f"teacher-dump {DUMP} --store O --no-token-vectors"
+JOB = f"{PLAIN} --num-shards 2"
 SEVERAL = "--tasks W/opinion.yaml,W/roles.yaml --data W/data"
 LAYERS = "--states 1 --states-codec pca-8 --values 1"
 CORPUS = "--corpus tiny --data W/corpus.txt --max-seq-length 32 --min-seq-length 4 --validation-every 5"
@@ -16,6 +17,11 @@ TOKENS = f"{CORPUS} --model-name-or-path W/teachers/mlm --rows-per-shard 12 --nu
 STUDENT = "--matrix-size 3 --vector-size 5 --hidden-size 8 --num-train-epochs 2 --learning-rate 0.01"
 HELD_OUT = "source_row % 2 = 0"
 MASKED = "--pos-probability 0 --mask-probability 0.3 --num-variants 2"
+AUGMENT = f"augment {OPINION} --method mask-pos {MASKED} --store O"
+FINETUNE = (
+    f"finetune-teacher {OPINION} --model-name-or-path W/bert --output-dir O/teacher --max-seq-length 32 "
+    "--num-train-epochs 2 --per-device-train-batch-size 8 --save-steps 2"
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,7 @@ class Case:
         before: a folder of the world that a copy of is what it finds.
         measured: patterns of the files that hold speeds and durations, which differ from run to run.
         beside: the line of a command that runs undisturbed at the same time.
+        rank: of two processes that a launcher joins for the command, the one that is disturbed; None for one alone.
         is_short: whether the short form has it, too.
     """
 
@@ -34,30 +41,31 @@ class Case:
     before: str | None = None
     measured: tuple[str, ...] = ()
     beside: str | None = None
+    rank: int | None = None
     is_short: bool = False
 
 
 CASES = {
-    "teacher-dump": Case(f"teacher-dump {DUMP} --store O --no-token-vectors", is_short=True),
+    "teacher-dump": Case(PLAIN, is_short=True),
+    "teacher-dump, rank 0 of two": Case(PLAIN, rank=0),
+    "teacher-dump, rank 1 of two": Case(PLAIN, rank=1, is_short=True),
     "teacher-dump, two jobs": Case(f"{JOB} --shard-index 0", beside=f"{JOB} --shard-index 1"),
     "teacher-dump, token vectors": Case(f"teacher-dump {DUMP} --store O --token-vectors"),
-    "teacher-dump --augment": Case(f"teacher-dump {DUMP} --store O --no-token-vectors --augment mask-pos {MASKED}"),
-    "teacher-dump --extend": Case(
-        f"teacher-dump {DUMP} --store O --no-token-vectors --name new --extend opinion", before="short"
-    ),
-    "teacher-dump, layers": Case(f"teacher-dump {DUMP} --store O --no-token-vectors {LAYERS} --cls 1 --attention 1"),
+    "teacher-dump --augment": Case(f"{PLAIN} --augment mask-pos {MASKED}"),
+    "teacher-dump --extend": Case(f"{PLAIN} --name new --extend opinion", before="short"),
+    "teacher-dump, layers": Case(f"{PLAIN} {LAYERS} --cls 1 --attention 1"),
     "teacher-dump, layers added": Case(
         f"teacher-dump {DUMP} --data W/fewer --store O --no-token-vectors --values 1", before="short"
     ),
-    "teacher-dump --augment mask-each": Case(
-        f"teacher-dump {DUMP} --store O --no-token-vectors --augment mask-each --sentences 6"
-    ),
+    "teacher-dump --augment mask-each": Case(f"{PLAIN} --augment mask-each --sentences 6"),
     "teacher-dump --corpus": Case(f"teacher-dump {TOKENS} --signal mlm --store O"),
     "teacher-dump --signal vectors": Case(
         f"teacher-dump {CORPUS} --signal vectors --vector-codec pca --pca-dims 8 --rows-per-shard 12 "
         "--model-name-or-path W/bert --store O"
     ),
-    "augment": Case(f"augment {OPINION} --method mask-pos {MASKED} --store O", is_short=True),
+    "augment": Case(AUGMENT, is_short=True),
+    "augment, rank 0 of two": Case(AUGMENT, rank=0),
+    "augment, rank 1 of two": Case(AUGMENT, rank=1),
     "import": Case(f"import W/answers.jsonl {OPINION} --teacher someone --max-seq-length 32 --store O"),
     "recode": Case("recode W/logits/tokens --name topk --codec topk --top-k 5 --store O"),
     "push": Case("push W/logits/opinion file://O/there"),
@@ -77,10 +85,9 @@ CASES = {
         "pretrain-student --logits W/logits/tokens --output-dir O/run --matrix-size 3 --vector-size 5 "
         "--per-device-train-batch-size 16 --max-steps 4 --save-steps 2"
     ),
-    "finetune-teacher": Case(
-        f"finetune-teacher {OPINION} --model-name-or-path W/bert --output-dir O/teacher --max-seq-length 32 "
-        "--num-train-epochs 2 --per-device-train-batch-size 8 --save-steps 2"
-    ),
+    "finetune-teacher": Case(FINETUNE),
+    "finetune-teacher, rank 0 of two": Case(FINETUNE, rank=0),
+    "finetune-teacher, rank 1 of two": Case(FINETUNE, rank=1),
     "finetune-teacher --tasks": Case(
         f"finetune-teacher {SEVERAL} --model-name-or-path W/bert --output-dir O/teachers --max-seq-length 32 "
         "--num-train-epochs 2 --per-device-train-batch-size 8 --save-steps 2"

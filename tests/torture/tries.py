@@ -48,6 +48,7 @@ class Tortured:
         self._arguments = words(case.command, world, out)
         self._beside = words(case.beside, world, out) if case.beside else None
         self._random = random.Random(seed)  # noqa: S311
+        self._started: list[Try] = []
         self._refresh()
         whole, *others = self._run(is_logged=True)
         assert not any(one.code for one in (whole, *others)), f"{name}: {whole.stderr}"
@@ -85,16 +86,21 @@ class Tortured:
         """Runs the command twice at the same time; one of them may be told that the other is in its way."""
         for _ in range(tries):
             self._refresh()
-            one = Try(self._arguments, self._out)
+            one = self._try(self._arguments)
             time.sleep(self._random.uniform(0, self._seconds))
-            other = Try(self._arguments, self._out)
+            other = self._try(self._arguments)
             outcomes = (one.outcome(), other.outcome())
             self._count("two at once", f"{[outcome.code for outcome in outcomes]}", _worst(outcomes), {BUSY}, [])
 
     def _start(self, at: int = 0, fault: Fault = UNDISTURBED, is_logged: bool = False) -> list[Try]:
         """The command on its way to its fault, and what runs beside it, without one."""
-        running = [Try(self._arguments, self._out, at, fault, is_logged=is_logged)]
-        return [*running, Try(self._beside, self._out)] if self._beside else running
+        running = [self._try(self._arguments, at, fault, is_logged)]
+        return [*running, self._try(self._beside)] if self._beside else running
+
+    def _try(self, arguments: Sequence[str], at: int = 0, fault: Fault = UNDISTURBED, is_logged: bool = False) -> Try:
+        started = Try(arguments, self._out, at, fault, is_logged, self._case.rank)
+        self._started.append(started)
+        return started
 
     def _run(self, at: int = 0, fault: Fault = UNDISTURBED, is_logged: bool = False) -> list[Outcome]:
         return [one.outcome() for one in self._start(at, fault, is_logged)]
@@ -103,6 +109,8 @@ class Tortured:
         self, fault: str, where: str, first: Outcome, codes: frozenset[int] | set[int], others: list[Outcome]
     ) -> None:
         again = _worst([*others, *self._run()])
+        while self._started:
+            self._started.pop().wait_for_orphans()
         found = files(self._out, self._case.measured)
         wrong = problems(first, again, codes, found, self._reference)
         counts = self.counts.setdefault(fault, Counts())

@@ -6,13 +6,17 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from textwrap import indent
 
 from typer.main import get_command
 
 from pipeline.cli import app
+from tests.torture.launcher import launch
 from tests.torture.shim import UNDISTURBED, Fault, arm
 
 PATIENCE_S = 300  # much more than a try takes on a busy machine; a command that waits for another never ends
@@ -40,7 +44,16 @@ class Outcome:
 
 
 class Try:
-    """A command on its way, in a process of its own."""
+    """A command on its way, in a process of its own.
+
+    Args:
+        arguments: its words.
+        out: the folder whose file operations count.
+        at: number of the one at which it has its fault, from 1; 0 for none.
+        fault: what happens then.
+        is_logged: whether its operations are written down.
+        rank: of two processes that a launcher has joined for it, the one that all this is about; None for no launcher.
+    """
 
     def __init__(
         self,
@@ -49,19 +62,17 @@ class Try:
         at: int = 0,
         fault: Fault = UNDISTURBED,
         is_logged: bool = False,
+        rank: int | None = None,
     ) -> None:
         self._started = time.monotonic()
-        self._stderr, self._log = os.memfd_create("stderr"), os.memfd_create("log")
+        self._stderr, self._other_stderr, self._log = map(os.memfd_create, ("stderr", "other", "log"))
+        self._alive, is_alive = os.pipe()  # at its end when all processes are that have inherited the other end
+        disturbed = partial(_command, arguments, self._stderr, out, at, fault, self._log if is_logged else -1)
         self.pid = os.fork()
         if self.pid == 0:
-            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-            os.dup2(0, 1)
-            os.dup2(self._stderr, 2)
-            arm(out, at, fault, self._log if is_logged else -1)
-            code = _exit_code(arguments)
-            if is_logged:
-                os.write(self._log, (END + "\n".join(sys.modules)).encode())
-            os._exit(code)
+            other = partial(_command, arguments, self._other_stderr, out)
+            _end_with(disturbed() if rank is None else _launched(disturbed, other, rank))
+        os.close(is_alive)
         self._pidfd = os.pidfd_open(self.pid)
 
     def ended_within(self, seconds: float) -> bool:
@@ -80,10 +91,45 @@ class Try:
         _, status = os.waitpid(self.pid, 0)
         os.close(self._pidfd)
         code = os.waitstatus_to_exitcode(status) if has_ended else None
-        stderr, log = _content(self._stderr), _content(self._log)
+        stderr = _content(self._stderr) + indent(_content(self._other_stderr), "  ")
+        log = _content(self._log)
         operations, _, modules = log.partition(END)
         seconds = time.monotonic() - self._started
         return Outcome(code, stderr, tuple(operations.splitlines()), tuple(modules.splitlines()), seconds)
+
+    def wait_for_orphans(self) -> None:
+        """Waits until the processes have ended that it has left behind; they are to notice that by themselves."""
+        assert select.select([self._alive], [], [], PATIENCE_S)[0], "an orphan has not ended"
+        os.close(self._alive)
+
+
+def _command(
+    arguments: Sequence[str], stderr: int, out: Path, at: int = 0, fault: Fault = UNDISTURBED, log: int = -1
+) -> int:
+    """Runs a command in this process, which is there for nothing else; returns its exit code."""
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(0, 1)
+    os.dup2(stderr, 2)
+    arm(out, at, fault, log)
+    code = _exit_code(arguments)
+    if log >= 0:
+        os.write(log, (END + "\n".join(sys.modules)).encode())
+    return code
+
+
+def _launched(disturbed: Callable[[], int], other: Callable[[], int], rank: int) -> int:
+    """Runs two programs that torch.distributed joins; returns the exit code of the disturbed one if that has failed."""
+    codes = launch([disturbed, other] if rank == 0 else [other, disturbed])
+    return codes[rank] or codes[1 - rank]
+
+
+def _end_with(code: int) -> None:
+    """Ends this process as another one has ended."""
+    if code < 0:
+        with suppress(OSError):  # of SIGKILL, which nothing handles
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 def _exit_code(arguments: Sequence[str]) -> int:

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import re
@@ -312,6 +313,24 @@ def test_a_storage_that_somebody_else_has_locked_is_told(own_sweep: Path, rating
             study.add(trial, 0.5)
         with pytest.raises(PassingError, match=r"cannot be opened: database is locked"):
             sweep(config, "")
+
+
+def test_a_disk_that_became_read_only_is_told_though_sqlite_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.db"
+    trial = Trial({"alpha": 0.5, "seed": 1}, TrainConfig(), tmp_path)
+    study = open_study(f"sqlite:///{path}?timeout=0.1", "a", [trial])
+
+    def read_only(**_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("begin exclusive")  # so that SQLite fails by what time mends
+        monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+        with pytest.raises(DataError, match="no permission to write there") as caught:
+            study.add(trial, 0.5)
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.slow

@@ -1,0 +1,58 @@
+"""Processes that a launcher has started for one command: what each of them does when another one is gone."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import typer
+
+from pipeline.cli.options import reports_errors
+from pipeline.processes import processes
+from tests.helpers.commands import ranks
+from tests.helpers.forked import Forked
+
+
+def listens(port: str) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", int(port))) == 0
+
+
+def with_exit_code(command: Callable[[], None]) -> None:
+    try:
+        reports_errors(command)()
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+
+
+def wait_for_all() -> None:
+    processes().wait_for_everyone()
+
+
+def join_and_die() -> None:
+    processes()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_sigterm_ends_a_process_that_waits_for_one_that_never_came() -> None:
+    rank, _ = ranks(2)
+    process = Forked(partial(with_exit_code, wait_for_all), environment=rank)
+    while not listens(rank["MASTER_PORT"]):  # as the first one does before it waits for the others
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_a_process_says_that_another_one_is_gone() -> None:
+    rank, other_rank = ranks(2)
+    process = Forked(partial(with_exit_code, wait_for_all), environment=rank)
+    Forked(join_and_die, environment=other_rank).communicate(timeout=60)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert error.startswith("error: another process of this command is gone")
+    assert "Traceback" not in error
