@@ -277,7 +277,7 @@ def _teacher_rows(sets: list[tuple[Path, SetRecord]]) -> list[list[Any]]:
 
 def _statements() -> str:
     """Hash of all that a catalog is made with."""
-    statements = [TABLES, VARIANTS, VOCABULARY_VIEW, SPLIT_ROWS, SET_ROWS, macros()]
+    statements = [TABLES, VARIANTS, VOCABULARY_VIEW, SPLIT_ROWS, SET_ROWS, parquet([]), macros()]
     return hashlib.sha256(json.dumps(statements).encode()).hexdigest()
 
 

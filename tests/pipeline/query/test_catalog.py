@@ -29,6 +29,16 @@ def ask(store: Path, query: str) -> list[tuple[Any, ...]]:
         return select(connection, query).fetchall()
 
 
+def test_a_folder_that_is_called_like_a_column_is_no_column(opinion_set: LogitSet, tmp_path: Path) -> None:
+    store = tmp_path / "split=dev" / "label=1"
+    shutil.copytree(opinion_set.root, store / "opinion")
+    question = "select split, label, count(*) as n from opinion group by all order by all"
+    answer = opinion_set.sql(question)
+    assert [tuple(row.values()) for row in open_set(store / "opinion").sql(question)] == ask(store, question)
+    assert open_set(store / "opinion").sql(question) == answer
+    assert open_set(store / "opinion").read("train", ("label",)).num_rows == opinion_set.record.rows_of("train")
+
+
 def test_tables(own_store: Path, opinion_set: LogitSet) -> None:
     query = 'select "set", view, task, state, "rows", labels, path from sets order by 1'
     names = {"opinion": ["bad", "good"], "roles": ["different", "same"]}
