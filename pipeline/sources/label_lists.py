@@ -1,5 +1,6 @@
 """The gold of multi-label rows, as lists of the numbers of labels: a list, a text of several, or a column a label."""
 
+import re
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from pipeline.tasks.target import LABEL_LISTS
 from pipeline.tasks.task import Task
 
 UNKNOWN_TEXT = "-"  # as an empty text says that no label holds
+NUMERAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 YES_OR_NO = {None: None, "": None, "-1": None, "0": 0, "1": 1, "false": 0, "true": 1}
 
 
@@ -75,11 +77,12 @@ def labels_of_columns(task: Task, table: pa.Table, place: str, problems: list[st
 
 
 def label_numbers(task: Task) -> dict[Any, int]:
-    """What a label may be in a source: its name or its number; where names are numerals, a name."""
+    """What a label may be in a source: its name or its number; where names are numerals, a name, also as a number."""
     names = {name: number for number, name in enumerate(task.labels)}
-    if any(name.isdigit() for name in task.labels):
-        return {int(name): number for name, number in names.items() if name.isdigit()} | names
-    return {key: number for number in range(len(task.labels)) for key in (number, str(number))} | names
+    numerals: dict[Any, int] = {
+        float(name) if "." in name else int(name): number for name, number in names.items() if NUMERAL.fullmatch(name)
+    }
+    return (numerals or {key: n for n in range(len(task.labels)) for key in (n, str(n))}) | names
 
 
 def not_a_label(task: Task) -> str:

@@ -129,6 +129,13 @@ def test_label_names_that_are_numerals_are_names(tmp_path: Path) -> None:
     assert rows.column("label").to_pylist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("values", [[-1, 0, 1], [1.0, 0.0], [1.5, 2.0], ["\u00b2", "7"]])
+def test_names_that_are_numerals_may_be_numbers(tmp_path: Path, values: list[Any]) -> None:
+    pq.write_table(pa.table({"text": ["x"] * len(values), "label": values}), tmp_path / "train.parquet")
+    rows = load_source(task_of(labels=list(map(str, values))), tmp_path).splits["train"]
+    assert rows.column("label").to_pylist() == list(range(len(values)))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
