@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.sources.wording import MAX_EXAMPLES, column_name, row_numbers
 from pipeline.tasks.target import LABEL_LISTS
@@ -32,6 +33,12 @@ def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
         )
         return pa.nulls(len(raw), LABEL_LISTS)
     lists = numbered(task, values, place, problems)
+    repeated = pa.array([_repeats_a_number(task, row or ()) for row in values])
+    if not problems and pc.any(repeated).as_py():
+        problems.append(
+            f"{place}: label has a number twice in {row_numbers(repeated)}; it lists those of the labels that hold, "
+            "and not 0 or 1 for each; [0, 1, 0, 1] is written [1, 3]"
+        )
     return pa.array([None if row is None else sorted(set(row)) for row in lists], LABEL_LISTS)
 
 
@@ -93,6 +100,11 @@ def not_a_label(task: Task) -> str:
 
 def _split(task: Task, text: str) -> list[str]:
     return [name.strip() for name in text.split(task.label_separator)] if text.strip() else []
+
+
+def _repeats_a_number(task: Task, row: Sequence[Any]) -> bool:
+    numbers = [item for item in row if item not in task.labels]
+    return any(numbers.count(number) > 1 for number in numbers)
 
 
 def _is_known(item: Any, numbers: dict[Any, int]) -> bool:
