@@ -22,6 +22,8 @@ def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
 
     An empty list or text says that none of the labels holds. What is wrong is added to the problems.
     """
+    if pa.types.is_null(raw.type):
+        return pa.nulls(len(raw), LABEL_LISTS)
     if pa.types.is_string(raw.type):
         values = [None if text is None or text == UNKNOWN_TEXT else _split(task, text) for text in raw.to_pylist()]
     elif pa.types.is_list(raw.type) or pa.types.is_large_list(raw.type):
