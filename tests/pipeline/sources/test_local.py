@@ -163,6 +163,20 @@ def test_wrong_rows_are_refused(tmp_path: Path, name: str, content: str | bytes,
 
 
 @pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (pa.array([0, 7]).cast(pa.float32()).cast(pa.float16()), "label 7 in row 1 is neither"),
+        (pa.array([0, 2**31 - 1], pa.int32()).cast(pa.date32()), r"label holds date32\[day\], not numbers or names"),
+        (pa.array([0, 7], pa.timestamp("us", "No/Where")), "label holds timestamp.*, not numbers or names"),
+    ],
+)
+def test_labels_of_odd_types_are_refused(tmp_path: Path, labels: pa.Array, message: str) -> None:
+    pq.write_table(pa.table({"text": ["x"] * 2, "label": labels}), tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=message):
+        load_source(task_of(), tmp_path)
+
+
+@pytest.mark.parametrize(
     ("value", "message"),
     [("5.5", r"score \[5\.5\] outside \[0, 5\] in row 1"), ("high", "not a number"), ("nan", "nan")],
 )
