@@ -126,15 +126,15 @@ def _scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
     try:
         if pa.types.is_string(raw.type):
             raw = pc.if_else(pc.equal(raw, ""), None, raw)
-        scores = raw.cast(pa.float32())
+        scores, exact = raw.cast(pa.float32()), raw.cast(pa.float64())  # 0.1 in float32 is more than 0.1
     except pa.ArrowException as error:
         problems.append(f"{place}: score is not a number: {error}")
         return pa.nulls(len(raw), pa.float32())
     assert task.score_range is not None
     low, high = task.score_range
-    wrong = pc.invert(pc.and_(pc.greater_equal(scores, low), pc.less_equal(scores, high))).fill_null(False)
+    wrong = pc.invert(pc.and_(pc.greater_equal(exact, low), pc.less_equal(exact, high))).fill_null(False)
     if pc.any(wrong).as_py():
-        values = pc.filter(scores, wrong).to_pylist()[:MAX_EXAMPLES]
+        values = pc.filter(exact, wrong).to_pylist()[:MAX_EXAMPLES]
         problems.append(f"{place}: score {values} outside [{low:g}, {high:g}] in {row_numbers(wrong)}")
     return scores
 

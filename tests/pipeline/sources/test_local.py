@@ -176,6 +176,17 @@ def test_labels_of_odd_types_are_refused(tmp_path: Path, labels: pa.Array, messa
         load_source(task_of(), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["train.csv", "train.parquet"])
+def test_scores_at_both_ends_of_a_range_that_float32_has_not(tmp_path: Path, name: str) -> None:
+    scores, texts = [-3.676268, 1.711390], ["a", "b"]
+    (tmp_path / name).write_text("text,label\na,-3.676268\nb,1.711390\n")
+    if name == "train.parquet":
+        pq.write_table(pa.table({"text": texts, "label": scores}), tmp_path / name)
+    task = task_of(type="regression", labels=[], metrics=["pearson"], score_range=scores)
+    rows = load_source(task, tmp_path).splits["train"]
+    assert rows.column("score").to_pylist() == pytest.approx(scores)
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [("5.5", r"score \[5\.5\] outside \[0, 5\] in row 1"), ("high", "not a number"), ("nan", "nan")],
