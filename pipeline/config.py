@@ -258,7 +258,9 @@ def _key_problem(error: Any, model: type[BaseModel]) -> str:
     if error["type"] == "missing":
         return f"missing key {where!r}"
     message = error["msg"].removeprefix("Value error, ")
-    return f"{where}: {message} (got {_brief(error['input'])})" if where else message
+    is_unquoted = error["type"] == "string_type" and isinstance(error["input"], int | float)  # yes and no in YAML
+    advice = "; put it in quotes" if is_unquoted else ""
+    return f"{where}: {message} (got {_brief(error['input'])}){advice}" if where else message
 
 
 def _repr(value: Any) -> str:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from pipeline import log
 from pipeline.environment import is_main_process, progress_disabled
-from pipeline.untrusted import visible
+from pipeline.untrusted import visible, without_nan
 
 LINE_EVERY_S, LOG_EVERY_S = 30, 10
 LONGEST_CELL, SHORTEST_CELL = 60, 20  # characters of a text in a table of rows
@@ -60,13 +60,13 @@ def error(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """Prints a result for machines; JSON spells control characters out by itself, but not those beyond ASCII."""
-    _write_json(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    _write_json(json.dumps(without_nan(value), indent=2, ensure_ascii=False, default=str))
 
 
 def print_json_lines(values: Iterable[Any]) -> None:
     """Prints results for machines at once, a line each."""
     for value in values:
-        _write_json(json.dumps(value, ensure_ascii=False, default=str))
+        _write_json(json.dumps(without_nan(value), ensure_ascii=False, default=str))
     sys.stdout.flush()
 
 

@@ -50,7 +50,7 @@ def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
             _flush(temporary)
         temporary.replace(path)
         if durable:
-            _flush(path.parent)
+            _flush_folder(path.parent)
     except OSError as error:
         raise write_error(path, error) from error
     finally:
@@ -250,6 +250,15 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Flushes the names in a folder, where its file system can: some of networks and virtual machines cannot."""
+    try:
+        _flush(folder)
+    except OSError as error:
+        if error.errno not in {errno.EBADF, errno.EINVAL}:
+            raise
 
 
 @contextmanager

@@ -5,12 +5,14 @@ import errno
 from pipeline.errors import chain_of, is_lost_process
 
 REASONS = {
+    errno.EACCES: "no permission; change its permissions, or choose another place",
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the disk's quota is used up; free some space",
     errno.EROFS: "the disk is read-only; make it writable, or choose another folder",
     errno.EIO: "the disk does not answer as it should; look at it, or choose another folder",
     errno.EMFILE: "this process may open no more files; raise `ulimit -n`",
     errno.ENFILE: "the system may open no more files; end other programs",
+    errno.ENAMETOOLONG: "the name is too long for the disk; choose a shorter one",
     errno.ENOMEM: "no memory is left; choose smaller batches, or end other programs",
 }
 LOST_PROCESS = "another process of this command is gone, so this one ends, too; see what that one said"

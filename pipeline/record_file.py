@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError
 from pipeline.files import read_small_file, write_text
-from pipeline.untrusted import parse_json
+from pipeline.untrusted import parse_json, without_nan
 
 CHECKSUM = "record_sha256"
 MAX_RECORD_BYTES = 2**24
@@ -68,12 +67,4 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def write_record(path: Path, values: dict[str, Any]) -> None:
     """Writes a record with its checksum, whole or not at all; NaN and Inf, which JSON has not, as null."""
-    write_text(path, with_checksum(json.dumps(_without_nan(values), indent=2, ensure_ascii=False)))
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    write_text(path, with_checksum(json.dumps(without_nan(values), indent=2, ensure_ascii=False)))

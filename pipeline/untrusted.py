@@ -35,6 +35,15 @@ def parse_json(data: bytes | str) -> Any:
     return values
 
 
+def without_nan(value: Any) -> Any:
+    """A value to be written as JSON, which has neither NaN nor Inf: they become null, at any depth."""
+    if isinstance(value, dict):
+        return {key: without_nan(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def num_values(value: Any, besides: str | None = None) -> int:
     """Values of JSON at any depth: a wrong one costs hundreds of times its own bytes, as each gets a message.
 

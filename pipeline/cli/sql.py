@@ -130,14 +130,14 @@ def _query(query: str | None, file: Path | None) -> str | None:
 
 
 def _print(relation: Any, form: Literal["table", "json", "csv"]) -> None:
-    from pipeline.sql.answer import as_dicts, fetch_rows
+    from pipeline.sql.answer import as_dicts, fetch_rows, with_hex
 
     columns, rows = relation.columns, fetch_rows(relation)
     if form == "json":
         console.print_json(as_dicts(columns, rows))
     elif form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows([columns, *rows])
+        writer.writerows([columns, *(map(with_hex, row) for row in rows)])
     else:
         console.print_rows(columns, rows)
         if not rows:

@@ -8,6 +8,7 @@ are not read again. Those who write sets never touch it.
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Set
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.database import connect
-from pipeline.errors import DataError, IntegrityError
+from pipeline.errors import PASSING, DataError, IntegrityError, PassingError
 from pipeline.files import is_plain, write_atomically
 from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
@@ -169,7 +170,7 @@ def _write(store: Path, from_before: bool) -> list[SetRecord]:
         states = _states(store)
         kept = {name for name, (state, is_there) in known.items() if is_there and states.get(name) == state}
         sets.extend(_read_sets(store, kept))
-        with connect(str(path)) as connection:
+        with _written(path) as connection:
             if known:
                 _remove(connection, known.keys() - kept)
             else:
@@ -183,6 +184,25 @@ def _write(store: Path, from_before: bool) -> list[SetRecord]:
 
     write_atomically(store / CATALOG_FILE, write, durable=False)
     return [record for _, record in sets]
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Opens a database to write, all of which is on the disk at the end of the block.
+
+    Raises:
+        DataError: if that cannot be.
+    """
+    try:
+        with connect(str(path)) as connection:
+            yield connection
+            connection.execute("checkpoint")  # closing does it, too, but does not tell that it could not
+    except duckdb.Error as error:
+        kind = PassingError if any(os.strerror(code) in str(error) for code in PASSING) else DataError
+        reason = str(error).splitlines()[0]
+        raise kind(f"{path.parent / CATALOG_FILE}: cannot be written: {reason}; mend that and repeat it") from error
+    finally:
+        path.with_name(f"{path.name}.wal").unlink(missing_ok=True)
 
 
 def _remove(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
@@ -277,7 +297,7 @@ def _teacher_rows(sets: list[tuple[Path, SetRecord]]) -> list[list[Any]]:
 
 def _statements() -> str:
     """Hash of all that a catalog is made with."""
-    statements = [TABLES, VARIANTS, VOCABULARY_VIEW, SPLIT_ROWS, SET_ROWS, macros()]
+    statements = [TABLES, VARIANTS, VOCABULARY_VIEW, SPLIT_ROWS, SET_ROWS, parquet([]), macros()]
     return hashlib.sha256(json.dumps(statements).encode()).hexdigest()
 
 

@@ -97,7 +97,7 @@ def _text(
 
 
 def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
-    if pa.types.is_nested(raw.type):
+    if pa.types.is_nested(raw.type) or pa.types.is_temporal(raw.type):
         problems.append(f"{place}: label holds {raw.type}, not numbers or names")
         return pa.nulls(len(raw), pa.int32())
     numbers = NO_GOLD | label_numbers(task)
@@ -106,15 +106,15 @@ def _labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
         if pc.any(nan).as_py():
             problems.append(f"{place}: label is NaN in {row_numbers(nan)}")
             return pa.nulls(len(raw), pa.int32())
-    distinct = raw.unique().to_pylist()
-    wrong = [value for value in distinct if value not in numbers or isinstance(value, bool)]
-    for value in wrong[:MAX_EXAMPLES]:
-        rows = row_numbers(pc.equal(raw, pa.scalar(value, raw.type)).fill_null(False))
-        problems.append(f"{place}: label {_as_written(value)} in {rows} {not_a_label(task)}")
+    encoded = raw.dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    wrong = [k for k, value in enumerate(distinct) if value not in numbers or isinstance(value, bool)]
+    for k in wrong[:MAX_EXAMPLES]:
+        rows = row_numbers(pc.equal(encoded.indices, k).fill_null(False))
+        problems.append(f"{place}: label {_as_written(distinct[k])} in {rows} {not_a_label(task)}")
     if wrong:
         return pa.nulls(len(raw), pa.int32())
-    encoded = raw.dictionary_encode()
-    return pa.array([numbers[value] for value in encoded.dictionary.to_pylist()], pa.int32()).take(encoded.indices)
+    return pa.array([numbers[value] for value in distinct], pa.int32()).take(encoded.indices)
 
 
 def _as_written(label: Any) -> str:
@@ -126,15 +126,15 @@ def _scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
     try:
         if pa.types.is_string(raw.type):
             raw = pc.if_else(pc.equal(raw, ""), None, raw)
-        scores = raw.cast(pa.float32())
+        scores, exact = raw.cast(pa.float32()), raw.cast(pa.float64())  # 0.1 in float32 is more than 0.1
     except pa.ArrowException as error:
         problems.append(f"{place}: score is not a number: {error}")
         return pa.nulls(len(raw), pa.float32())
     assert task.score_range is not None
     low, high = task.score_range
-    wrong = pc.invert(pc.and_(pc.greater_equal(scores, low), pc.less_equal(scores, high))).fill_null(False)
+    wrong = pc.invert(pc.and_(pc.greater_equal(exact, low), pc.less_equal(exact, high))).fill_null(False)
     if pc.any(wrong).as_py():
-        values = pc.filter(scores, wrong).to_pylist()[:MAX_EXAMPLES]
+        values = pc.filter(exact, wrong).to_pylist()[:MAX_EXAMPLES]
         problems.append(f"{place}: score {values} outside [{low:g}, {high:g}] in {row_numbers(wrong)}")
     return scores
 

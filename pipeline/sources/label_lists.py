@@ -1,16 +1,19 @@
 """The gold of multi-label rows, as lists of the numbers of labels: a list, a text of several, or a column a label."""
 
+import re
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.sources.wording import MAX_EXAMPLES, column_name, row_numbers
 from pipeline.tasks.target import LABEL_LISTS
 from pipeline.tasks.task import Task
 
 UNKNOWN_TEXT = "-"  # as an empty text says that no label holds
+NUMERAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 YES_OR_NO = {None: None, "": None, "-1": None, "0": 0, "1": 1, "false": 0, "true": 1}
 
 
@@ -19,6 +22,8 @@ def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
 
     An empty list or text says that none of the labels holds. What is wrong is added to the problems.
     """
+    if pa.types.is_null(raw.type):
+        return pa.nulls(len(raw), LABEL_LISTS)
     if pa.types.is_string(raw.type):
         values = [None if text is None or text == UNKNOWN_TEXT else _split(task, text) for text in raw.to_pylist()]
     elif pa.types.is_list(raw.type) or pa.types.is_large_list(raw.type):
@@ -30,6 +35,12 @@ def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
         )
         return pa.nulls(len(raw), LABEL_LISTS)
     lists = numbered(task, values, place, problems)
+    repeated = pa.array([_repeats_a_number(task, row or ()) for row in values])
+    if not problems and pc.any(repeated).as_py():
+        problems.append(
+            f"{place}: label has a number twice in {row_numbers(repeated)}; it lists those of the labels that hold, "
+            "and not 0 or 1 for each; [0, 1, 0, 1] is written [1, 3]"
+        )
     return pa.array([None if row is None else sorted(set(row)) for row in lists], LABEL_LISTS)
 
 
@@ -75,11 +86,12 @@ def labels_of_columns(task: Task, table: pa.Table, place: str, problems: list[st
 
 
 def label_numbers(task: Task) -> dict[Any, int]:
-    """What a label may be in a source: its name or its number; where names are numerals, a name."""
+    """What a label may be in a source: its name or its number; where names are numerals, a name, also as a number."""
     names = {name: number for number, name in enumerate(task.labels)}
-    if any(name.isdigit() for name in task.labels):
-        return {int(name): number for name, number in names.items() if name.isdigit()} | names
-    return {key: number for number in range(len(task.labels)) for key in (number, str(number))} | names
+    numerals: dict[Any, int] = {
+        float(name) if "." in name else int(name): number for name, number in names.items() if NUMERAL.fullmatch(name)
+    }
+    return (numerals or {key: n for n in range(len(task.labels)) for key in (n, str(n))}) | names
 
 
 def not_a_label(task: Task) -> str:
@@ -90,6 +102,11 @@ def not_a_label(task: Task) -> str:
 
 def _split(task: Task, text: str) -> list[str]:
     return [name.strip() for name in text.split(task.label_separator)] if text.strip() else []
+
+
+def _repeats_a_number(task: Task, row: Sequence[Any]) -> bool:
+    numbers = [item for item in row if item not in task.labels]
+    return any(numbers.count(number) > 1 for number in numbers)
 
 
 def _is_known(item: Any, numbers: dict[Any, int]) -> bool:

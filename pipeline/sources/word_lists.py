@@ -46,6 +46,8 @@ def words_column(
 
 def word_labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
     """The column of labels, by their numbers; null where there is no gold. What is wrong is added to the problems."""
+    if pa.types.is_null(raw.type):
+        return pa.nulls(len(raw), LABEL_LISTS)
     lists = _lists(pc.if_else(pc.equal(raw, ""), None, raw) if pa.types.is_string(raw.type) else raw)
     if not _is_list(lists.type):
         problems.append(f"{place}: label holds {raw.type}, but a tokens task has lists, or texts with spaces between")

@@ -28,11 +28,17 @@ def fetch_rows(relation: duckdb.DuckDBPyRelation) -> list[Row]:
 
 
 def as_dicts(columns: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows by their columns' names; of bytes the hexadecimal digits, which JSON can hold."""
-    return [
-        {name: value.hex() if isinstance(value, bytes) else value for name, value in zip(columns, row, strict=True)}
-        for row in rows
-    ]
+    """Rows by their columns' names, to be written as JSON."""
+    return [dict(zip(columns, map(with_hex, row), strict=True)) for row in rows]
+
+
+def with_hex(value: Any) -> Any:
+    """A value with hexadecimal digits in place of bytes, at any depth, as JSON and CSV have none."""
+    if isinstance(value, list | tuple):
+        return [with_hex(part) for part in value]
+    if isinstance(value, dict):
+        return {name: with_hex(part) for name, part in value.items()}
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def write_parquet(path: Path, relation: duckdb.DuckDBPyRelation) -> None:

@@ -172,8 +172,8 @@ def _query_error(error: duckdb.Error) -> QueryError:
 
 
 def parquet(paths: Sequence[Path]) -> str:
-    """The rows of Parquet files, in SQL."""
-    return f"read_parquet([{', '.join(quoted(path.resolve()) for path in paths)}])"
+    """The rows of Parquet files, in SQL; by itself DuckDB would take ``label=1`` in their path for a column."""
+    return f"read_parquet([{', '.join(quoted(path.resolve()) for path in paths)}], hive_partitioning = false)"
 
 
 def quoted(value: object) -> str:

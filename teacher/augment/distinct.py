@@ -23,7 +23,7 @@ REPEATED = """
     with texts as (
         select source_row, 0 as variant, sentence1, sentence2 from originals
         union all
-        select source_row, variant, sentence1, sentence2 from read_parquet($files)
+        select source_row, variant, sentence1, sentence2 from read_parquet($files, hive_partitioning = false)
     ), hashes as (
         select source_row, variant, md5_number(concat(sentence1, chr(0), sentence2)) as text from texts
     )

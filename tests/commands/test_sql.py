@@ -44,6 +44,12 @@ def test_csv_is_quoted_and_json_hashes_are_hexadecimal(shelf: Path) -> None:
     assert next(csv.DictReader(io.StringIO(invoke("sql", text, "--store", shelf, "--csv").stdout)))["text"] == 'a,"b"'
     (row,) = json.loads(invoke("sql", text, "--store", shelf, "--json").stdout)
     assert len(bytes.fromhex(row["text_hash"])) == 16
+    nested = "select text_hash, [{'hash': text_hash}] as hashes from opinion order by split, source_row limit 1"
+    (row,) = json.loads(invoke("sql", nested, "--store", shelf, "--json").stdout)
+    assert row["hashes"] == [{"hash": row["text_hash"]}]
+    values = next(csv.DictReader(io.StringIO(invoke("sql", nested, "--store", shelf, "--csv").stdout)))
+    assert values["text_hash"] == row["text_hash"]
+    assert row["text_hash"] in values["hashes"]
 
 
 def test_a_list_of_logits_survives_parquet(shelf: Path, tmp_path: Path) -> None:

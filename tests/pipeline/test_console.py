@@ -93,6 +93,11 @@ def test_json_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"text": HOSTILE}
 
 
+def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_json({"kl": float("nan"), "rows": [(1.5, float("inf"))]})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {"kl": None, "rows": [[1.5, None]]}
+
+
 def table_lines(text: io.StringIO) -> list[str]:
     return [line for line in text.getvalue().splitlines() if "│" in line]
 

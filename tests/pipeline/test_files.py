@@ -1,6 +1,7 @@
 import errno
 import os
 import resource
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -113,6 +114,21 @@ def test_a_folder_is_tried_without_a_name_that_a_kill_could_leave(
     monkeypatch.setattr(os, "open", noted)
     make_folder(tmp_path / "a")
     assert {Path(name) for name in opened} == {tmp_path / "a"}  # a file without a name is opened by its folder's
+
+
+def test_a_folder_that_cannot_be_flushed_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = errno.EINVAL
+
+    def flush(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", flush)
+    write_text(tmp_path / "a.txt", "whole")
+    assert (tmp_path / "a.txt").read_text() == "whole"
+    code = errno.EIO
+    with pytest.raises(DataError, match=r"a\.txt: cannot be written"):
+        write_text(tmp_path / "a.txt", "whole")
 
 
 def test_what_cannot_be_removed_does_not_hide_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

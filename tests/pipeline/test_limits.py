@@ -13,6 +13,8 @@ from pipeline.limits import limit_reached
         (OSError(errno.ENOSPC, "No space left", "a/b"), ["a/b: the disk is full", "repeat the command"]),
         (OSError(errno.EROFS, "Read-only", "a/b"), ["a/b: the disk is read-only"]),
         (OSError(errno.EMFILE, "Too many open files", "a"), ["ulimit -n"]),
+        (PermissionError(errno.EACCES, "Permission denied", "a/b"), ["a/b: no permission"]),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "aaa"), ["aaa: the name is too long"]),
         (MemoryError(), ["no memory is left"]),
         (pa.ArrowMemoryError("malloc of size 64 failed"), ["no memory is left"]),
         (RuntimeError("can't start new thread"), ["no memory is left"]),

@@ -91,6 +91,6 @@ student that is a BERT can start from them without the teacher (`distill train-s
 
     def check_files(self, root: Path) -> None:
         """See `Signal`."""
-        path = root / INIT_FILE
+        path = root.resolve() / INIT_FILE  # the set itself may be reached by a link
         if not is_plain(path) or path.stat().st_size != self.bytes or sha256(path) != self.sha256:
             raise IntegrityError(f"{path}: missing, or not the weights that belong to this set; repeat the dump")

@@ -75,7 +75,7 @@ class Mlm(Signal):
         """
         if not self.codec.needs_decoder:
             return None
-        path = root / DECODER_FILE
+        path = root.resolve() / DECODER_FILE  # the set itself may be reached by a link
         if not is_plain(path) or sha256(path) != self.decoder_sha256:
             raise IntegrityError(f"{path}: missing, or not the decoder that belongs to this set")
         return self.codec.read_decoder(path)

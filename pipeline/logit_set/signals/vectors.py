@@ -69,7 +69,7 @@ class Vectors(Signal):
         """
         if not self.codec.basis_bytes:
             return None
-        path = root / BASIS_FILE
+        path = root.resolve() / BASIS_FILE  # the set itself may be reached by a link
         if not is_plain(path) or sha256(path) != self.basis_sha256:
             raise IntegrityError(f"{path}: missing, or not the basis that belongs to this set")
         return read_basis(path, self.codec.num_stored, self.codec.width)

@@ -15,7 +15,7 @@ import yaml
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.reader import open_set
-from pipeline.logit_set.record import changed
+from pipeline.logit_set.record import changed, read_set_record
 from pipeline.logit_set.sentence_reader import SentenceSet, open_sentences
 from pipeline.logit_set.token_reader import open_tokens
 from pipeline.logit_set.vector_basis import BASIS_FILE
@@ -147,6 +147,11 @@ def test_it_travels_whole(vector_store: Path, tmp_path: Path, name: str) -> None
     pulled = fetch(there, tmp_path / "store")
     assert contents(pulled.root) == contents(vector_store / name)
     assert (BASIS_FILE in contents(pulled.root)) == (name == "pca")
+
+
+def test_it_may_be_reached_by_a_link(vector_store: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(vector_store / "pca")
+    verify_shards(tmp_path / "link", read_set_record(tmp_path / "link"))
 
 
 def test_a_page_tells_of_it(vector_store: Path) -> None:

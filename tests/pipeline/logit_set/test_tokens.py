@@ -451,6 +451,13 @@ def test_the_sql_of_the_card_runs(sampled: TokenSet) -> None:
     assert duckdb.execute(query).fetchall() == [(6, 8)]
 
 
+def test_a_set_may_be_reached_by_a_link(token_set: TokenSet, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(token_set.root)
+    linked_set = open_tokens(tmp_path / "link")
+    verify_shards(linked_set.root, linked_set.record)
+    assert linked_set.scores() == token_set.record.scores
+
+
 def test_a_copy_is_as_good(token_set: TokenSet, tmp_path: Path) -> None:
     copy = open_tokens(Path(shutil.copytree(token_set.root, tmp_path / "a copy")))
     verify_shards(copy.root, copy.record)

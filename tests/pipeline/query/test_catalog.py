@@ -1,4 +1,5 @@
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,29 @@ def own_store(store: Path, tmp_path: Path) -> Path:
 def ask(store: Path, query: str) -> list[tuple[Any, ...]]:
     with open_catalog(store) as connection:
         return select(connection, query).fetchall()
+
+
+def test_a_folder_that_is_called_like_a_column_is_no_column(opinion_set: LogitSet, tmp_path: Path) -> None:
+    store = tmp_path / "split=dev" / "label=1"
+    shutil.copytree(opinion_set.root, store / "opinion")
+    question = "select split, label, count(*) as n from opinion group by all order by all"
+    answer = opinion_set.sql(question)
+    assert [tuple(row.values()) for row in open_set(store / "opinion").sql(question)] == ask(store, question)
+    assert open_set(store / "opinion").sql(question) == answer
+    assert open_set(store / "opinion").read("train", ("label",)).num_rows == opinion_set.record.rows_of("train")
+
+
+@pytest.mark.parametrize("num_bytes", [2**14, 2**16])
+def test_a_catalog_that_does_not_fit_is_none(own_store: Path, num_bytes: int) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        with pytest.raises(DataError, match=r"catalog\.duckdb: cannot be written: .*File too large"):
+            ask(own_store, "select count(*) from opinion")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(path.name for path in own_store.iterdir()) == ["opinion", "roles"]
+    assert ask(own_store, "select count(*) from opinion") == [(136,)]
 
 
 def test_tables(own_store: Path, opinion_set: LogitSet) -> None:

@@ -87,6 +87,18 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     assert "leave `label` out of `columns`" in problem(tmp_path, "train.jsonl", '{"text": "a", "tags": 1}\n', task())
 
 
+@pytest.mark.parametrize("rows", [[[0, 0, 1], [1, 0, 1]], [[0.0, 1.0, 0.0], None]])
+def test_a_number_for_each_label_is_not_taken_for_a_list_of_labels(tmp_path: Path, rows: list[Any]) -> None:
+    lines = "".join(json.dumps({"text": "a", "tags": row}) + "\n" for row in rows)
+    assert "label has a number twice in row" in problem(tmp_path, "train.jsonl", lines, task())
+    (tmp_path / "train.jsonl").unlink()
+    assert "twice in row 0" in problem(tmp_path, "train.csv", 'text,tags\na,"1,0,1"\n', task())
+
+
+def test_a_split_without_any_gold(tmp_path: Path) -> None:
+    assert gold(tmp_path, "train.jsonl", '{"text": "a", "tags": null}\n' * 2, task()) == [None, None]
+
+
 def test_numerals_are_names_where_labels_are_called_so(tmp_path: Path) -> None:
     years = task(labels=["1", "0", "2024"])
     assert gold(tmp_path, "train.csv", 'text,tags\na,"0,1"\nb,2024\n', years) == [[0, 1], [2]]

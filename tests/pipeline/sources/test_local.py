@@ -129,6 +129,13 @@ def test_label_names_that_are_numerals_are_names(tmp_path: Path) -> None:
     assert rows.column("label").to_pylist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("values", [[-1, 0, 1], [1.0, 0.0], [1.5, 2.0], ["\u00b2", "7"]])
+def test_names_that_are_numerals_may_be_numbers(tmp_path: Path, values: list[Any]) -> None:
+    pq.write_table(pa.table({"text": ["x"] * len(values), "label": values}), tmp_path / "train.parquet")
+    rows = load_source(task_of(labels=list(map(str, values))), tmp_path).splits["train"]
+    assert rows.column("label").to_pylist() == list(range(len(values)))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -153,6 +160,31 @@ def test_label_names_that_are_numerals_are_names(tmp_path: Path) -> None:
 def test_wrong_rows_are_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read(tmp_path, name, content)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (pa.array([0, 7]).cast(pa.float32()).cast(pa.float16()), "label 7 in row 1 is neither"),
+        (pa.array([0, 2**31 - 1], pa.int32()).cast(pa.date32()), r"label holds date32\[day\], not numbers or names"),
+        (pa.array([0, 7], pa.timestamp("us", "No/Where")), "label holds timestamp.*, not numbers or names"),
+    ],
+)
+def test_labels_of_odd_types_are_refused(tmp_path: Path, labels: pa.Array, message: str) -> None:
+    pq.write_table(pa.table({"text": ["x"] * 2, "label": labels}), tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=message):
+        load_source(task_of(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.parquet"])
+def test_scores_at_both_ends_of_a_range_that_float32_has_not(tmp_path: Path, name: str) -> None:
+    scores, texts = [-3.676268, 1.711390], ["a", "b"]
+    (tmp_path / name).write_text("text,label\na,-3.676268\nb,1.711390\n")
+    if name == "train.parquet":
+        pq.write_table(pa.table({"text": texts, "label": scores}), tmp_path / name)
+    task = task_of(type="regression", labels=[], metrics=["pearson"], score_range=scores)
+    rows = load_source(task, tmp_path).splits["train"]
+    assert rows.column("score").to_pylist() == pytest.approx(scores)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,11 @@ def test_names_and_numbers_mean_the_same(task: Task, tmp_path: Path) -> None:
     assert numbered.column("sentence2").null_count == 1
 
 
+def test_a_split_without_any_gold(task: Task, tmp_path: Path) -> None:
+    rows = load_word_source(task, write(tmp_path, ROW | {"tags": None})).splits["train"]
+    assert rows.column("label").to_pylist() == [None]
+
+
 def test_texts_are_split_at_spaces(task: Task, tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("tokens,tags\nAnn  Lee left ,B-PER I-PER O\n")
     rows = load_word_source(task, tmp_path).splits["train"]

@@ -127,7 +127,7 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
         ("classification", "regression", "regression task needs score_range"),
         ("classification", "ranking", "type: .*'ranking'"),
         ("{train: null, validation: 10}", "{}", "splits: .*at least 1"),
-        ("[bad, good]", "[no, yes]", r"labels\.0: .*string \(got False\)"),
+        ("[bad, good]", "[no, yes]", r"labels\.0: .*string \(got False\); put it in quotes"),
         (GOOD, "- a\n- b", "dictionary"),
         (GOOD, "a: [", "not YAML"),
         ("[bad, good]", "[good, good]", "good"),

@@ -18,9 +18,9 @@ from student.report.sweep import sweep_page
 from student.sweep.run import sweep
 from student.train.train import train
 from tests.helpers.commands import invoke
+from tests.helpers.joint_runs import same
 from tests.helpers.report_pages import Parsed
 from tests.helpers.students import tiny_config
-from tests.student.train.test_tasks import same
 
 ALONE, BOTH = "tasks=opinion", "tasks=opinion+roles"
 GRID = ("tasks=opinion,opinion+roles",)
