@@ -72,8 +72,13 @@ def write_text(path: Path, text: str) -> None:
         write_atomically(path, write)
 
 
-def write_alone(path: Path, write: Callable[[Path], object]) -> None:
+def write_alone(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
     """Writes a single file in a folder of the user's atomically; what killed processes left of it goes first.
+
+    Args:
+        path: where the file shall be.
+        write: writes it to the path it is given.
+        durable: see `write_atomically`.
 
     Raises:
         DataError: if the disk is full or the folder cannot be written.
@@ -84,7 +89,7 @@ def write_alone(path: Path, write: Callable[[Path], object]) -> None:
         raise write_error(path, error) from error
     try:
         _remove_left(path, folder)
-        write_atomically(path, write)
+        write_atomically(path, write, durable)
     finally:
         os.close(folder)
 
@@ -212,7 +217,8 @@ def _temporary(path: Path) -> Path:
 
 
 def _temporaries(path: Path) -> list[Path]:
-    return list(path.parent.glob(f".{glob.escape(path.name)}.*{TEMPORARY_SUFFIX}"))
+    """What was begun under other names to become ``path``, with what DuckDB lays beside such a file."""
+    return list(path.parent.glob(f".{glob.escape(path.name)}.*{TEMPORARY_SUFFIX}*"))
 
 
 def _remove_left(path: Path, folder: int) -> None:

@@ -41,6 +41,11 @@ def finetune_teacher(config: FinetuneTask | FinetuneCorpus) -> None:
         for split, metrics in entry["metrics"].items()
         for name, value in metrics.items()
     ]
+    if not rows:
+        console.note(
+            f"{config.output_dir}: the last {unit}'s weights; without gold on dev nothing tells how good they are"
+        )
+        return
     console.print_table([unit, "split", "metric", "value", ""], rows, title=f"teacher {config.output_dir}")
 
 

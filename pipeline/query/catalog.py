@@ -22,7 +22,7 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.database import connect
 from pipeline.errors import PASSING, DataError, IntegrityError, PassingError
-from pipeline.files import is_plain, write_atomically
+from pipeline.files import is_plain, write_alone
 from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import SET_NAME
@@ -182,7 +182,7 @@ def _write(store: Path, from_before: bool) -> list[SetRecord]:
                     _add(connection, root, record)
             _add_common(connection, sets, states)
 
-    write_atomically(store / CATALOG_FILE, write, durable=False)
+    write_alone(store / CATALOG_FILE, write, durable=False)
     return [record for _, record in sets]
 
 

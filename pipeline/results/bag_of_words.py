@@ -1,5 +1,7 @@
 """What a bag of words reaches on a set's dev rows: a teacher that is not better has nothing to teach."""
 
+import re
+
 import numpy as np
 
 from pipeline.logit_set.reader import LogitSet
@@ -8,6 +10,7 @@ from pipeline.results.rows import Rows, read_rows
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.task import TRAIN
 
+WORD = re.compile(r"\w\w")  # as scikit-learn counts them: single letters are none
 MAX_CHARACTERS = 10_000_000  # of training rows; so many take some seconds
 
 
@@ -35,4 +38,6 @@ def bag_of_words_scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:
 
 def _is_enough(train: Rows) -> bool:
     """Whether there is something to tell apart."""
+    if not any(map(WORD.search, [*train.texts1, *(train.texts2 or ())])):
+        return False
     return len(np.unique(train.label_N, axis=0)) > 1 or len(np.unique(train.score_N)) > 1

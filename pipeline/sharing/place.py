@@ -76,8 +76,8 @@ class Place:
                 entries = self.fs.ls(self._path(folder).rstrip("/"), detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return {}
-        start = f"{folder}/" if folder else ""
-        return {start + Path(e["name"]).name: int(e["size"]) for e in entries if e["type"] == "file"}
+            start = f"{folder}/" if folder else ""
+            return {start + Path(e["name"]).name: self._size(e) for e in entries if e["type"] == "file"}
 
     def fetch(self, name: str, target: Path, max_bytes: int) -> str:
         """Downloads a file whole or not at all; returns its SHA-256.
@@ -126,6 +126,14 @@ class Place:
         """Removes what killed processes left half written in folders inside the set; only local ones can have it."""
         for folder in folders if isinstance(self.fs, LocalFileSystem) else ():
             remove_temporaries(Path(self._path(folder)))
+
+    def _size(self, entry: Mapping[str, Any]) -> int:
+        size = entry["size"] if entry["size"] is not None else self.fs.size(entry["name"])  # pages of HTTP tell none
+        if size is None:
+            raise DataError(
+                f"{entry['name']}: its server does not tell how many bytes it has; copy the set by other means"
+            )
+        return int(size)
 
     def _chunks(self, name: str, max_bytes: int) -> Iterator[bytes]:
         total = 0

@@ -53,6 +53,13 @@ def test_a_catalog_that_does_not_fit_is_none(own_store: Path, num_bytes: int) ->
     assert ask(own_store, "select count(*) from opinion") == [(136,)]
 
 
+def test_what_a_killed_query_left_beside_the_catalog_goes_with_the_next(own_store: Path) -> None:
+    for name in (f".{CATALOG_FILE}.17.distill-tmp", f".{CATALOG_FILE}.17.distill-tmp.wal"):
+        (own_store / name).touch()
+    assert ask(own_store, "select count(*) from opinion") == [(136,)]
+    assert sorted(path.name for path in own_store.iterdir()) == [CATALOG_FILE, "opinion", "roles"]
+
+
 def test_tables(own_store: Path, opinion_set: LogitSet) -> None:
     query = 'select "set", view, task, state, "rows", labels, path from sets order by 1'
     names = {"opinion": ["bad", "good"], "roles": ["different", "same"]}

@@ -1,5 +1,6 @@
 """What a bag of words reaches, beside which a teacher is told to be weak."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from pipeline.logit_set.reader import LogitSet
 from pipeline.results import bag_of_words
 from pipeline.results.bag_of_words import bag_of_words_scores
+from pipeline.results.rows import Rows, read_rows
 from tests.helpers.commands import invoke
 
 
@@ -15,6 +17,15 @@ def test_it_is_the_baseline_on_the_dev_rows(opinion_set: LogitSet, monkeypatch: 
     assert scores.keys() == {"validation"}
     assert scores["validation"]["accuracy"] > 0.4
     monkeypatch.setattr(bag_of_words, "MAX_CHARACTERS", 100)
+    assert bag_of_words_scores(opinion_set) == {}
+
+
+def test_texts_without_a_word_have_none(opinion_set: LogitSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def letters(logit_set: LogitSet, split: str) -> Rows:
+        rows = read_rows(logit_set, split)
+        return dataclasses.replace(rows, texts1=["a b"] * len(rows))
+
+    monkeypatch.setattr(bag_of_words, "read_rows", letters)
     assert bag_of_words_scores(opinion_set) == {}
 
 

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import DataError, IntegrityError, PassingError
+from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.sharing.place import Place, open_place
 from tests.helpers.commands import invoke
 
@@ -21,6 +23,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Says nothing."""
 
@@ -56,6 +63,17 @@ def test_who_may_not_read_a_set_is_told_so(status: int, url: str, tmp_path: Path
         place.sizes("examples")
     with pytest.raises(DataError, match="access was refused"):
         place.fetch("distill.json", tmp_path / "file", 9)
+
+
+def test_a_set_comes_from_a_server_that_lists_its_files(opinion_set: LogitSet, tmp_path: Path) -> None:
+    """Its pages name the files and tell no sizes."""
+    handler = partial(_Quiet, directory=str(opinion_set.root.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        told = invoke("pull", f"http://127.0.0.1:{server.server_address[1]}/opinion", "--store", tmp_path)
+        server.shutdown()
+    assert told.exit_code == 0, told.stderr
+    assert open_set(tmp_path / "opinion").record == opinion_set.record
 
 
 def _passes(place: Place, reason: str, folder: Path) -> None:

@@ -31,7 +31,7 @@ from teacher.inference.batches import teacher_logits
 from teacher.inference.classifier import load_teacher
 from teacher.inference.precision import inference_mode
 from teacher.tiny import create_tiny_bert
-from tests.helpers.commands import distill, kill_when
+from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.multilabel import write_topics
 from tests.teacher.conftest import WORDS, MakeTask, make_louder
 
@@ -297,3 +297,11 @@ def test_labels_apart_are_learnt_by_binary_cross_entropy(work: Path, tmp_path: P
     half = torch.zeros(1, 2)
     loss = classifier_loss(Target(kind="labels", names=("a", "b")), half + math.log(3), torch.tensor([[1, 0]]))
     assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(4)) / 2)
+
+
+def test_without_a_dev_split_nothing_tells_how_good_it_is(work: Path, tmp_path: Path) -> None:
+    data = shutil.copytree(work / "data", tmp_path / "data", ignore=shutil.ignore_patterns("*validation*"))
+    flags = ["--manifest", work / "opinion.yaml", "--data", data, "--model-name-or-path", work / "bert"]
+    told = invoke("finetune-teacher", *flags, "--output-dir", tmp_path / "out", "--num-train-epochs", 1)
+    assert told.exit_code == 0, told.stderr
+    assert "the last epoch's weights; without gold on dev nothing tells how good they are" in told.stderr
