@@ -1,6 +1,7 @@
 """The short form of ``make torture``: a few commands, disturbed at a few file operations, repeated and compared."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -71,7 +72,11 @@ def test_each_process_of_the_launcher_has_its_rank() -> None:
 
 @pytest.mark.parametrize(("programs", "codes"), [([fail, wait], [3, -15]), ([wait, fail], [-15, 3])])
 def test_when_a_process_fails_the_launcher_ends_the_others(programs: list[Callable[[], int]], codes: list[int]) -> None:
-    assert launch(programs) == codes
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a command of another test may have left its own handler
+    try:
+        assert launch(programs) == codes
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.slow

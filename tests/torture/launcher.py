@@ -37,6 +37,9 @@ def _ended(pids: set[int], options: int = 0) -> dict[int, int]:
 def _forked(program: Callable[[], int], environment: dict[str, str]) -> int:
     pid = os.fork()
     if pid == 0:
-        os.environ.update(environment)
-        os._exit(program())
+        try:
+            os.environ.update(environment)
+            os._exit(program())
+        finally:  # whatever is raised, a fork of pytest must not go on as another pytest
+            os._exit(1)
     return pid
