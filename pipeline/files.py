@@ -94,6 +94,11 @@ def write_alone(path: Path, write: Callable[[Path], object], durable: bool = Tru
         os.close(folder)
 
 
+def write_text_alone(path: Path, text: str) -> None:
+    """Writes a UTF-8 text as `write_alone` does."""
+    write_alone(path, partial(Path.write_text, data=text, encoding="utf-8"))
+
+
 def write_text_once(path: Path, text: str) -> None:
     """Writes a small UTF-8 file unless it exists already, see `write_once`."""
     write_once(path, text.encode("utf-8"))

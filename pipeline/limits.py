@@ -15,7 +15,7 @@ REASONS = {
     errno.ENAMETOOLONG: "the name is too long for the disk; choose a shorter one",
     errno.ENOMEM: "no memory is left; choose smaller batches, or end other programs",
 }
-LOST_PROCESS = "another process of this command is gone, so this one ends, too; see what that one said"
+GONE = "another process of this command is gone, so this one ends, too; see what that one said"
 # how torch and Python's threads say so, in a RuntimeError
 OUT_OF_MEMORY = (
     *("allocate memory", "enough memory", "out of memory", "bad_alloc", "create a primitive"),
@@ -37,6 +37,6 @@ def _reason(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         return REASONS.get(error.errno or 0)
     if is_lost_process(error):
-        return LOST_PROCESS
+        return GONE
     is_memory = isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY)
     return REASONS[errno.ENOMEM] if is_memory else None

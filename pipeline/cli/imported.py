@@ -2,7 +2,7 @@
 
 from pipeline import console
 from pipeline.cli.options import command_line, takes
-from pipeline.cli.teacher import compare_with_words, tell_dev_in_train
+from pipeline.cli.teacher import tell_of_scores
 from pipeline.tasks.task import TRAIN
 from teacher.imported.config import ImportConfig
 
@@ -31,7 +31,6 @@ def import_answers(config: ImportConfig) -> None:
         rows.append([split, record.rows_of(split), missing, scores])
     title = f"{imported.root}: {record.state}, {console.size(record.num_bytes)}"
     console.print_table(["split", "rows", "without an answer", "teacher against gold"], rows, title=title)
-    tell_dev_in_train(imported.root)
-    compare_with_words(imported.root)
+    tell_of_scores(imported.root)
     if TRAIN not in record.splits:
         console.warn(f"no row of {TRAIN!r} has an answer, so no student can learn from this set alone")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def report(config: ReportConfig) -> None:
     """Make an HTML page with pictures of a logit set, a run or a sweep."""
     needs_report_libraries("distill report", "jinja2", "matplotlib")
-    from pipeline.files import make_folder, write_alone
+    from pipeline.files import make_folder, write_text_alone
     from pipeline.report.page import render
 
     folder = _folder(config)
@@ -28,8 +28,7 @@ def report(config: ReportConfig) -> None:
         raise ConfigError(f"--output {path}: is a folder; give the name of a file")
     make_folder(path.parent)
     page = _page(config, folder)
-    html = render(page)
-    write_alone(path, lambda temporary: temporary.write_text(html, encoding="utf-8"))
+    write_text_alone(path, render(page))
     if config.json_output:
         console.print_json({"path": str(path), "figures": page.figures()})
     else:

@@ -78,6 +78,7 @@ def card(config: CardConfig) -> None:
 def join(config: JoinConfig) -> None:
     """Put your own texts beside the logits of a set that was pushed without text."""
     from pipeline.sharing.join import join as join_set
+    from pipeline.sharing.join import left_out
 
     joined = join_set(config, command_line())
     if config.json_output:
@@ -96,8 +97,8 @@ def join(config: JoinConfig) -> None:
     ]
     columns = ["split", "matched", "yours alone", "the set's alone", "other gold"]
     console.print_table(columns, rows, title=f"{joined.root}: {joined.record.state}")
-    if joined.variants:
-        console.note(f"left out, as their texts are not here: {joined.variants.summary}")
+    for note in left_out(joined.variants):
+        console.note(note)
 
 
 def _rows(rows: list[int] | list[tuple[int, int]] | None) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from pipeline.cli.tokens import print_sums
 from pipeline.logit_set.record_parts import AugmentationRecord
 from teacher.augment.config import AugmentConfig
 from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
+
+if TYPE_CHECKING:
+    from pipeline.logit_set.reader import LogitSet
 
 KIND = ("task", "corpus")
 
@@ -108,27 +111,29 @@ def _dump_task(config: DumpTask) -> None:
     title = f"{root}: {record.state}, {console.size(record.num_bytes)}"
     console.print_table(SPLIT_COLUMNS, split_rows(record), title=title)
     if record.state == "verified" and record.rows == "examples":
-        tell_dev_in_train(root)
-        compare_with_words(root)
+        tell_of_scores(root)
 
 
-def tell_dev_in_train(root: Path) -> None:
-    """Tells how many dev rows are training rows, too, by their texts."""
+def tell_of_scores(root: Path) -> None:
+    """Tells what scores on dev rows are worth: are rows in training, too, and what does a bag of words reach?"""
     from pipeline.logit_set.reader import open_set
 
     logit_set = open_set(root)
+    _tell_dev_in_train(logit_set)
+    _compare_with_words(logit_set)
+
+
+def _tell_dev_in_train(logit_set: "LogitSet") -> None:
     for row in logit_set.sql("select split, count(*) as n from dev_in_train(examples) group by split order by split"):
         rows = f"{row['n']:,} of {logit_set.record.rows_of(row['split']):,} rows"
         shown = f'`distill sql "from dev_in_train({logit_set.view})"` shows them'
         console.warn(f"{row['split']}: {rows} have the text of a training row, so scores flatter; {shown}")
 
 
-def compare_with_words(root: Path) -> None:
+def _compare_with_words(logit_set: "LogitSet") -> None:
     """Tells what a bag of words reaches on the dev rows, where that takes seconds."""
-    from pipeline.logit_set.reader import open_set
     from pipeline.results.bag_of_words import bag_of_words_scores
 
-    logit_set = open_set(root)
     for split, scores in bag_of_words_scores(logit_set).items():
         teacher = logit_set.record.scores[split]
         told = ", ".join(f"{name} {value:.4f} (teacher {teacher[name]:.4f})" for name, value in scores.items())

@@ -89,11 +89,10 @@ def masked_words(config: MaskedWordsConfig) -> None:
 
 
 def _write_page(output: Path, compared: "MaskedWords") -> None:
-    from pipeline.files import make_folder, write_alone
+    from pipeline.files import make_folder, write_text_alone
     from pipeline.report.page import render
     from student.report.masked_words import masked_words_page
 
     make_folder(output.parent)
-    html = render(masked_words_page(compared))
-    write_alone(output, lambda temporary: temporary.write_text(html, encoding="utf-8"))
+    write_text_alone(output, render(masked_words_page(compared)))
     console.note(f"{output}: written")

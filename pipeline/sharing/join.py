@@ -182,7 +182,7 @@ def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, com
         notes=(
             *source.warnings,
             f"logits joined from a set without text, made by: {record.command}",
-            *_left_out(record),
+            *left_out(record.augmentation),
         ),
         has_text=True,
         augmentation=None,
@@ -191,9 +191,8 @@ def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, com
     )
 
 
-def _left_out(record: SetRecord) -> tuple[str, ...]:
-    """What is said of variants, of which the set has logits but no texts."""
-    variants = record.augmentation
+def left_out(variants: AugmentationRecord | None) -> tuple[str, ...]:
+    """What is said of a set's variants, of which it has logits but no texts; nothing if it has none."""
     return (f"left out, as their texts are not here: {variants.summary}",) if variants else ()
 
 

@@ -29,10 +29,16 @@ def finish_run(path: Path, result: dict[str, Any]) -> RunRecord:
     return record
 
 
+def deciding(metrics: Metrics) -> tuple[str, str, float] | None:
+    """Split, name and value of what decides: the first metric on the first dev split with gold; None without any."""
+    return next(((split, name, value) for split, one in metrics.items() for name, value in one.items()), None)
+
+
 def quality(entry: Entry) -> float:
-    """What makes an entry the best: the first metric on the first dev split with gold; without any, being the last."""
+    """What makes an entry the best: the metric that is `deciding`; without any, being the last."""
     number = entry["epoch"] if "epoch" in entry else entry["step"]
-    return float(next((value for metrics in entry["metrics"].values() for value in metrics.values()), number))
+    found = deciding(entry["metrics"])
+    return float(found[2] if found else number)
 
 
 def best_of(history: Sequence[Entry]) -> Entry:

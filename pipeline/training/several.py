@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import FingerprintMismatchError, setting_changes
-from pipeline.training.run_record import Entry, Metrics, read_run_record
+from pipeline.training.run_record import Entry, Metrics, deciding, read_run_record
 
 
 def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -20,8 +20,7 @@ def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 def joint_scores(by_task: Mapping[str, Metrics]) -> Metrics:
     """Metrics of several tasks, by TASK/SPLIT; before them, as what decides, the mean of what would decide of each."""
-    first = [next((v for metrics in one.values() for v in metrics.values()), None) for one in by_task.values()]
-    known = [value for value in first if value is not None]
+    known = [found[2] for one in by_task.values() if (found := deciding(one))]
     mean: Metrics = {"tasks": {"mean": sum(known) / len(known)}} if known else {}
     return mean | {f"{task}/{split}": metrics for task, one in by_task.items() for split, metrics in one.items()}
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save
 from tokenizers import Tokenizer
 
 from pipeline.errors import ConfigError, raise_all
-from pipeline.files import write_alone
+from pipeline.files import write_text_alone
 from student.export.coarse import MLP_WEIGHT, CoarseStudent, Packed
 from student.export.words import tokenizer_problems, words
 from student.model.architecture import StudentConfig
@@ -69,8 +69,7 @@ def write_html(coarse: CoarseStudent, tokenizer: Tokenizer, name: str, path: Pat
     }
     text = "; ".join(f"{part} {value}" for part, value in policy.items())
     tag = f'<meta http-equiv="Content-Security-Policy" content="{text}">\n'
-    whole = html.replace(CHARSET, CHARSET + tag, 1)
-    write_alone(path, lambda temporary: temporary.write_text(whole, encoding="utf-8"))
+    write_text_alone(path, html.replace(CHARSET, CHARSET + tag, 1))
 
 
 def _content(coarse: CoarseStudent, tokenizer: Tokenizer, name: str) -> bytes:

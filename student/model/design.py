@@ -172,23 +172,29 @@ def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
     head = HEADS[flags.head or ENCODERS[flags.embedding].head]
     if flags.window_size is not None and head.reads_tokens:
         problems.append(f"--window-size: --head {flags.head} reads what is known of each token, not of windows")
-    if flags.init is not None and flags.init_from is not None:
-        problems.append("--init: with --init-from the embeddings start from a run; give one of them")
     if flags.init_vectors is not None and flags.init_from is not None:
         problems.append("--init-vectors: with --init-from the vectors start from a run; give one of them")
     if flags.init_vectors is not None and flags.init == "teacher":
         problems.append("--init-vectors: with --init teacher the vectors start from the teacher's; give one of them")
-    if flags.hidden_size is not None and not head.has_width:
-        problems.append(f"--hidden-size: --head {flags.head or ENCODERS[flags.embedding].head} has none")
     if _is_joint(flags, facts) and facts["special_ids"] is None:
         problems.append(f"--pairing {pairing_of(flags)}: the tokenizer adds no tokens between two sentences")
     if facts["target"].kind == "score" and flags.temperature != 1:
         problems.append("--temperature: a score has none; it is for labels and bins")
     if facts["target"].kind == "score" and flags.soft_loss != "kl":
         problems.append("--soft-loss: a score has its own, the squared error")
+    return problems + flag_problems(flags) + _label_problems(flags, facts)
+
+
+def flag_problems(flags: TrainConfig) -> list[str]:
+    """Flags that say nothing beside others, of a student of texts or of words."""
+    problems, head = [], flags.head or ENCODERS[flags.embedding].head
+    if flags.init is not None and flags.init_from is not None:
+        problems.append("--init: with --init-from the embeddings start from a run; give one of them")
+    if flags.hidden_size is not None and not HEADS[head].has_width:
+        problems.append(f"--hidden-size: --head {head} has none")
     if flags.soft_loss == "mse" and flags.temperature != 1:
         problems.append("--temperature: --soft-loss mse has none")
-    return problems + _label_problems(flags, facts)
+    return problems
 
 
 def _length_problems(flags: TrainConfig, facts: Facts) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import DistillError
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, quality, read_run_record
+from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, deciding, quality, read_run_record
 from pipeline.training.several import entry_of
 from student.sweep.grid import Trial
 
@@ -98,4 +98,5 @@ def _best(by_point: ByPoint, name: str = "") -> dict[str, Any]:
 
 def _metric(entry: Entry) -> str:
     """Returns the name of what `quality` measures, for tables."""
-    return next((f"{split} {name}" for split, metrics in entry["metrics"].items() for name in metrics), "epochs")
+    found = deciding(entry["metrics"])
+    return f"{found[0]} {found[1]}" if found else "epochs"

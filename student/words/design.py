@@ -5,7 +5,7 @@ from pipeline.errors import ConfigError, raise_all
 from pipeline.logit_set.word_reader import WordSet
 from student.config import BertFlags, TrainConfig
 from student.model.architecture import WordsConfig
-from student.model.design import embedding_problems, metrics_of
+from student.model.design import embedding_problems, flag_problems, metrics_of
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS
 from student.train.layer_flags import LayerFlags
@@ -54,12 +54,6 @@ def _problems(flags: TrainConfig, words: WordSet) -> list[str]:
         problems.append("--embedding bert: labels no words; take hybrid, cmow, cbow or lstm")
     if head.reads_tokens or head.reads_squares:
         problems.append(f"--head {flags.head}: reads whole sentences; words have mlp, plain-mlp or linear")
-    if flags.hidden_size is not None and not head.has_width:
-        problems.append(f"--hidden-size: --head {flags.head} has none")
-    if flags.init is not None and flags.init_from is not None:
-        problems.append("--init: with --init-from the embeddings start from a run; give one of them")
     if metric is not None and metric not in words.record.metrics:
         problems.append(f"--metric-for-best-model {metric}: the task has {', '.join(words.record.metrics)}")
-    if flags.soft_loss == "mse" and flags.temperature != 1:
-        problems.append("--temperature: --soft-loss mse has none")
-    return problems
+    return problems + flag_problems(flags)

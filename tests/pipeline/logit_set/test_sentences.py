@@ -150,8 +150,12 @@ def test_it_travels_whole(vector_store: Path, tmp_path: Path, name: str) -> None
 
 
 def test_it_may_be_reached_by_a_link(vector_store: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(vector_store / "pca")
-    verify_shards(tmp_path / "link", read_set_record(tmp_path / "link"))
+    link = tmp_path / "link"
+    link.symlink_to(vector_store / "pca")
+    verify_shards(link, read_set_record(link))
+    linked, whole = open_sentences(link), open_sentences(vector_store / "pca")
+    for split in whole.record.splits:
+        np.testing.assert_array_equal(linked.decode(rows_of(link, split)), whole.decode(rows_of(whole.root, split)))
 
 
 def test_a_page_tells_of_it(vector_store: Path) -> None:
