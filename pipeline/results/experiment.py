@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pipeline.config import Config, as_flags, parse_model, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean, unreadable
@@ -17,6 +17,7 @@ Settings = dict[str, Any]
 FINETUNED = {"model_name_or_path": "an encoder", "output_dir": "a folder"}  # which every fine-tuning needs
 PLACES = ("task", "manifest", "data", "model_name_or_path", "name", "store", "logits", "output_dir", "seed", "plan")
 SET = "set"
+FROM = "from"  # of a teacher: the task whose teacher it starts from
 HELD_OUT = 0.1  # of the training rows, which choose a teacher's epoch and seed: dev rows are for scores
 
 
@@ -29,11 +30,31 @@ class Parts(BaseModel):
     sets: dict[str, Settings] = Field(default_factory=dict)
     students: dict[str, Settings] = Field(default_factory=dict)
 
+    @field_validator("teacher")
+    @classmethod
+    def _from_a_task(cls, value: Settings) -> Settings:
+        if not isinstance(value.get(FROM), str | None):
+            raise ValueError(f"`{FROM}` is the name of a task")
+        return value
+
 
 class Experiment(Parts):
     """What a file says, of all tasks and of some."""
 
     tasks: dict[str, Parts] = Field(default_factory=dict)
+
+    def teacher_of(self, task: str) -> Settings:
+        """What is said of a task's teacher."""
+        return self.teacher | self.tasks.get(task, Parts()).teacher
+
+    def start_of(self, task: str) -> str | None:
+        """The task whose teacher a task's own starts from; None if it starts from the encoder."""
+        return self.teacher_of(task).get(FROM)
+
+    def without_teacher(self, task: str) -> Self:
+        """The same, but for what is said of this task's teacher alone."""
+        own = self.tasks[task].model_copy(update={"teacher": {}})
+        return self.model_copy(update={"tasks": self.tasks | {task: own}})
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -59,8 +80,8 @@ class TaskParts:
 
     def __init__(self, experiment: Experiment, task: str, subject: str) -> None:
         own = experiment.tasks.get(task, Parts())
-        teacher = {"held_out": HELD_OUT} | experiment.teacher | own.teacher
-        self.teacher = _flags(FinetuneTask, teacher, f"{subject}: teacher", FINETUNED)
+        teacher = {k: v for k, v in experiment.teacher_of(task).items() if k != FROM}
+        self.teacher = _flags(FinetuneTask, {"held_out": HELD_OUT} | teacher, f"{subject}: teacher", FINETUNED)
         self.sets = {
             name: _flags(DumpTask, settings, f"{subject}: sets: {name}")
             for name, settings in _merged(experiment.sets, own.sets).items()

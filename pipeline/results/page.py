@@ -79,6 +79,9 @@ def _rows(told: dict[str, Any]) -> str:
 def _teacher(told: dict[str, Any]) -> str:
     """Which teacher it is, and how it was chosen: by the first split that its epochs were scored on."""
     teacher, seeds = told["teacher"]["folder"], told["teacher"]["seeds"]
+    start, absent = told["teacher"].get("from"), told["teacher"].get("absent_start")
+    started = f", fine-tuned from `{start}`" if start else NOTHING
+    why = f" It started from the encoder: no training rows of {absent} are here, from whose teacher it would start."
     chosen = NOTHING
     if seeds:
         split = next(iter(next(iter(seeds.values()))))
@@ -91,7 +94,8 @@ def _teacher(told: dict[str, Any]) -> str:
         for name, part in told["sets"].items()
     ]
     student_seeds = ", ".join(map(str, told["seeds"]))
-    return f"Teacher `{teacher}`{chosen}. Sets: {', '.join(sets)}. Seeds of students: {student_seeds}."
+    made = f"Teacher `{teacher}`{started}{chosen}.{why if absent else NOTHING}"
+    return f"{made} Sets: {', '.join(sets)}. Seeds of students: {student_seeds}."
 
 
 def _systems(told: dict[str, Any]) -> str:

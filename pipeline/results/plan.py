@@ -27,6 +27,8 @@ class TaskPlan:
         manifest: the manifest's file, if it is not one that comes with the package.
         source: its rows.
         parts: what the experiment says of it.
+        start: the task whose teachers its own start from, each from that with its seed; None for the encoder.
+        absent_start: the task that ``start`` would be, if its training rows were here.
     """
 
     config: ResultsConfig
@@ -34,6 +36,8 @@ class TaskPlan:
     manifest: Path | None
     source: Source
     parts: TaskParts
+    start: "TaskPlan | None" = None
+    absent_start: str | None = None
 
     @property
     def records(self) -> Path:
@@ -41,23 +45,36 @@ class TaskPlan:
         return self.config.output_dir / "cells" / self.task.name
 
     @property
+    def teachers_folder(self) -> Path:
+        """Folder of the teachers that are fine-tuned for the task, by their seeds."""
+        return self.config.output_dir / "teachers" / self.task.name
+
+    @property
     def student_seeds(self) -> range:
         """Seeds of each kind of student."""
         return range(FIRST_SEED, FIRST_SEED + self.config.seeds)
 
+    @property
+    def chain(self) -> list["TaskPlan"]:
+        """The tasks whose teachers have to be there one after another, this one's at last."""
+        return [*(self.start.chain if self.start else ()), self]
+
     def finetune(self) -> list[Command]:
-        """The commands that make teachers; none if they are there."""
+        """The commands that make this task's teachers; none if they are there."""
         if self.config.teachers is not None:
             return []
-        encoder = str(self.config.model_name_or_path)
-        commands = []
-        for seed in range(FIRST_SEED, FIRST_SEED + self.config.teacher_seeds):
-            folder = self._teacher(seed)
-            flags = self._rows("--model-name-or-path", encoder, "--output-dir", str(folder), "--seed", str(seed))
-            reads: list[str | Path] = [self._rows_sha256(), *weights_of(Path(encoder))]
+        commands, rows = [], self._rows_sha256()
+        for folder in self._teachers():
+            encoder = str(self.started_from(folder) or self.config.model_name_or_path)
+            flags = self._rows("--model-name-or-path", encoder, "--output-dir", str(folder), "--seed", folder.name)
+            reads: list[str | Path] = [rows, *weights_of(Path(encoder))]
             makes = folder / FINETUNE_RECORD
             commands.append(self._command("finetune-teacher", [*flags, *self.parts.teacher], makes, reads))
         return commands
+
+    def started_from(self, teacher: Path) -> Path | None:
+        """The teacher that one of this task's is fine-tuned from; None if that is the encoder."""
+        return self.start.teachers_folder / teacher.name if self.start else None
 
     def teacher(self) -> Path:
         """The teacher: the one that is there, or of those fine-tuned the best on held-out rows; of none, the first.
@@ -70,7 +87,7 @@ class TaskPlan:
             if not folder.is_dir():
                 raise DataError(f"--teachers {self.config.teachers}: has no folder {self.task.name!r}")
             return folder
-        folders = [command.makes.parent for command in self.finetune()]
+        folders = self._teachers()
         finished = [folder for folder in folders if (folder / FINETUNE_RECORD).is_file()]
         records = {folder: read_run_record(folder / FINETUNE_RECORD) for folder in finished}
         best = {folder: quality(record["result"]["best"]) for folder, record in records.items() if "result" in record}
@@ -107,10 +124,11 @@ class TaskPlan:
     def all_commands(self) -> list[Command]:
         """Every command in the order in which they have to run."""
         students = [self.train(name, seed) for name in self.parts.students for seed in self.student_seeds]
-        return [*self.finetune(), *map(self.dump, self.parts.sets), *students]
+        teachers = [command for plan in self.chain for command in plan.finetune()]
+        return [*teachers, *map(self.dump, self.parts.sets), *students]
 
-    def _teacher(self, seed: int) -> Path:
-        return self.config.output_dir / "teachers" / self.task.name / str(seed)
+    def _teachers(self) -> list[Path]:
+        return [self.teachers_folder / str(seed) for seed in range(FIRST_SEED, FIRST_SEED + self.config.teacher_seeds)]
 
     def _rows(self, *flags: str) -> list[str]:
         which = ["--manifest", str(self.manifest)] if self.manifest else ["--task", self.task.name]

@@ -52,8 +52,9 @@ def results(config: ResultsConfig, command: str) -> Results:
 
 
 def planned(config: ResultsConfig) -> list[str]:
-    """The commands that would be run, as one types them; none that has nothing to do is left out."""
-    return [command.line for plan in plans(config) if "train" in plan.source.splits for command in plan.all_commands()]
+    """The commands that would be run, each once, as one types them; none that has nothing to do is left out."""
+    trained = [plan for plan in plans(config) if "train" in plan.source.splits]
+    return list(dict.fromkeys(command.line for plan in trained for command in plan.all_commands()))
 
 
 def _task(plan: TaskPlan) -> Results:
@@ -76,8 +77,9 @@ def _task(plan: TaskPlan) -> Results:
 
 def _measured(plan: TaskPlan) -> Results:
     seconds: dict[str, float | None] = {}
-    for command in plan.finetune():
-        seconds[str(command.makes.parent)] = run_once(command)["seconds"]
+    for step in plan.chain:
+        for command in step.finetune():  # which reads what the step before has made
+            seconds[str(command.makes.parent)] = run_once(command)["seconds"]
     asked = {name: _try([plan.dump(name)]) for name in plan.parts.sets}
     trained = {
         name: None if asked[plan.parts.set_of[name]] is None else _try(plan.train(name, s) for s in plan.student_seeds)
@@ -104,7 +106,7 @@ def _measured(plan: TaskPlan) -> Results:
     systems["teacher"] = cells.teacher(teacher, (*reads, *weights_of(teacher)))
     systems["teacher"] |= {"kind": "teacher", "training_seconds": [seconds.get(str(teacher))]}
     return {
-        "teacher": {"folder": str(teacher), "seeds": _teachers(plan)},
+        "teacher": {"folder": str(teacher), "seeds": _teachers(plan)} | _start(plan, teacher),
         "sets": {
             name: {"bytes": sets[name].record.num_bytes, "seconds": seconds[0]}
             for name, seconds in asked.items()
@@ -146,6 +148,13 @@ def _baseline(plan: TaskPlan, cells: TaskCells, name: str, baseline: Baseline, r
         vectors = distil(encoder, vectors)
         reads = (*reads, *weights_of(vectors))
     return cells.baseline(as_file(name), baseline, vectors, reads) | {"kind": "baseline"}
+
+
+def _start(plan: TaskPlan, teacher: Path) -> dict[str, str]:
+    """What a teacher was fine-tuned from, if that is another task's, or was to be."""
+    start = plan.started_from(teacher)
+    absent = {} if plan.absent_start is None else {"absent_start": plan.absent_start}
+    return absent if start is None else {"from": str(start)}
 
 
 def _teachers(plan: TaskPlan) -> dict[str, Any]:

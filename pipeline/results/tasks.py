@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from pipeline.environment import data_folder
-from pipeline.errors import ConfigError, DataError, did_you_mean
+from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.results.config import ResultsConfig
-from pipeline.results.experiment import TaskParts, load_experiment
+from pipeline.results.experiment import load_experiment
 from pipeline.results.plan import TaskPlan
-from pipeline.sources import load_source, local
+from pipeline.results.starts import Planner, task_problems
+from pipeline.sources import local
 from pipeline.tasks.task import Task, load_task, task_names
 
 
@@ -19,14 +20,10 @@ def plans(config: ResultsConfig) -> list[TaskPlan]:
         DataError: if rows that were asked for are not there.
     """
     experiment, subject = load_experiment(config.experiment)
-    tasks = chosen(config)
-    unknown = [name for name in experiment.tasks if name not in {*task_names(), *(task.name for task, _ in tasks)}]
-    if unknown:
-        raise ConfigError(f"{subject}: unknown task {unknown[0]!r}: {did_you_mean(unknown[0], task_names())}")
-    parts = {task.name: TaskParts(experiment, task.name, subject) for task, _ in tasks}
-    return [
-        TaskPlan(config, task, manifest, load_source(task, config.data), parts[task.name]) for task, manifest in tasks
-    ]
+    tasks = {task.name: (task, manifest) for task, manifest in chosen(config)}
+    raise_all(ConfigError, subject, task_problems(experiment, tasks, {*task_names(), *tasks}))
+    planner = Planner(config, experiment, subject, tasks)
+    return [planner.plan(name) for name in tasks]
 
 
 def chosen(config: ResultsConfig) -> list[tuple[Task, Path | None]]:

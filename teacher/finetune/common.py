@@ -19,7 +19,13 @@ from pipeline.training.run_record import RunRecord
 from pipeline.training.several import check_free
 from teacher.config import FinetuneTask
 from teacher.inference.classifier import Teacher
-from teacher.inference.loaded import FINETUNE_RECORD, SENTENCE_ENCODER, is_sentence_encoder, weights_sha256
+from teacher.inference.loaded import (
+    FINETUNE_RECORD,
+    SENTENCE_ENCODER,
+    is_sentence_encoder,
+    sentence_encoder_of,
+    weights_sha256,
+)
 from teacher.inference.model_folder import CONFIG
 
 MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"  # which `accelerate launch --mixed_precision` sets
@@ -80,9 +86,10 @@ def classifier_settings(
 
 
 def sentence_encoder(config: FinetuneTask) -> dict[str, str]:
-    """For the result: what the teacher was fine-tuned from, if it is an encoder of sentences."""
-    is_one = is_sentence_encoder(config.model_name_or_path, config.model_revision)
-    return {SENTENCE_ENCODER: config.model_name_or_path} if is_one else {}
+    """For the result: the encoder of sentences that the teacher was fine-tuned from, also by way of another teacher."""
+    start = config.model_name_or_path
+    name = start if is_sentence_encoder(start, config.model_revision) else sentence_encoder_of(start)
+    return {} if name is None else {SENTENCE_ENCODER: name}
 
 
 def start_run(

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForSequenceClassification
 
 from pipeline.logit_set.reader import open_set
 from pipeline.results import speed
 from pipeline.training.run_record import read_run_record
+from teacher.inference.loaded import weights_sha256
 from tests.helpers.commands import distill, invoke, kill_when
 
 pytestmark = pytest.mark.slow
@@ -127,6 +129,58 @@ def test_killed_and_repeated_goes_on(work: Path, teachers: Path, tmp_path: Path)
         told["systems"]["model2vec"] == {"left_out": "made of an encoder: give --model-name-or-path"}
         or "not installed" in told["systems"]["model2vec"]["left_out"]
     )
+
+
+def test_a_teacher_starts_from_another_tasks_teacher_and_goes_on_when_killed(
+    work: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_pairs(work, tmp_path / "data")
+    settings = "num_train_epochs: 1, max_seq_length: 32"
+    experiment = f"""
+sets: {{default: {{max_seq_length: 32}}}}
+students: {{small: {{{SIZES}}}}}
+teacher: {{{settings}}}
+tasks: {{rte: {{teacher: {{from: mnli, learning_rate: 1.0e-3}}}}}}
+"""
+    (tmp_path / "experiment.yaml").write_text(experiment)
+    out = tmp_path / "out"
+    places = ["--data", tmp_path / "data", "--experiment", tmp_path / "experiment.yaml", "--output-dir", out]
+    arguments = ["results", "--tasks", "rte", "--model-name-or-path", work / "bert", "--seeds", 1, *places, "--json"]
+    process = distill(*arguments)
+    kill_when(process, (out / "cells" / "mnli" / "finetune-teacher-42.json").exists)
+    before = {name: when for name, when in files(out).items() if "/mnli/" in name}
+    assert "teachers/mnli/42/model.safetensors" in before
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.stderr
+    assert {name: when for name, when in files(out).items() if "/mnli/" in name} == before
+    told = json.loads(result.stdout)["tasks"]["rte"]
+    start, folder = out / "teachers" / "mnli" / "42", out / "teachers" / "rte" / "42"
+    assert (told["teacher"]["folder"], told["teacher"]["from"]) == (str(folder), str(start))
+    assert f"Teacher `{folder}`, fine-tuned from `{start}`, by held-out" in (out / "RESULTS.md").read_text()
+    rte, mnli = (read_run_record(place / "finetune.json")["settings"] for place in (folder, start))
+    assert rte["encoder"] == encoder_sha256(start) != mnli["encoder"] == encoder_sha256(work / "bert")
+    assert (rte["learning_rate"], mnli["learning_rate"]) == (1e-3, 5e-5)
+
+    (tmp_path / "experiment.yaml").write_text(experiment.replace("from: mnli", "from: null"))
+    capfd.readouterr()
+    assert invoke(*arguments).exit_code == 1
+    error = capfd.readouterr().err
+    assert f"{folder} holds a run with other settings:\n  - encoder: '{rte['encoder']}' there" in error
+
+
+def write_pairs(work: Path, data: Path) -> None:
+    """RTE and MNLI of the words of the tiny BERT, in the folder."""
+    for task, num_labels, validation in (("rte", 2, "validation"), ("mnli", 3, "validation_matched")):
+        (data / task).mkdir(parents=True)
+        for split, name in (("train", "train"), ("validation", validation)):
+            lines = (work / "data" / "roles" / f"{split}.jsonl").read_text().splitlines()
+            rows = [json.loads(line) | {"label": number % num_labels} for number, line in enumerate(lines)]
+            (data / task / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def encoder_sha256(folder: Path) -> str:
+    """Hash of the weights below the head of a classifier."""
+    return weights_sha256(AutoModelForSequenceClassification.from_pretrained(folder).base_model)
 
 
 def test_what_fails_leaves_the_other_systems(work: Path, teachers: Path, tmp_path: Path) -> None:

@@ -2,18 +2,26 @@
 
 from importlib.resources import files
 
+from pipeline.errors import ConfigError, raise_all
 from pipeline.results.experiment import TaskParts, load_experiment
+from pipeline.results.starts import task_problems
 from pipeline.tasks.corpus import Corpus
-from pipeline.tasks.task import Task, own_manifest
+from pipeline.tasks.task import Task, own_manifest, task_names
 from student.recipe import load_recipe
 from tests.fuzz.files import of_a_kind, seeds, written
 
-COVERS = ("pipeline.tasks.task", "pipeline.tasks.corpus", "student.recipe", "pipeline.results.experiment")
+COVERS = (
+    "pipeline.tasks.task",
+    "pipeline.tasks.corpus",
+    "student.recipe",
+    "pipeline.results.experiment",
+    "pipeline.results.starts",
+)
 KINDS = ("task", "corpus", "recipe", "experiment")
-EXPERIMENT = b"""teacher: {held_out: 0.2}
+EXPERIMENT = b"""teacher: {held_out: 0.2, from: qnli}
 sets: {a: {}, b: {augment: none}}
 students: {c: {set: b, where: variant = 0}, d: {alpha: 1}}
-tasks: {mnli: {sets: {a: {}}}}
+tasks: {mnli: {sets: {a: {}}}, qnli: {teacher: {from: null}}}
 """
 
 
@@ -41,6 +49,7 @@ def read(data: bytes) -> None:
         load_recipe(str(path))
     elif kind == "experiment":
         experiment, subject = load_experiment(path)
+        raise_all(ConfigError, subject, task_problems(experiment, ["mnli"], task_names()))
         TaskParts(experiment, "mnli", subject)
     else:
         own_manifest(Task if kind == "task" else Corpus, path, None, "--task")

@@ -77,6 +77,20 @@ def test_who_taught_and_how_it_was_chosen() -> None:
     assert told + "Sets: `default` 1.0 MB in 33 s. Seeds of students: 42, 43." in page(FOUND)
 
 
+def test_what_the_teacher_was_fine_tuned_from() -> None:
+    assert "fine-tuned from" not in page(FOUND)
+    started = page(found_with(**{"from": "teachers/mnli/43"}))
+    assert "Teacher `teachers/mrpc/43`, fine-tuned from `teachers/mnli/43`, by held-out" in started
+    absent = page(found_with(absent_start="mnli"))
+    assert "80.0 with seed 43. It started from the encoder: no training rows of mnli are here, from whose" in absent
+
+
+def found_with(**more: str) -> dict[str, Any]:
+    """The same, with more of MRPC's teacher."""
+    mrpc = FOUND["tasks"]["mrpc"]
+    return FOUND | {"tasks": {"mrpc": mrpc | {"teacher": mrpc["teacher"] | more}}}
+
+
 def test_the_commands_are_there() -> None:
     text = page(FOUND)
     assert "```sh\ndistill results --tasks mrpc,qnli --model-name-or-path bert\n```" in text

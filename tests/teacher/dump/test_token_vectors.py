@@ -281,19 +281,20 @@ def test_another_encoder_speaks_by_the_mean_of_its_last_states(
     assert asked == ["vectors"]
 
 
-def finetuned_from(encoder: Path, work: Path) -> str:
-    """A teacher that was fine-tuned from an encoder, for a step."""
+def finetuned_from(encoder: Path, work: Path, task: str = "opinion") -> str:
+    """A teacher that was fine-tuned from an encoder, or from another teacher, for a step."""
+    teacher = encoder.parent / f"{task}-teacher"
     config = FinetuneTask.from_flags(
-        manifest=work / "opinion.yaml",
+        manifest=work / f"{task}.yaml",
         data=work / "data",
         model_name_or_path=str(encoder),
-        output_dir=encoder.parent / "teacher",
+        output_dir=teacher,
         num_train_epochs=1,
         per_device_train_batch_size=1000,
         max_seq_length=32,
     )
     finetune(config, "distill finetune-teacher")
-    return str(encoder.parent / "teacher")
+    return str(teacher)
 
 
 @pytest.mark.parametrize("modules", ["[]", None])
@@ -310,6 +311,15 @@ def test_the_encoder_of_sentences_that_a_teacher_was_fine_tuned_from_speaks_for_
     assert own is not None
     assert (own.encoder, own.layer) == (None, 0)
     assert write(work, tmp_path, **flags).signals.token_vectors == own  # what is there stays
+
+
+def test_it_speaks_also_for_a_teacher_that_was_fine_tuned_twice(work: Path, encoder: Path, tmp_path: Path) -> None:
+    (encoder / "modules.json").write_text("[]")
+    first = finetuned_from(encoder, work, "roles")
+    signal = write(work, tmp_path, model_name_or_path=finetuned_from(Path(first), work)).signals.token_vectors
+    assert signal is not None
+    assert signal.encoder is not None
+    assert signal.encoder.name == str(encoder)
 
 
 def test_the_teacher_speaks_where_the_encoder_it_began_as_is_gone(
