@@ -115,14 +115,14 @@ def _columns(X: Texts) -> tuple[list[str], ...]:
         raise ConfigError("give a list of texts, not one string")
     if hasattr(X, "columns"):
         raise ConfigError("give a column of the table, or of pairs a list: zip(table['one'], table['other'])")
-    rows = list(X)
+    rows: list[Any] = list(X)
     for number, row in enumerate(rows):
         if _num_texts(row) is None or _num_texts(row) != _num_texts(rows[0]):
             raise DataError(f"row {number} (from 0) is {row!r}; each has to be a text, or each a pair of texts")
     return (rows,) if not rows or isinstance(rows[0], str) else tuple(map(list, zip(*rows, strict=True)))
 
 
-def _num_texts(row: object) -> int | None:
+def _num_texts(row: Any) -> int | None:
     """How many texts a row is a list of, 0 if it is one itself; None if it is anything else."""
     if isinstance(row, str):
         return 0

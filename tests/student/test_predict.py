@@ -131,7 +131,7 @@ def test_what_is_no_text_is_told(opinion_run: Path) -> None:
     with pytest.raises(DataError, match=r"sentence 1 \(from 0\) is None, not text"):
         Predictor(opinion_run)(["a", None])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="such as a column of the table, not the table"):
-        Predictor(opinion_run)(pa.table({"text": ["a"]}))  # type: ignore[arg-type]
+        Predictor(opinion_run)(pa.table({"text": ["a"]}))
 
 
 def test_pairs_and_single_sentences_are_not_mixed_up(opinion_run: Path, roles_run: Path) -> None:

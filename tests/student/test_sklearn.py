@@ -103,4 +103,5 @@ def test_what_is_no_text_is_told(rows: Any, kind: type[DistillError], message: s
 
 def test_a_column_is_a_list_of_texts(opinion_run: Path) -> None:
     model = StudentClassifier.of_run(opinion_run)
-    assert (model.predict(np.array(["good .", "bad ."])) == model.predict(["good .", "bad ."])).all()
+    column: Any = np.array(["good .", "bad ."])
+    assert (model.predict(column) == model.predict(["good .", "bad ."])).all()

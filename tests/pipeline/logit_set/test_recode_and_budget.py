@@ -105,6 +105,7 @@ def test_what_float16_cannot_hold_is_neither_recoded_nor_measured(
     decoder["bias"][7] = -70_000
     save_file(decoder, root / DECODER_FILE)
     record = read_set_record(root)
+    assert record.signals.mlm is not None
     mlm = record.signals.mlm.model_copy(update={"decoder_sha256": sha256(root / DECODER_FILE)})
     write_set_record(root, record.model_copy(update={"signals": record.signals.model_copy(update={"mlm": mlm})}))
     with pytest.raises(DataError, match=r"hidden/tokens/validation-.*, codec dense: -70,\d+ is more than"):
