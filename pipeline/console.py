@@ -5,6 +5,7 @@ Names and texts may come from somebody else's set: nothing in them reaches the t
 
 import io
 import json
+import os
 import re
 import sys
 import time
@@ -26,6 +27,7 @@ from pipeline.untrusted import visible, without_nan
 
 LINE_EVERY_S, LOG_EVERY_S = 30, 10
 LONGEST_CELL, SHORTEST_CELL = 60, 20  # characters of a text in a table of rows
+WIDEST = 10**6  # columns of what is no screen
 BEYOND_ASCII = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
 
 # rich would read mnli:train:7 as a picture of a train
@@ -81,15 +83,28 @@ def print_text(text: str) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
     """Prints a result for people."""
-    stdout.print(_table(columns, rows, title))
+    _print(_table(columns, rows, title))
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> str:
     """What `print_table` prints, without colours."""
-    screen = Console(file=io.StringIO(), emoji=False, width=stdout.width, force_terminal=False, force_jupyter=False)
+    screen = Console(file=io.StringIO(), emoji=False, width=_width(), force_terminal=False, force_jupyter=False)
     with screen.capture() as captured:
         screen.print(_table(columns, rows, title))
     return captured.get()
+
+
+def _width() -> int:
+    """How many columns results may have: a pipe or a file, of which nobody says how wide it is, gets them whole."""
+    is_screen = stdout.is_terminal or stdout.is_jupyter or "COLUMNS" in os.environ
+    return stdout.width if is_screen else WIDEST
+
+
+def _print(table: Table) -> None:
+    is_whole = _width() == WIDEST
+    if is_whole:
+        table.width = stdout.measure(table, options=stdout.options.update(width=WIDEST)).maximum
+    stdout.print(table, crop=not is_whole)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None) -> Table:
@@ -102,10 +117,14 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | N
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Prints rows of data for people: a line each, long texts cut; on a screen too narrow for that, a line a cell."""
-    cells = [[_line(show(cell)) for cell in row] for row in rows]
+    """Prints rows of data for people: a line each, long texts cut; on a screen too narrow for that, a line a cell.
+
+    Off a screen nothing is cut.
+    """
+    longest = LONGEST_CELL if _width() < WIDEST else WIDEST
+    cells = [[_line(show(cell), longest) for cell in row] for row in rows]
     widths = [max(map(cell_len, [name, *(row[number] for row in cells)])) for number, name in enumerate(columns)]
-    if sum(min(width, SHORTEST_CELL) + 3 for width in widths) + 1 > stdout.width:
+    if sum(min(width, SHORTEST_CELL) + 3 for width in widths) + 1 > _width():
         table = Table(show_header=False)
         for row in cells:
             for name, cell in zip(columns, row, strict=True):
@@ -118,7 +137,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
             table.add_column(safe(name), justify="right" if numeric else "left", no_wrap=widths[number] < SHORTEST_CELL)
         for row in cells:
             table.add_row(*map(_cut, row))
-    stdout.print(table)
+    _print(table)
 
 
 def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
@@ -128,17 +147,17 @@ def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
     table.add_column(overflow="fold")  # hashes are told whole
     for key, value in pairs.items():
         table.add_row(safe(key), safe(show(value)))
-    stdout.print(table)
+    _print(table)
 
 
 def _is_numeric(rows: Sequence[Sequence[Any]], number: int) -> bool:
     return bool(rows) and all(isinstance(row[number], int | float) for row in rows)
 
 
-def _line(text: str) -> str:
+def _line(text: str, longest: int) -> str:
     """A text, or its beginning, on one line."""
     line = " ".join(visible(text).split())
-    return line if len(line) <= LONGEST_CELL else f"{line[: LONGEST_CELL - 1]}…"
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def _cut(line: str) -> Text:

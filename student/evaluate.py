@@ -1,5 +1,6 @@
 """How good a student is: against gold, and against what its teacher said."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pipeline.tasks.metrics import (
     score_logits,
     scores_by_label,
 )
+from pipeline.tasks.task import Metric
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, read_run_record
 from student.answers.costs import label_bias, read_costs
 from student.config import EvaluateConfig
@@ -62,7 +64,8 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     logit_set = open_measured(record, config.logits, config.store, config.allow_unverified)
     bias_C = label_bias(config.run, student.config.target, read_costs(config.cost))
     splits = dev_examples(student.config, logit_set)
-    return {split: evaluate_split(student, rows, bias_C) for split, rows in splits.items()}
+    own = logit_set.record.metrics
+    return {split: evaluate_split(student, rows, bias_C, own) for split, rows in splits.items()}
 
 
 def open_measured(record: RunRecord, logits: str | None, store: Path, allow_unverified: bool = False) -> LogitSet:
@@ -108,8 +111,17 @@ def check_same_task(config: StudentConfig, logit_set: LogitSet) -> None:
         raise FingerprintMismatchError(f"{path}: one of the set and the student is for pairs, the other is not")
 
 
-def evaluate_split(student: Student, examples: Examples, bias_C: Floats | None = None) -> Evaluation:
-    """All that `evaluate` tells of one split; ``bias_C`` is added to the logits before labels are chosen."""
+def evaluate_split(
+    student: Student, examples: Examples, bias_C: Floats | None = None, own: Collection[Metric] | None = None
+) -> Evaluation:
+    """All that `evaluate` tells of one split.
+
+    Args:
+        student: on its device.
+        examples: the rows.
+        bias_C: added to the logits before labels are chosen.
+        own: the task's metrics, without one by which alone the best epoch was chosen. (default: all of the student's)
+    """
     config = student.config
     student_NC = student_logits(student, examples)
     gold = (examples.label_N, examples.score_N)
@@ -120,7 +132,7 @@ def evaluate_split(student: Student, examples: Examples, bias_C: Floats | None =
         "interval": bootstrap_intervals(config.metrics, config.target, student_NC, *gold),
         "teacher": score_logits(config.metrics, config.target, examples.teacher_NC, *gold),
         "majority": majority_scores(config.metrics, config.target, *gold),
-        "glue": glue_score(scores),
+        "glue": glue_score({name: value for name, value in scores.items() if own is None or name in own}),
         "labels": class_summary(config.target, student_NC, examples.label_N),
         "decided": {} if bias_C is None else score_logits(config.metrics, config.target, decided_NC, *gold),
         "by_label": scores_by_label(config.target, decided_NC, examples.label_N),

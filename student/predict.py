@@ -153,6 +153,8 @@ class Predictor:
 def _check_lists(*texts: Sequence[str] | None) -> None:
     if any(isinstance(text, str) for text in texts):
         raise ConfigError("give lists of sentences, not one string")
+    if any(hasattr(text, "columns") for text in texts):
+        raise ConfigError("give lists of sentences, such as a column of the table, not the table")
 
 
 def in_batches(ask: Ask, parts: Sequence[Ragged], width: int, device: torch.device) -> Floats:

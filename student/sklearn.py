@@ -113,8 +113,21 @@ def _columns(X: Texts) -> tuple[list[str], ...]:
     """The sentences, or the first and the second ones of pairs."""
     if isinstance(X, str):
         raise ConfigError("give a list of texts, not one string")
-    sentences = [row for row in X if isinstance(row, str)]
-    return (sentences,) if len(sentences) == len(X) else tuple(map(list, zip(*X, strict=True)))
+    if hasattr(X, "columns"):
+        raise ConfigError("give a column of the table, or of pairs a list: zip(table['one'], table['other'])")
+    rows: list[Any] = list(X)
+    for number, row in enumerate(rows):
+        if _num_texts(row) is None or _num_texts(row) != _num_texts(rows[0]):
+            raise DataError(f"row {number} (from 0) is {row!r}; each has to be a text, or each a pair of texts")
+    return (rows,) if not rows or isinstance(rows[0], str) else tuple(map(list, zip(*rows, strict=True)))
+
+
+def _num_texts(row: Any) -> int | None:
+    """How many texts a row is a list of, 0 if it is one itself; None if it is anything else."""
+    if isinstance(row, str):
+        return 0
+    is_list = isinstance(row, Sequence | np.ndarray) and len(row) in (1, 2)
+    return len(row) if is_list and all(isinstance(text, str) for text in row) else None
 
 
 def _where(logit_set: LogitSet, condition: str | None, columns: tuple[list[str], ...]) -> str:

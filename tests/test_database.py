@@ -3,7 +3,10 @@ import os
 import subprocess
 import sys
 
-from pipeline.database import connect
+import duckdb
+import pytest
+
+from pipeline.database import connect, disk_error
 
 NO_FILES_LEFT = """
 import resource
@@ -19,6 +22,18 @@ except OSError as error:
 def test_a_database_in_memory_answers() -> None:
     with connect() as connection:
         assert connection.execute("select 6 * 7").fetchall() == [(42,)]
+
+
+def test_a_full_disk_is_told_from_other_errors() -> None:
+    with connect() as connection:
+        for sql, code in (
+            ("copy (select * from range(100000)) to '/dev/full'", errno.ENOSPC),
+            ("select * from a", None),
+        ):
+            with pytest.raises(duckdb.Error) as caught:
+                connection.execute(sql)
+            found = disk_error(caught.value)
+            assert (found.errno if found else None) == code
 
 
 def test_a_process_that_may_open_no_files_is_told_so_rather_than_ended() -> None:

@@ -15,7 +15,7 @@ import torch
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError
-from pipeline.logit_set.codecs import CODECS, Codec, Decoder, Dense, Distribution, Predictions
+from pipeline.logit_set.codecs import CODECS, BeyondHalfError, Codec, Decoder, Dense, Distribution, Predictions
 from pipeline.logit_set.recode import require_everything
 from pipeline.logit_set.token_reader import TokenSet
 from pipeline.logit_set.tokens import draws, rows_per_group, split_table, tokens_table, write_tokens
@@ -76,7 +76,10 @@ def budget(control: TokenSet, max_positions: int, corpus_positions: float) -> li
     lines = []
     with console.progress(len(codecs), "codecs") as steps:
         for codec in codecs:
-            lines.append(_line(codec, source, table, decoder, control.record.mask_seed, corpus_positions))
+            try:
+                lines.append(_line(codec, source, table, decoder, control.record.mask_seed, corpus_positions))
+            except BeyondHalfError as error:
+                console.warn(f"codec {codec} is left out: {error}")
             steps.advance()
     return lines
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import torch
 
 from pipeline import console
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder, require_space
-from pipeline.logit_set.codecs import CODECS, AnyCodec, Decoder, codec_for
+from pipeline.logit_set.codecs import CODECS, AnyCodec, BeyondHalfError, Decoder, codec_for
 from pipeline.logit_set.config import RecodeConfig
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import SetRecord, staged
@@ -37,6 +37,7 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
 
     Raises:
         ConfigError: if the set has not kept everything.
+        DataError: if a number of it is too large for the codec.
         FingerprintMismatchError: if there is another set of the new name.
     """
     source = open_tokens(find_set(config.logits, config.store), config.allow_unverified)
@@ -54,7 +55,10 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
             if new.path in todo:
                 statistics = no_statistics()
                 groups = recoded_groups(source, shard, codec, decoder, statistics)
-                write_tokens_shard(root, record, new, groups, statistics)
+                try:
+                    write_tokens_shard(root, record, new, groups, statistics)
+                except BeyondHalfError as error:
+                    raise DataError(f"{source.root / shard.path}, codec {codec}: {error}") from error
             steps.advance()
     if record.state == "verified" and not todo:
         return record

@@ -1,6 +1,5 @@
 """Reading a set of tokens: checked, a row group at a time."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -10,6 +9,7 @@ from pipeline.logit_set.codecs import Decoder
 from pipeline.logit_set.group_reader import GroupedSet
 from pipeline.logit_set.reader import usable_record
 from pipeline.logit_set.record import Scores
+from pipeline.logit_set.tokens import perplexity
 from pipeline.logit_set.verify_tokens import group_problem
 
 
@@ -45,7 +45,7 @@ class TokenSet(GroupedSet):
                 scores[split] = {
                     "positions": total["positions"],
                     "masked_accuracy": total["right"] / total["positions"],
-                    "perplexity": math.exp(total["nats"] / total["positions"]),
+                    "perplexity": perplexity(total["nats"] / total["positions"]),
                     "kept_mass": total["kept_mass"] / total["positions"],
                     "bytes_per_position": total["bytes"] / total["positions"],
                 }

@@ -4,6 +4,7 @@ Shapes: R rows, P masked positions of all rows.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ BYTES_PER_GROUP = 2**26
 MAX_ROWS_PER_GROUP = 4096
 Statistics = dict[str, float]
 
+MOST_NATS = 700  # whose exponential is still a float
 POSITIONS_PER_ROW = 5  # of a sentence; only the size of row groups hangs on it
 
 
@@ -170,6 +172,9 @@ def encode(
         predictions: of the teacher.
         target_P: int64, what stood there.
         statistics: receives positions, right guesses, nats of the targets, and the mass that is kept.
+
+    Raises:
+        BeyondHalfError: if a number that is kept as float16 is too large for it.
     """
     import torch
 
@@ -190,3 +195,8 @@ def encode(
 def no_statistics() -> Statistics:
     """The sums of `encode` before the first position, 0 each."""
     return dict.fromkeys(("positions", "right", "nats", "kept_mass"), 0.0)
+
+
+def perplexity(nats: float) -> float:
+    """The perplexity of a mean of nats, of very many that of `MOST_NATS`."""
+    return math.exp(min(nats, MOST_NATS))

@@ -8,7 +8,6 @@ are not read again. Those who write sets never touch it.
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Set
@@ -20,9 +19,9 @@ import duckdb
 import pyarrow as pa
 
 from pipeline import console
-from pipeline.database import connect
-from pipeline.errors import PASSING, DataError, IntegrityError, PassingError
-from pipeline.files import is_plain, write_alone
+from pipeline.database import connect, disk_error
+from pipeline.errors import DataError, IntegrityError
+from pipeline.files import is_plain, write_alone, write_error
 from pipeline.logit_set.reader import load_set_tokenizer
 from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import SET_NAME
@@ -198,9 +197,11 @@ def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             yield connection
             connection.execute("checkpoint")  # closing does it, too, but does not tell that it could not
     except duckdb.Error as error:
-        kind = PassingError if any(os.strerror(code) in str(error) for code in PASSING) else DataError
+        catalog, full = path.parent / CATALOG_FILE, disk_error(error)
+        if full is not None:
+            raise write_error(catalog, full) from error
         reason = str(error).splitlines()[0]
-        raise kind(f"{path.parent / CATALOG_FILE}: cannot be written: {reason}; mend that and repeat it") from error
+        raise DataError(f"{catalog}: cannot be written: {reason}; mend that and repeat it") from error
     finally:
         path.with_name(f"{path.name}.wal").unlink(missing_ok=True)
 

@@ -172,9 +172,10 @@ def open_place(url: str) -> Place:
     """Opens a URL; a plain path is a local folder.
 
     Raises:
-        ConfigError: if no file system goes by that scheme.
+        ConfigError: if no file system goes by that scheme, or a slash after it is missing.
         MissingDependencyError: if its package is not installed, naming the extra.
     """
+    _require_slashes(url)
     scheme = url.partition("://")[0] if "://" in url else "file"
     try:
         fs, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
@@ -187,6 +188,14 @@ def open_place(url: str) -> Place:
     except ValueError as error:
         raise ConfigError(f"{url}: not a place that sets can lie at: {error}") from error
     return Place(url.rstrip("/"), fs, str(root).rstrip("/"))
+
+
+def _require_slashes(url: str) -> None:
+    """Raises ConfigError if a scheme is not followed by two slashes: it would be taken for a local folder."""
+    scheme, _, rest = url.partition(":")
+    if rest and not rest.startswith("//") and scheme in fsspec.available_protocols():
+        meant = rest if scheme in LocalFileSystem.protocol else rest.lstrip("/")
+        raise ConfigError(f"{url}: did you mean {scheme}://{meant}? A folder of this name is ./{url}")
 
 
 def transport_errors() -> tuple[type[Exception], ...]:

@@ -20,10 +20,13 @@ import pyarrow as pa
 
 from pipeline.database import connect
 from pipeline.errors import QueryError
+from pipeline.sql.names import view_name
 from pipeline.sql.statement import check_select
 
 TIMEOUT_S = 600
 OF_A_FUNCTION = re.compile(r".*Python exception occurred while executing the UDF: \w+: ", re.DOTALL)
+VIEWS = "select view_name from duckdb_views() where not internal"
+RESERVED = "select keyword_name from duckdb_keywords() where keyword_category = 'reserved'"
 LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -100,8 +103,11 @@ def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRe
         QueryError: if it is anything else, or fails.
     """
     with query_errors():
-        check_select(connection, sql)
-        return connection.sql(sql)
+        try:
+            check_select(connection, sql)
+            return connection.sql(sql)
+        except duckdb.ParserException as error:
+            raise QueryError(f"{_query_error(error)}{_names_to_quote(connection, sql)}") from error
 
 
 def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:
@@ -169,6 +175,15 @@ def _query_error(error: duckdb.Error) -> QueryError:
     if isinstance(error, duckdb.ConversionException) and "label" in said:
         said += "\nLabels are numbers, from 0, in the order of the task's labels; label_name(SET, label) is their name"
     return QueryError(f"the query failed: {said}")
+
+
+def _names_to_quote(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """Advice for a query that is no SQL and names sets whose views are called otherwise, or are SQL themselves."""
+    views = {name for (name,) in connection.execute(VIEWS).fetchall()}
+    reserved = {name for (name,) in connection.execute(RESERVED).fetchall()}
+    named = {word: view_name(word) for word in re.findall(r"[\w.-]+", sql) if view_name(word) in views}
+    strange = {n: w for w, n in named.items() if n != w.lower() or n in reserved or n[0].isdigit()}
+    return "".join(f'\nIn SQL the set {word} is called "{name}", with the quotes' for name, word in strange.items())
 
 
 def parquet(paths: Sequence[Path]) -> str:

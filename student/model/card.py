@@ -76,7 +76,10 @@ def _thresholds(record: RunRecord) -> str:
     """From which probability on each label holds, of a multi-label student."""
     thresholds = record["result"].get("thresholds", {})
     named = ", ".join(f"`{name}` {p:.2f}" for name, p in thresholds.items())
-    return f" Any number of them may hold, each from its probability on: {named}." if named else ""
+    if not named:
+        return ""
+    chosen = "They were chosen by F1 on the first dev split: scores by them on that split flatter."
+    return f" Any number of them may hold, each from its probability on: {named}. {chosen}"
 
 
 def _origin(record: RunRecord) -> str:

@@ -1,7 +1,5 @@
 """How well a pretrained student guesses masked tokens, and its teacher's guesses. Shapes: P positions, V vocabulary."""
 
-import math
-
 import torch
 from torch.nn import functional
 
@@ -9,6 +7,7 @@ from pipeline.config import refuse_flags
 from pipeline.errors import FingerprintMismatchError
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
+from pipeline.logit_set.tokens import perplexity
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import CostFlags, EvaluateConfig
 from student.model.architecture import VectorConfig
@@ -82,6 +81,6 @@ def evaluate_mlm(student: MlmStudent, token_set: TokenSet, split: str) -> dict[s
     return {
         "masked_accuracy": right / positions,
         "gold_loss": gold / positions,
-        "perplexity": math.exp(gold / positions),
+        "perplexity": perplexity(gold / positions),
         "teacher_loss": soft / positions,
     }

@@ -90,12 +90,13 @@ def result(subject: Subject, student: Student, history: list[Entry], best: Entry
     dev = subject.dev_splits()
     thresholds = _thresholds(student, dev)
     bias_C = -as_logits(thresholds, student.config.target) if thresholds else None
+    own = subject.data.logit_set.record.metrics
     found = {
         "history": history,
         "best": best,
         "used_rows": student.config.used_rows,
         "thresholds": thresholds,
-        "evaluation": {split: evaluate_split(student, examples, bias_C) for split, examples in dev.items()},
+        "evaluation": {split: evaluate_split(student, examples, bias_C, own) for split, examples in dev.items()},
         "versions": {name: version(name) for name in LIBRARIES},
     }
     return found | ({"teachers": subject.data.teachers} if subject.data.teachers else {})

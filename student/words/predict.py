@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.arrays import Floats
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.logit_set.word_reader import said_of_words
 from pipeline.tasks.spans import spans
@@ -59,9 +59,11 @@ class WordPredictor:
 
         Raises:
             ConfigError: if it is given one text, and no list.
+            DataError: if a sentence is neither a text nor a list of words.
         """
         if isinstance(sentences, str):
             raise ConfigError("give a list of sentences, not one string")
+        _require_words(sentences)
         texts = [sentence if isinstance(sentence, str) else " ".join(sentence) for sentence in sentences]
         places = [
             [match.span() for match in WORD.finditer(sentence)] if isinstance(sentence, str) else _places(sentence)
@@ -84,6 +86,13 @@ class WordPredictor:
             [(names[k], float(certain_T[t])) for k, t in zip(*row, strict=True)]
             for row in zip(said.lists(), token.lists(), strict=True)
         ]
+
+
+def _require_words(sentences: Sequence[Sentence]) -> None:
+    for number, sentence in enumerate(sentences):
+        is_list = isinstance(sentence, Sequence | np.ndarray) and all(isinstance(word, str) for word in sentence)
+        if not is_list:  # a text is a list of texts, too
+            raise DataError(f"sentence {number} (from 0) is {sentence!r}, neither text nor a list of words")
 
 
 def _places(words: Sequence[str]) -> list[tuple[int, int]]:

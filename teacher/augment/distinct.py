@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 
 from pipeline import console
 from pipeline.arrays import Ints
-from pipeline.database import connect
+from pipeline.database import connect, disk_error
 from pipeline.errors import IntegrityError
+from pipeline.files import write_error
 from pipeline.logit_set.record_parts import AugmentationRecord, Sample, Setting
 from teacher.augment.folder import Folder, write_part
 from teacher.augment.methods import METHODS
@@ -95,6 +96,9 @@ def _repeated(folder: Folder, originals: pa.Table, among_all: bool) -> pa.Table:
         try:
             return connection.sql(query, params={"files": files}).to_arrow_table()
         except duckdb.Error as error:
+            full = disk_error(error)
+            if full is not None:
+                raise write_error(spilled, full) from error
             raise IntegrityError(f"{folder.root}: {error}; remove the folder and repeat the command") from error
 
 

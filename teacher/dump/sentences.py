@@ -11,13 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import console
-from pipeline.errors import DataError
+from pipeline.arrays import Floats
+from pipeline.errors import DataError, TeacherError
 from pipeline.files import make_folder, require_space, write_atomically
 from pipeline.logit_set.record import Scores, SetRecord
 from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.sentence_reader import SentenceSet
 from pipeline.logit_set.sentences import (
     SENTENCES_PER_GROUP,
+    Sentences,
     Statistics,
     add_statistics,
     no_vector_statistics,
@@ -35,7 +37,7 @@ from teacher.dump.prefetch import prefetched
 from teacher.dump.sentence_rows import Sample, SentenceRows, open_rows
 from teacher.dump.sentences_record import estimated_bytes, staged_record
 from teacher.dump.token_vectors import add_encoders_token_vectors
-from teacher.inference.batches import default_tokens_per_batch
+from teacher.inference.batches import LONGEST_SHOWN, default_tokens_per_batch
 from teacher.inference.encoder import SentenceEncoder, load_encoder, sentence_vectors, stated_pooling
 from teacher.inference.precision import inference_mode
 
@@ -56,7 +58,7 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
     Raises:
         ConfigError: for flags that do not fit.
         DataError: if there is no sentence.
-        TeacherError: if the teacher is no encoder, or says NaN.
+        TeacherError: if the teacher is no encoder, or says NaN or what the codec cannot hold.
     """
     rows = open_rows(config)
     root = config.store / config.set_name(rows.subject.name)
@@ -147,9 +149,23 @@ def _groups(
             part = batch.take(np.arange(start, min(start + SENTENCES_PER_GROUP, len(batch))))
             said_NH = sentence_vectors(encoder, part.ids, max_tokens)
             table = sentences_table(record, shard.split, part, codec.encode(said_NH, basis))
-            add_statistics(statistics, part, said_NH, codec.decode(table, basis))
+            kept_NH = codec.decode(table, basis)
+            _check_kept(encoder, shard.split, part, kept_NH)
+            add_statistics(statistics, part, said_NH, kept_NH)
             yield table
             now = int(part.source_row_R[-1]) + 1
             steps.advance(now - seen)
             seen = now
     steps.advance(shard.stop - seen)
+
+
+def _check_kept(encoder: SentenceEncoder, split: str, rows: Sentences, kept_NH: Floats) -> None:
+    """Raises TeacherError if a number of a vector, which is finite, was too large for float16."""
+    finite_N = np.isfinite(kept_NH).all(axis=1)
+    if not finite_N.all():
+        row = int(np.flatnonzero(~finite_N)[0])
+        text = encoder.tokenizer.decode(rows.ids[row].tolist(), skip_special_tokens=False)
+        raise TeacherError(
+            f"{split}, row {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}: teacher {encoder.name}: its vector has "
+            "a number beyond float16; take --vector-codec int8"
+        )

@@ -14,7 +14,7 @@ import torch
 from pipeline import console
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
-from pipeline.logit_set.codecs import Codec, Predictions, codec_for
+from pipeline.logit_set.codecs import BeyondHalfError, Codec, Predictions, codec_for
 from pipeline.logit_set.codecs.decoder import write_decoder
 from pipeline.logit_set.record import Scores, SetRecord
 from pipeline.logit_set.record_parts import Shard
@@ -31,7 +31,7 @@ from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched
 from teacher.dump.tokens_record import estimate_size, staged_record
-from teacher.inference.batches import default_tokens_per_batch, run_batches
+from teacher.inference.batches import LONGEST_SHOWN, default_tokens_per_batch, run_batches
 from teacher.inference.masked_lm import MaskedLm, decoder_of, load_masked_lm, predict_masked
 from teacher.inference.precision import inference_mode
 
@@ -189,7 +189,7 @@ def encoded_predictions(
         statistics: what the predictions add up to; it is added to.
 
     Raises:
-        TeacherError: if a logit is not finite.
+        TeacherError: if a logit is not finite, or too large for the codec.
     """
     random_P = draws(rows, seed)
     place_R = rows.positions.offsets
@@ -202,10 +202,20 @@ def encoded_predictions(
         _check_finite(lm, logits_PV, int(rows.source_row_R[batch[0]]))
         random_B = torch.from_numpy(random_P[place_P]).to(logits_PV.device)
         target_B = torch.from_numpy(rows.targets.flat[place_P]).to(logits_PV.device)
-        columns = encode(codec, Predictions(logits_PV, hidden_PH, random_B), target_B, statistics)
+        try:
+            columns = encode(codec, Predictions(logits_PV, hidden_PH, random_B), target_B, statistics)
+        except BeyondHalfError as error:
+            row = int(np.searchsorted(place_R, place_P[error.position], side="right")) - 1
+            raise TeacherError(f"{_named(lm, rows, row)}: teacher {lm.name}, codec {codec}: {error}") from error
         pieces.append(columns)
         order.append(place_P)
 
     run_batches([length + lm.tokens.num_special for length in rows.ids.lengths.tolist()], max_tokens, run)
     back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
     return {name: pa.concat_arrays([piece[name] for piece in pieces]).take(back) for name in pieces[0]}
+
+
+def _named(lm: MaskedLm, rows: MaskedRows, row: int) -> str:
+    """Says which document a row is from, and its text."""
+    text = lm.tokenizer.decode(rows.ids[row].tolist(), skip_special_tokens=False)
+    return f"document {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}"

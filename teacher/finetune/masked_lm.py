@@ -1,6 +1,5 @@
 """Training a masked LM on a corpus, from an encoder with or without a prediction head; resumable at any step."""
 
-import math
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ from accelerate import Accelerator
 from torch.nn import functional
 
 from pipeline.files import make_folder
+from pipeline.logit_set.tokens import perplexity
 from pipeline.training import loop
 from pipeline.training.run_record import Metrics, RunRecord
 from pipeline.training.steps import seed_step
@@ -134,4 +134,4 @@ def evaluate_mlm(lm: MaskedLm, masked: Masked) -> dict[str, float]:
         right += int((logits_PV.argmax(dim=1) == target_P).sum())
         nats += float(functional.cross_entropy(logits_PV, target_P, reduction="sum"))
         positions += len(target_P)
-    return {"masked_accuracy": right / positions, "perplexity": math.exp(nats / positions)}
+    return {"masked_accuracy": right / positions, "perplexity": perplexity(nats / positions)}

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 from pipeline import console
 from pipeline.errors import ConfigError, TeacherError
@@ -13,7 +18,7 @@ from pipeline.tasks.target import Target, target_of_width
 from pipeline.tasks.task import Task
 from pipeline.text.windows import Windows
 from teacher.inference.label_order import check_stated_labels, label_places
-from teacher.inference.loaded import LoadedModel, load_config, load_tokenizer, load_weights
+from teacher.inference.loaded import LoadedModel, LoadedTokenizer, load_config, load_tokenizer, load_weights
 
 PROBLEM_TYPES = {  # as transformers' configs have them, by kind of target
     "classes": "single_label_classification",
@@ -67,6 +72,7 @@ def load_teacher(
     config = load_config(name, revision)
     target, labels, order = outputs(task, name, config, teacher_labels)
     tokens = load_tokenizer(name, revision, config, windows.size if windows else max_seq_length)
+    _require_padding(task, name, config, tokens)
     cut = Windows.of(tokens.tokenizer, task.is_pair, windows.size, windows.stride) if windows else None
     model, missing = load_weights(_auto_model(task), name, revision)
     if missing:
@@ -111,7 +117,9 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
         DataError: if the encoder cannot be found or read.
         TeacherError: if tokenizer, model and length do not fit each other.
     """
-    tokens = load_tokenizer(name, revision, load_config(name, revision), max_seq_length)
+    config = load_config(name, revision)
+    tokens = load_tokenizer(name, revision, config, max_seq_length)
+    _require_padding(task, name, config, tokens)
     model, _ = load_weights(
         _auto_model(task),
         name,
@@ -137,6 +145,17 @@ def _check_what_it_labels(task: Task, name: str, config: Any) -> None:
         has, needs = ("texts", "words") if wants_words else ("words", "texts")
         raise TeacherError(
             f"teacher {name}: labels {has} ({config.architectures[0]}), but {task.name!r} labels {needs}"
+        )
+
+
+def _require_padding(task: Task, name: str, config: Any, tokens: LoadedTokenizer) -> None:
+    """Refuses a classifier such as GPT-2's, which looks for the last token before the padding, if it cannot find it."""
+    is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
+    if task.type != "tokens" and is_causal and config.pad_token_id != tokens.pad_id:
+        raise TeacherError(
+            f"teacher {name}: answers by the last token before the padding, which is {config.pad_token_id} in its "
+            f"config.json (pad_token_id), but {tokens.pad_id} for its tokenizer; give both the same and save them: "
+            "`tokenizer.pad_token = tokenizer.eos_token`, `model.config.pad_token_id = tokenizer.pad_token_id`"
         )
 
 

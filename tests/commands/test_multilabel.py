@@ -99,6 +99,7 @@ def test_thresholds_are_kept_and_used(folder: Path) -> None:
     assert record["thresholds"].keys() == set(TOPICS)
     card = (folder / "run/README.md").read_text()
     assert "Any number of them may hold, each from its probability on: `food` " in card
+    assert "chosen by F1 on the first dev split: scores by them on that split flatter" in card
     predictor = Predictor(folder / "run")
     for answer in predictor(TEXTS):
         above = [name for name in TOPICS if answer["probabilities"][name] > record["thresholds"][name]]

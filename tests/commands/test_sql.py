@@ -126,14 +126,18 @@ def test_a_query_that_is_not_there_or_twice_is_refused(shelf: Path, tmp_path: Pa
         assert re.search(message, result.stderr)
 
 
-def test_texts_are_cut_for_people_and_whole_for_machines(shelf: Path) -> None:
+def test_texts_are_cut_for_people_and_whole_for_machines(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = "select repeat('word ', 100) || chr(27) || '[2J' as text"
     whole = "word " * 100 + "\x1b[2J"
+    piped = invoke("sql", query, "--store", shelf).stdout
+    assert "word " * 100 + r"\x1b[2J" in piped
+    monkeypatch.setenv("COLUMNS", "80")
     table = invoke("sql", query, "--store", shelf).stdout
     assert "word word" in table
     assert "…" in table
-    assert "\x1b" not in table
-    assert len(table.splitlines()) == 5
+    for text in (piped, table):
+        assert "\x1b" not in text
+        assert len(text.splitlines()) == 5
     assert json.loads(invoke("sql", query, "--store", shelf, "--json").stdout) == [{"text": whole}]
     assert list(csv.DictReader(io.StringIO(invoke("sql", query, "--store", shelf, "--csv").stdout))) == [
         {"text": whole}

@@ -2,12 +2,14 @@
 
 import io
 import json
+import sys
 from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
 from pipeline import console
+from pipeline.shown import Rows
 from pipeline.untrusted import visible
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x00\x7f\x9b2J\x85b [bold]x[/bold] [/]"
@@ -129,6 +131,29 @@ def test_a_narrow_screen_gets_a_line_for_each_cell(screen: Callable[[int], io.St
     assert [value for _, value in cells[::4]] == ["0", "1"]
     assert cells[1][1].startswith("word word word word")
     assert cells[1][1].endswith("…")
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda: console.print_rows(["a", *"bcdefgh"], [[LONG] * 8, ["x"] * 8]),
+        lambda: console.print_table(["a", *"bcdefgh"], [[LONG] * 8, ["x"] * 8], title="b"),
+        lambda: console.print_pairs("a", {"b": LONG, "c": LONG}),
+        lambda: sys.stdout.write(str(Rows(["a", "b"], [[LONG, LONG], ["x", "y"]]))),
+    ],
+)
+def test_a_pipe_gets_everything_in_a_line_a_row(
+    show: Callable[[], object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("COLUMNS", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(console, "stdout", Console(emoji=False))
+    show()
+    printed = capsys.readouterr().out
+    lines = [line for line in printed.splitlines() if "│" in line]
+    assert len(lines) == 2
+    assert LONG in lines[0]
+    assert "…" not in printed
 
 
 def test_no_rows_and_no_columns(screen: Callable[[int], io.StringIO]) -> None:

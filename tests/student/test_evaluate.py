@@ -22,6 +22,7 @@ from student.config import EvaluateConfig
 from student.data import load_examples
 from student.evaluate import evaluate, evaluate_split, student_logits
 from student.model.model import Student
+from student.summary import score_rows
 from student.train.train import train
 from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
@@ -168,6 +169,14 @@ def test_an_evaluation_holds_interval_and_glues_number(opinion_run: Path, opinio
     nothing = np.full(len(examples), NO_LABEL)
     unknown = evaluate_split(constant_student(opinion_run, [0.0, 1.0]), replace(examples, label_N=nothing))
     assert (unknown["interval"], unknown["glue"], unknown["bins"]) == ({}, None, {})
+
+
+def test_a_metric_that_only_chose_the_epoch_is_no_part_of_glues_number(opinion_set: LogitSet, tmp_path: Path) -> None:
+    run = train(tiny_config(opinion_set.root, tmp_path, metric_for_best_model="macro_f1", num_train_epochs=1), "")
+    for parts in (run["result"]["evaluation"]["validation"], evaluate(config(tmp_path))["validation"]):
+        assert list(parts["gold"]) == ["macro_f1", "accuracy"]
+        assert parts["gold"]["macro_f1"] != parts["glue"] == parts["gold"]["accuracy"]
+    assert [row[1] for row in score_rows(evaluate(config(tmp_path)))] == ["macro_f1", "accuracy"]
 
 
 @pytest.fixture(scope="module")

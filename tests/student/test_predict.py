@@ -3,13 +3,14 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from pipeline.bench.vocabulary import made_up_tokenizer
 from pipeline.cli import app
-from pipeline.errors import ConfigError, DistillError, IntegrityError
+from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import write_text
 from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import softmax
@@ -124,6 +125,13 @@ def test_many_texts_do_not_depend_on_each_other(roles_run: Path) -> None:
     for result in many[::2]:
         assert result["probabilities"] == pytest.approx(alone["probabilities"], abs=1e-6)
     assert many[1]["probabilities"] != pytest.approx(alone["probabilities"], abs=1e-6)
+
+
+def test_what_is_no_text_is_told(opinion_run: Path) -> None:
+    with pytest.raises(DataError, match=r"sentence 1 \(from 0\) is None, not text"):
+        Predictor(opinion_run)(["a", None])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="such as a column of the table, not the table"):
+        Predictor(opinion_run)(pa.table({"text": ["a"]}))
 
 
 def test_pairs_and_single_sentences_are_not_mixed_up(opinion_run: Path, roles_run: Path) -> None:

@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -10,7 +11,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
 
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, DataError, DistillError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.tasks.target import softmax
 from pipeline.training.run_record import RUN_RECORD, read_run_record
@@ -84,3 +85,23 @@ def test_what_the_teacher_was_not_asked_about_is_named(opinion_set: LogitSet, ro
         model.fit("never seen")
     with pytest.raises(ConfigError, match="give --task NAME or --logits SET"):
         StudentClassifier().fit()
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "message"),
+    [
+        (["a", None], DataError, r"row 1 \(from 0\) is None; each has to be a text, or each a pair of texts"),
+        ([("a", "b"), "c"], DataError, "row 1 .* is 'c'"),
+        ([("a", "b", "c")], DataError, r"row 0 .* is \('a', 'b', 'c'\)"),
+        (pa.table({"text": ["a"]}), ConfigError, "give a column of the table"),
+    ],
+)
+def test_what_is_no_text_is_told(rows: Any, kind: type[DistillError], message: str, opinion_run: Path) -> None:
+    with pytest.raises(kind, match=message):
+        StudentClassifier.of_run(opinion_run).predict(rows)
+
+
+def test_a_column_is_a_list_of_texts(opinion_run: Path) -> None:
+    model = StudentClassifier.of_run(opinion_run)
+    column: Any = np.array(["good .", "bad ."])
+    assert (model.predict(column) == model.predict(["good .", "bad ."])).all()

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from pipeline.logit_set.codecs.codec import Codec
-from pipeline.logit_set.codecs.common import Dense, Distribution, Kept, Predictions
+from pipeline.logit_set.codecs.common import BeyondHalfError, Dense, Distribution, Kept, Predictions
 from pipeline.logit_set.codecs.decoder import Decoder, read_decoder
 from pipeline.logit_set.codecs.dense import DenseCodec
 from pipeline.logit_set.codecs.hidden import HiddenCodec
@@ -39,6 +39,7 @@ def codec_for(flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) 
 __all__ = [
     "CODECS",
     "AnyCodec",
+    "BeyondHalfError",
     "Codec",
     "Decoder",
     "Dense",

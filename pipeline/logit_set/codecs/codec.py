@@ -67,7 +67,11 @@ class Codec(Part):
 
     @abstractmethod
     def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
-        """The columns, one entry per position, and the mass_P that the teacher gives to what is kept."""
+        """The columns, one entry per position, and the mass_P that the teacher gives to what is kept.
+
+        Raises:
+            BeyondHalfError: if a number that is kept as float16 is too large for it.
+        """
 
     @abstractmethod
     def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Distribution:

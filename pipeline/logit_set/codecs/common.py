@@ -14,10 +14,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.errors import DataError
+
 if TYPE_CHECKING:
     import torch
 
 Columns = Mapping[str, pa.Array]  # one entry per position
+MOST_IN_HALF = 65_504.0  # the greatest number of float16
+
+
+class BeyondHalfError(DataError):
+    """A number that float16 cannot hold, of a position that the error knows."""
+
+    def __init__(self, number: float, position: int) -> None:
+        super().__init__(
+            f"{number:,.0f} is more than float16 can hold, {MOST_IN_HALF:,.0f}; take --codec sampled, which keeps none"
+        )
+        self.position = position
 
 
 @dataclass(frozen=True)
@@ -102,9 +115,17 @@ def rectangle(column: pa.Array, dtype: Any) -> np.ndarray[Any, Any]:
     return flat.astype(dtype, copy=False).reshape(len(column), -1)
 
 
-def half_bits(values: torch.Tensor) -> np.ndarray[Any, Any]:
-    """float16 as the bits of uint16: DuckDB cannot read float16 that is split byte by byte."""
-    return values.half().cpu().contiguous().numpy().view(np.uint16)
+def half_bits(values_PK: torch.Tensor) -> np.ndarray[Any, Any]:
+    """float16 as the bits of uint16: DuckDB cannot read float16 that is split byte by byte.
+
+    Raises:
+        BeyondHalfError: if a number is too large for it.
+    """
+    low, high = values_PK.aminmax()
+    if not -MOST_IN_HALF <= low <= high <= MOST_IN_HALF:
+        position, place = (~(values_PK.abs() <= MOST_IN_HALF)).nonzero()[0].tolist()
+        raise BeyondHalfError(float(values_PK[position, place]), position)
+    return values_PK.half().cpu().contiguous().numpy().view(np.uint16)
 
 
 def from_half_bits(bits: np.ndarray[Any, Any]) -> torch.Tensor:

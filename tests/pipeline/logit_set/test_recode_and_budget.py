@@ -9,16 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
+from pipeline.files import sha256
 from pipeline.logit_set.budget import budget, calibration_error
 from pipeline.logit_set.codecs import Dense
+from pipeline.logit_set.codecs.decoder import DECODER_FILE
 from pipeline.logit_set.codecs.sampled import SampledCodec
 from pipeline.logit_set.codecs.topk import TopKCodec
 from pipeline.logit_set.config import CodecFlags, RecodeConfig
 from pipeline.logit_set.recode import recode
+from pipeline.logit_set.record import read_set_record, write_set_record
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import split_table
 
@@ -91,6 +95,25 @@ def test_what_cannot_be_recoded(
     with pytest.raises(ConfigError, match=message):
         recode(config(token_store, tmp_path, source, **changes), "x")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_float16_cannot_hold_is_neither_recoded_nor_measured(
+    token_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(shutil.copytree(token_store / "hidden", tmp_path / "hidden"))
+    decoder = load_file(root / DECODER_FILE)
+    decoder["bias"][7] = -70_000
+    save_file(decoder, root / DECODER_FILE)
+    record = read_set_record(root)
+    assert record.signals.mlm is not None
+    mlm = record.signals.mlm.model_copy(update={"decoder_sha256": sha256(root / DECODER_FILE)})
+    write_set_record(root, record.model_copy(update={"signals": record.signals.model_copy(update={"mlm": mlm})}))
+    with pytest.raises(DataError, match=r"hidden/tokens/validation-.*, codec dense: -70,\d+ is more than"):
+        recode(config(tmp_path, tmp_path, "hidden", codec="dense"), "x")
+    codecs = {line.codec for line in budget(open_tokens(root), 50, 1)}
+    assert "topk-12" in codecs
+    assert "dense" not in codecs
+    assert "codec dense is left out: -70," in capsys.readouterr().err
 
 
 def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

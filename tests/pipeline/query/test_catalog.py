@@ -9,9 +9,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from pipeline.errors import DataError, QueryError
+from pipeline.errors import DataError, PassingError, QueryError
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import FILE_NAME, write_set_record
+from pipeline.query import catalog
 from pipeline.query.catalog import CATALOG_FILE, build_catalog, open_catalog
 from pipeline.record_file import read_record
 from pipeline.sql.gate import select
@@ -51,6 +52,12 @@ def test_a_catalog_that_does_not_fit_is_none(own_store: Path, num_bytes: int) ->
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert sorted(path.name for path in own_store.iterdir()) == ["opinion", "roles"]
     assert ask(own_store, "select count(*) from opinion") == [(136,)]
+
+
+def test_a_full_disk_is_told(own_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "TABLES", "copy (select * from range(100000)) to '/dev/full'")
+    with pytest.raises(PassingError, match=r"catalog\.duckdb: cannot be written: the disk is full; free some space"):
+        ask(own_store, "select count(*) from opinion")
 
 
 def test_what_a_killed_query_left_beside_the_catalog_goes_with_the_next(own_store: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import DataError, IntegrityError, PassingError
+from pipeline.errors import ConfigError, DataError, IntegrityError, PassingError
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.sharing.place import Place, open_place
 from tests.helpers.commands import invoke
@@ -39,6 +39,28 @@ def url() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("s3:/bucket/set", "s3://bucket/set"),
+        ("s3:bucket/set", "s3://bucket/set"),
+        ("gs:/bucket", "gs://bucket"),
+        ("hf:/datasets/a/b", "hf://datasets/a/b"),
+        ("https:/host/set", "https://host/set"),
+        ("file:/srv/set", "file:///srv/set"),
+    ],
+)
+def test_a_missing_slash_makes_no_folder(url: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"{url}: did you mean {meant}[?] A folder of this name is ./{url}"):
+        open_place(url)
+
+
+def test_a_colon_in_a_folder_is_no_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("sets:new", "./s3:new", "s3:"):
+        assert open_place(name).root == str(tmp_path / name)
 
 
 def test_a_file_that_is_not_there_is_told_from_a_server_that_is_not_well(url: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.errors import QueryError
 from pipeline.sql.gate import add_macros, create_view, open_files, select, to_arrow
+from pipeline.sql.names import view_name
 
 
 @pytest.fixture
@@ -49,6 +50,25 @@ def test_refusal_says_what_the_query_is(connection: duckdb.DuckDBPyConnection) -
         select(connection, " ")
     with pytest.raises(QueryError, match=r"(?s)the query failed: .*xx.*Candidate bindings"):
         select(connection, "select xx from v")
+
+
+@pytest.mark.parametrize(
+    ("query", "advice"),
+    [
+        ("select count(*) from 2024-x", 'the set 2024-x is called "2024_x", with the quotes'),
+        ("select count(*) from order", 'the set order is called "order", with the quotes'),
+        ("select count(*) from my-news", 'the set my-news is called "my_news", with the quotes'),
+        ("select count(*) from my_news wher x = 1", ""),
+    ],
+)
+def test_a_set_whose_name_needs_quotes_is_told(query: str, advice: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "rows.parquet")
+    names = [view_name(name) for name in ("2024-x", "order", "my-news")]
+    with open_files({name: [tmp_path / "rows.parquet"] for name in names}) as connection:
+        with pytest.raises(QueryError, match="syntax error") as caught:
+            select(connection, query)
+        assert str(caught.value).partition("In SQL ")[2] == advice
+        assert select(connection, 'select count(*) from "order", "2024_x"').fetchall() == [(1,)]
 
 
 def test_the_name_of_a_label_in_place_of_its_number_is_told(tmp_path: Path) -> None:

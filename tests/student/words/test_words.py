@@ -1,8 +1,10 @@
 """Students of labelled words: what they learn, how they are scored and asked, and what they are not for."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -174,6 +176,12 @@ def test_a_word_without_tokens_is_outside(run: Path) -> None:
     (answer,) = WordPredictor(run)([["\u200b"]])
     assert answer["words"] == [{"text": "\u200b", "start": 0, "end": 1, "label": "O", "probability": 1.0}]
     assert WordPredictor(run)([""]) == [{"words": [], "spans": []}]
+
+
+@pytest.mark.parametrize("wrong", [None, 3, ["a", None]])
+def test_what_is_neither_text_nor_words_is_told(run: Path, wrong: Any) -> None:
+    with pytest.raises(DataError, match=f"sentence 1 .from 0. is {re.escape(repr(wrong))}, neither text nor a list"):
+        WordPredictor(run)(["a", wrong])
 
 
 def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> None:

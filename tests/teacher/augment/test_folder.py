@@ -13,10 +13,11 @@ from accelerate import PartialState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import FingerprintMismatchError, IntegrityError
+from pipeline.errors import FingerprintMismatchError, IntegrityError, PassingError
 from pipeline.logit_set.record_parts import Sample, Setting
 from pipeline.logit_set.shard_file import read_footer
 from pipeline.training.run_record import read_run_record
+from teacher.augment import distinct
 from teacher.augment import folder as folder_module
 from teacher.augment.distinct import keep_distinct
 from teacher.augment.folder import Folder, Variants, open_variants, start_folder, write_part
@@ -300,3 +301,9 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "augment.json").write_text(text)
     with pytest.raises(IntegrityError, match=r"augment\.json"):
         open_variants(tmp_path)
+
+
+def test_a_full_disk_is_no_reason_to_remove_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distinct, "REPEATED", "copy (select $files from range(100000)) to '/dev/full'")
+    with pytest.raises(PassingError, match="spilled: cannot be written: the disk is full; free some space"):
+        kept(tmp_path / "folder", [("a", None)], [])

@@ -169,6 +169,17 @@ def test_an_encoder_that_says_nan_is_stopped(work: Path, corpus_file: Path, tmp_
         write(work, tmp_path / "store", model_name_or_path=str(folder))
 
 
+def test_what_float16_cannot_hold_is_refused_by_its_row(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(work / "bert", tmp_path / "bert"))
+    model = AutoModel.from_pretrained(folder)
+    with torch.no_grad():
+        model.encoder.layer[-1].output.LayerNorm.bias[3] = 70_000
+    model.save_pretrained(folder)
+    with pytest.raises(TeacherError, match=r"validation, row 0, '.+': teacher .*: its vector .* --vector-codec int8"):
+        write(work, tmp_path / "store", model_name_or_path=str(folder), vector_codec="float16")
+    assert write(work, tmp_path / "int8", model_name_or_path=str(folder)).state == "verified"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

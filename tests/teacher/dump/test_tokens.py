@@ -194,6 +194,24 @@ def test_a_teacher_that_says_nan_is_stopped(
         write(work, tmp_path / "store", model_name_or_path=str(folder))
 
 
+@pytest.mark.parametrize("codec", ["dense", "topk", "hidden"])
+def test_what_float16_cannot_hold_is_refused_by_its_document(
+    codec: str, work: Path, masked_lm: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(masked_lm, tmp_path / "mlm"))
+    model = AutoModelForMaskedLM.from_pretrained(folder)
+    with torch.no_grad():
+        if codec == "hidden":
+            model.cls.predictions.transform.LayerNorm.bias[3] = 70_000
+        else:
+            model.cls.predictions.decoder.bias[7] = 70_000
+    model.save_pretrained(folder)
+    named = rf"document \d+, '.*\[MASK\].*': teacher .*mlm, codec {codec}.*: -?(70|69),\d+ is more than float16"
+    with pytest.raises(TeacherError, match=rf"{named} can hold, 65,504; take --codec sampled"):
+        write(work, tmp_path / "store", model_name_or_path=str(folder), codec=codec, top_k=3)
+    assert write(work, tmp_path / "sampled", model_name_or_path=str(folder), codec="sampled").state == "verified"
+
+
 def test_an_encoder_without_a_trained_head_is_no_teacher(work: Path, corpus_file: Path, tmp_path: Path) -> None:
     with pytest.raises(TeacherError, match=r"no weights for .*predictions.*finetune-teacher --objective mlm"):
         write(work, tmp_path, model_name_or_path=str(work / "bert"))

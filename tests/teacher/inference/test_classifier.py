@@ -10,12 +10,15 @@ from transformers import (
     BertForSequenceClassification,
     DebertaV2Config,
     ElectraConfig,
+    GPT2Config,
+    GPT2ForSequenceClassification,
     PreTrainedConfig,
     RobertaConfig,
     T5Config,
 )
 
 from pipeline.errors import ConfigError, DataError, TeacherError
+from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins, DefaultTeacher, Task
 from teacher.inference.classifier import Teacher, load_teacher, new_classifier
 from teacher.inference.loaded import FINETUNE_RECORD, load_tokenizer, weights_sha256
@@ -268,3 +271,22 @@ def test_a_teacher_of_several_labels_a_row_is_refused(task: Task, word_teacher: 
 def test_labels_that_differ_in_capitals_keep_a_logit_each(word_task: MakeTask, word_teacher: MakeTeacher) -> None:
     folder = word_teacher((0, 1, 2), ["apple", "pear", "Apple"])
     assert load(word_task(("Apple", "apple", "pear")), folder).order == (2, 0, 1)
+
+
+def test_a_teacher_that_cannot_find_the_end_of_a_text_is_refused(
+    task: Task, word_teacher: MakeTeacher, tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(word_teacher((0, 1, 2)))
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 32}
+    config = GPT2Config(vocab_size=len(tokenizer), num_labels=3, pad_token_id=None, **sizes)
+    model, folder = GPT2ForSequenceClassification(config), tmp_path / "gpt"
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+    refused = r"which is None in its config.json .*, but 0 for its tokenizer; give both"
+    with pytest.raises(TeacherError, match=refused):
+        load(task, folder)
+    with pytest.raises(TeacherError, match=refused):
+        new_classifier(task, Target(kind="classes", names=LABELS), str(folder), None, 32)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(folder)
+    assert load(task, folder).tokens.pad_id == 0
