@@ -27,6 +27,7 @@ LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
 BERT_LEARNING_RATE = 5e-5
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20  # where no flag tells how many
 ROWS_READ = 1_000_000  # in all epochs, where these are between the two
+ROWS_OF_BIGRAMS = 10_000  # of more rows products learn by themselves which token follows which
 
 
 class EmbeddingFlags(Config):
@@ -124,6 +125,13 @@ class TrainConfig(
     window_size: int | None = Field(
         None, ge=1, description="Read longer texts by windows of so many tokens, and average what they give."
     )
+    num_bigrams: int | None = Field(
+        None,
+        ge=0,
+        le=2**20,
+        description="Pairs of neighbouring tokens that have a vector of their own, of those that several training rows "
+        "have the most frequent. (default: 16384 up to 10,000 training rows, where sums and products are read whole)",
+    )
     pairing: PairingKind | None = Field(
         None,
         description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], as one sequence, or each in view "
@@ -180,9 +188,10 @@ class TrainConfig(
         return self.learning_rate or (BERT_LEARNING_RATE if is_tuned else LEARNING_RATES[self.optimizer])
 
     def for_rows(self, num_rows: int) -> Self:
-        """The settings with as many epochs as so many training rows ask for, if the flags leave that open."""
+        """The settings with what so many training rows ask for, if the flags leave that open: epochs, no bigrams."""
         epochs = max(FEWEST_EPOCHS, min(MOST_EPOCHS, ROWS_READ // max(1, num_rows)))
-        return self.model_copy(update={"num_train_epochs": self.num_train_epochs or epochs})
+        num_bigrams = 0 if self.num_bigrams is None and num_rows > ROWS_OF_BIGRAMS else self.num_bigrams
+        return self.model_copy(update={"num_train_epochs": self.num_train_epochs or epochs, "num_bigrams": num_bigrams})
 
 
 class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):

@@ -33,7 +33,7 @@ def short_path(student: Student) -> Ask | None:
     if not isinstance(encoder, MatrixEncoder) or encoder.window_size is not None:
         return None
     vectors, forward, backward = (None if table is None else table.detach() for table in encoder.weights())
-    tables = vectors, forward, backward
+    tables, bigrams = (vectors, forward, backward), encoder.bigrams
     if layers is None or student.device.type != "cpu" or backend(tables, torch.empty(0)) is not compiled:
         return None
     row_V = None if encoder.rows is None else encoder.rows.row_V.numpy()
@@ -42,9 +42,11 @@ def short_path(student: Student) -> Ask | None:
     def ask(parts: Sequence[Ragged]) -> Floats:
         taken = stacked(parts)
         rows_T = taken.flat if row_V is None else row_V[taken.flat]
-        features = compiled.reduce(
-            tables, torch.from_numpy(rows_T), torch.from_numpy(taken.offsets), with_max=encoder.with_max
-        )
+        starts_S = torch.from_numpy(taken.offsets)
+        features = compiled.reduce(tables, torch.from_numpy(rows_T), starts_S, with_max=encoder.with_max)
+        if bigrams is not None:
+            with torch.no_grad():
+                features = torch.cat([features, bigrams(torch.from_numpy(taken.flat), starts_S)], dim=1)
         values: Floats = (compare(*features.chunk(2)) if compare else features).numpy()
         for layer in layers:
             values = layer(values)

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from pipeline.arrays import Floats, Ints
+from student.model.bigrams import BigramSums
 from student.model.embeddings import matrix_encoder
 from student.model.model import Student
 
 LARGEST = 7
 STEPS = {"vectors": 1.75, "forward_matrices": 3.25, "backward_matrices": 3.25}  # what they cost: docs/students.md
+BIGRAM_STEP = 1.75
 MLP_STEP = 1.0
 RARENESS = 0.25  # the step grows with 1 / count to this power
 MLP_WEIGHT = "0.weight"
@@ -79,12 +81,14 @@ class CoarseStudent:
         student: answers as the page does.
         ids_R: the tokens that have a row, rising.
         tables: of the parts that there are, a row per token of ``ids_R``.
+        bigrams: the vectors of the student's pairs of tokens; None without any.
         mlp: the MLP's first weights; None for a linear head.
     """
 
     student: Student
     ids_R: Ints
     tables: dict[str, Packed]
+    bigrams: Packed | None
     mlp: Packed | None
 
 
@@ -116,7 +120,20 @@ def coarse(student: Student, count_V: Ints | None) -> CoarseStudent:
         tables[name] = packed(weight_RF, neutral_F, step, None if count_V is None else count_V[ids_R])
         made_part.table.weight[:] = torch.from_numpy(neutral_F)
         made_part.table.weight[torch.from_numpy(ids_R)] = torch.from_numpy(tables[name].values())
-    return CoarseStudent(made, ids_R, tables, _coarse_mlp(made) if config.head == "mlp" else None)
+    bigrams = None if encoder.bigrams is None else _coarse_bigrams(made, encoder.bigrams, ids_R)
+    return CoarseStudent(made, ids_R, tables, bigrams, _coarse_mlp(made) if config.head == "mlp" else None)
+
+
+def _coarse_bigrams(student: Student, bigrams: BigramSums, ids_R: Ints) -> Packed:
+    """Vectors of pairs, which the student takes over; 0 of a pair with a token that has no row."""
+    is_known_K = torch.isin(bigrams.pairs_K2, torch.from_numpy(ids_R)).all(dim=1, keepdim=True)
+    vectors_KG = torch.where(is_known_K, bigrams.vectors(), 0).numpy()
+    rows = packed(vectors_KG, np.zeros(student.config.bigram_size, np.float32), BIGRAM_STEP)
+    made = matrix_encoder(student.encoder).bigrams
+    assert made is not None, "of the same configuration"
+    made.set_pairs(bigrams.pairs_K2)
+    made.take_over(bigrams.pairs_K2, torch.from_numpy(rows.values()))
+    return rows
 
 
 def _coarse_mlp(student: Student) -> Packed:

@@ -11,17 +11,20 @@ import numpy as np
 from safetensors.numpy import save
 from tokenizers import Tokenizer
 
+from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import write_text_alone
 from student.export.coarse import MLP_WEIGHT, CoarseStudent, Packed
 from student.export.words import tokenizer_problems, words
 from student.model.architecture import StudentConfig
+from student.model.embeddings import matrix_encoder
 from student.model.model import Student
 from student.model.pairings import PAIRINGS
 from student.page.compose import compose, hashes
 
 HEADS_WRITTEN = ("linear", "mlp")
 NAMES = {"vectors": "vectors", "forward_matrices": "forward", "backward_matrices": "backward"}  # in student.js
+BIGRAMS = "bigrams"
 FOOTER = "Texts stay on this page: it asks nobody anything, and its policy forbids it."
 CHARSET = '<meta charset="utf-8">\n'
 
@@ -76,10 +79,13 @@ def _content(coarse: CoarseStudent, tokenizer: Tokenizer, name: str) -> bytes:
     """A safetensors file: numbers, the compiled kernel, and in its metadata what else `student.js` reads."""
     config = coarse.student.config
     tables = {NAMES[part]: _with_neutral_row(table) for part, table in coarse.tables.items()}
-    packed = tables | ({MLP_WEIGHT: coarse.mlp} if coarse.mlp else {})
+    others = {MLP_WEIGHT: coarse.mlp, BIGRAMS: coarse.bigrams}
+    packed = tables | {key: part for key, part in others.items() if part is not None}
     tensors = {key: value.numpy() for key, value in coarse.student.head.state_dict().items() if key not in packed}
     for key, part in packed.items():
         tensors |= {key: part.nibbles(), f"{key}.step": part.step_R, f"{key}.neutral": part.neutral_F}
+    if coarse.bigrams is not None:
+        tensors[f"{BIGRAMS}.rows"] = _bigram_rows(coarse)
     tensors["kernel"] = np.frombuffer(files("student.export").joinpath("kernel.wasm").read_bytes(), np.uint8)
     student = {
         "facts": _facts(config, name),
@@ -127,6 +133,16 @@ def _shape(coarse: CoarseStudent, tokenizer: Tokenizer) -> dict[str, Any]:
 def _rows(coarse: CoarseStudent, ids: tuple[int, ...]) -> list[int]:
     row_of = {int(token): row for row, token in enumerate(coarse.ids_R, 1)}
     return [row_of.get(token, 0) for token in ids]
+
+
+def _bigram_rows(coarse: CoarseStudent) -> Ints:
+    """The rows of the tokens of each pair, int32 [K, 2], counted from 1 as the page does; 0 for a token without one."""
+    bigrams = matrix_encoder(coarse.student.encoder).bigrams
+    assert bigrams is not None, "the student has packed ones"
+    row_V = np.zeros(coarse.student.config.num_tokens, np.int32)
+    row_V[coarse.ids_R] = np.arange(1, len(coarse.ids_R) + 1)
+    rows_K2: Ints = row_V[bigrams.pairs_K2.numpy()]
+    return rows_K2
 
 
 def _with_neutral_row(table: Packed) -> Packed:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from pipeline import console
 from pipeline.arrays import Ints
@@ -24,7 +23,7 @@ from student.export.onnx_file import check_exportable, write_onnx
 from student.model.card import CARD_FILE, card_text
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student, num_bytes, num_parameters
-from student.model.tables import SmallDtype, SmallTable
+from student.model.tables import SmallDtype, SmallTable, TokenTable
 from student.model.weights import WEIGHTS_FILE
 from student.trained_sets import trained_sets
 
@@ -123,13 +122,19 @@ def with_small_tables(student: Student, dtype: SmallDtype) -> Student:
     assert small_encoder.rows is not None
     small_encoder.rows.set_tokens(used_R)
     for part, small_part in zip(encoder.parts(), small_encoder.parts(), strict=True):
-        assert isinstance(part.table, nn.Embedding)
-        assert isinstance(small_part.table, SmallTable)
-        small_part.table.fill(part.table.weight[used_R])
-        if not small_part.table.residual_RF.isfinite().all():
-            raise ConfigError(f"--tables {dtype}: the tables hold numbers beyond its range; use int8")
+        _fill(small_part.table, part.table.weight[used_R], dtype)
+    if encoder.bigrams is not None and small_encoder.bigrams is not None:
+        small_encoder.bigrams.set_pairs(encoder.bigrams.pairs_K2)
+        _fill(small_encoder.bigrams.table, encoder.bigrams.table.weight, dtype)
     small.companions = dict(student.companions)
     return small.eval()
+
+
+def _fill(table: TokenTable, weight_RF: torch.Tensor, dtype: SmallDtype) -> None:
+    assert isinstance(table, SmallTable)
+    table.fill(weight_RF)
+    if not table.residual_RF.isfinite().all():
+        raise ConfigError(f"--tables {dtype}: the tables hold numbers beyond its range; use int8")
 
 
 def _problems(config: ExportConfig, student: Student, record: RunRecord) -> list[str]:

@@ -104,6 +104,12 @@ const openStudent = (() => {
         return [name, at];
       }));
       this.tables = ["vectors", "forward", "backward"].filter((name) => name in this.packed);
+      this.bigrams = new Map();
+      const of = "bigrams" in this.packed ? new Int32Array(tensor("bigrams.rows").slice().buffer) : [];
+      for (let k = 0; 2 * k < of.length; k++) {
+        const [first, second] = of.subarray(2 * k);
+        if (first && second) this.bigrams.set(this.key(first, second), k);
+      }
       for (const [name, {out}] of Object.entries(this.packed)) this.at[name] = out;
       if (this.shape.isMlp) this.unpack("0.weight", [...this.packed["0.weight"].isReady.keys()]);
       const {features, hidden, labels, longest} = this.shape;
@@ -152,7 +158,7 @@ const openStudent = (() => {
 
     /* What the tables make of a sequence, written to an address. */
     encode(rows, to) {
-      const {vectorSize, withMax, side} = this.shape, {vectors, forward, backward} = this.at;
+      const {vectorSize, withMax, side} = this.shape, {vectors, forward, backward, bigrams} = this.at;
       for (const name of this.tables) this.unpack(name, rows);
       new Int32Array(this.memory.buffer, this.sequence, rows.length).set(rows);
       const sequence = [this.sequence, rows.length];
@@ -161,6 +167,22 @@ const openStudent = (() => {
       if (forward !== undefined) this.kernel.multiply_rows(forward, side, ...sequence, 1, next);
       next += 4 * side * side;
       if (backward !== undefined) this.kernel.multiply_rows(backward, side, ...sequence, -1, next);
+      next += backward === undefined ? 0 : 4 * side * side;
+      if (bigrams !== undefined) this.encodeBigrams(rows, next);
+    }
+
+    /* The sum of what is known of pairs of neighbours. */
+    encodeBigrams(rows, to) {
+      const keys = rows.slice(1).map((row, k) => this.key(rows[k], row)).filter((key) => this.bigrams.has(key));
+      const known = keys.map((key) => this.bigrams.get(key));
+      this.unpack("bigrams", known);
+      new Int32Array(this.memory.buffer, this.sequence, known.length).set(known);
+      this.kernel.pool(this.at.bigrams, this.packed.bigrams.width, this.sequence, known.length, to, 0);
+    }
+
+    /* A number for two rows; those of tokens without a row are 0, and in no pair that is known. */
+    key(first, second) {
+      return first * 2 ** 24 + second;
     }
 
     /* The logits of a few inputs. */

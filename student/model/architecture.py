@@ -39,6 +39,8 @@ class EncoderConfig(BaseModel):
         vector_size: size of the vectors; 0 for none (CMOW).
         pooling: whether the vectors' maxima stand beside their sum.
         window_size: tokens that are read together; features of longer texts are joined from windows. None for all.
+        num_bigrams: how many pairs of neighbouring tokens have a vector of their own.
+        bigram_size: numbers of such a vector.
         lstm: of the encoders that are LSTMs; None for others.
         bert: the sizes of a BERT's layers, which are ``vector_size`` wide; None for others.
         pooler: what makes a representation of a BERT's states; None for its own, the tanh of a layer on the last one's.
@@ -62,6 +64,8 @@ class EncoderConfig(BaseModel):
     bidirectional: bool
     pooling: PoolingKind = "sum"
     window_size: int | None = Field(None, ge=1)
+    num_bigrams: int = Field(0, ge=0, le=MAX_SIZE)
+    bigram_size: int = Field(0, ge=0, le=MAX_SIZE)
     lstm: LstmShape | None = None
     bert: BertShape | None = None
     pooler: PoolerKind | None = None
@@ -80,6 +84,8 @@ class EncoderConfig(BaseModel):
             raise ValueError(f"pooling is {self.pooling!r}, and embedding {self.embedding!r} has no sums of vectors")
         if not kind.has_sums and (self.window_size is not None or self.table_dtype != "float32"):
             raise ValueError(f"windows and smaller tables are not for embedding {self.embedding!r}")
+        if bool(self.num_bigrams) != bool(self.bigram_size) or (self.num_bigrams and not kind.has_sums):
+            raise ValueError(f"{self.num_bigrams} pairs of {self.bigram_size} for embedding {self.embedding!r}")
         if self.lstm and self.lstm.channels == 2 and "channels" not in kind.sizes:
             raise ValueError(f"embedding {self.embedding!r} has one channel")
         if self.used_rows is not None and self.used_rows > self.num_tokens:
@@ -148,6 +154,8 @@ class EncoderConfig(BaseModel):
             used_rows=self.used_rows,
             pooling=self.pooling,
             window_size=self.window_size,
+            num_bigrams=self.num_bigrams,
+            bigram_size=self.bigram_size,
             lstm=self.lstm,
             bert=self.bert,
             pooler=self.pooler,
@@ -185,6 +193,8 @@ class StudentConfig(EncoderConfig):
             problems.append(f"the {self.head} head reads what is known of each token, pooled by no {self.pooling!r}")
         if HEADS[self.head].reads_tokens and self.window_size is not None:
             problems.append(f"the {self.head} head reads what is known of each token, not of windows")
+        if (HEADS[self.head].reads_tokens or HEADS[self.head].reads_squares) and self.num_bigrams:
+            problems.append(f"the {self.head} head reads no pairs of tokens")
         if self.is_pair and self.pairing == "attention" and not ENCODERS[self.embedding].reads_pairs:
             problems.append(f"embedding {self.embedding!r} reads each sentence by itself, and no pair with attention")
         if self.is_joint and self.special_ids is None:
@@ -304,8 +314,10 @@ class WordsConfig(EncoderConfig):
         problems = head.problems(self.head_shape)
         if head.reads_tokens or head.reads_squares:
             problems.append(f"the {self.head} head reads whole sentences")
-        if kind.reads_pairs or kind.is_bert or self.window_size is not None or self.pooling != "sum":
-            problems.append(f"embedding {self.embedding!r} tells nothing of each word, or is read by windows or maxima")
+        if kind.reads_pairs or kind.is_bert:
+            problems.append(f"embedding {self.embedding!r} tells nothing of each word")
+        if self.window_size is not None or self.pooling != "sum" or self.num_bigrams:
+            problems.append("words are read without windows, maxima and pairs of tokens")
         if OUTSIDE not in self.target.names or self.target.kind != "classes":
             problems.append("its labels are not those of words")
         if problems:

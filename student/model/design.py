@@ -12,6 +12,8 @@ from student.model.encoders import ENCODERS, SIZES
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
 
+BIGRAM_SIZE = 32
+
 
 def design(flags: TrainConfig, facts: Facts, inherited: Inherited | None = None) -> StudentConfig:
     """The architecture that the flags ask for, for a task with these facts.
@@ -28,6 +30,8 @@ def design(flags: TrainConfig, facts: Facts, inherited: Inherited | None = None)
     kind = ENCODERS[flags.embedding]
     head_kind = flags.head or kind.head
     head, encoder = HEADS[head_kind], kind.parameters(flags, HEADS[head_kind].reads_tokens)
+    usual = 0 if head.reads_tokens or head.reads_squares else kind.num_bigrams
+    num_bigrams = usual if flags.num_bigrams is None else flags.num_bigrams
     if head.reads_squares and encoder["matrix_size"] and encoder["vector_size"] and flags.vector_size is None:
         encoder["vector_size"] = encoder["matrix_size"] ** 2
     if kind.is_bert:
@@ -40,6 +44,8 @@ def design(flags: TrainConfig, facts: Facts, inherited: Inherited | None = None)
         **encoder,
         "pooler": flags.pooler,
         "window_size": flags.window_size,
+        "num_bigrams": num_bigrams,
+        "bigram_size": BIGRAM_SIZE if num_bigrams else 0,
         "head": head_kind,
         "hidden_size": flags.hidden_size or head.default_width,
         "token_dropout": flags.token_dropout,
@@ -107,6 +113,12 @@ def _encoder_problems(flags: TrainConfig) -> list[str]:
         problems.append(f"--head {flags.head}: --embedding {flags.embedding} has no parts to lay out as squares")
     if flags.init_vectors is not None and ("vector_size" not in kind.sizes or kind.is_bert):
         problems.append(f"--init-vectors: --embedding {flags.embedding} has no vectors of words alone")
+    if flags.num_bigrams and not kind.has_sums:
+        problems.append(f"--num-bigrams: is for sums and products, and not for --embedding {flags.embedding}")
+    if flags.num_bigrams and head.reads_tokens:
+        problems.append(f"--num-bigrams: --head {flags.head} reads what is known of each token, not of pairs")
+    if flags.num_bigrams and head.reads_squares:
+        problems.append(f"--num-bigrams: --head {flags.head} reads squares, which sums of pairs are not")
     if not kind.has_sums and not kind.is_bert and flags.window_size is not None:
         problems.append(f"--window-size: is for sums and products, and not for --embedding {flags.embedding}")
     return problems

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from student.kernels.reference import GROUP, Tables, exported_product, largest
+from student.model.bigrams import BigramSums
 from student.model.encoder import Encoder, EncoderShape
 from student.model.products import NO_PADDING, GradientTaker, reduce, scan
 from student.model.tables import RowIndex, SmallTable, TokenTable, put_side_by_side, trained_table
@@ -52,7 +53,7 @@ class MatrixProduct(nn.Module):
 
 
 class MatrixEncoder(Encoder):
-    """[sum of v_t ; max of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1], with the parts that the shape asks for.
+    """[sum of v_t ; max of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1 ; sum of pairs], with the parts that the shape asks for.
 
     A sentence's representation does not depend on how far it is padded, nor on its batch. The backward product has its
     own matrices Y; a backward sum would equal the forward one.
@@ -79,18 +80,40 @@ class MatrixEncoder(Encoder):
         self.forward_matrices = product() if shape.matrix_size else None
         self.backward_matrices = product() if two_ways else None
         self.rows = RowIndex(shape.vocabulary_size, num_rows, shape.pad_id) if is_small else None
+        bigrams = shape.num_bigrams, shape.bigram_size, shape.vocabulary_size, shape.table_dtype
+        self.bigrams = BigramSums(*bigrams) if shape.num_bigrams else None
         products_size = shape.matrix_size**2 * (1 + two_ways)
-        self.size = shape.vector_size * (1 + self.with_max) + products_size
+        of_bigrams = shape.bigram_size if shape.num_bigrams else 0
+        self.size = shape.vector_size * (1 + self.with_max) + products_size + of_bigrams
         self.token_size = shape.vector_size * (1 + two_ways) + products_size
 
     def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """See `Encoder`."""
-        tables, rows_T, padding = self._tables(ids_T)
         if self.window_size is None:
-            return reduce(tables, rows_T, starts_S, padding, rows, self.with_max)
+            return self._reduce(ids_T, starts_S, rows)
         starts_W, sequence_W = window_starts(starts_S, self.window_size)
-        features_WF = reduce(tables, rows_T, starts_W, padding, rows, self.with_max)
+        features_WF = self._reduce(ids_T, starts_W, rows)
         return joined(features_WF, sequence_W, slice(self.vector_size, self.vector_size * (1 + self.with_max)))
+
+    def _reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None) -> torch.Tensor:
+        tables, rows_T, padding = self._tables(ids_T)
+        features_NF = reduce(tables, rows_T, starts_S, padding, rows, self.with_max)
+        if self.bigrams is None:
+            return features_NF
+        bigrams_NG = self.bigrams(ids_T, starts_S, None if rows is None else rows.bigrams)
+        return torch.cat([features_NF, bigrams_NG], dim=1)
+
+    def bigram_rows(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor | None:
+        """See `Encoder`."""
+        if self.bigrams is None:
+            return None
+        starts = starts_S if self.window_size is None else window_starts(starts_S, self.window_size)[0]
+        return self.bigrams.found(ids_T, starts)[0]
+
+    def bigram_table(self) -> nn.Embedding | None:
+        """See `Encoder`."""
+        table = None if self.bigrams is None else self.bigrams.table
+        return table if isinstance(table, nn.Embedding) else None
 
     def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
         """What has been read up to each token, and for both directions what is read from the end back to it.
@@ -145,6 +168,7 @@ class MatrixEncoder(Encoder):
     def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
         """Returns features_BF as `forward` does, in a graph of torch's own operators for any L up to ``longest``."""
         parts, is_token_BL = [], ids_BL != self.pad_id
+        bigrams = [] if self.bigrams is None else [self.bigrams.exported(ids_BL)]
         if self.rows is not None:
             ids_BL = self.rows(ids_BL)
         if self.vectors is not None:
@@ -153,7 +177,25 @@ class MatrixEncoder(Encoder):
             parts.append(self.forward_matrices(ids_BL, longest))
         if self.backward_matrices is not None:
             parts.append(self.backward_matrices(ids_BL.flip(1), longest))
-        return torch.cat(parts, dim=1)
+        return torch.cat(parts + bigrams, dim=1)
+
+    def copy_rows(self, source: Encoder, source_rows: torch.Tensor | slice, rows: torch.Tensor | slice) -> None:
+        """See `Encoder`; all pairs of tokens become the source's, in this vocabulary."""
+        super().copy_rows(source, source_rows, rows)
+        other = matrix_encoder(source).bigrams
+        if self.bigrams is None or other is None:
+            return
+        token_V = torch.zeros(other.vocabulary_size, dtype=torch.int32, device=other.pairs_K2.device)
+        here = torch.arange(self.bigrams.vocabulary_size, dtype=torch.int32)[rows]
+        token_V[source_rows] = here.to(token_V)
+        pairs_K2 = token_V[other.pairs_K2.long()]
+        self.bigrams.set_pairs(pairs_K2)
+        self.bigrams.take_over(pairs_K2, other.vectors())
+
+    def set_pairs(self, pairs_K2: torch.Tensor) -> None:
+        """Says which pairs of tokens have a vector, see `BigramSums.set_pairs`."""
+        assert self.bigrams is not None, "asked of an encoder with vectors of pairs"
+        self.bigrams.set_pairs(pairs_K2)
 
     def _tables(self, ids_T: torch.Tensor) -> tuple[Tables, torch.Tensor, int]:
         """The tables that the kernels read, the rows in them [T], and which row gets no gradient."""

@@ -47,6 +47,8 @@ class EncoderShape:
         used_rows: rows of tables that are stored smaller. (default: one for each token)
         pooling: whether the maxima of the vectors stand beside their sum.
         window_size: tokens that are read together; of longer sequences windows are joined. (default: all)
+        num_bigrams: pairs of neighbouring tokens that have a vector.
+        bigram_size: numbers of such a vector.
         lstm: of the encoders that are LSTMs.
         bert: the sizes of a BERT.
         pooler: what makes a representation of a BERT's states; None for its own.
@@ -64,6 +66,8 @@ class EncoderShape:
     used_rows: int | None = None
     pooling: PoolingKind = "sum"
     window_size: int | None = None
+    num_bigrams: int = 0
+    bigram_size: int = 0
     lstm: LstmShape | None = None
     bert: BertShape | None = None
     pooler: PoolerKind | None = None
@@ -134,6 +138,14 @@ class Encoder(nn.Module):
     def tables(self) -> list[nn.Embedding]:
         """The tables with a row per token; the rows of those that need gradients are trained, used by the same ids."""
 
+    def bigram_table(self) -> nn.Embedding | None:
+        """The table of pairs of tokens that is trained; None if there is none."""
+        return None
+
+    def bigram_rows(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor | None:
+        """The rows of that table that `reduce` reads, int64, for its arguments; None without a table."""
+        return None
+
     @property
     @abstractmethod
     def multiply_adds(self) -> int:
@@ -185,7 +197,8 @@ class Encoder(nn.Module):
 
     def other_parameters(self) -> list[nn.Parameter]:
         """What is trained besides the tables."""
-        rows = {id(table.weight) for table in self.tables()}
+        bigrams = self.bigram_table()
+        rows = {id(table.weight) for table in [*self.tables(), *([] if bigrams is None else [bigrams])]}
         return [p for p in self.parameters() if id(p) not in rows and p.requires_grad]
 
     @torch.no_grad()

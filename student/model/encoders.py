@@ -15,6 +15,7 @@ from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder, EncoderShape
 from student.model.lstm import LstmEncoder
 
+NUM_BIGRAMS = 2**14
 SIZES = ("matrix_size", "vector_size", "lstm_size", "channels")  # the flags of encoders, of which each has some
 
 
@@ -28,6 +29,7 @@ class EncoderKind:
         has_directions: whether it reads ``bidirectional``.
         pooling: of its vectors, if none is asked for.
         head: likewise.
+        num_bigrams: likewise, for a head that can read them and no more rows than `TrainConfig.for_rows` says.
         pairing: likewise; ``attention`` if it reads both sentences at once.
         hidden_dropout: likewise.
         is_bert: whether it is a BERT: it reads the tokenizer's special tokens, and has no other head and pairing.
@@ -38,6 +40,7 @@ class EncoderKind:
     sizes: dict[str, int]
     has_directions: bool = False
     pooling: PoolingKind = "sum"
+    num_bigrams: int = 0
     head: HeadKind = "mlp"
     pairing: PairingKind = "compare"
     hidden_dropout: float = 0.2
@@ -71,9 +74,9 @@ class EncoderKind:
 
 
 ENCODERS: dict[EmbeddingKind, EncoderKind] = {
-    "hybrid": EncoderKind("Hybrid", {"matrix_size": 20, "vector_size": 400}, has_directions=True, pooling="sum+max"),
-    "cmow": EncoderKind("CMOW", {"matrix_size": 28}, has_directions=True),
-    "cbow": EncoderKind("CBOW", {"vector_size": 784}, pooling="sum+max"),
+    "hybrid": EncoderKind("Hybrid", {"matrix_size": 20, "vector_size": 400}, True, "sum+max", NUM_BIGRAMS),
+    "cmow": EncoderKind("CMOW", {"matrix_size": 28}, has_directions=True, num_bigrams=NUM_BIGRAMS),
+    "cbow": EncoderKind("CBOW", {"vector_size": 784}, pooling="sum+max", num_bigrams=NUM_BIGRAMS),
     "lstm": EncoderKind("BiLSTM", {"vector_size": 300, "lstm_size": 150, "channels": 1}, make=LstmEncoder),
     "biattentive": EncoderKind(
         "Biattentive LSTM",

@@ -25,6 +25,11 @@ IS_COMPILED = compiled.library() is not None
 class GradientTaker(Protocol):
     """Takes the gradients of a batch's tokens, a row each, in place of gradients of whole tables."""
 
+    @property
+    def bigrams(self) -> "GradientTaker | None":
+        """Takes those of pairs of tokens, of an encoder that has a table of them."""
+        ...
+
     def buffers(self) -> Sequence[Tensor]:
         """Tensors [T, X] to write to, one per table that is there."""
         ...

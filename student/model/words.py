@@ -43,5 +43,7 @@ def embedding_summary(config: EncoderConfig) -> str:
     if config.matrix_size:
         ways = "both ways" if config.bidirectional else "left to right"
         parts.append(f"products of {config.matrix_size} x {config.matrix_size} matrices, {ways}")
+    if config.num_bigrams:
+        parts.append(f"sums of vectors of {config.bigram_size} for {config.num_bigrams:,} pairs of neighbouring tokens")
     windows = f", averaged over windows of {config.window_size} tokens" if config.window_size else ""
     return f"{words}: {' and '.join(parts)}{windows}"

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.training import loop
 from pipeline.training.run import Run
@@ -13,9 +15,11 @@ from pipeline.training.steps import seed_step
 from student.config import TrainConfig
 from student.data import Examples, as_read
 from student.model.architecture import StudentConfig
+from student.model.embeddings import matrix_encoder
 from student.model.model import Student, default_device
 from student.model.weights import save_sharing
 from student.train.bert_start import BertStart, copy_layers
+from student.train.bigrams import frequent_pairs, with_bigrams
 from student.train.initialize import copy_embeddings, copy_head, has_head_for
 from student.train.intermediate import learn_layers
 from student.train.layer_choice import layer_loss
@@ -120,8 +124,13 @@ def _new_students(
     """Students that share the first one's encoder, as they start."""
     seed_step(config.seed, 0)
     students: list[Student] = []
+    most = 0 if config.num_bigrams == 0 else subjects[0].student_config.num_bigrams
+    pairs_K2 = frequent_pairs(trains, most)
     for subject in subjects:
-        students.append(Student(subject.student_config, students[0].encoder if students else None))
+        student_config = with_bigrams(subject.student_config, len(pairs_K2))
+        students.append(Student(student_config, students[0].encoder if students else None))
+    if len(pairs_K2):
+        matrix_encoder(students[0].encoder).set_pairs(torch.from_numpy(pairs_K2))
     layers = subjects[0].layers
     if layers is not None:
         copy_layers(layers, students[0].encoder)

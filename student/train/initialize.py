@@ -1,5 +1,6 @@
 """What a student starts from: another one, its teacher's token vectors, or noise."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -11,14 +12,15 @@ from pipeline.logit_set.record import SetRecord
 from student.config import EmbeddingFlags
 from student.model.architecture import EncoderConfig, StudentConfig
 from student.model.config_file import read_encoder_config
+from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.model import Student
-from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, read_weights, students_in
+from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, Tensors, read_weights, students_in
 
 SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "lstm", "bert", "table_dtype")
-SAME_HEAD = ("task", "target", "is_pair", "pairing", "embedding", "pooling", "head", "hidden_size")
-HEAD = "head."
+SAME_HEAD = ("task", "target", "is_pair", "pairing", "embedding", "pooling", "bigram_size", "head", "hidden_size")
+HEAD, BIGRAMS = "head.", "bigrams."
 
 
 def starts_from_teacher(flags: EmbeddingFlags, root: Path, record: SetRecord) -> bool:
@@ -65,10 +67,22 @@ def source_sha256(run: Path | None, config: EncoderConfig) -> str | None:
 def copy_embeddings(run: Path, encoder: Encoder) -> None:
     """Copies the encoder of the student in ``run`` into another of the same embeddings.
 
+    Which pairs of tokens have vectors stays as it is: those that ``run`` has take over its own.
+
     Raises:
         IntegrityError: if the file is damaged or holds other tables.
     """
-    _copy(run, ENCODER, encoder)
+    own = encoder.bigrams if isinstance(encoder, MatrixEncoder) else None
+
+    def with_own_pairs(tensors: Tensors) -> Tensors:
+        pairs_K2, vectors_KG = tensors.pop(f"{BIGRAMS}pairs_K2", None), tensors.pop(f"{BIGRAMS}table.weight", None)
+        if own is None:
+            return tensors
+        if pairs_K2 is not None and vectors_KG is not None:
+            own.take_over(pairs_K2, vectors_KG)
+        return tensors | {BIGRAMS + name: tensor for name, tensor in own.state_dict().items()}
+
+    _copy(run, ENCODER, encoder, with_own_pairs)
 
 
 def has_head_for(run: Path, config: StudentConfig) -> bool:
@@ -86,10 +100,10 @@ def copy_head(run: Path, student: Student) -> None:
     _copy(run, HEAD, student.head)
 
 
-def _copy(run: Path, part: str, module: nn.Module) -> None:
-    tensors = read_weights(run, part)
+def _copy(run: Path, part: str, module: nn.Module, changed: Callable[[Tensors], Tensors] = dict) -> None:
+    tensors = {name.removeprefix(part): tensor for name, tensor in read_weights(run, part).items()}
     try:
         with torch.no_grad():
-            module.load_state_dict({name.removeprefix(part): tensor for name, tensor in tensors.items()})
+            module.load_state_dict(changed(tensors))
     except (RuntimeError, ValueError) as error:
         raise IntegrityError(f"{run / WEIGHTS_FILE}: not the weights of a student: {error}") from error

@@ -67,7 +67,7 @@ class LayerLearner(Learner):
         """Takes one step; returns its mean loss and number of rows."""
         rows, device = self._known[self._batches.at(step)], self._student.device
         ids_T, starts_S = (to_device(part, device) for part in self._examples.batch(rows))
-        used = rows_of_batch(self.optimizer, ids_T)
+        used = rows_of_batch(self.optimizer, self._student.encoder, ids_T, starts_S)
         loss = self._layers(*self._layers.read(self._student, ids_T, starts_S, used), starts_S, rows)
         take_step(self.optimizer, loss, self._config.max_grad_norm)
         return loss, len(rows)

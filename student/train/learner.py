@@ -25,7 +25,8 @@ from student.train.adadelta import AdaDelta
 from student.train.class_weights import row_weights
 from student.train.layer_loss import LayerLoss
 from student.train.losses import task_loss
-from student.train.optimizer import RowAdam, UsedRows
+from student.train.optimizer import RowAdam
+from student.train.table_rows import UsedRows
 
 Optimizer = RowAdam | AdaDelta
 
@@ -71,9 +72,9 @@ class Lesson:
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: Sequence[int], optimizer: Optimizer
     ) -> tuple[torch.Tensor, torch.Tensor | float]:
         """The student's logits, and the weighted loss of its layers."""
+        used = rows_of_batch(optimizer, self.student.encoder, ids_T, starts_S)
         if self.layers is None:
-            return self.student.logits(ids_T, starts_S, rows_of_batch(optimizer, ids_T)), 0.0
-        used = rows_of_batch(optimizer, ids_T)
+            return self.student.logits(ids_T, starts_S, used), 0.0
         features_BF, told = self.layers.read(self.student, ids_T, starts_S, used)
         loss = self.layers(features_BF, told, starts_S, np.asarray(rows))
         return self.student.head(self.student.dropout(features_BF)), (self._config.objective_weight or 1.0) * loss
@@ -171,14 +172,20 @@ def make_optimizer(config: TrainConfig, encoder: Encoder, *parts: nn.Module) -> 
     tables = [table.weight for table in encoder.trained_tables()]
     others = [*encoder.other_parameters(), *(parameter for part in parts for parameter in part.parameters())]
     others = [parameter for parameter in others if parameter.requires_grad]
+    table = encoder.bigram_table()
+    bigrams = None if table is None else table.weight
     if config.optimizer == "adadelta":
-        return AdaDelta([*tables, *others], lr=config.peak_learning_rate)
-    return RowAdam(tables, others, lr=config.peak_learning_rate, padding_idx=encoder.pad_id)
+        return AdaDelta([*tables, *others, *([] if bigrams is None else [bigrams])], lr=config.peak_learning_rate)
+    return RowAdam(tables, others, lr=config.peak_learning_rate, padding_idx=encoder.pad_id, bigrams=bigrams)
 
 
-def rows_of_batch(optimizer: Optimizer, ids_T: torch.Tensor) -> UsedRows | None:
+def rows_of_batch(
+    optimizer: Optimizer, encoder: Encoder, ids_T: torch.Tensor, starts_S: torch.Tensor
+) -> UsedRows | None:
     """Who takes the gradients of a batch's rows of tables; None if those of whole tables are made."""
-    return optimizer.use(ids_T) if isinstance(optimizer, RowAdam) and optimizer.by_rows else None
+    if not isinstance(optimizer, RowAdam) or not optimizer.by_rows:
+        return None
+    return optimizer.use(ids_T, encoder.bigram_rows(ids_T, starts_S))
 
 
 def take_step(optimizer: Optimizer, loss: torch.Tensor, max_grad_norm: float) -> None:

@@ -11,7 +11,8 @@ from student.model.heads import HEADS
 from student.train.layer_flags import LayerFlags
 
 NOT_FOR_WORDS = {
-    *("mix", "where", "query", "init_vectors", "window_size", "pairing", "token_dropout", "class_weights"),
+    *("mix", "where", "query", "init_vectors", "window_size", "num_bigrams", "pairing"),
+    *("token_dropout", "class_weights"),
     *BertFlags.model_fields,
     *LayerFlags.model_fields,
 }

@@ -63,8 +63,8 @@ def train_words(config: TrainConfig, command: str) -> RunRecord:
         raise DataError(f"{words.root}: has no train split; its splits are {', '.join(words.splits)}")
     if words.splits == (TRAIN,):
         console.warn(f"{words.root}: {NO_DEV}")
-    config = config.for_rows(words.record.splits[TRAIN].rows)
     student_config = design_words(config, words)
+    config = config.for_rows(words.record.splits[TRAIN].rows)
     is_from_teacher = config.init_from is None and starts_from_teacher(config, words.root, words.record)
     vectors = read_token_vectors(words.root, words.record) if is_from_teacher else None
     folder = config.output_dir or Path("runs") / words.root.resolve().name
@@ -126,7 +126,8 @@ class WordLesson:
         places, taken = tokens_of(self._ids, rows)
         ids_T, starts_S = (to_device(torch.from_numpy(part), device) for part in (taken.flat, taken.offsets))
         teacher_TC, gold_T = (to_device(part[places], device) for part in self._stored)
-        logits_TC = self.student(ids_T, starts_S, rows_of_batch(optimizer, ids_T))
+        used = rows_of_batch(optimizer, self.student.encoder, ids_T, starts_S)
+        logits_TC = self.student(ids_T, starts_S, used)
         soft = (self._config.temperature, self._config.soft_loss)
         return task_loss(self.student.config.target, logits_TC, teacher_TC, gold_T, self._config.alpha, *soft)
 

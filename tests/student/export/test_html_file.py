@@ -18,6 +18,7 @@ from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
 from student.export.coarse import CoarseStudent, coarse
 from student.export.html_file import check_writable, write_html
+from student.model.embeddings import matrix_encoder
 from student.predict import in_batches
 from student.sequences import sequences
 from tests.helpers.node import PROGRAM, Node, running_node
@@ -29,7 +30,10 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Node")
 LENGTH = 14
 SCORES = Target(kind="score", names=("score",))
 BINS = Target(kind="bins", names=("0", "2", "4"), bins=Bins(low=0, high=4, width=2))
+PAIRS = [(2 * a, 2 * b) for a in range(len(TOKENS)) for b in range(len(TOKENS)) if (a + b) % 3]
+BIGRAMS = {"num_bigrams": len(PAIRS), "bigram_size": 5}
 STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {  # the tokenizer and what is unusual of the student
+    "pairs of tokens": ("uncased", {"matrix_size": 4, "vector_size": 5, "hidden_size": 7, **BIGRAMS}),
     "Hybrid": ("uncased", {"matrix_size": 20, "vector_size": 37, "pooling": "sum+max", "hidden_size": 7}),
     "one way, linear": ("cased", {"bidirectional": False, "head": "linear", "hidden_size": None, "matrix_size": 5}),
     "CBOW, compare": (
@@ -37,9 +41,9 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {  # the tokenizer and what is
         {"matrix_size": 0, "is_pair": True, "pairing": "compare", "pooling": "sum+max", "target": BINS},
     ),
     "CMOW, diffcat": ("uncased with accents", {"vector_size": 0, "is_pair": True, "target": SCORES, "matrix_size": 6}),
-    "joint": (
+    "joint, pairs of tokens": (
         "added",
-        {"is_pair": True, "pairing": "joint", "special_ids": ((4,), (6,), (6, 0)), "pooling": "sum+max"},
+        {**BIGRAMS, "is_pair": True, "pairing": "joint", "special_ids": ((4,), (6,), (6, 0)), "pooling": "sum+max"},
     ),
 }
 
@@ -52,7 +56,12 @@ def made(name: str) -> tuple[CoarseStudent, Tokenizer]:
     size = shape["vocabulary_size"]
     count_V = np.where(np.arange(size) % 4 == 0, np.arange(size), 0)
     count_V[2 * len(TOKENS) - 2 :] = 0  # what is no token
-    return coarse(student(**shape | changes), count_V), tokenizer
+    whole = student(**shape | changes)
+    bigrams = matrix_encoder(whole.encoder).bigrams
+    if bigrams is not None:
+        bigrams.set_pairs(torch.tensor(PAIRS))
+        bigrams.take_over(bigrams.pairs_K2, torch.randn(len(PAIRS), 5))
+    return coarse(whole, count_V), tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +98,7 @@ def test_it_says_what_torch_says(
     np.testing.assert_allclose(node.ask(path, inputs)["logits"], by_torch(one, tokenizer, rows), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["CBOW, compare", "joint"])
+@pytest.mark.parametrize("name", ["CBOW, compare", "joint, pairs of tokens"])
 def test_the_longer_sentence_of_a_pair_is_cut_first(
     written: dict[str, tuple[Path, CoarseStudent, Tokenizer]], node: Node, name: str
 ) -> None:
@@ -146,8 +155,8 @@ def test_predictions_are_labels_or_scores(
     [
         ("Hybrid", [["a", "b"]], "this student of toy takes texts"),
         ("Hybrid", [3], "this student of toy takes texts"),
-        ("joint", ["a"], "takes pairs of texts"),
-        ("joint", [["a"]], "takes pairs of texts"),
+        ("joint, pairs of tokens", ["a"], "takes pairs of texts"),
+        ("joint, pairs of tokens", [["a"]], "takes pairs of texts"),
     ],
 )
 def test_other_inputs_are_refused(
@@ -159,8 +168,8 @@ def test_other_inputs_are_refused(
 def test_the_file_is_the_same_each_time_and_its_name_is_no_markup(
     written: dict[str, tuple[Path, CoarseStudent, Tokenizer]], tmp_path: Path
 ) -> None:
-    path, one, tokenizer = written["joint"]
-    write_html(one, tokenizer, "</script><b>joint", tmp_path / "again.html")
+    path, one, tokenizer = written["joint, pairs of tokens"]
+    write_html(one, tokenizer, "</script><b>joint, pairs of tokens", tmp_path / "again.html")
     html = path.read_text()
     assert (tmp_path / "again.html").read_text() == html
     assert "<b>" not in html

@@ -25,7 +25,8 @@ from student.model.tables import SmallDtype
 from student.predict import Predictor
 from student.train.train import train
 from tests.helpers.students import tiny_config
-from tests.student.model.test_model import student
+from tests.student.model.test_bigrams import pair_student
+from tests.student.model.test_model import padded, student
 
 JOINT = {"is_pair": True, "pairing": "joint", "special_ids": ((1,), (2,), (2,))}
 LSTM = {"embedding": "lstm", "matrix_size": 0, "bidirectional": False, "lstm": {"hidden_size": 3}}
@@ -72,6 +73,19 @@ def test_the_file_says_what_torch_says(tmp_path: Path, changes: dict[str, object
         torch.testing.assert_close(says(tmp_path / "x.onnx", *padded), expected, rtol=1e-4, atol=1e-5)
     metadata = session(tmp_path / "x.onnx").get_modelmeta().custom_metadata_map
     assert json.loads(metadata["distill"]) == json.loads(made.config.model_dump_json())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("is_pair", "dtype"), [(True, None), (False, "int8")])
+def test_the_file_says_what_torch_says_of_pairs_of_tokens(
+    tmp_path: Path, is_pair: bool, dtype: SmallDtype | None
+) -> None:
+    made = pair_student(is_pair=is_pair, max_seq_length=12)
+    made = with_small_tables(made, dtype) if dtype else made
+    assert write_onnx(made, tmp_path / "x.onnx") < 1e-5
+    sentences = [[1, 2, 2, 6, 3], [4], [2, 6, 3, 1, 2, 1], [6, 2]]
+    ids = [padded(sentences), padded(sentences[::-1])][: made.config.num_sequences]
+    torch.testing.assert_close(says(tmp_path / "x.onnx", *ids), made(*ids).detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

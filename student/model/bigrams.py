@@ -1,0 +1,118 @@
+"""Sums of vectors of pairs of neighbouring tokens, as fastText's word n-grams (Joulin et al. 2017, section 2.1).
+
+Which token follows which a sum does not see, and a product of matrices learns from many rows only. A pair has a vector
+of its own if training rows have it often enough, see `student.train.bigrams`; there are no hashed buckets, in which a
+pair that no row had would say what another one means. Of other pairs nothing is said.
+
+Shapes: T tokens of all sequences end to end, N sequences, S = N + 1 starts, B batch, L tokens, V vocabulary, K pairs,
+P pairs found, G numbers of a pair.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from student.config import TableDtype
+from student.model.encoder import kept_starts
+from student.model.products import GradientTaker, reduce
+from student.model.tables import SmallTable, TokenTable
+
+
+class BigramSums(nn.Module):
+    """The sum of the vectors of the pairs in a sequence; 0 if it has none.
+
+    Vectors start from 0.
+
+    Args:
+        num_pairs: K, at least 1.
+        size: G.
+        vocabulary_size: V.
+        table_dtype: how the vectors are stored; only float32 can be trained.
+    """
+
+    pairs_K2: torch.Tensor
+    keys_K: torch.Tensor
+
+    def __init__(self, num_pairs: int, size: int, vocabulary_size: int, table_dtype: TableDtype = "float32") -> None:
+        super().__init__()
+        self.vocabulary_size = vocabulary_size
+        self.table: TokenTable
+        if table_dtype == "float32":
+            self.table = nn.Embedding(num_pairs, size)
+            nn.init.zeros_(self.table.weight)
+        else:
+            self.table = SmallTable(torch.zeros(size), num_pairs, table_dtype)
+        number_K = torch.arange(num_pairs)
+        pairs_K2 = torch.stack([number_K // vocabulary_size, number_K % vocabulary_size], dim=1)
+        self.register_buffer("pairs_K2", pairs_K2.int())
+        self.register_buffer("keys_K", self._keys(*pairs_K2.unbind(1)), persistent=False)
+        self.register_load_state_dict_post_hook(lambda pairs, _: pairs.set_pairs(pairs.pairs_K2))  # type: ignore[no-untyped-call]
+
+    def set_pairs(self, pairs_K2: torch.Tensor) -> None:
+        """Says which pairs of tokens the vectors are of.
+
+        Raises:
+            ValueError: if they do not rise, or a token is not in the vocabulary.
+        """
+        if bool(((pairs_K2 < 0) | (pairs_K2 >= self.vocabulary_size)).any()):
+            raise ValueError(f"a pair is not of tokens of the vocabulary, which has {self.vocabulary_size}")
+        keys_K = self._keys(*pairs_K2.long().unbind(1))
+        if not bool((keys_K.diff() > 0).all()):
+            raise ValueError("the pairs of tokens do not rise")
+        self.pairs_K2.copy_(pairs_K2)
+        self.keys_K.copy_(keys_K)
+
+    def vectors(self) -> torch.Tensor:
+        """The vectors of all pairs, float32 [K, G]."""
+        return self.table(torch.arange(len(self.pairs_K2), device=self.pairs_K2.device))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def take_over(self, pairs_K2: torch.Tensor, vectors_KG: torch.Tensor) -> None:
+        """Gives pairs the vectors that they have elsewhere; those that are not there stay as they are.
+
+        Args:
+            pairs_K2: of tokens, all different.
+            vectors_KG: their vectors.
+        """
+        row_K, is_found_K = self._rows(self._keys(*pairs_K2.to(self.keys_K).unbind(1)))
+        self.table.weight[row_K[is_found_K]] = vectors_KG.to(self.table.weight)[is_found_K]
+
+    def forward(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """Returns sums_NG, float32, for ids and starts as of `Encoder.reduce`; ``rows`` takes the table's gradients."""
+        rows_P, starts_S = self.found(ids_T, starts_S)
+        if self.table.weight.dtype == torch.int8:  # no kernel reads int8
+            vectors_PG = self.table(rows_P if len(rows_P) else rows_P.new_zeros(1))  # kernels take no empty tables
+            return reduce((vectors_PG, None, None), torch.arange(len(rows_P), device=rows_P.device), starts_S)
+        return reduce((self.table.weight, None, None), rows_P, starts_S, rows=rows)
+
+    def found(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pairs that have a vector, sequence by sequence.
+
+        Returns:
+            rows_P: their rows, int64.
+            starts_S: where those of a sequence start.
+        """
+        keys_T = self._keys(ids_T, functional.pad(ids_T[1:], (0, 1), value=self.vocabulary_size))
+        row_T, is_found_T = self._rows(keys_T)
+        is_found_T[starts_S[1:][starts_S[1:] > 0] - 1] = False  # the last token of a sequence has no neighbour
+        return row_T[is_found_T], kept_starts(is_found_T, starts_S)
+
+    def exported(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """Returns sums_BG as `forward` does, for ids padded at the end, in a graph of torch's own operators."""
+        keys_BL = self._keys(ids_BL, functional.pad(ids_BL[:, 1:], (0, 1), value=self.vocabulary_size))
+        row_BL = torch.zeros_like(ids_BL)
+        step = 1 << len(self.keys_K).bit_length()
+        while step := step // 2:  # a search by halves: ONNX has none
+            further_BL = (row_BL + step).clamp(max=len(self.keys_K) - 1)
+            row_BL = torch.where(self.keys_K[further_BL] <= keys_BL, further_BL, row_BL)
+        v_BLG: torch.Tensor = self.table(row_BL)
+        return v_BLG.where((self.keys_K[row_BL] == keys_BL).unsqueeze(2), 0).sum(dim=1)
+
+    def _rows(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of pairs, and whether they have one."""
+        row = torch.searchsorted(self.keys_K, keys).clamp(max=len(self.keys_K) - 1)
+        return row, self.keys_K[row] == keys
+
+    def _keys(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """A number for each pair of tokens, rising with the first and then the second, which may be past the last."""
+        return first * (self.vocabulary_size + 1) + second
