@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import unicodedata
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def pieces_of(word: str, vocabulary: dict[str, int], unknown: int) -> list[int]:
 
 
 def features(ids: list[int], weights: dict[str, np.ndarray], with_max: bool) -> np.ndarray:
-    """[sum of v_t ; max of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1], F numbers."""
+    """[sum of v_t ; max of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1 ; sum of known pairs], F numbers."""
     parts = []
     if "encoder.vectors.table.weight" in weights:
         v_LE = weights["encoder.vectors.table.weight"][ids]
@@ -75,6 +76,10 @@ def features(ids: list[int], weights: dict[str, np.ndarray], with_max: bool) -> 
             for matrix in table_VM[order].reshape(-1, side, side):
                 product = product @ matrix
             parts.append(product.reshape(-1))
+    if "encoder.bigrams.pairs_K2" in weights:
+        row_of = {tuple(pair): row for row, pair in enumerate(weights["encoder.bigrams.pairs_K2"].tolist())}
+        rows = np.array([row_of[pair] for pair in pairwise(ids) if pair in row_of], np.int64)
+        parts.append(weights["encoder.bigrams.table.weight"][rows].sum(axis=0))
     return np.concatenate(parts)
 
 
