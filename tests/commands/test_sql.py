@@ -129,6 +129,7 @@ def test_a_query_that_is_not_there_or_twice_is_refused(shelf: Path, tmp_path: Pa
 def test_texts_are_cut_for_people_and_whole_for_machines(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = "select repeat('word ', 100) || chr(27) || '[2J' as text"
     whole = "word " * 100 + "\x1b[2J"
+    monkeypatch.delenv("COLUMNS", raising=False)  # which a runner of tests may have set
     piped = invoke("sql", query, "--store", shelf).stdout
     assert "word " * 100 + r"\x1b[2J" in piped
     monkeypatch.setenv("COLUMNS", "80")
