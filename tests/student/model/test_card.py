@@ -65,11 +65,13 @@ def test_a_card_holds_scores_interval_and_command(run_name: str, request: pytest
 
 def test_a_card_tells_the_architecture_and_the_size(roles_run: Path) -> None:
     text, student = card_of(roles_run).text, Student.load(roles_run)
-    vocabulary = student.config.vocabulary_size
-    # vectors of 5, two matrices of 9; four times 28 features, maxima among them, to 8; LayerNorm; 8 to 2
-    parameters = vocabulary * (5 + 2 * 9) + (4 * 28 * 8 + 8) + 2 * 8 + (8 * 2 + 2)
-    assert f"{parameters:,} parameters, {parameters * 4 / 1000:.1f} kB" in text
-    for expected in ("sums and maxima of vectors of 5", "3 x 3 matrices, both ways", "u*w", "MLP, 8 wide"):
+    vocabulary, pairs = student.config.vocabulary_size, student.config.num_bigrams
+    # vectors of 5, two matrices of 9, pairs of 32; four times 60 features, maxima among them, to 8; LayerNorm; 8 to 2
+    parameters = vocabulary * (5 + 2 * 9) + pairs * 32 + (4 * 60 * 8 + 8) + 2 * 8 + (8 * 2 + 2)
+    num_bytes = 4 * parameters + 8 * pairs  # each pair of tokens is kept, too
+    assert f"{parameters:,} parameters, {num_bytes / 1000:.1f} kB" in text
+    of_pairs = f"sums of vectors of 32 for {pairs} pairs of neighbouring tokens"
+    for expected in ("sums and maxima of vectors of 5", "3 x 3 matrices, both ways", of_pairs, "u*w", "MLP, 8 wide"):
         assert expected in text
     assert "`different`, `same`" in text
 
