@@ -137,7 +137,7 @@ def test_single_sentences_have_no_pairing(opinion_set: LogitSet) -> None:
         config = design(TrainConfig.from_flags(pairing=pairing, matrix_size=3, vector_size=5), task_facts(opinion_set))
         assert as_read(examples, config).ids1 is examples.ids1
         sizes.add(Student(config).num_features)
-    assert sizes == {5 + 5 + 2 * 9}
+    assert sizes == {5 + 5 + 2 * 9 + 32}
 
 
 def joint_student(logit_set: LogitSet) -> Student:
