@@ -31,7 +31,7 @@ def design(flags: TrainConfig, facts: Facts, inherited: Inherited | None = None)
     head_kind = flags.head or kind.head
     head, encoder = HEADS[head_kind], kind.parameters(flags, HEADS[head_kind].reads_tokens)
     usual = 0 if head.reads_tokens or head.reads_squares else kind.num_bigrams
-    num_bigrams = usual if flags.num_bigrams is None else flags.num_bigrams
+    num_bigrams = min(usual if flags.num_bigrams is None else flags.num_bigrams, facts["vocabulary_size"] ** 2)
     if head.reads_squares and encoder["matrix_size"] and encoder["vector_size"] and flags.vector_size is None:
         encoder["vector_size"] = encoder["matrix_size"] ** 2
     if kind.is_bert:

@@ -95,14 +95,17 @@ def test_small_tables_of_some_tokens_are_counted_as_such() -> None:
 def test_a_trained_run(opinion_run: Path, opinion_set: LogitSet) -> None:
     rows = opinion_set.record.tokenizer.vocabulary_size
     description = describe(str(opinion_run))
-    head = (28 * 8 + 8) + 2 * 8 + (8 * 2 + 2)  # maxima of 5 among the features
-    assert description["parameters"]["total"] == rows * (5 + 9 + 9) + head
+    pairs = Student.load(opinion_run).config.num_bigrams
+    head = (60 * 8 + 8) + 2 * 8 + (8 * 2 + 2)  # maxima of 5 and sums of pairs, 32 wide, among the features
+    assert description["parameters"]["total"] == rows * (5 + 9 + 9) + pairs * 32 + head
     assert description["architecture"]["task"] == "opinion"
 
 
 def test_a_recipe_and_its_run_are_described_alike(tmp_path: Path) -> None:
     recipe, run = tmp_path / "own.yaml", tmp_path / "run"
-    recipe.write_text("{task: rte, matrix_size: 3, vector_size: 4, hidden_size: 6, pooling: sum, alpha: 0.1}")
+    recipe.write_text(
+        "{task: rte, matrix_size: 3, vector_size: 4, hidden_size: 6, pooling: sum, num_bigrams: 0, alpha: 0.1}"
+    )
     target = Target(kind="classes", names=("same", "other"))
     sizes = {"vocabulary_size": 30522, "is_pair": True, "pairing": "compare"}
     run.mkdir()

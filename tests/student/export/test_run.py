@@ -155,7 +155,8 @@ def test_rows_of_untrained_tokens_are_left_out(store: Path, tmp_path: Path) -> N
     assert rows is not None
     assert rows == whole.config.used_rows
     assert rows < whole.config.num_tokens / 2
-    assert result["bytes"]["after"] == num_bytes(whole.head) + rows * (5 + 9 + 9) + 3 * 4 * rows + 4 * rows
+    of_pairs = small.config.num_bigrams * (32 + 4 + 2 * 4)  # numbers, a scale, two tokens
+    assert result["bytes"]["after"] == num_bytes(whole.head) + rows * (5 + 9 + 9) + 3 * 4 * rows + 4 * rows + of_pairs
     untrained = sorted(set(range(whole.config.vocabulary_size)) - set(whole.encoder.used_ids().tolist()))
     nothing, unknown = (small(torch.tensor([ids])) for ids in ([small.config.pad_id], untrained[:3]))
     assert torch.equal(unknown, nothing)
@@ -275,9 +276,8 @@ def test_numbers_beyond_float16_are_refused() -> None:
 
 def as_bilstm(run: Path, folder: Path) -> Path:
     shutil.copytree(run, folder)
-    Student(Student.load(run).config.model_copy(update={"head": "bilstm", "hidden_size": 4, "pooling": "sum"})).save(
-        folder
-    )
+    changes = {"head": "bilstm", "hidden_size": 4, "pooling": "sum", "num_bigrams": 0, "bigram_size": 0}
+    Student(Student.load(run).config.model_copy(update=changes)).save(folder)
     return folder
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,6 +16,7 @@ from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError
 from student import config as config_module
 from student.config import TrainConfig
+from student.data import Examples
 from student.model.embeddings import matrix_encoder
 from student.model.encoder import without_padding
 from student.model.model import Student
@@ -30,11 +32,13 @@ CNN = {"head": "cnn", "matrix_size": 4, "vector_size": 16, "hidden_size": None}
 texts = st.lists(st.lists(st.integers(0, 4), max_size=7), min_size=1, max_size=6)
 
 
-class Rows:
-    """Rows of sentences, or of pairs of them."""
-
-    def __init__(self, *parts: list[list[int]]) -> None:
-        self.sequences = tuple(map(Ragged.of, parts))
+def rows_of(one: list[list[int]], other: list[list[int]] | None = None, weights: list[float] | None = None) -> Examples:
+    """Rows of sentences, or of pairs of them; nothing else of them counts."""
+    count = len(one)
+    second = None if other is None else Ragged.of(other)
+    weight_N = np.array([1.0] * count if weights is None else weights, np.float32)
+    label_N, score_N, logits_NC = np.zeros(count, np.int64), np.zeros(count), np.zeros((count, 2), np.float32)
+    return Examples(Ragged.of(one), second, label_N, score_N, logits_NC, weight_N, np.zeros((count, 2), np.int64), "")
 
 
 @given(texts, st.integers(1, 6))
@@ -42,17 +46,23 @@ def test_they_are_those_of_most_rows(rows: list[list[int]], most: int) -> None:
     second = rows[::-1]
     counts = Counter(pair for a, b in zip(rows, second, strict=True) for pair in {*pairwise(a), *pairwise(b)})
     several = {pair: count for pair, count in counts.items() if count > 1}
-    found = [tuple(pair) for pair in frequent_pairs([Rows(rows, second)], most).tolist()]
+    found = [tuple(pair) for pair in frequent_pairs([rows_of(rows, second)], most).tolist()]
     assert found == sorted(set(found))
     assert len(found) == min(most, len(several))
     assert sorted(several[pair] for pair in found) == sorted(several.values())[len(several) - len(found) :]
 
 
 def test_pairs_of_several_tasks_count_together() -> None:
-    one, other = Rows([[1, 2, 3]]), Rows([[2, 3]], [[5, 6, 2, 3]])
+    one, other = rows_of([[1, 2, 3]]), rows_of([[2, 3]], [[5, 6, 2, 3]])
     assert frequent_pairs([one, other], 9).tolist() == [[2, 3]]
     assert frequent_pairs([one, other], 0).shape == (0, 2)
-    assert frequent_pairs([Rows([[], [7]])], 9).shape == (0, 2)
+    assert frequent_pairs([rows_of([[], [7]])], 9).shape == (0, 2)
+
+
+def test_rows_of_weight_zero_do_not_count() -> None:
+    rows = [[1, 2, 3], [1, 2], [2, 3]]
+    assert frequent_pairs([rows_of(rows)], 9).tolist() == [[1, 2], [2, 3]]
+    assert frequent_pairs([rows_of(rows, weights=[1, 2, 0])], 9).tolist() == [[1, 2]]
 
 
 def test_a_run_learns_them(store: Path, tmp_path: Path) -> None:

@@ -46,12 +46,12 @@ def test_a_run_starts_from_the_tables_of_another(store: Path, opinion_run: Path,
     for folder, source in ((started, opinion_run), (plain, None)):
         train(tiny_config(store / "roles", folder, init_from=source, learning_rate=STILL, pairing="compare"), "")
     source_weights, started_weights, plain_weights = map(weights, (opinion_run, started, plain))
-    tables = [name for name in source_weights if name.startswith("encoder.")]
+    tables = [name for name in source_weights if name.startswith("encoder.") and "bigrams" not in name]
     assert len(tables) == 3
     for name in tables:
         torch.testing.assert_close(started_weights[name], source_weights[name], rtol=0, atol=1e-20)
         assert not torch.allclose(plain_weights[name], source_weights[name], atol=1e-3)
-    for name in started_weights.keys() - set(tables):  # the head is the seed's, wherever the tables come from
+    for name in started_weights.keys() - set(tables) - {"encoder.bigrams.table.weight"}:  # the head is the seed's
         torch.testing.assert_close(started_weights[name], plain_weights[name], rtol=0, atol=1e-20)
 
 

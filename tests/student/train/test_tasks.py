@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_students_and_another_does_not(
 def test_the_encoder_is_shared_and_written_once(together: Path) -> None:
     assert len({(together / task / ENCODER_FILE).stat().st_ino for task in TASKS}) == 1
     one, *others = (read_weights(together / task, "encoder.") for task in TASKS)
-    assert len(one) == 3
+    assert len(one) == 3 + 2  # tables of tokens; pairs of them, and their table
     assert all(torch.equal(one[name], other[name]) for other in others for name in one)
     assert all(name.startswith("head.") for task in TASKS for name in weights(together / task))
     assert sorted(path.name for path in together.iterdir()) == ["metrics.jsonl", *sorted((*TASKS, "run.json"))]

@@ -12,19 +12,26 @@ from tests.helpers.joint_runs import STILL, tasks_config
 from tests.helpers.students import tiny_config, weights
 
 
+def without_bigrams(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those that do not depend on which rows there are: each set has its own pairs of tokens."""
+    return {name: tensor for name, tensor in tensors.items() if "bigrams" not in name}
+
+
 def test_a_student_goes_on_alone_with_its_encoder_and_its_head(
     together: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = {"init_from": together / "roles", "learning_rate": STILL}
     train(tiny_config(store / "roles", tmp_path / "roles", **start), "")
     assert f"encoder and head start from {together}/roles" in " ".join(capsys.readouterr().err.split())
-    ours, theirs = weights(tmp_path / "roles"), read_weights(together / "roles")
+    ours, theirs = (
+        without_bigrams(tensors) for tensors in (weights(tmp_path / "roles"), read_weights(together / "roles"))
+    )
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-20)
     train(tiny_config(store / "opinion", tmp_path / "opinion", **start), "")  # the encoder alone fits
     assert "embeddings start from" in capsys.readouterr().err
-    ours = weights(tmp_path / "opinion")
+    ours = without_bigrams(weights(tmp_path / "opinion"))
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-20) for name in theirs if name.startswith("encoder."))
 
 

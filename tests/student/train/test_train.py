@@ -277,7 +277,7 @@ def test_a_student_of_sums_and_maxima_is_trained(store: Path, tmp_path: Path) ->
     assert record["settings"]["pooling"] == "sum+max"  # the default
     kept = Student.load(tmp_path)
     assert summary(kept.config)["embedding"].startswith("Hybrid: sums and maxima of vectors of 5 and")
-    assert kept.encoder.size == 5 + 5 + 2 * 9
+    assert kept.encoder.size == 5 + 5 + 2 * 9 + 32
     assert np.isfinite(Predictor(tmp_path).logits(["the food was dull ."])).all()
 
 
