@@ -122,11 +122,13 @@ class EncoderConfig(BaseModel):
     @property
     def least_bytes(self) -> int:
         """Bytes that the weights have at least: of the tables, and of what reads a representation."""
-        of_tables = 4 * self.num_tokens if self.table_dtype == "float32" else self.used_rows or self.num_tokens
+        is_float = self.table_dtype == "float32"
+        of_tables = 4 * self.num_tokens if is_float else self.used_rows or self.num_tokens
         of_token = self.matrix_size**2 + self.vector_size
         if self.lstm is None:
             layers = self.bert.num_weights(self.vector_size) if self.bert else 0
-            return 4 * layers + of_token * (of_tables + 4 * self._readers)
+            of_bigrams = self.bigram_size * (self.num_bigrams * (4 if is_float else 1) + 4 * self._readers)
+            return 4 * layers + of_token * (of_tables + 4 * self._readers) + of_bigrams
         states = 2 * self.lstm.hidden_size
         return of_token * of_tables + 4 * states * (self._readers + 4 * self.lstm.hidden_size)
 

@@ -82,7 +82,15 @@ def test_a_key_of_an_answer_that_is_no_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"vector_size": 2**22}, {"hidden_size": 2**22}, {"vocabulary_size": 2**22}, {"vector_size": 10**12}]
+    "changes",
+    [
+        {"vector_size": 2**22},
+        {"hidden_size": 2**22},
+        {"vocabulary_size": 2**22},
+        {"vector_size": 10**12},
+        {"num_bigrams": 2**22, "bigram_size": 32},
+        {"num_bigrams": 1, "bigram_size": 2**22},
+    ],
 )
 def test_a_config_that_describes_more_than_memory_holds(tmp_path: Path, changes: dict[str, Any]) -> None:
     run = Path(shutil.copytree(FOLDER / "run", tmp_path / "run"))
