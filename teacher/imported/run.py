@@ -63,8 +63,8 @@ def import_answers(config: ImportConfig, command: str) -> Imported:
         FingerprintMismatchError: if a set with other settings has the name.
     """
     task = load_task(config.task, config.manifest)
+    answers = read_answers(config, task)  # first: the task's own rows may have to be downloaded
     source = load_source(task, config.data, config.split_names)
-    answers = read_answers(config, task)
     matched, unused = match(answers, str(config.file), task, source)
     missing = {split: rows.num_rows - len(matched[split].source_row_M) for split, rows in source.splits.items()}
     matched = {split: part for split, part in matched.items() if len(part.source_row_M)}

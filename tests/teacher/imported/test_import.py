@@ -231,6 +231,14 @@ def test_what_is_wrong_with_a_file_is_told(
     assert refused(work, tmp_path, rows, kind, *words)
 
 
+def test_a_strange_file_is_told_before_any_row_is_looked_for(tmp_path: Path) -> None:
+    strange = tmp_path / "answers.parquet"
+    strange.write_bytes(b"strange")
+    config = ImportConfig(file=strange, task="rte", teacher="any", data=tmp_path / "nowhere", store=tmp_path)
+    with pytest.raises(DistillError, match=r"answers\.parquet: not a readable parquet file"):
+        import_answers(config, "")
+
+
 def test_a_text_that_is_not_that_of_its_key_is_refused(said: Rows, work: Path, tmp_path: Path) -> None:
     rows = [dict(row) for row in said]
     rows[2]["sentence1"] = "another text"
