@@ -61,7 +61,8 @@ def _run_task(folder: Path, task: str) -> DemoResult:
     evaluations = {}
     for student in STUDENTS:
         run = f"runs/{task}-{student}"
-        _distill(folder, "train-student", "--task", task, "--embedding", student, "--output-dir", run)
+        flags = ("--embedding", student, "--num-bigrams", "0")  # pairs of tokens would tell CBOW of order, too
+        _distill(folder, "train-student", "--task", task, *flags, "--output-dir", run)
         evaluations[student] = json.loads(_distill(folder, "evaluate", run, "--json"))["validation"]
     predictions = json.loads(_distill(folder, "predict", f"runs/{task}-hybrid", *FLIPPED[task], "--json"))
     width = len(FLIPPED[task]) // len(predictions)
