@@ -112,7 +112,7 @@ def _facts(config: StudentConfig, name: str) -> dict[str, Any]:
 
 
 def _shape(coarse: CoarseStudent, tokenizer: Tokenizer) -> dict[str, Any]:
-    config = coarse.student.config
+    config, row_V = coarse.student.config, _row_of_tokens(coarse)
     specials = tokenizer.num_special_tokens_to_add(config.is_pair)
     return {
         "vectorSize": config.vector_size,
@@ -121,7 +121,9 @@ def _shape(coarse: CoarseStudent, tokenizer: Tokenizer) -> dict[str, Any]:
         "size": coarse.student.encoder.size,
         "features": coarse.student.num_features,
         "compare": config.pairing if config.is_pair and PAIRINGS[config.pairing].compare else None,
-        "special": [_rows(coarse, part) for part in config.special_ids or ()] if config.is_joint else None,
+        "special": [row_V[np.array(ids, np.int64)].tolist() for ids in config.special_ids or ()]
+        if config.is_joint
+        else None,
         "room": max(0, config.max_seq_length - specials),
         "longest": config.max_seq_length + specials,
         "isMlp": config.head == "mlp",
@@ -130,18 +132,18 @@ def _shape(coarse: CoarseStudent, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _rows(coarse: CoarseStudent, ids: tuple[int, ...]) -> list[int]:
-    row_of = {int(token): row for row, token in enumerate(coarse.ids_R, 1)}
-    return [row_of.get(token, 0) for token in ids]
+def _row_of_tokens(coarse: CoarseStudent) -> Ints:
+    """The row of each token, int32 [V], counted from 1 as the page does; 0 of a token without one."""
+    row_V: Ints = np.zeros(coarse.student.config.num_tokens, np.int32)
+    row_V[coarse.ids_R] = np.arange(1, len(coarse.ids_R) + 1)
+    return row_V
 
 
 def _bigram_rows(coarse: CoarseStudent) -> Ints:
-    """The rows of the tokens of each pair, int32 [K, 2], counted from 1 as the page does; 0 for a token without one."""
+    """The rows of the tokens of each pair, int32 [K, 2]."""
     bigrams = matrix_encoder(coarse.student.encoder).bigrams
     assert bigrams is not None, "the student has packed ones"
-    row_V = np.zeros(coarse.student.config.num_tokens, np.int32)
-    row_V[coarse.ids_R] = np.arange(1, len(coarse.ids_R) + 1)
-    rows_K2: Ints = row_V[bigrams.pairs_K2.numpy()]
+    rows_K2: Ints = _row_of_tokens(coarse)[bigrams.pairs_K2.numpy()]
     return rows_K2
 
 
