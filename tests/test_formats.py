@@ -91,7 +91,7 @@ def test_variants_are_still_read_and_queried(tmp_path: Path) -> None:
     assert count == (len(variants),) == (logit_set.record.augmentation.rows,)
 
 
-@pytest.mark.parametrize("run", ["run", "run-int8"])
+@pytest.mark.parametrize("run", ["run", "run-int8", "run-pairs"])
 def test_a_student_still_says_the_same(run: str) -> None:
     answer = EXPECTED["predictions"][run]
     [prediction] = Predictor(FOLDER / run)([EXPECTED["sentence"]])

@@ -23,7 +23,7 @@ from student.model.model import Student
 from student.predict import Predictor
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "formats" / "v1"
-SETS, RUNS = ("variants", "hidden"), ("run", "run-int8")
+SETS, RUNS = ("variants", "hidden"), ("run", "run-int8", "run-pairs")
 Read = Callable[[Path], Any]
 
 

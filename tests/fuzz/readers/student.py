@@ -13,9 +13,11 @@ from student.model.weights import CONFIG_FILE
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds
 
 COVERS = ("student.model.architecture", "student.answers.certificate", "pipeline.training.run_record")
-KINDS = (CONFIG_FILE, RUN_RECORD, CERTIFICATE_FILE)
-RUN = FOLDER / "run"
-shutil.copytree(FIXTURES / "run", RUN)
+PAIRS = f"pairs of {CONFIG_FILE}"
+KINDS = (CONFIG_FILE, PAIRS, RUN_RECORD, CERTIFICATE_FILE)
+RUN, OF_PAIRS = FOLDER / "run", FOLDER / "run-pairs"
+for copy in (RUN, OF_PAIRS):
+    shutil.copytree(FIXTURES / copy.name, copy)
 CERTIFICATE: dict[str, Any] = {
     "disagreement": 0.1,
     "confidence": 0.9,
@@ -33,7 +35,8 @@ SEEDS = seeds(
     KINDS,
     {
         CONFIG_FILE: [(FIXTURES / name / CONFIG_FILE).read_bytes() for name in ("run", "run-int8", "run-pretrained")],
-        RUN_RECORD: [(FIXTURES / "run" / RUN_RECORD).read_bytes()],
+        PAIRS: [(FIXTURES / "run-pairs" / CONFIG_FILE).read_bytes()],
+        RUN_RECORD: [(FIXTURES / name / RUN_RECORD).read_bytes() for name in ("run", "run-pairs")],
         CERTIFICATE_FILE: [json.dumps(CERTIFICATE).encode(), with_checksum(json.dumps(CERTIFICATE, indent=2)).encode()],
     },
 )
@@ -41,11 +44,14 @@ SEEDS = seeds(
 
 def read(data: bytes) -> None:
     kind, content = of_a_kind(data, KINDS)
+    if kind in (CONFIG_FILE, PAIRS):
+        run = RUN if kind == CONFIG_FILE else OF_PAIRS
+        (run / CONFIG_FILE).write_bytes(content)
+        read_encoder_config(run / CONFIG_FILE)
+        Student.load(run)
+        return
     (RUN / kind).write_bytes(content)
-    if kind == CONFIG_FILE:
-        read_encoder_config(RUN / kind)
-        Student.load(RUN)
-    elif kind == RUN_RECORD:
+    if kind == RUN_RECORD:
         read_run_record(RUN / kind)
     else:
         read_certificate(RUN)

@@ -12,7 +12,7 @@ from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds, written
 COVERS = ("pipeline.logit_set.codecs.decoder", "pipeline.logit_set.vector_basis", "student.model.weights")
 KINDS = ("decoder", "basis", "student")
 CODEC = read_set_record(FIXTURES / "hidden").codec
-STUDENT = Student.load(FIXTURES / "run")
+STUDENT = Student.load(FIXTURES / "run-pairs")  # which has every table there is
 BASIS: Basis = fit_basis(np.eye(5, dtype=np.float32), 3)
 STUDENT.save(FOLDER)
 SEEDS = seeds(
@@ -20,7 +20,7 @@ SEEDS = seeds(
     {
         "decoder": [(FIXTURES / "hidden" / "decoder.safetensors").read_bytes()],
         "basis": [BASIS.to_bytes()],
-        "student": [(FIXTURES / "run" / WEIGHTS_FILE).read_bytes(), (FOLDER / WEIGHTS_FILE).read_bytes()],
+        "student": [(FIXTURES / "run-pairs" / WEIGHTS_FILE).read_bytes(), (FOLDER / WEIGHTS_FILE).read_bytes()],
     },
 )
 

@@ -37,8 +37,9 @@ def rows_of(one: list[list[int]], other: list[list[int]] | None = None, weights:
     count = len(one)
     second = None if other is None else Ragged.of(other)
     weight_N = np.array([1.0] * count if weights is None else weights, np.float32)
-    label_N, score_N, logits_NC = np.zeros(count, np.int64), np.zeros(count, np.float32), np.zeros((count, 2), np.float32)
-    return Examples(Ragged.of(one), second, label_N, score_N, logits_NC, weight_N, np.zeros((count, 2), np.int64), "")
+    label_N, score_N = np.zeros(count, np.int64), np.zeros(count, np.float32)
+    logits_NC, key_N2 = np.zeros((count, 2), np.float32), np.zeros((count, 2), np.int64)
+    return Examples(Ragged.of(one), second, label_N, score_N, logits_NC, weight_N, key_N2, "")
 
 
 @given(texts, st.integers(1, 6))
