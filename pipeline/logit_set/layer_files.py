@@ -101,6 +101,7 @@ def record_layers(root: Path, record: SetRecord, signals: Iterable[LayerSignal])
     if recorded == record:
         return record
     check_layers(root, recorded)
+    remove_temporaries(root)
     write_text(root / CARD_FILE, card_text(recorded))
     write_set_record(root, recorded)
     return recorded

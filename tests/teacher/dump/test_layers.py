@@ -194,6 +194,13 @@ def test_a_kill_between_rows_and_layers_leaves_their_lines(work: Path, own: Logi
     verify_shards(own.root, record)
 
 
+def test_what_a_kill_left_beside_the_record_goes(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+    root = shutil.copytree(roles_set.root, tmp_path / "roles")
+    (root / ".distill.json.0123456789ab.distill-tmp").write_text("{")
+    write(work, tmp_path, values="1")
+    assert not [path for path in root.rglob(".*") if path.is_file()]
+
+
 def test_other_layers_or_codecs_are_refused(work: Path, own: LogitSet, asked: list[str]) -> None:
     with pytest.raises(FingerprintMismatchError, match=r"codec: .*float32.* there, .*float16.* now") as error:
         write(work, own.root.parent, states="0,1")
