@@ -5,7 +5,7 @@ A run is written where it will lie, with its checkpoints, so that what a lost wo
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class _Errand:
 
 def train_on_cluster(
     flags: RayFlags, folder: Path, configs: Sequence[TrainConfig]
-) -> Iterator[tuple[int, DistillError | None]]:
+) -> Generator[tuple[int, DistillError | None], None, None]:
     """Trains students, see `train_all`.
 
     Args:

@@ -1,6 +1,7 @@
 """Every combination of values and seed as a run of its own; the runs are what counts, the rest is told of them."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -121,7 +122,7 @@ def _train_missing(config: SweepConfig, folder: Path, trials: Sequence[Trial], s
     missing = [trial for trial in trials if not trial.is_finished]
     configs, failed = [trial.config for trial in missing], {}
     trained = train_on_cluster(config, folder, configs) if config.ray else train_all(configs, config.processes)
-    with console.progress(len(missing), "students") as bar:
+    with closing(trained), console.progress(len(missing), "students") as bar:  # Ctrl-C may come between two students
         for number, error in trained:
             trial = missing[number]
             if error is None:

@@ -5,7 +5,7 @@ import os
 import shlex
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import Pipe, active_children, connection, get_context, parent_process
@@ -21,7 +21,7 @@ from student.train.training_data import Rows, load_data
 _rows: Rows = {}  # of a worker: what it has read
 
 
-def train_all(configs: Sequence[TrainConfig], processes: int) -> Iterator[tuple[int, DistillError | None]]:
+def train_all(configs: Sequence[TrainConfig], processes: int) -> Generator[tuple[int, DistillError | None], None, None]:
     """Trains students; each process reads the rows of a set once.
 
     Args:

@@ -36,7 +36,7 @@ from student.config import SweepConfig, TrainConfig
 from student.sweep.cluster import train_on_cluster
 from student.sweep.grid import Trial
 from student.sweep.run import sweep
-from student.sweep.study import open_study
+from student.sweep.study import Study, open_study
 from student.sweep.workers import train_all
 from student.train.train import train
 from tests.helpers.students import tiny_config, weights
@@ -384,6 +384,29 @@ def test_a_worker_that_the_system_kills_is_a_clear_error(store: Path, tmp_path: 
     with pytest.raises(DistillError):
         list(running)
     assert not active_children()
+
+
+@pytest.mark.slow
+def test_ctrl_c_between_two_students_ends_the_workers(
+    rating_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Study, "add", interrupted)  # which is told of the first one while the other is trained
+    changes = {"grid": ("num_train_epochs=1,1000000",), "early_stopping_patience": 10**6, "seeds": 1, "processes": 2}
+    flags = sweep_config(rating_set, tmp_path, **changes).model_dump(exclude_unset=True, exclude={"num_train_epochs"})
+    config = SweepConfig.from_flags(**flags)
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            sweep(config, "")
+        assert caught.traceback  # what holds the frames holds what they iterate over
+        for child in active_children():
+            child.join(60)
+        assert not active_children()
+    finally:
+        for child in active_children():
+            child.kill()
 
 
 def test_nothing_missing_starts_no_process() -> None:
