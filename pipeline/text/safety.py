@@ -95,6 +95,7 @@ def _longest_mapping(charsmap: Any) -> int:
 
 def _special_tokens(template: dict[str, Any]) -> int:
     """Special tokens of a template for one text and for two, with all their ids."""
-    pieces = sum(len(template.get(name) or ()) for name in ("single", "pair"))
+    templates = (template.get(name) for name in ("single", "pair"))
+    pieces = sum(len(pieces) for pieces in templates if isinstance(pieces, list | str))
     ids = [part["ids"] for part in _parts(template.get("special_tokens")) if isinstance(part.get("ids"), list)]
     return pieces * max(map(len, ids), default=1)

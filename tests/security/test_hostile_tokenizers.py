@@ -52,6 +52,7 @@ def template(pieces: int, ids: int) -> dict[str, Any]:
         ),
         ({"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 4 * 10**9}}}, "go up to 4,000,000,000"),
         ({"pre_tokenizer": {"type": "Nobody"}}, "cannot read it"),
+        ({"post_processor": template(0, 1) | {"single": 100}}, "cannot read it"),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "cannot read it"),
     ],
 )
