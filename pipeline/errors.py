@@ -5,6 +5,7 @@ prints them without a traceback and exits with the code of their kind.
 """
 
 import errno
+import re
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -13,6 +14,7 @@ from typing import ClassVar
 MOST_LISTED = 50
 PASSING_NAMES = "EAGAIN EBUSY EDQUOT EHOSTDOWN EHOSTUNREACH EIO ENETDOWN ENETUNREACH ENOSPC ENOTCONN ESTALE ETIMEDOUT"
 PASSING = {getattr(errno, name) for name in PASSING_NAMES.split() if hasattr(errno, name)}  # Windows has not all
+OF_RUST = re.compile(r"\(os error (\d+)\)")  # how libraries in Rust tell of the system's errors
 REFUSED_STATUS = {401, 403}  # of HTTP: who asks may not, or is not known
 LOST_PROCESS = ("gloo/transport", "remote process exited")  # how torch.distributed says so, in a RuntimeError
 PASSING_STATUS = {408, 429, 500, 502, 503, 504}  # of HTTP: a server that has too much to do, or is not well
@@ -79,12 +81,17 @@ def passes(error: BaseException) -> bool:
         return False
     kinds = (ConnectionError, TimeoutError, socket.gaierror)
     return any(
-        isinstance(link, kinds)
-        or (isinstance(link, OSError) and link.errno in PASSING)
-        or _status(link) in PASSING_STATUS
-        or is_lost_process(link)
+        isinstance(link, kinds) or errno_of(link) in PASSING or _status(link) in PASSING_STATUS or is_lost_process(link)
         for link in chain
     )
+
+
+def errno_of(error: BaseException) -> int | None:
+    """The number of the system's error that an error is, or that a library tells of in words; None if it is of none."""
+    if isinstance(error, OSError):
+        return error.errno
+    told = OF_RUST.search(str(error))
+    return int(told[1]) if told else None
 
 
 def is_refused(error: BaseException) -> bool:

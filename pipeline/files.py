@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pipeline.errors import DataError, DistillError, IntegrityError, PassingError, unless_passing
+from pipeline.errors import DataError, DistillError, IntegrityError, PassingError, errno_of, unless_passing
 
 TEMPORARY_SUFFIX = ".distill-tmp"
 TEMPORARIES = (f".*{TEMPORARY_SUFFIX}", ".tmp??????")  # ours; those that safetensors makes on its way to ours
@@ -37,22 +37,39 @@ def write_atomically(path: Path, write: Callable[[Path], object], durable: bool 
 
 
 @contextmanager
+def library_writes(path: Path) -> Iterator[None]:
+    """While a library writes to ``path``, a file or a folder, of whose refusal by the system it tells in its own way.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise write_error(path, error) from error
+    except Exception as error:
+        code = errno_of(error)
+        if code is None:
+            raise
+        raise write_error(path, OSError(code, os.strerror(code))) from error
+
+
+@contextmanager
 def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
     """Where to write what becomes ``path`` at the end of the block, unless that fails; see `write_atomically`."""
     temporary = _temporary(path)
     try:
-        temporary.touch()
-        mode = stat.S_IMODE(temporary.stat().st_mode)
-        temporary.unlink()  # DuckDB wants to make its file itself
-        yield temporary
-        temporary.chmod(mode)  # safetensors keeps its files to their owner; ours are as readable as any other
-        if durable:
-            _flush(temporary)
-        temporary.replace(path)
-        if durable:
-            _flush_folder(path.parent)
-    except OSError as error:
-        raise write_error(path, error) from error
+        with library_writes(path):
+            temporary.touch()
+            mode = stat.S_IMODE(temporary.stat().st_mode)
+            temporary.unlink()  # DuckDB wants to make its file itself
+            yield temporary
+            temporary.chmod(mode)  # safetensors keeps its files to their owner; ours are as readable as any other
+            if durable:
+                _flush(temporary)
+            temporary.replace(path)
+            if durable:
+                _flush_folder(path.parent)
     finally:
         _remove(temporary)
 

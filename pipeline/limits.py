@@ -2,7 +2,7 @@
 
 import errno
 
-from pipeline.errors import chain_of, is_lost_process
+from pipeline.errors import chain_of, errno_of, is_lost_process
 
 REASONS = {
     errno.EACCES: "no permission; change its permissions, or choose another place",
@@ -34,8 +34,9 @@ def limit_reached(error: BaseException) -> str | None:
 
 
 def _reason(error: BaseException) -> str | None:
-    if isinstance(error, OSError):
-        return REASONS.get(error.errno or 0)
+    code = errno_of(error)
+    if code is not None or isinstance(error, OSError):
+        return REASONS.get(code or 0)
     if is_lost_process(error):
         return GONE
     is_memory = isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY)

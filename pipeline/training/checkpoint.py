@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from pipeline.errors import DataError, IntegrityError, PassingError
+from pipeline.errors import IntegrityError
 from pipeline.files import write_atomically
 
 MAX_HEADER_BYTES = 2**24
@@ -104,11 +104,7 @@ def write_tensors(
             file.seek(place)
             file.write(actual)
 
-    try:
-        write_atomically(path, write, durable)
-    except SafetensorError as error:
-        kind = PassingError if "os error 28" in str(error) else DataError  # no space; it comes without a number
-        raise kind(f"{path}: cannot be written: {error}; is the disk full? What is finished is kept") from error
+    write_atomically(path, write, durable)
     return actual.decode()
 
 

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from pipeline.device import has_fast_bf16
 from pipeline.errors import ConfigError
+from pipeline.files import library_writes
 from pipeline.processes import processes
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
@@ -109,6 +110,12 @@ def start_run(
 
 
 def save_teacher(model: Any, name: str, revision: str | None, folder: Path) -> None:
-    """Writes a teacher as transformers does: weights, config, and the tokenizer of the model it began as."""
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(name, revision=revision).save_pretrained(folder)
+    """Writes a teacher as transformers does: weights, config, and the tokenizer of the model it began as.
+
+    Raises:
+        DataError: if the folder cannot be written.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+    with library_writes(folder):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)

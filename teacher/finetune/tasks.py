@@ -15,7 +15,14 @@ from accelerate.utils import DistributedDataParallelKwargs
 from transformers import AutoTokenizer
 
 from pipeline.errors import ConfigError, raise_all
-from pipeline.files import link_or_copy, make_folder, remove_temporaries, write_atomically, write_text
+from pipeline.files import (
+    library_writes,
+    link_or_copy,
+    make_folder,
+    remove_temporaries,
+    write_atomically,
+    write_text,
+)
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import Task, load_task
 from pipeline.training import loop
@@ -118,8 +125,10 @@ def save_sharing(teachers: Mapping[Path, Teacher]) -> None:
         write_tensors(folder / HEAD_FILE, head, {"format": "pt"})
         _write_index(folder, encoder, head)
         model.config.architectures = [type(model).__name__]
-        model.config.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(teacher.name, revision=teacher.revision).save_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(teacher.name, revision=teacher.revision)
+        with library_writes(folder):
+            model.config.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
 
 
 def targets_of(tasks: Sequence[Task], config: FinetuneTask) -> list[Target]:

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tokenizers import Tokenizer, models
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, PassingError
 from pipeline.files import (
     held,
+    library_writes,
     make_folder,
     remove_temporaries,
     sha256,
@@ -99,6 +101,17 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
         make_folder(tmp_path / "file" / "folder")
     make_folder(tmp_path / "a" / "b")
     assert names(tmp_path / "a" / "b") == []
+
+
+def test_a_full_disk_that_a_library_tells_of_in_its_own_words() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, "a"))
+    with (
+        pytest.raises(PassingError, match="folder: cannot be written: the disk is full"),
+        library_writes(Path("folder")),
+    ):
+        tokenizer.save("/dev/full")
+    with pytest.raises(KeyError), library_writes(Path("a")):
+        raise KeyError("a")
 
 
 def test_a_folder_is_tried_without_a_name_that_a_kill_could_leave(

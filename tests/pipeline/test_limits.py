@@ -15,6 +15,8 @@ from pipeline.limits import limit_reached
         (OSError(errno.EMFILE, "Too many open files", "a"), ["ulimit -n"]),
         (PermissionError(errno.EACCES, "Permission denied", "a/b"), ["a/b: no permission"]),
         (OSError(errno.ENAMETOOLONG, "File name too long", "aaa"), ["aaa: the name is too long"]),
+        (Exception("Read-only file system (os error 30)"), ["the disk is read-only", "repeat the command"]),
+        (Exception("No such file (os error 2)"), None),
         (MemoryError(), ["no memory is left"]),
         (pa.ArrowMemoryError("malloc of size 64 failed"), ["no memory is left"]),
         (RuntimeError("can't start new thread"), ["no memory is left"]),
