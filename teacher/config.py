@@ -199,8 +199,8 @@ class DumpTask(LayerFlags, UnlabelledFlags, AugmentFlags, DumpFlags):
     token_vectors_from: str | None = Field(
         None,
         description="Whose vectors these are: `teacher`, of its embeddings, or of another encoder with its vocabulary "
-        "its last states, a hub id or a folder. (default: the encoder of sentences that the teacher was fine-tuned "
-        "from, if it was one, else the teacher)",
+        "its last states, a hub id or a folder. (default: as the task's manifest says, else the encoder of sentences "
+        "that the teacher was fine-tuned from, if it was one, else the teacher)",
     )
     augment: MethodOrNone | None = Field(
         None,

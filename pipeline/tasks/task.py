@@ -113,6 +113,8 @@ class Task(Manifest):
         augment: the method of augmentation whose variants a dump has unless told otherwise: one that was seen to better
             the task's students.
         num_variants: how many variants of a row a method of augmentation makes, where it is not the usual number.
+        token_vectors_from: whose vectors of the vocabulary a dump stores unless told otherwise: ``teacher``, for a task
+            whose students were seen to gain by its own.
     """
 
     type: TaskType
@@ -129,6 +131,7 @@ class Task(Manifest):
     headerless_tsv_columns: tuple[str, ...] = ()
     augment: MethodName | None = None
     num_variants: dict[MethodName, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    token_vectors_from: Literal["teacher"] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

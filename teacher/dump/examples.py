@@ -75,7 +75,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     teacher = load_teacher(task, name, revision, config.teacher_label_names, config.max_seq_length, config.windows)
     keep_head_in_float32(teacher.model)
     teacher.model.to(state.device)
-    encoder = load_speaker(config, teacher)
+    encoder = load_speaker(config, task, teacher)
     layers = planned_layers(config, name, teacher.model.config, root)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     inference = partial(inference_mode, state.device, config.precision)

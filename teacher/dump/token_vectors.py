@@ -10,6 +10,7 @@ from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.signals.token_vectors import Speaker
 from pipeline.logit_set.token_vectors import Vectors, read_token_vectors, token_vectors_problem, with_token_vectors
+from pipeline.tasks.task import Task
 from teacher.config import ITSELF, DumpTask
 from teacher.dump.records import teacher_record
 from teacher.inference.classifier import Teacher
@@ -18,17 +19,17 @@ from teacher.inference.loaded import sentence_encoder_of
 from teacher.inference.token_vectors import has_states, token_vectors
 
 
-def load_speaker(config: DumpTask, teacher: Teacher) -> SentenceEncoder | None:
+def load_speaker(config: DumpTask, task: Task, teacher: Teacher) -> SentenceEncoder | None:
     """The encoder that is asked about the vocabulary, on the teacher's device; None if that is the teacher.
 
-    It is the one that ``--token-vectors-from`` names. Without it, the encoder of sentences that the teacher was
-    fine-tuned from, if it was one and is still there.
+    It is the one that ``--token-vectors-from`` or the task's manifest names. Without, the encoder of sentences that
+    the teacher was fine-tuned from, if it was one and is still there.
 
     Raises:
         DataError: if the one named cannot be found or read.
         TeacherError: if it is no encoder, or has another vocabulary than the teacher.
     """
-    name = config.token_vectors_from or sentence_encoder_of(teacher.name)
+    name = config.token_vectors_from or task.token_vectors_from or sentence_encoder_of(teacher.name)
     if name is None or name == ITSELF or not config.token_vectors:
         return None
     try:
