@@ -90,7 +90,8 @@ class TaskParts:
         self.set_of: dict[str, str] = {}
         for name, settings in _merged(experiment.students, own.students).items():
             place = f"{subject}: students: {name}"
-            chosen = self.set_of[name] = settings.get(SET, next(iter(self.sets)))
+            wanted = settings.get(SET)
+            chosen = self.set_of[name] = next(iter(self.sets)) if wanted is None else str(wanted)
             if chosen not in self.sets:
                 raise ConfigError(f"{place}: no set {chosen!r}: {did_you_mean(chosen, self.sets)}")
             self.students[name] = _flags(TrainConfig, {k: v for k, v in settings.items() if k != SET}, place)

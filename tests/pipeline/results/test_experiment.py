@@ -66,6 +66,7 @@ def test_the_one_of_the_package_can_be_read() -> None:
         ("sets: {a: {}}\nstudents: {b: {alhpa: 1}}", "students: b: unknown key 'alhpa': did you mean 'alpha'?"),
         ("sets: {a: {}}\nstudents: {b: {seed: 1}}", "'seed' is not for an experiment: `distill results` decides it"),
         ("sets: {a: {}}\nstudents: {b: {set: aa}}", "students: b: no set 'aa': did you mean 'a'?"),
+        ("sets: {a: {}}\nstudents: {b: {set: [a]}}", "students: b: no set \"['a']\": known: a."),
         ("sets: {a: {}}\nstudents: {b 1: {}, b-1: {}}", "names must differ in letters or digits"),
         ("sets: {a: {}}\nstudents: {b: {alpha: 3}}", "less than or equal to 1"),
         ("a: [", "not YAML"),
@@ -75,6 +76,10 @@ def test_what_is_wrong_is_told(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         parts(tmp_path / "a.yaml", text)
     assert message in str(caught.value)
+
+
+def test_a_set_that_is_left_empty_is_the_first(tmp_path: Path) -> None:
+    assert parts(tmp_path / "a.yaml", "sets: {a: {}, c: {}}\nstudents: {b: {set: }}").set_of == {"b": "a"}
 
 
 def test_the_one_of_the_documentation_can_be_read(tmp_path: Path) -> None:
