@@ -99,6 +99,8 @@ def _repeated(folder: Folder, originals: pa.Table, among_all: bool) -> pa.Table:
             full = disk_error(error)
             if full is not None:
                 raise write_error(spilled, full) from error
+            if isinstance(error, duckdb.OutOfMemoryException):  # nothing is wrong with the folder
+                raise
             raise IntegrityError(f"{folder.root}: {error}; remove the folder and repeat the command") from error
 
 

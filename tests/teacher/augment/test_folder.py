@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import duckdb
 import pyarrow as pa
 import pytest
 from accelerate import PartialState
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, PassingError
+from pipeline.limits import limit_reached
 from pipeline.logit_set.record_parts import Sample, Setting
 from pipeline.logit_set.shard_file import read_footer
 from pipeline.training.run_record import read_run_record
@@ -307,3 +309,11 @@ def test_a_full_disk_is_no_reason_to_remove_the_folder(tmp_path: Path, monkeypat
     monkeypatch.setattr(distinct, "REPEATED", "copy (select $files from range(100000)) to '/dev/full'")
     with pytest.raises(PassingError, match="spilled: cannot be written: the disk is full; free some space"):
         kept(tmp_path / "folder", [("a", None)], [])
+
+
+def test_no_memory_left_is_no_reason_to_remove_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hungry = "set max_memory = '1MB'; select $files, list(i) from range(10000000) numbers(i)"
+    monkeypatch.setattr(distinct, "REPEATED", hungry)
+    with pytest.raises(duckdb.OutOfMemoryException) as caught:
+        kept(tmp_path / "folder", [("a", None)], [])
+    assert "no memory is left" in str(limit_reached(caught.value))
