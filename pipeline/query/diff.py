@@ -57,7 +57,7 @@ class Diff:
         settings: those that differ, with both values.
         splits: per split, rows in both and in one alone, rows with other texts, gold or logits, share of equal answers,
             and mean divergence of b from a in nats.
-        classes: per split and gold class, the same, and how often each teacher is right.
+        classes: per split and name of a gold class, the same, and how often each teacher is right.
         calibration: per split, accuracy and expected calibration error of both.
     """
 
@@ -97,7 +97,7 @@ def diff(config: DiffConfig) -> Diff:
         return Diff(
             _changed(a.settings, b.settings),
             splits,
-            _rows(connection, BY_CLASS) if by_class else [],
+            _named(_rows(connection, BY_CLASS), a.target.names) if by_class else [],
             _rows(connection, CALIBRATION) if by_class else [],
         )
 
@@ -123,6 +123,11 @@ def _same_text(roots: list[Path], a: SetRecord, b: SetRecord) -> str:
 
 def _changed(a: Mapping[str, Setting], b: Mapping[str, Setting]) -> Changes:
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
+
+
+def _named(rows: Rows, names: tuple[str, ...]) -> Rows:
+    known = dict(enumerate(names))
+    return [row | {"label": known.get(row["label"], row["label"])} for row in rows]  # an unverified set may have others
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, sql: str) -> Rows:

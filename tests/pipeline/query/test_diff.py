@@ -82,8 +82,9 @@ def test_other_logits(opinion_set: LogitSet, tmp_path: Path) -> None:
     }
     assert (validation["moved"], validation["agreement"], validation["kl"]) == (0, 1, 0)
     labels = a.read("train", ("label", "source_row between 24 and 47 as inside")).to_pylist()
-    for row in (row for row in found.classes if row["split"] == "train"):
-        inside = [r["inside"] for r in labels if r["label"] == row["label"]]
+    assert [row["label"] for row in found.classes] == ["bad", "good"] * 2
+    for number, row in enumerate(row for row in found.classes if row["split"] == "train"):
+        inside = [r["inside"] for r in labels if r["label"] == number]
         assert row["n"] == len(inside)
         assert row["agreement"] == pytest.approx(1 - sum(inside) / len(inside))
         assert row["kl"] == pytest.approx(kl * sum(inside) / len(inside))
