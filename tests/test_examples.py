@@ -13,7 +13,9 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.console import show
@@ -119,6 +121,22 @@ def test_a_task_of_ones_own_becomes_a_student(tmp_path: Path) -> None:
     for command in commands:
         terminal.line(command)
     assert (tmp_path / "runs" / "tickets" / "run.json").exists()
+
+
+def test_the_sentences_most_like_those_of_a_task_are_found(tmp_path: Path) -> None:
+    task, output, corpus = (str(tmp_path / f"{name}.parquet") for name in ("task", "output", "corpus"))
+    praise, news = ("A film of {} and of a clever plot.", "The railway to {} has seven stations.")
+    cities = ("york", "bath", "leeds", "derby", "ripon", "wells")
+    films = [f"what a clever film of {city}" for city in ("rome", "oslo", "bonn")]
+    pq.write_table(pa.table({"sentence": films * 10}), task)
+    documents = [f"{news.format(city)} {praise.format(city)} Too short." for city in cities] * 2
+    pq.write_table(pa.table({"text": [*documents, None]}), corpus)
+    program = runpy.run_path(str(EXAMPLES / "similar_text.py"))
+    program["main"](task, output, "9", corpus)
+    found = pq.read_table(output).column("text").to_pylist()
+    assert set(found[:6]) == {praise.format(city) for city in cities}
+    assert len(set(found)) == 9
+    assert set(found[6:]) < {news.format(city) for city in cities}
 
 
 @pytest.fixture
