@@ -162,7 +162,14 @@ class TrainConfig(
     metric_for_best_model: Metric | None = Field(
         None, description="Metric that chooses the best epoch, such as macro_f1. (default: the task's first)"
     )
-    early_stopping_patience: int = Field(5, ge=1, description="Stop after so many epochs without a better dev metric.")
+    held_out: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the training rows held out to choose the best epoch, so that dev chooses nothing. "
+        "(default: by dev)",
+    )
+    early_stopping_patience: int = Field(5, ge=1, description="Stop after so many epochs without a better one.")
     optimizer: OptimizerKind = Field("adam", description="Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).")
     learning_rate: float | None = Field(
         None, gt=0, description="Peak learning rate; decays linearly to 0. (default: 5e-4, of a bert 5e-5; 1 adadelta)"

@@ -32,7 +32,7 @@ class Examples:
         teacher_NC: float32 logits of the teacher, or of the mixture of teachers.
         weight_N: float32 weights of the rows in the loss, 1 in the mean.
         key_N2: int64, source row and variant of each row.
-        keys_sha256: hash of the rows' keys.
+        keys_sha256: hash of the keys of all rows that were read, also of those held out of these.
     """
 
     ids1: Ragged

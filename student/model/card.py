@@ -78,7 +78,8 @@ def _thresholds(record: RunRecord) -> str:
     named = ", ".join(f"`{name}` {p:.2f}" for name, p in thresholds.items())
     if not named:
         return ""
-    chosen = "They were chosen by F1 on the first dev split: scores by them on that split flatter."
+    first = next(iter(record["result"]["best"]["metrics"]))  # of all that the student was scored on
+    chosen = f"They were chosen by F1 on the split `{first}`: scores by them on that split flatter."
     return f" Any number of them may hold, each from its probability on: {named}. {chosen}"
 
 

@@ -16,8 +16,8 @@ from student.train.initialize import source_sha256
 TOGETHER = "+"  # between tasks that are trained together; commas are between values
 Grid = Mapping[str, Sequence[Any]]
 ROWS = {"task", "logits", "mix", "where", "query"}
-# the metric, too: scores by different ones cannot be compared
-FIXED = PLACES | ROWS | {"seed", "report_to", "metric_for_best_model"}
+# the metric and its rows, too: scores by different ones cannot be compared
+FIXED = PLACES | ROWS | {"seed", "report_to", "metric_for_best_model", "held_out"}
 SWEPT = sorted(TrainConfig.model_fields.keys() - FIXED)
 
 

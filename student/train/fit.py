@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.training import loop
+from pipeline.training.held_out import HELD_OUT
 from pipeline.training.run import Run
 from pipeline.training.run_record import Entry, Metrics
 from pipeline.training.several import joint_scores
@@ -20,6 +22,7 @@ from student.model.model import Student, default_device
 from student.model.weights import save_sharing
 from student.train.bert_start import BertStart, copy_layers
 from student.train.bigrams import frequent_pairs, with_bigrams
+from student.train.held_out import hold_out
 from student.train.initialize import copy_embeddings, copy_head, has_head_for
 from student.train.intermediate import learn_layers
 from student.train.layer_choice import layer_loss
@@ -54,13 +57,24 @@ class Subject:
         """Name of its set."""
         return self.data.logit_set.name
 
+    @cached_property
     def splits(self) -> dict[str, Examples]:
-        """The rows in the form that the student reads."""
-        return {split: as_read(examples, self.student_config) for split, examples in self.data.splits.items()}
+        """The rows in the form that the student reads; of the training rows some as ``held-out``, if that is asked for.
 
+        Raises:
+            DataError: if none would be held out, or none left.
+        """
+        splits = self.data.splits
+        if self.config.held_out is not None:
+            train, held_out = hold_out(splits["train"], self.student_config.target, self.config.held_out)
+            others = {split: rows for split, rows in splits.items() if split != "train"}
+            splits = {"train": train, HELD_OUT: held_out} | others  # the first to be scored decides
+        return {split: as_read(rows, self.student_config) for split, rows in splits.items()}
+
+    @property
     def dev_splits(self) -> dict[str, Examples]:
         """Those of `splits` that the student is scored on."""
-        return {split: examples for split, examples in self.splits().items() if split != "train"}
+        return {split: examples for split, examples in self.splits.items() if split != "train"}
 
 
 def fit(
@@ -72,7 +86,7 @@ def fit(
         The best student of each subject, and a record of each epoch. With ``tasks`` its metrics are those of
         `joint_scores`.
     """
-    splits = [subject.splits() for subject in subjects]
+    splits = [subject.splits for subject in subjects]
     students = _new_students(config, subjects, [part["train"] for part in splits], vectors)
     active = active_ids((rows for part in splits for rows in part.values()), students[0].config.pad_id)
     smalls: list[Student] = []

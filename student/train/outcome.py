@@ -15,6 +15,7 @@ from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.query.mixture import mix_of
 from pipeline.tasks.target import NO_LABEL
 from pipeline.text.word_vectors import file_sha256
+from pipeline.training.held_out import HELD_OUT
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
 from student.answers.thresholds import as_logits, best_thresholds
 from student.config import BertFlags
@@ -80,6 +81,7 @@ def settings(subject: Subject, vectors: VocabularyVectors | None) -> dict[str, A
         "mix": mix_of(logit_set),
         "query": data.query,
         "rows": len(rows),
+        "rows_held_out": len(subject.splits[HELD_OUT]) if config.held_out is not None else None,
         "rows_sha256": rows.keys_sha256,
         "logits_sha256": rows.logits_sha256,
     }
@@ -87,7 +89,7 @@ def settings(subject: Subject, vectors: VocabularyVectors | None) -> dict[str, A
 
 def result(subject: Subject, student: Student, history: list[Entry], best: Entry) -> dict[str, Any]:
     """What came of a training: scores by epoch, and all that there is to tell of the student that was kept."""
-    dev = subject.dev_splits()
+    dev = subject.dev_splits
     thresholds = _thresholds(student, dev)
     bias_C = -as_logits(thresholds, student.config.target) if thresholds else None
     own = subject.data.logit_set.record.metrics
@@ -121,7 +123,7 @@ def tell_start(subjects: Sequence[Subject], vectors_of: LogitSet | None) -> None
     """Notes what students start from; ``vectors_of`` is the set whose teacher their vectors are of, if they are."""
     for line in dict.fromkeys(_start_line(subject, vectors_of) for subject in subjects):
         console.note(line)
-    without = [str(one.data.logit_set.root) for one in subjects if one.data.splits.keys() == {"train"}]
+    without = [str(one.data.logit_set.root) for one in subjects if not one.dev_splits]
     if len(without) == len(subjects):
         where = ", ".join(without)
         console.warn(f"{where}: {NO_DEV}")
@@ -157,7 +159,7 @@ def _start_line(subject: Subject, vectors_of: LogitSet | None) -> str:
 
 
 def _thresholds(student: Student, dev: dict[str, Examples]) -> dict[str, float]:
-    """Of a multi-label student the probability from which on each label holds, by the first dev split."""
+    """Of a multi-label student the probability from which on each label holds, by the first split of ``dev``."""
     if student.config.target.kind != "labels" or not dev:
         return {}
     first = next(iter(dev.values()))

@@ -12,7 +12,7 @@ from student.train.layer_flags import LayerFlags
 
 NOT_FOR_WORDS = {
     *("mix", "where", "query", "init_vectors", "window_size", "num_bigrams", "pairing"),
-    *("token_dropout", "class_weights"),
+    *("token_dropout", "class_weights", "held_out"),
     *BertFlags.model_fields,
     *LayerFlags.model_fields,
 }

@@ -12,10 +12,9 @@ from pipeline.tasks.target import gold_arrays, gold_classes, has_gold
 from pipeline.tasks.task import Task
 from pipeline.text.known import ROWS as KNOWN_ROWS
 from pipeline.text.known import require_known
+from pipeline.training.held_out import HELD_OUT, held_out_rows
 from teacher.config import FinetuneTask
 from teacher.inference.classifier import Teacher
-
-HELD_OUT = "held-out"  # which no manifest can call a split of its own
 
 
 @dataclass(frozen=True)
@@ -82,11 +81,8 @@ def hold_out(splits: dict[str, pa.Table], share: float) -> dict[str, pa.Table]:
         DataError: if no row would be held out, or none left.
     """
     train = splits["train"]
-    order = np.random.default_rng(0).permutation(train.num_rows)
-    count = round(share * train.num_rows)
-    if not 0 < count < train.num_rows:
-        raise DataError(f"--held-out {share:g}: that is {count} of {train.num_rows} training rows; choose another")
-    parts = {"train": train.take(np.sort(order[count:])), HELD_OUT: train.take(np.sort(order[:count]))}
+    held_out = held_out_rows(train.num_rows, share)
+    parts = {"train": train.take(np.delete(np.arange(train.num_rows), held_out)), HELD_OUT: train.take(held_out)}
     return parts | {name: rows for name, rows in splits.items() if name != "train"}
 
 

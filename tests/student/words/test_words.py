@@ -218,6 +218,7 @@ def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> Non
         (("--where", "true"), "--where: is not for labelled words"),
         (("--class-weights", "balanced"), "--class-weights: is not for labelled words"),
         (("--window-size", "4"), "--window-size: is not for labelled words"),
+        (("--held-out", "0.1"), "--held-out: is not for labelled words"),
         (("--metric-for-best-model", "f1"), "--metric-for-best-model f1: the task has span_f1, accuracy"),
     ],
 )
