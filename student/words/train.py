@@ -17,6 +17,7 @@ from pipeline.logit_set.record import TOKENIZER_FILE, read_set_record
 from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.logit_set.word_reader import LabelledWords, WordSet, open_words
 from pipeline.tasks.spans import word_scores
+from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import TRAIN
 from pipeline.text.pieces import Pieces
 from pipeline.training import loop
@@ -100,7 +101,7 @@ class WordLesson:
         splits: ``train``, and dev splits.
 
     Raises:
-        DataError: if no training sentence has a token.
+        DataError: if no training sentence has a token, or none has gold and nothing else is learnt from.
 
     Attributes:
         student: as given.
@@ -118,18 +119,27 @@ class WordLesson:
             raise DataError("no sentence of the train split has a token, nothing to train on")
         self._dev = {split: rows for split, rows in splits.items() if split != TRAIN}
         self.batches = make_batches(config, student.config.head, self._ids.lengths)
-        self._stored = torch.from_numpy(train.teacher_TC), torch.from_numpy(train.gold_T)
+        gold_T = torch.from_numpy(train.gold_T)
+        known_T = (gold_T != NO_LABEL).float()
+        if config.alpha == 1 and not known_T.any():
+            raise DataError("no word of the train split has gold, and --alpha 1 learns from gold alone")
+        weight_T = known_T if config.alpha == 1 else torch.ones_like(known_T)
+        self._stored = torch.from_numpy(train.teacher_TC), gold_T, weight_T
 
     def loss(self, rows: Sequence[int], optimizer: Optimizer) -> torch.Tensor:
-        """The mean loss of all tokens of a batch, a scalar; those without gold learn from the teacher alone."""
+        """The mean loss of a batch's tokens, a scalar.
+
+        Those without gold, of which every word has some that is read in pieces, learn from the teacher alone, and with
+        ``--alpha 1`` not at all.
+        """
         device = self.student.device
         places, taken = tokens_of(self._ids, rows)
         ids_T, starts_S = (to_device(torch.from_numpy(part), device) for part in (taken.flat, taken.offsets))
-        teacher_TC, gold_T = (to_device(part[places], device) for part in self._stored)
+        teacher_TC, gold_T, weight_T = (to_device(part[places], device) for part in self._stored)
         used = rows_of_batch(optimizer, self.student.encoder, ids_T, starts_S)
         logits_TC = self.student(ids_T, starts_S, used)
         soft = (self._config.temperature, self._config.soft_loss)
-        return task_loss(self.student.config.target, logits_TC, teacher_TC, gold_T, self._config.alpha, *soft)
+        return task_loss(self.student.config.target, logits_TC, teacher_TC, gold_T, self._config.alpha, *soft, weight_T)
 
     def scores(self) -> Metrics:
         """The task's metrics on each dev split."""

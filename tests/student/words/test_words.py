@@ -81,6 +81,26 @@ def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: WordSet
     assert together_TC.shape == (len(ids.flat), len(LABELS))
 
 
+def test_with_gold_alone_the_teacher_says_nothing(entities: WordSet, tmp_path: Path) -> None:
+    flags = tiny_config(entities.root, tmp_path, alpha=1.0)
+    student = Tagger(design_words(flags, entities)).eval()
+    whole = entities.read("train")
+    gold = whole.gold.lists()
+    rows = replace(whole, has_gold_N=np.arange(len(whole)) != 3, gold=Ragged.of([*gold[:3], [], *gold[4:]]))
+    loss = WordLesson(flags, student, {"train": rows}).loss([7, 3], RowAdam([], student.parameters(), lr=0.0))
+    starts = rows.pieces.ids.offsets
+    places = np.concatenate([np.arange(starts[row], starts[row + 1]) for row in (7, 3)])
+    ids, gold_T = rows.pieces.ids.take([7, 3]), torch.from_numpy(rows.gold_T[places])
+    with torch.inference_mode():
+        log_TC = torch.log_softmax(student(torch.from_numpy(ids.flat), torch.from_numpy(ids.offsets)).double(), dim=1)
+    assert 0 < (gold_T < 0).sum() < len(gold_T)
+    hard_T = -log_TC.gather(1, gold_T.clamp(min=0)[:, None])[:, 0]
+    assert loss.item() == pytest.approx(float(hard_T[gold_T >= 0].sum()) / len(gold_T), rel=1e-5)
+    none = replace(rows, has_gold_N=np.zeros(len(rows), dtype=bool), gold=Ragged.of([[]] * len(rows)))
+    with pytest.raises(DataError, match="no word of the train split has gold, and --alpha 1 learns from gold alone"):
+        WordLesson(flags, student, {"train": none})
+
+
 def test_neighbours_are_those_of_the_sentence() -> None:
     alone_TF = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
     left_TF, own_TF, right_TF = beside(alone_TF, torch.tensor([0, 0, 3, 3, 4]))
