@@ -1,14 +1,16 @@
-"""What SIGTERM does to a command: the piece of work in hand is finished if that is soon done, and nothing is begun."""
+"""What signals do to a command: at SIGTERM the piece of work in hand is finished if that is soon, and nothing begun."""
 
 import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from types import FrameType
+from typing import TypeVar
 
 T = TypeVar("T")
 GRACE_SECONDS = 30.0  # what launchers usually leave before they kill; Kubernetes' default
+IMPORTS = "<frozen importlib._bootstrap>"  # the file of the frames below a module that is being imported
 
 
 class Stopped(BaseException):
@@ -26,19 +28,24 @@ _state = _State()
 
 
 @contextmanager
-def stops_on_sigterm() -> Iterator[None]:
+def heeds_signals() -> Iterator[None]:
     """Within the block SIGTERM raises `Stopped`: at once, or when the item that `whole` has given is done.
 
-    A second one raises it at once, and so does the end of the `GRACE_SECONDS`.
+    A second one raises it at once, and so does the end of the `GRACE_SECONDS`. Ctrl-C raises KeyboardInterrupt as ever.
+    While a module is imported either ends the process, with exit code 143 or 130: compiled modules do not survive an
+    error half-way, and would be imported again by whoever catches it.
     """
     if threading.current_thread() is not threading.main_thread():  # where signals cannot be asked for
         yield
         return
-    before = signal.signal(signal.SIGTERM, _stop)
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _stop)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as in the background
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if _state.late is not None:
             _state.late.cancel()
         _state.is_in_hand, _state.late = False, None
@@ -82,9 +89,22 @@ def whole(items: Iterable[T]) -> Iterator[T]:
             yield item
 
 
-def _stop(*_: Any) -> None:
+def _stop(number: int, frame: FrameType | None) -> None:
     if is_asked() or not _state.is_in_hand:
+        _end_if_importing(number, frame)
         raise Stopped
     _state.late = threading.Timer(GRACE_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
     _state.late.daemon = True
     _state.late.start()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _end_if_importing(number, frame)
+    raise KeyboardInterrupt
+
+
+def _end_if_importing(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORTS:
+            os._exit(128 + number)
+        frame = frame.f_back

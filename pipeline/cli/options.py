@@ -18,7 +18,7 @@ from pipeline.config import Config, build_kind, flag_help, flag_name, flag_order
 from pipeline.environment import store_folder
 from pipeline.errors import DistillError, MissingDependencyError, PassingError, passes
 from pipeline.limits import limit_reached
-from pipeline.stopping import Stopped, stops_on_sigterm
+from pipeline.stopping import Stopped, heeds_signals
 
 GO_ON = "repeat the command to go on from what is finished"
 SET_FILE = "distill.json"  # `pipeline.logit_set.record` is too heavy to ask
@@ -76,7 +76,7 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*args: Any, **values: Any) -> None:
         try:
-            with stops_on_sigterm():
+            with heeds_signals():
                 command(*args, **values)
         except DistillError as error:
             console.error(str(error))

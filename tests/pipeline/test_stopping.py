@@ -2,14 +2,17 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from pipeline import stopping
-from pipeline.stopping import Stopped, stops_on_sigterm, whole
+from pipeline.stopping import Stopped, heeds_signals, whole
 
 
 def terminate() -> None:
@@ -35,7 +38,7 @@ def work_through(items: list[int], at: dict[int, Callable[[], None]]) -> list[in
     """The items that came to their end before SIGTERM was heeded; all if it never was."""
     done: list[int] = []
     try:
-        with stops_on_sigterm():
+        with heeds_signals():
             for item in whole(items):
                 at.get(item, lambda: None)()
                 done.append(item)
@@ -52,19 +55,19 @@ def test_the_item_in_hand_is_finished_and_no_other_is_begun() -> None:
 
 
 def test_the_last_item_too_ends_in_stopped() -> None:
-    with pytest.raises(Stopped), stops_on_sigterm():
+    with pytest.raises(Stopped), heeds_signals():
         each([1], terminate)
 
 
 def test_between_items_and_without_any_it_is_heeded_at_once() -> None:
-    with pytest.raises(Stopped), stops_on_sigterm():
+    with pytest.raises(Stopped), heeds_signals():
         terminate()
 
     def items() -> list[int]:
         terminate()
         return [1]
 
-    with pytest.raises(Stopped), stops_on_sigterm():
+    with pytest.raises(Stopped), heeds_signals():
         list(whole(item for _ in "a" for item in items()))
 
 
@@ -89,10 +92,42 @@ def test_in_another_thread_it_only_passes() -> None:
     passed: list[int] = []
 
     def run() -> None:
-        with stops_on_sigterm():
+        with heeds_signals():
             passed.extend(whole([1, 2]))
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join(10)
     assert passed == [1, 2]
+
+
+SIGNALLED = """
+import os
+os.kill(os.getpid(), {number})
+"""
+HEEDING = """
+import signal
+from pipeline.stopping import heeds_signals
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in the background may not have
+with heeds_signals():
+    try:
+        import signalled
+        {then}
+    except BaseException as error:  # as a library does that tries another import then
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize(("number", "code", "name"), [(15, 143, "Stopped"), (2, 130, "KeyboardInterrupt")])
+def test_while_a_module_is_imported_the_process_ends(number: int, code: int, name: str, tmp_path: Path) -> None:
+    def ended() -> tuple[int, str]:
+        path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(stopping.__file__).parents[1]}"}
+        program = [sys.executable, "-c", HEEDING.format(then=f"signal.raise_signal({number})")]
+        process = subprocess.run(program, env=os.environ | path, capture_output=True, text=True)
+        return process.returncode, process.stdout
+
+    (tmp_path / "signalled.py").write_text(SIGNALLED.format(number=number))
+    assert ended() == (code, "")
+    (tmp_path / "signalled.py").write_text("")
+    assert ended() == (0, f"{name}\n")

@@ -11,7 +11,7 @@ import pytest
 from pipeline.cluster.config import RayFlags, RayWriteFlags
 from pipeline.cluster.crew import Crew, Trade, on_cluster, workers_that_fit, workers_to_start
 from pipeline.errors import ConfigError, DistillError, TeacherError
-from pipeline.stopping import Stopped, stops_on_sigterm
+from pipeline.stopping import Stopped, heeds_signals
 
 pytestmark = pytest.mark.slow
 FLAGS, ALONE = RayFlags(ray="local"), RayFlags(ray="local", ray_workers=1)
@@ -95,7 +95,7 @@ def test_after_sigterm_what_is_in_hand_is_done_and_no_more(ray_cluster: Any, tmp
                 os.kill(os.getpid(), signal.SIGTERM)
             done.append(piece)
 
-    with pytest.raises(Stopped), stops_on_sigterm():
+    with pytest.raises(Stopped), heeds_signals():
         use_all()
     assert len(done) <= 3
     assert begun(tmp_path) == sorted(f"{piece}-0" for piece in done)
