@@ -25,7 +25,7 @@ TRAINING = (
     "--pooler --objective --layers --intermediate-epochs --objective-weight --filters --optimizer "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
     "--num-bigrams --pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature "
-    "--class-weights --num-train-epochs --metric-for-best-model --early-stopping-patience --learning-rate "
+    "--class-weights --num-train-epochs --metric-for-best-model --held-out --early-stopping-patience --learning-rate "
     "--warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified --json"
 )
 CODEC = "--codec --num-samples --temperature --top-k"
