@@ -8,18 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import OUTSIDE, Metric
-from student.config import (
-    EmbeddingKind,
-    HeadKind,
-    PairingKind,
-    PoolerKind,
-    PoolingKind,
-    TableDtype,
-    VectorMap,
-)
+from student.config import HeadKind, PairingKind, TableDtype, VectorMap
 from student.model.bert_shape import BertShape
 from student.model.encoder import EncoderShape, LstmShape
 from student.model.encoders import ENCODERS
+from student.model.flags import EmbeddingKind, PoolerKind, PoolingKind
 from student.model.heads import HEADS, HeadShape
 from student.model.pairings import PAIRINGS
 

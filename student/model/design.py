@@ -5,10 +5,11 @@ from typing import Any
 from pipeline.config import flag_name, parse_model
 from pipeline.errors import ConfigError, raise_all
 from pipeline.tasks.task import Metric
-from student.config import BertFlags, EmbeddingFlags, PairingKind, TrainConfig
+from student.config import PairingKind, TrainConfig
 from student.model.architecture import MOST_COMPARED, Facts, StudentConfig
 from student.model.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
 from student.model.encoders import ENCODERS, SIZES
+from student.model.flags import BertFlags, EmbeddingFlags
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from student.config import EmbeddingFlags, EmbeddingKind, HeadKind, PairingKind, PoolingKind
+from student.config import HeadKind, PairingKind
 from student.model.bert import BertEncoder
 from student.model.biattentive import BiattentiveEncoder
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder, EncoderShape
+from student.model.flags import EmbeddingFlags, EmbeddingKind, PoolingKind
 from student.model.lstm import LstmEncoder
 
 NUM_BIGRAMS = 2**14

@@ -9,12 +9,12 @@ from torch import nn
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
 from pipeline.logit_set.record import SetRecord
-from student.config import EmbeddingFlags
 from student.model.architecture import EncoderConfig, StudentConfig
 from student.model.config_file import read_encoder_config
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
+from student.model.flags import EmbeddingFlags
 from student.model.model import Student
 from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, Tensors, read_weights, students_in
 

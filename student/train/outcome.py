@@ -18,11 +18,11 @@ from pipeline.text.word_vectors import file_sha256
 from pipeline.training.held_out import HELD_OUT
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
 from student.answers.thresholds import as_logits, best_thresholds
-from student.config import BertFlags
 from student.data import Examples, gold_tensor
 from student.evaluate import evaluate_split, student_logits
 from student.model.bert_folder import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.card import CARD_FILE, card_text
+from student.model.flags import BertFlags
 from student.model.model import Student, num_bytes, num_parameters
 from student.train.fit import Subject
 from student.train.initialize import has_head_for, source_sha256

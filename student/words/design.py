@@ -3,10 +3,11 @@
 from pipeline.config import flag_name, parse_model
 from pipeline.errors import ConfigError, raise_all
 from pipeline.logit_set.word_reader import WordSet
-from student.config import BertFlags, TrainConfig
+from student.config import TrainConfig
 from student.model.architecture import WordsConfig
 from student.model.design import embedding_problems, flag_problems, metrics_of
 from student.model.encoders import ENCODERS
+from student.model.flags import BertFlags
 from student.model.heads import HEADS
 from student.train.layer_flags import LayerFlags
 

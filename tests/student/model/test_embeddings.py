@@ -3,9 +3,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from student.config import PoolingKind
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import EncoderShape
+from student.model.flags import PoolingKind
 
 PAD, VOCABULARY, BERT_VOCABULARY = 0, 12, 30522
 SENTENCES = st.lists(st.lists(st.integers(1, VOCABULARY - 1), max_size=9), min_size=1, max_size=6)

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pipeline.errors import ConfigError
-from student.config import EmbeddingKind, HeadKind, PairingKind, TrainConfig
+from student.config import HeadKind, PairingKind, TrainConfig
 from student.model.architecture import StudentConfig
 from student.model.design import design
 from student.model.encoders import ENCODERS
+from student.model.flags import EmbeddingKind
 from student.model.heads import HEADS as KINDS_OF_HEAD
 from student.model.heads import MIN_CNN_SIDE, BiLstmHead, cnn_head, linear_head, mlp_head
 from student.model.model import Student
