@@ -44,6 +44,12 @@ class Text:
             self.max_seq_length - special,
         )
 
+    def count(self, split: str, start: int, stop: int) -> int:
+        """How many of the documents ``start`` to ``stop`` (exclusive) belong to a split."""
+        every = self.config.validation_every
+        held_out = len(range(-(-start // every) * every, stop, every))
+        return held_out if split == VALIDATION else stop - start - held_out
+
     def hold(self, shard: Shard) -> "HeldText":
         """The documents of a shard, read, and no others."""
         read = tuple(self._numbered(shard.split, shard.start, shard.stop))

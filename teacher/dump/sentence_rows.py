@@ -48,6 +48,9 @@ class SentenceRows(Protocol):
     def read(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sentences]:
         """The sentences of a split's source rows ``start`` to ``stop`` (exclusive), in batches."""
 
+    def count(self, split: str, start: int, stop: int) -> int:
+        """How many of the source rows ``start`` to ``stop`` (exclusive) belong to a split."""
+
     def hold(self, shard: Shard) -> "SentenceRows":
         """What there is to be read of one shard, in memory."""
 
@@ -93,6 +96,10 @@ class CorpusSentences:
         """See `SentenceRows`."""
         for cut in self.text.sequences(tokens, split, start, stop):
             yield Sentences(cut.source_row_N, cut.piece_N, cut.ids)
+
+    def count(self, split: str, start: int, stop: int) -> int:
+        """See `SentenceRows`."""
+        return self.text.count(split, start, stop)
 
     def hold(self, shard: Shard) -> "CorpusSentences":
         """See `SentenceRows`."""
@@ -164,6 +171,10 @@ class TaskSentences:
         piece_N = np.tile(np.arange(len(texts)), rows.num_rows)
         source_row_N = rows.column("source_row").to_numpy()[row_N]
         yield Sentences(source_row_N, piece_N, read.take(row_N + piece_N * rows.num_rows))
+
+    def count(self, split: str, start: int, stop: int) -> int:
+        """See `SentenceRows`."""
+        return stop - start
 
     def hold(self, shard: Shard) -> "TaskSentences":
         """See `SentenceRows`."""

@@ -123,7 +123,8 @@ def _write_shards(
     rows: SentenceRows,
     shards: list[Shard],
 ) -> None:
-    with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
+    total = sum(rows.count(shard.split, shard.start, shard.stop) for shard in shards)
+    with console.progress(total, "teacher") as steps:
         for shard in whole(shards):
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
             statistics = no_vector_statistics()
@@ -154,9 +155,9 @@ def _groups(
             add_statistics(statistics, part, said_NH, kept_NH)
             yield table
             now = int(part.source_row_R[-1]) + 1
-            steps.advance(now - seen)
+            steps.advance(rows.count(shard.split, seen, now))
             seen = now
-    steps.advance(shard.stop - seen)
+    steps.advance(rows.count(shard.split, seen, shard.stop))
 
 
 def _check_kept(encoder: SentenceEncoder, split: str, rows: Sentences, kept_NH: Floats) -> None:

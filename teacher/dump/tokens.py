@@ -126,7 +126,8 @@ def _write_shards(
     shards: list[Shard],
 ) -> None:
     done = ""
-    with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
+    total = sum(text.count(shard.split, shard.start, shard.stop) for shard in shards)
+    with console.progress(total, "teacher") as steps:
         for shard in whole(shards):
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}{done}")
             statistics = no_statistics()
@@ -158,9 +159,9 @@ def _groups(
             columns = encoded_predictions(lm, record.codec, rows, plan.seed, max_tokens, statistics)
             yield tokens_table(record.codec, shard.split, rows, columns)
         now = int(sequences.source_row_N[-1]) + 1
-        steps.advance(now - seen)
+        steps.advance(text.count(shard.split, seen, now))
         seen = now
-    steps.advance(shard.stop - seen)
+    steps.advance(text.count(shard.split, seen, shard.stop))
 
 
 def rows_of(sequences: Sequences, masked: Masked) -> MaskedRows:

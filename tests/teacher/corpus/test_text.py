@@ -50,6 +50,14 @@ def test_every_so_many_documents_one_is_held_out(every: int) -> None:
         assert in_split(row, "train", every) != in_split(row, "validation", every)
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 23), (1, 5), (5, 6), (6, 21), (3, 3)])
+def test_documents_of_a_split_are_counted(tmp_path: Path, start: int, stop: int) -> None:
+    text = text_of(tmp_path, ["Often."] * 23)
+    for split in SPLITS:
+        members = [row for row in range(start, stop) if in_split(row, split, VALIDATION_EVERY)]
+        assert text.count(split, start, stop) == len(members)
+
+
 def test_splits_share_out_the_sentences(tmp_path: Path, tokens: MlmTokenizer) -> None:
     text = text_of(tmp_path, [f"Often {'seldom ' * k}. Once." for k in range(23)])
     found = {split: pieces(text, tokens, split, 0, 23) for split in SPLITS}

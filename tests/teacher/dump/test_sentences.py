@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from pipeline import log
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.logit_set.record import SetRecord
@@ -245,6 +246,15 @@ def test_the_plan_counts_what_the_dump_writes(work: Path, vector_store: Path, tm
     assert plan.rows["sentences"] == pytest.approx(record.num_rows, rel=0.15)
     assert plan.shards == len(record.shards)
     assert (plan.disk_bytes > 0, bool(plan.seconds)) == (True, True)
+
+
+def test_progress_counts_each_document_once(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    with log.written_to(file):
+        write(work, tmp_path, token_vectors=False)
+    events = map(json.loads, file.read_text().splitlines())
+    [told] = [event for event in events if event["event"] == "progress" and event["what"].startswith("teacher: train")]
+    assert told["done"] == told["total"] == len(corpus_file.read_text().splitlines())
 
 
 def test_the_command(work: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a masked LM says about a corpus, as a set of tokens: right, complete, resumable."""
 
 import itertools
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from pipeline import log
 from pipeline.errors import ConfigError, FingerprintMismatchError, TeacherError
 from pipeline.logit_set.codecs import Dense
 from pipeline.logit_set.record import SetRecord, read_set_record
@@ -232,6 +234,15 @@ def test_wrong_flags(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         write(work, tmp_path, **changes)
+
+
+def test_progress_counts_each_document_once(work: Path, corpus_file: Path, masked_lm: Path, tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    with log.written_to(file):
+        write(work, tmp_path)
+    events = map(json.loads, file.read_text().splitlines())
+    [told] = [event for event in events if event["event"] == "progress" and event["what"].startswith("teacher: train")]
+    assert told["done"] == told["total"] == len(corpus_file.read_text().splitlines())
 
 
 def flags(work: Path, store: Path) -> list[object]:
