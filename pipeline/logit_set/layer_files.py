@@ -10,12 +10,12 @@ import pyarrow as pa
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
 from pipeline.files import remove_temporaries, write_text, written_whole
 from pipeline.logit_set.card import CARD_FILE, card_text
-from pipeline.logit_set.record import SetRecord, changed, write_set_record
+from pipeline.logit_set.record import SetRecord, changed, read_set_record, write_set_record
 from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.shard_file import STATISTICS_KEY, Footer, parquet_writer, read_footer
 from pipeline.logit_set.signals import LayerSignal
 from pipeline.logit_set.verify_layers import check_layers, layer_footer
-from pipeline.logit_set.writer import is_done, measured
+from pipeline.logit_set.writer import is_done, measured, without_lost_layers
 
 SMALL = (pa.int8(), pa.uint8())
 
@@ -40,6 +40,15 @@ def check_same_layers(root: Path, signal: LayerSignal) -> None:
                 f"{path.parent} holds {signal.name} stored in another way:\n{changes}\n"
                 "Repeat the command with the flags that they were begun with, or remove this folder"
             )
+
+
+def forget_lost_files(root: Path) -> SetRecord:
+    """Removes files of layers that are not what a set's record says, and their lines in it, which it gives."""
+    record = read_set_record(root)
+    known = changed(record, signals=without_lost_layers(root, record.signals))
+    if known != record:
+        write_set_record(root, known)
+    return known
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from pipeline.logit_set.tokens import (
     split_table,
     tokens_table,
 )
-from pipeline.logit_set.writer import complete_set, finish_set, start_set, unfinished_shards, write_tokens_shard
+from pipeline.logit_set.writer import complete_set, finish_set, shards_to_write, start_set, write_tokens_shard
 
 POSITIONS_AT_ONCE = 512
 
@@ -47,8 +47,9 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
     positions = min(MAX_COUNT, sum(scores.get("positions", 0) for scores in source.record.scores.values()))
     make_folder(config.store)
     require_space(config.store, int(positions * codec.num_bytes()))
-    record = start_set(root, _staged(config, source, codec, command), source.tokenizer_json())
-    todo = {shard.path for shard in unfinished_shards(root, record)}
+    started = start_set(root, _staged(config, source, codec, command), source.tokenizer_json())
+    record, unfinished = shards_to_write(root, started)
+    todo = {shard.path for shard in unfinished}
     decoder = source.decoder()
     with console.progress(len(record.shards), "recoding") as steps:
         for shard, new in zip(source.record.shards, record.shards, strict=True):
@@ -60,7 +61,7 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
                 except BeyondHalfError as error:
                     raise DataError(f"{source.root / shard.path}, codec {codec}: {error}") from error
             steps.advance()
-    if record.state == "verified" and not todo:
+    if record.state == "verified":
         return record
     complete = complete_set(root, record)
     return finish_set(root, complete, TokenSet(root, complete).scores())

@@ -15,9 +15,15 @@ import pyarrow.parquet as pq
 from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, IntegrityError, raise_all
-from pipeline.files import link_or_copy, make_folder, require_space, write_once
+from pipeline.files import link_or_copy, make_folder, require_space, sha256, write_once
 from pipeline.logit_set.config import RecodeConfig
-from pipeline.logit_set.layer_files import check_same_layers, layer_file, record_layers, unfinished_files
+from pipeline.logit_set.layer_files import (
+    check_same_layers,
+    forget_lost_files,
+    layer_file,
+    record_layers,
+    unfinished_files,
+)
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.logit_set.record import SetRecord, changed
 from pipeline.logit_set.record_parts import LayersName, Shard
@@ -27,7 +33,7 @@ from pipeline.logit_set.tokens import read_groups
 from pipeline.logit_set.vector_basis import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis
 from pipeline.logit_set.vector_codecs import state_codec
 from pipeline.logit_set.verify import require_shards
-from pipeline.logit_set.verify_layers import layer_file_problem
+from pipeline.logit_set.verify_layers import require_layer_files
 from pipeline.logit_set.writer import start_set
 from pipeline.tasks.task import TRAIN
 
@@ -46,15 +52,27 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
         raise ConfigError(f"--name {config.name}: that is the set itself; give the new one another name")
     pairs = [_recoded(source, name, codec) for name, codec in config.layer_codecs.items()]
     require_shards(source.root, source.record, source.record.shards)
+    require_layer_files(source.root, source.record, source.record.signals.of_layers)
     make_folder(config.store)
     require_space(config.store, sum(shard.bytes or 0 for old, _ in pairs for shard in old.shards))
     base = _base(config, source, command, [old.name for old, _ in pairs])
-    record = start_set(root, base, source.tokenizer_json())
-    for path in {shard.path for shard in base.shards} | {p for one in base.signals.stored for p in one.hashes()}:
-        make_folder((root / path).parent)
-        link_or_copy(source.root / path, root / path)
+    start_set(root, base, source.tokenizer_json())
+    _share(source.root, root, base)
+    record = forget_lost_files(root)
     done = [_write(source, root, record, old, new) for old, new in pairs]
     return record_layers(root, record, done)
+
+
+def _share(source: Path, root: Path, base: SetRecord) -> None:
+    """Gives the new set the files of the old one that it has, too."""
+    hashes = {shard.path: shard.sha256 for shard in base.shards}
+    for signal in base.signals.stored:
+        hashes |= signal.hashes()
+    for path, digest in hashes.items():
+        make_folder((root / path).parent)
+        if (root / path).exists() and sha256(root / path) != digest:
+            (root / path).unlink()
+        link_or_copy(source / path, root / path)
 
 
 def _recoded(source: LogitSet, name: LayersName, codec: str) -> tuple[LayerSignal, LayerSignal]:
@@ -95,16 +113,12 @@ def _write(source: LogitSet, root: Path, record: SetRecord, old: LayerSignal, ne
     """Writes the files of a signal that are not there yet, and gives it with the hash of its basis."""
     make_folder(root / new.name)
     check_same_layers(root, new)
-    problems = [
-        f"{shard.path}: {problem}"
-        for shard in old.shards
-        if (problem := layer_file_problem(source.root, source.record, old, shard))
-    ]
-    raise_all(IntegrityError, f"{source.root}: cannot be used", problems)
+    new = getattr(record.signals, new.name) or new  # a repeated command finds what was recorded of its files
     bases = old.read_bases(source.root)
     if isinstance(old, States) and isinstance(new, States) and new.codec.basis_bytes:
         path = root / new.basis_path
-        if not path.exists():
+        if not new.may_be_basis(path):
+            path.unlink(missing_ok=True)
             write_once(path, bases_to_bytes(_new_bases(source, old, new.codec.num_stored, bases)))
         new = new.with_basis(path)
     new_bases, todo = new.read_bases(root), {shard.range for shard in unfinished_files(root, record, new)}

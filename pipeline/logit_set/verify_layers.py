@@ -4,7 +4,7 @@ Shapes: R rows.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +49,17 @@ def check_layers(root: Path, record: SetRecord) -> None:
             except IntegrityError as error:
                 problems.append(str(error).removeprefix(f"{root}/"))
     raise_all(IntegrityError, "what is said by layers is not sound", problems)
+
+
+def require_layer_files(root: Path, record: SetRecord, signals: Iterable[LayerSignal]) -> None:
+    """Raises IntegrityError, listing every problem, unless files and bases of signals are those recorded."""
+    problems = []
+    for signal in signals:
+        signal.check_files(root)
+        for shard in signal.shards:
+            problem = layer_file_problem(root, record, signal, shard)
+            problems += [f"{shard.path}: {problem}"] if problem else []
+    raise_all(IntegrityError, f"{root}: cannot be used", problems)
 
 
 def num_specials(root: Path, record: SetRecord) -> int:

@@ -97,7 +97,15 @@ def unfinished_shards(root: Path, record: SetRecord) -> list[Shard]:
     return [shard for shard in record.shards if not is_done(root, shard, footer_of(record, shard))]
 
 
-def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> None:
+def shards_to_write(root: Path, record: SetRecord) -> tuple[SetRecord, list[Shard]]:
+    """The record and its unfinished shards, for one process alone; a finished set that has such is ``staged`` again."""
+    unfinished = unfinished_shards(root, record)
+    if unfinished and record.state != "staged":
+        record = reopen_set(root, record, unfinished)
+    return record, unfinished
+
+
+def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> SetRecord:
     """Takes a finished set of which shards were lost or damaged back to ``staged``, their checksums forgotten.
 
     What it has of the vocabulary is recorded again at the end, as in a new set. What layers say stays as it is: if a
@@ -106,7 +114,9 @@ def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> None:
     lost = {shard.path for shard in unfinished}
     shards = tuple(s.unmeasured() if s.path in lost else s for s in record.shards)
     parts = {"state": "staged", "shards": shards, "signals": record.signals.without_token_vectors()}
-    write_set_record(root, record.model_copy(update=parts))
+    staged_again = record.model_copy(update=parts)
+    write_set_record(root, staged_again)
+    return staged_again
 
 
 def write_shard(root: Path, record: SetRecord, shard: Shard, table: pa.Table) -> None:

@@ -22,7 +22,7 @@ from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.token_vectors import take_over_token_vectors
 from pipeline.logit_set.verify import require_shards
-from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
+from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, shards_to_write, start_set, write_shard
 from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.text_free import TEXT_SETTING
 from pipeline.sources import Source, load_source, rows_sha256
@@ -106,8 +106,8 @@ def join(config: JoinConfig, command: str) -> Joined:
         )
     new_root, logits = config.store / config.name, LogitSet(root, record)
     planned = _staged(record, source, matched, config.name, command)
-    joined = start_set(new_root, planned, logits.tokenizer_json())
-    for shard in unfinished_shards(new_root, joined):
+    joined, unfinished = shards_to_write(new_root, start_set(new_root, planned, logits.tokenizer_json()))
+    for shard in unfinished:
         write_shard(new_root, joined, shard, _rows(joined, shard, source, reader, matched))
     if joined.state != "verified":
         complete = complete_set(new_root, joined)

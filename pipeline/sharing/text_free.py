@@ -17,6 +17,7 @@ from pipeline.errors import ConfigError
 from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, staged
 from pipeline.logit_set.row_kinds import ROW_KINDS
 from pipeline.logit_set.token_vectors import take_over_token_vectors
+from pipeline.logit_set.verify import require_shards
 from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_shard
 from pipeline.text.tokenizer import read_tokenizer_json
 
@@ -29,11 +30,13 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
 
     Raises:
         ConfigError: if the set cannot do without.
+        IntegrityError: if a shard is not what the record says.
     """
     if not ROW_KINDS[record.rows].may_lack_text:
         raise ConfigError(f"{root}: holds {record.what_it_holds}; its sequences are its text, so nothing would be left")
     if not record.has_text:
         raise ConfigError(f"{root}: has no text already; push it without --without-text")
+    require_shards(root, record, record.shards)  # the copy's are hashed anew, whatever is in them
     with tempfile.TemporaryDirectory(prefix="distill-") as folder:
         copy = Path(folder) / record.name
         tokenizer = read_tokenizer_json(root / TOKENIZER_FILE, record.tokenizer.sha256)

@@ -49,9 +49,10 @@ def with_bases(
 
 
 def _is_there(root: Path, signal: States) -> bool:
-    """Whether the set has the basis; another one that no file was written with is removed."""
+    """Whether the set has the basis; another one than is recorded, or that no file was written with, is removed."""
     path = root / signal.basis_path
-    if not path.exists():
+    if not signal.may_be_basis(path):
+        path.unlink(missing_ok=True)
         return False
     try:
         signal.bases_in(path)

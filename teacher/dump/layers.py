@@ -14,13 +14,12 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.files import link_or_copy, make_folder
 from pipeline.logit_set.config import LAYER_CODECS
-from pipeline.logit_set.layer_files import check_same_layers, record_layers, unfinished_files
+from pipeline.logit_set.layer_files import check_same_layers, forget_lost_files, record_layers, unfinished_files
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
+from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import LayersName
 from pipeline.logit_set.signals import Attention, Blocks, Cls, LayerSignal, States, Values
 from pipeline.logit_set.vector_codecs import state_codec
-from pipeline.logit_set.writer import without_lost_layers
 from teacher.config import DumpTask
 from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.layer_basis import with_bases
@@ -114,7 +113,7 @@ def add_layers(
     missing = {signal.name: {file.range for file in unfinished_files(root, record, signal)} for signal in signals}
     state.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
     if state.is_main_process and any(missing.values()):
-        _forget_lost(root)
+        forget_lost_files(root)
     state.wait_for_everyone()
     shards = [shard for shard in record.shards[job.index :: job.count] if shard.range in set().union(*missing.values())]
     mine = shards[state.process_index :: state.num_processes]
@@ -125,13 +124,6 @@ def add_layers(
         ask_here_or_there(config, root, errand, rows, mine, rows.hold)
     state.wait_for_everyone()
     return _finish(root, signals) if state.is_main_process else None
-
-
-def _forget_lost(root: Path) -> None:
-    record = read_set_record(root)
-    known = changed(record, signals=without_lost_layers(root, record.signals))
-    if known != record:
-        write_set_record(root, known)
 
 
 def _finish(root: Path, signals: Sequence[LayerSignal]) -> SetRecord:

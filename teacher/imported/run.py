@@ -13,7 +13,7 @@ from pipeline.logit_set.examples import shard_table, text_hashes
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import Scores, SetRecord
 from pipeline.logit_set.record_parts import Shard
-from pipeline.logit_set.writer import complete_set, finish_set, start_set, unfinished_shards, write_shard
+from pipeline.logit_set.writer import complete_set, finish_set, shards_to_write, start_set, write_shard
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
@@ -80,8 +80,8 @@ def import_answers(config: ImportConfig, command: str) -> Imported:
     root = config.store / planned.name
     make_folder(config.store)
     require_space(config.store, amount(answered).expected_bytes)
-    record = start_set(root, planned, reader.tokenizer_json())
-    _write(root, record, answered, matched, reader)
+    record, unfinished = shards_to_write(root, start_set(root, planned, reader.tokenizer_json()))
+    _write(root, record, unfinished, answered, matched, reader)
     if record.state != "verified":
         complete = complete_set(root, record)
         record = finish_set(root, complete, _scores(LogitSet(root, complete)))
@@ -102,8 +102,9 @@ def _texts(source: Source) -> chain[str]:
     return chain.from_iterable(part for table in rows for part in sentences(table) if part is not None)
 
 
-def _write(root: Path, record: SetRecord, source: Source, matched: dict[str, Matched], reader: TextReader) -> None:
-    shards = unfinished_shards(root, record)
+def _write(
+    root: Path, record: SetRecord, shards: list[Shard], source: Source, matched: dict[str, Matched], reader: TextReader
+) -> None:
     with console.progress(sum(shard.stop - shard.start for shard in shards), "import") as steps:
         for shard in shards:
             write_shard(root, record, shard, _table(record, shard, source, matched[shard.split], reader))

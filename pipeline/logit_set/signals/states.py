@@ -146,6 +146,10 @@ class States(LayerSignal):
         lost = None if None in shares else tuple(round(share or 0.0, 6) for share in shares)
         return self.model_copy(update={"basis_sha256": sha256(path), "variance_lost": lost})
 
+    def may_be_basis(self, path: Path) -> bool:
+        """Whether a file is there, and is the basis that the record tells of, if it tells of one."""
+        return is_plain(path) and self.basis_sha256 in (None, sha256(path))
+
     def bases_in(self, path: Path) -> dict[int, Basis]:
         """The basis of each layer, from a file that may be anybody's.
 

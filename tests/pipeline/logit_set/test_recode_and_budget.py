@@ -25,6 +25,8 @@ from pipeline.logit_set.recode import recode
 from pipeline.logit_set.record import read_set_record, write_set_record
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import split_table
+from pipeline.logit_set.verify import verify_shards
+from tests.helpers.damage import with_other_bytes
 
 
 def config(token_store: Path, store: Path, source: str, **changes: Any) -> RecodeConfig:
@@ -79,6 +81,14 @@ def test_recoding_goes_on_where_it_was_stopped(token_store: Path, tmp_path: Path
     assert recode(settings, "x").shards == first.shards
     after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("new/tokens/*")}
     assert {name for name in after if after[name] != before[name]} == {Path(first.shards[1].path).name}
+
+
+def test_a_lost_file_may_come_back_with_other_bytes(token_store: Path, tmp_path: Path) -> None:
+    settings = config(token_store, tmp_path, "hidden")
+    first = recode(settings, "x")
+    with_other_bytes(tmp_path / "new")
+    assert recode(settings, "x") == first
+    verify_shards(tmp_path / "new", read_set_record(tmp_path / "new"))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from student.data import load_examples
 from teacher.dump.examples import dump
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.commands import invoke
+from tests.helpers.damage import with_other_bytes
 from tests.helpers.places import contents, send
 
 Lines = list[dict[str, Any]]
@@ -232,6 +233,13 @@ def test_a_repeated_join_changes_nothing(gaps: Joined, blind: Path, work: Path, 
     assert {path: path.stat().st_mtime_ns for path in gaps.root.rglob("*") if path.is_file()} == before
     with pytest.raises(FingerprintMismatchError, match=r"source\.train"):
         joined(blind, work, work / "data", tmp_path / "store", name="joined")
+
+
+def test_a_lost_file_may_come_back_with_other_bytes(blind: Path, work: Path, tmp_path: Path) -> None:
+    first = joined(blind, work, work / "data", tmp_path)
+    with_other_bytes(first.root)
+    assert joined(blind, work, work / "data", tmp_path) == first
+    verify_shards(first.root, read_set_record(first.root))
 
 
 def test_a_split_that_one_does_not_have_is_missing(

@@ -1,20 +1,23 @@
 """Sets that are pushed without text: what is in them, and that no text is."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, IntegrityError
 from pipeline.logit_set.card import card_text
 from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.row_kinds import TEXT_COLUMNS
 from pipeline.logit_set.verify import verify_shards
+from pipeline.logit_set.writer import write_shard
 from pipeline.query.catalog import open_catalog
 from tests.helpers.places import contents, fetch, send
+from tests.pipeline.logit_set.test_verify import with_logit
 
 
 def text_free(logit_set: LogitSet, folder: Path) -> tuple[Path, SetRecord]:
@@ -107,3 +110,13 @@ def test_it_is_another_set_than_the_one_with_text(opinion_set: LogitSet, tmp_pat
     assert not [text for text in texts if text.encode() in data]
     again = send(opinion_set.root, str(tmp_path / "there"), without_text=True)
     assert again.sent == ()  # the same to the byte, however often it is made
+
+
+def test_nothing_damaged_is_sent_as_if_it_were_sound(opinion_set: LogitSet, tmp_path: Path) -> None:
+    root = shutil.copytree(opinion_set.root, tmp_path / "opinion")
+    shard = opinion_set.record.shards[0]
+    table = pq.read_table(root / shard.path, partitioning=None).replace_schema_metadata(None)
+    write_shard(root, opinion_set.record, shard, with_logit(table, 9))  # as nobody's teacher has said
+    with pytest.raises(IntegrityError, match=shard.path):
+        send(root, str(tmp_path / "there"), without_text=True)
+    assert not (tmp_path / "there").exists()

@@ -40,6 +40,7 @@ from teacher.inference.layers import layers_said
 from tests.conftest import dump_config
 from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, invoke, kill_when
+from tests.helpers.damage import damage
 
 EVERY = {"states": "0,1", "states_codec": "float32", "cls": "all", "attention": "1", "attention_codec": "float32"}
 EVERY |= {"values": "all"}
@@ -499,3 +500,47 @@ def test_bytes_of_attention_and_values_can_be_made_of_their_numbers(
     again = invoke("recode", "small", "--store", tmp_path, "--name", "more", *codecs)
     assert again.exit_code == 2
     assert "has attention as u8" in again.stderr
+
+
+@pytest.mark.parametrize("codec", ["int8", "pca-8"])
+def test_a_repeated_recode_mends_what_was_damaged(codec: str, own: LogitSet) -> None:
+    flags = ["--store", own.root.parent, "--name", "small", "--states-codec", codec]
+    assert invoke("recode", "roles", *flags).exit_code == 0
+    root = own.root.parent / "small"
+    record = read_set_record(root)
+    assert record.signals.states is not None
+    paths = [record.shards[0].path, record.signals.states.shards[1].path, *list(record.signals.attention.hashes())[:1]]
+    paths += [record.signals.states.basis_path] if codec == "pca-8" else []
+    for path in paths:
+        damage(root / path)
+    assert invoke("recode", "roles", *flags).exit_code == 0
+    assert read_set_record(root) == record
+    verify_shards(root, record)
+
+
+@pytest.mark.parametrize("folder", ["states", "attention"])
+def test_a_damaged_source_is_not_recoded(folder: str, own: LogitSet) -> None:
+    shard = getattr(own.record.signals, folder).shards[0]
+    damage(own.root / shard.path)
+    result = invoke("recode", "roles", "--store", own.root.parent, "--name", "small", "--states-codec", "int8")
+    assert result.exit_code != 0
+    assert f"{shard.path}: " in result.stderr
+    assert not (own.root.parent / "small").exists()
+
+
+@pytest.mark.parametrize("of", ["file", "basis"])
+def test_a_new_version_takes_over_nothing_damaged(
+    of: str, work: Path, roles_set: LogitSet, asked: list[str], tmp_path: Path
+) -> None:
+    shutil.copytree(roles_set.root, tmp_path / "roles")
+    flags: dict[str, Any] = {"states": "0,1", "states_codec": "pca-8"}
+    states = write(work, tmp_path, **flags).signals.states
+    assert states is not None
+    damage(tmp_path / "roles" / (states.shards[0].path if of == "file" else states.basis_path))
+    asked.clear()
+    data = shutil.copytree(work / "data", tmp_path / "data")
+    with (data / "roles" / "train.jsonl").open("a") as lines:
+        lines.write((data / "roles" / "train.jsonl").read_text().splitlines()[0].replace("the", "a") + "\n")
+    with pytest.raises(IntegrityError, match=r"SHA-256|not the basis"):
+        write(work, tmp_path, data=data, name="second", extend="roles", **flags)
+    assert asked == []

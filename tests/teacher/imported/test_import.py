@@ -33,6 +33,7 @@ from teacher.config import CheckConfig
 from teacher.imported.config import ImportConfig
 from teacher.imported.run import Imported, import_answers
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
+from tests.helpers.damage import with_other_bytes
 from tests.helpers.places import send
 from tests.helpers.students import tiny_config
 
@@ -277,6 +278,14 @@ def test_it_goes_on_when_repeated_and_refuses_other_settings(said: Rows, work: P
             ),
             "import",
         )
+
+
+def test_a_lost_file_may_come_back_with_other_bytes(said: Rows, work: Path, tmp_path: Path) -> None:
+    file = write(tmp_path, said)
+    first = imported(work, file, tmp_path)
+    with_other_bytes(first.root)
+    assert imported(work, file, tmp_path).record == first.record
+    verify_shards(first.root, read_set_record(first.root))
 
 
 def test_it_is_mixed_shared_and_trained_from(said: Rows, opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
