@@ -96,7 +96,7 @@ class OwnDataFlags(Config):
 class SeedFlags(Config):
     """For the commands that draw random numbers."""
 
-    seed: int = Field(42, ge=0, description="Seed of all choices.")
+    seed: int = Field(42, ge=0, lt=2**63, description="Seed of all choices.")
 
 
 def build_kind(kinds: Mapping[str, type[C]], values: Mapping[str, Any]) -> C:

@@ -4,6 +4,9 @@ from pipeline.keywords import call_text, takes_keywords
 from pipeline.shown import Result
 from teacher.config import DumpTask, FinetuneTask
 from teacher.dump.default_variants import with_default_variants
+from teacher.dump.plan_examples import estimate
+from teacher.dump.plan_sentences import estimate_vectors
+from teacher.dump.sentences import dump_vectors
 from teacher.dump.summary import SPLIT_COLUMNS, split_rows
 from teacher.dump.task import dump_task
 from teacher.finetune.classifier import finetune
@@ -26,10 +29,17 @@ def finetune_teacher(config: FinetuneTask) -> Result:
 
 @takes_keywords(DumpTask)
 def dump_teacher(config: DumpTask) -> Result:
-    """Writes a teacher's logits of a task, or goes on, as ``distill teacher-dump`` does; returns the set's record."""
+    """Writes a teacher's logits of a task, or vectors of its sentences, or goes on, as ``distill teacher-dump`` does.
+
+    Returns the set's record; with ``plan`` what the set would take, and nothing is written.
+    """
     wanted = with_default_variants(config)
     wanted.check()
-    record = dump_task(wanted, call_text("dump_teacher", config))
+    has_vectors = wanted.signal == "vectors"
+    if wanted.plan:
+        values = (estimate_vectors if has_vectors else estimate)(wanted).values()
+        return Result(values, ("what", "amount"), list(values.items()), "plan")
+    record = (dump_vectors if has_vectors else dump_task)(wanted, call_text("dump_teacher", config))
     assert record is not None, "one process alone is the first"
     title = f"{config.store / record.name}: {record.state}"
     return Result(record.model_dump(mode="json"), SPLIT_COLUMNS, split_rows(record), title)

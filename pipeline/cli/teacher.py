@@ -180,18 +180,8 @@ def _print_augmentation(record: AugmentationRecord) -> None:
 
 
 def _print_plan(plan: Any, json_output: bool) -> None:
-    values: dict[str, Any] = {
-        "rows": plan.rows,
-        "shards": plan.shards,
-        "tokens": plan.tokens,
-        "disk_bytes": plan.disk_bytes,
-        "seconds": plan.seconds,
-        "memory_bytes": plan.memory_bytes,
-        **({"layer_bytes": plan.layer_bytes} if plan.layer_bytes else {}),
-        **({"init_bytes": plan.init_bytes} if plan.init_bytes else {}),
-    }
     if json_output:
-        console.print_json(values)
+        console.print_json(plan.values())
         return
     shown = {
         "rows": ", ".join(f"{name} {rows:,}" for name, rows in plan.rows.items()),

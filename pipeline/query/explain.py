@@ -17,7 +17,7 @@ from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.verify import require_shards
-from pipeline.sql.names import words_view_name
+from pipeline.sql.names import view_name, words_view_name
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.text.tokenizer import load_tokenizer
 
@@ -66,10 +66,10 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
 def _record_of_examples(root: Path, split: str, number: int) -> SetRecord:
     record = read_set_record(root)
     if record.rows != "examples":
-        where = f"split = '{split}' and source_row = {number}"
+        view = view_name(root.name) if record.rows == "sentences" else words_view_name(root.name)
         raise ConfigError(
-            f"{root}: holds {record.what_it_holds}; look at its rows in words: "
-            f'distill sql "from {words_view_name(root.name)} where {where}"'
+            f"{root}: holds {record.what_it_holds}; look at its rows with "
+            f"`distill sql \"from {view} where split = '{split}' and source_row = {number}\"`"
         )
     if record.state == "staged":
         raise IntegrityError(f"{root}: is not finished; repeat the command that writes it")

@@ -30,7 +30,7 @@ from pipeline.sources.source import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import make_target
-from pipeline.tasks.task import Task, load_task
+from pipeline.tasks.task import Task, load_task_of_set
 from pipeline.text.reader import TextReader
 
 # the row at the same place if it has the text, else of all rows with the text the first
@@ -119,7 +119,7 @@ def join(config: JoinConfig, command: str) -> Joined:
 
 
 def _task_of(root: Path, record: SetRecord, config: JoinConfig) -> Task:
-    task = load_task(None if config.manifest else record.subject, config.manifest)
+    task = load_task_of_set(root, record.subject, config.manifest)
     targets = [make_target(task, "classification" if record.target.kind == "bins" else None)]
     if task.name != record.subject or task.is_pair != record.is_pair or record.target not in targets:
         raise ConfigError(

@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import held, is_plain, link_or_copy, make_folder, require_space, sha256
 from pipeline.logit_set.file_check import check_bytes
 from pipeline.logit_set.reader import load_set_tokenizer
-from pipeline.logit_set.record import FILE_NAME, SetRecord, parse_set_record, read_set_record
+from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, SetRecord, parse_set_record, read_set_record
 from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.writer import finish_set
 from pipeline.query.catalog import CATALOG_FILE
@@ -27,6 +27,7 @@ from pipeline.sharing.config import PullConfig
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
 from pipeline.sharing.set_files import all_at_once, hashes_of_signals, other_files, paths_of
+from pipeline.text.tokenizer import read_tokenizer_json
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
 RESERVED = {CATALOG_FILE, "augmented", "candidates"}  # what else lies in a store
@@ -83,7 +84,15 @@ def _is_whole(root: Path, record: SetRecord) -> bool:
     has_others = all((root / name).is_file() for name in other_files(record))
     others = hashes_of_signals(record).items()
     has_signals = has_others and all(_is_file(root / name, digest) for name, digest in others)
-    return has_signals and not any(check_bytes(root, shard) for shard in record.shards)
+    return has_signals and _has_tokenizer(root, record) and not any(check_bytes(root, shard) for shard in record.shards)
+
+
+def _has_tokenizer(root: Path, record: SetRecord) -> bool:
+    try:
+        read_tokenizer_json(root / TOKENIZER_FILE, record.tokenizer.sha256)
+    except IntegrityError:
+        return False
+    return True
 
 
 def _pull(config: PullConfig, place: Place, record: SetRecord, root: Path) -> Pulled:

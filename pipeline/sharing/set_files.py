@@ -11,7 +11,7 @@ from pipeline.files import sha256
 from pipeline.logit_set.card import CARD_FILE
 from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord
 from pipeline.logit_set.verify import require_shards
-from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES
+from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, read_tokenizer_json
 
 TRANSFERS_AT_ONCE = 8
 
@@ -47,9 +47,10 @@ def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
     """Every file of a set but its ``distill.json``, by its path inside the set.
 
     Raises:
-        IntegrityError: if a shard, or what a signal has beside them, is not what the record says.
+        IntegrityError: if a shard, the tokenizer, or what a signal has beside them is not what the record says.
     """
     require_shards(root, record, record.shards)
+    read_tokenizer_json(root / TOKENIZER_FILE, record.tokenizer.sha256)
     files = {name: _measured(root / name) for name in (*other_files(record), CARD_FILE)}
     changed = [name for name, digest in hashes_of_signals(record).items() if files[name].sha256 != digest]
     if changed:

@@ -20,7 +20,7 @@ class Corpus(Manifest):
         language: ISO 639-1 code, for cutting into sentences.
     """
 
-    columns: Names = Field(("text",), min_length=1)
+    columns: Names = ("text",)
     language: str = Field("en", pattern=r"^[a-z]{2,3}$")
     hub: Hub | None = None
     hub_split: str = "train"

@@ -30,7 +30,8 @@ OUTSIDE = "O"  # the label of a word that is in no span
 MethodName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]  # of augmentation; the teacher knows which
 M = TypeVar("M", bound=BaseModel)
 N = TypeVar("N", bound="Manifest")
-Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
+Names = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
+Rows = Annotated[int, Field(ge=0, le=2**40)]
 
 
 class _Part(BaseModel):
@@ -123,7 +124,7 @@ class Task(Manifest):
     label_separator: str = Field(default=",", min_length=1)
     score_range: tuple[float, float] | None = None
     bins: Bins | None = None
-    splits: dict[Annotated[str, Field(pattern=SPLIT_PATTERN)], int | None] = Field(min_length=1)
+    splits: dict[Annotated[str, Field(pattern=SPLIT_PATTERN)], Rows | None] = Field(min_length=1)
     metrics: tuple[Metric, ...] = Field(min_length=1)
     hub: Hub | None = None
     licence: str = "unknown"
@@ -201,6 +202,17 @@ def load_task(name: str | None = None, manifest: Path | None = None) -> Task:
         raise ConfigError(f"--task: unknown task {name!r}: {did_you_mean(name, task_names())}")
     text = files("data_manifests").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
     return parse_manifest(Task, text, f"data_manifests/{name}.yaml")
+
+
+def load_task_of_set(root: Path, subject: str, manifest: Path | None) -> Task:
+    """The task that a set is of, as distill has it or as a user's manifest describes it.
+
+    Raises:
+        ConfigError: if it is none of distill's own, and there is no manifest.
+    """
+    if manifest is None and subject not in task_names():
+        raise ConfigError(f"{root}: is of task {subject!r}, which distill does not have; give its --manifest")
+    return load_task(None if manifest else subject, manifest)
 
 
 def own_manifest(model: type[N], path: Path, name: str | None, flag: str) -> N:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from pipeline.arrays import Ragged
 from pipeline.errors import DataError
 from pipeline.text.tokenizer import Tokenized
 
@@ -21,12 +22,18 @@ def require_known(tokenizer: Tokenizer, inputs: Sequence[Tokenized], subject: st
         inputs: the rows.
         subject: whose tokenizer it is, for the message.
     """
+    require_known_ids(tokenizer, Ragged.of([[*row.ids1, *row.ids2] for row in inputs[:ROWS]]), subject)
+
+
+def require_known_ids(tokenizer: Tokenizer, ids: Ragged, subject: str) -> None:
+    """The same of rows that are ids without special tokens."""
+    rows = min(len(ids), ROWS)
+    first_T = ids.flat[: ids.offsets[rows]]
     unknown = _unknown_id(tokenizer)
-    ids = [id_ for row in inputs[:ROWS] for part in (row.ids1, row.ids2) for id_ in part]
-    share = sum(id_ == unknown for id_ in ids) / max(1, len(ids))
+    share = 0.0 if unknown is None else float((first_T == unknown).sum()) / max(1, len(first_T))
     if share > MOST_UNKNOWN:
         raise DataError(
-            f"{subject}: its tokenizer does not know {share:.0%} of the tokens of the first {len(inputs[:ROWS])} rows; "
+            f"{subject}: its tokenizer does not know {share:.0%} of the tokens of the first {rows} rows; "
             "is it that of another language, or made without its vocabulary file?"
         )
 

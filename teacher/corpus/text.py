@@ -11,6 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.logit_set.record_parts import Shard
 from pipeline.sources import Documents, load_documents
 from pipeline.tasks.corpus import Corpus, load_corpus
+from pipeline.text.known import require_known_ids
 from pipeline.text.tokenizer import vocabulary_size
 from teacher.config import CorpusFlags
 from teacher.corpus.masking import MaskingPlan, frequency_weights, uniform_weights
@@ -21,6 +22,7 @@ from teacher.inference.masked_lm import MlmTokenizer
 TRAIN, VALIDATION = "train", "validation"
 SPLITS = (VALIDATION, TRAIN)
 COUNTED_DOCUMENTS = 50_000
+LOOKED_AT = 2048  # documents, for words that the tokenizer knows
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,14 @@ def open_text(config: CorpusFlags, max_seq_length: int) -> Text:
 def in_split(row: int, split: str, validation_every: int) -> bool:
     """Whether a document belongs to a split: every so many is held out for validation."""
     return (row % validation_every == 0) == (split == VALIDATION)
+
+
+def require_known_words(text: Text, tokens: LoadedTokenizer, name: str) -> None:
+    """Raises DataError if a model's tokenizer does not know most of the words at the start of a corpus."""
+    stop = min(LOOKED_AT, text.documents.num_documents)
+    first = next(iter(text.sequences(tokens, TRAIN, 0, stop)), None)
+    if first is not None:
+        require_known_ids(tokens.tokenizer, first.ids, f"model {name}")
 
 
 def masking_plan(text: Text, tokens: MlmTokenizer, seed: int, num_copies: int) -> MaskingPlan:

@@ -1,9 +1,9 @@
 """``distill budget --corpus``: a small control set from the teacher, and how large the whole corpus would be."""
 
+import math
 import tempfile
 from pathlib import Path
 
-from pipeline.errors import DataError
 from pipeline.logit_set.budget import Line, budget
 from pipeline.logit_set.token_reader import open_tokens
 from teacher.config import BudgetConfig, DumpCorpus
@@ -19,14 +19,13 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
     """What each codec costs and loses on a corpus, a line each, measured on what the teacher says about its start.
 
     Raises:
-        DataError: if the corpus has no text of the lengths wanted.
+        DataError: if the corpus has no text of the lengths wanted, or too little.
     """
     text = open_text(config, config.max_seq_length)
     tokens = load_mlm_tokenizer(*config.teacher_for(text.corpus), config.max_seq_length)
     size = estimate_size(text, tokens, masking_plan(text, tokens, config.seed, config.num_copies))
-    if not size.positions:
-        raise DataError(f"{text.documents.description}: no text of at least --min-seq-length")
-    documents = int(SPARE * config.positions * size.documents / size.positions) + 1
+    every = config.validation_every  # of so many documents one is held out, the first of all
+    documents = math.ceil(SPARE * config.positions * size.documents / size.positions * every / (every - 1)) + 1
     with tempfile.TemporaryDirectory() as folder:
         sample = {name: getattr(config, name) for name in config.model_fields_set & DumpCorpus.model_fields.keys()}
         sample |= {"max_documents": min(documents, size.documents), "codec": "hidden"}

@@ -27,10 +27,11 @@ def init_bytes(config: LayerFlags, name: str, shape: Any) -> int:
     layers = config.init_numbers(int(shape.num_hidden_layers))
     if not layers:
         return 0
-    if shape.model_type != "bert" or shape.hidden_act != "gelu":
+    activation = getattr(shape, "hidden_act", "another activation")
+    if shape.model_type != "bert" or activation != "gelu":
         raise TeacherError(
             f"teacher {name}: --init-layers stores layers of BERTs alone, and its model_type is {shape.model_type!r} "
-            f"with {shape.hidden_act}; leave it out"
+            f"with {activation}; leave it out"
         )
     return _shape(shape).num_bytes(len(layers))
 

@@ -1,6 +1,6 @@
 """``teacher-dump --plan``: rows, shards, bytes, time and memory, before any model is loaded."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,12 @@ class Plan:
     memory_bytes: int | None
     layer_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
     init_bytes: int = 0
+
+    def values(self) -> dict[str, Any]:
+        """The estimate by name, as JSON has it; without what there is nothing of."""
+        return {
+            name: value for name, value in asdict(self).items() if value or name not in ("layer_bytes", "init_bytes")
+        }
 
 
 def estimate(config: DumpTask) -> Plan:

@@ -30,6 +30,7 @@ from pipeline.logit_set.vector_codecs import AnyVectorCodec, vector_codec_for
 from pipeline.logit_set.writer import write_sentences_shard
 from pipeline.processes import processes
 from pipeline.stopping import whole
+from pipeline.text.known import require_known_ids
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.jobs import write_set
@@ -73,6 +74,7 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
     sample = rows.sample(encoder.tokens, BASIS_ROWS if codec.basis_bytes else SAMPLED_ROWS)
     if not len(sample.ids):
         raise DataError(f"{rows.parts()['source']}: no sentence was found; is --min-seq-length too large?")
+    require_known_ids(encoder.tokenizer, sample.ids, f"teacher {encoder.name}")
     stored = sum(file.stat().st_size for file in root.glob("sentences/*.parquet"))
     require_space(config.store, estimated_bytes(sample, codec) - stored)
     inference = partial(inference_mode, state.device, config.precision)

@@ -26,7 +26,7 @@ from pipeline.stopping import whole
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences
-from teacher.corpus.text import Text, masking_plan, open_text
+from teacher.corpus.text import Text, masking_plan, open_text, require_known_words
 from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched
@@ -50,6 +50,7 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
 
     Raises:
         ConfigError: for flags that do not fit.
+        DataError: if the corpus has no token to mask, or the tokenizer does not know its words.
         TeacherError: if the teacher's last layer is not what it says, or it says NaN.
     """
     config.check()
@@ -59,6 +60,7 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
     make_folder(config.store)
     state = processes()
     lm = load_masked_lm(name, revision, config.max_seq_length)
+    require_known_words(text, lm.tokens, lm.name)
     lm.model.to(state.device)
     max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
     plan = masking_plan(text, lm.tokens, config.seed, config.num_copies)

@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 import numpy as np
 
+from pipeline.errors import DataError
 from pipeline.logit_set.codecs import AnyCodec, Codec
 from pipeline.logit_set.record import SetRecord, staged
 from pipeline.logit_set.record_parts import (
@@ -120,7 +121,11 @@ class Size:
 
 
 def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
-    """Cuts and masks documents spread evenly over the corpus, and multiplies."""
+    """Cuts and masks documents spread evenly over the corpus, and multiplies.
+
+    Raises:
+        DataError: if no token of theirs can be masked.
+    """
     total = text.documents.num_documents
     starts = np.unique(np.linspace(0, max(0, total - 8), -(-min(total, SAMPLED_DOCUMENTS) // 8)).astype(int))
     documents = rows = num_tokens = positions = 0
@@ -133,5 +138,10 @@ def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
                 rows += len(masked.sequence_R)
                 num_tokens += len(masked.ids.flat)
                 positions += len(masked.positions.flat)
+    if not positions:
+        raise DataError(
+            f"{text.documents.description}: no token to mask in {documents:,} documents looked at; is --min-seq-length "
+            f"{text.config.min_seq_length} too large?"
+        )
     factor = total / documents
     return Size(total, round(rows * factor), round(num_tokens * factor), round(positions * factor))

@@ -13,7 +13,7 @@ from pipeline.training.run_record import Metrics, RunRecord
 from pipeline.training.steps import seed_step
 from teacher.config import FinetuneCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
-from teacher.corpus.text import VALIDATION, Text, masking_plan, open_text
+from teacher.corpus.text import VALIDATION, Text, masking_plan, open_text, require_known_words
 from teacher.finetune.common import adamw, autocast, new_accelerator, save_teacher, start_run, training_precision
 from teacher.finetune.text_stream import TextStream
 from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
@@ -85,6 +85,7 @@ def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
     make_folder(config.output_dir)
     seed_step(config.seed, 0)
     lm = load_masked_lm(config.model_name_or_path, config.model_revision, config.max_seq_length, new_head=True)
+    require_known_words(text, lm.tokens, lm.name)
     settings = _settings(config, text, lm) | {"processes": accelerator.num_processes}
     run, finished = start_run(config.output_dir, settings, command, accelerator)
     if finished is not None:
@@ -114,12 +115,13 @@ def _settings(config: FinetuneCorpus, text: Text, lm: MaskedLm) -> dict[str, Any
 
 
 def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked | None:
-    """Masked sequences of held-out documents, at most so many documents, evenly spread; None if there are none."""
+    """Masked sequences of held-out documents, at most so many documents, evenly spread; None if there is none."""
     every, total = text.config.validation_every, text.documents.num_documents
     step = every * -(-total // (every * VALIDATION_DOCUMENTS))
     rows = range(0, total, step)
     parts = [part for row in rows for part in text.sequences(lm.tokens, VALIDATION, row, row + 1)]
-    return Masked.joined([mask(part, plan) for part in parts]) if parts else None
+    masked = Masked.joined([mask(part, plan) for part in parts]) if parts else None
+    return masked if masked is not None and len(masked.sequence_R) else None
 
 
 @torch.no_grad()

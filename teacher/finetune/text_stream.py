@@ -81,9 +81,9 @@ class TextStream:
             for low, high in ranges
             for sequences in text.sequences(self._tokens, TRAIN, low, high)
         ]
-        if not masked:
+        if not any(len(part.sequence_R) for part in masked):
             raise DataError(
-                f"{text.documents.description}: no text to train on that is as long as --min-seq-length "
+                f"{text.documents.description}: no text to train on with a token to mask, as long as --min-seq-length "
                 f"{text.config.min_seq_length}, in {len(ranges) * BLOCK_DOCUMENTS:,} documents"
             )
         return Masked.joined(masked)

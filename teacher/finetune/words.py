@@ -17,7 +17,7 @@ from pipeline.logit_set.word_reader import LabelledWords
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import Task
-from pipeline.text.known import require_known
+from pipeline.text.known import require_known_ids
 from pipeline.training.run_record import Metrics
 from pipeline.training.steps import EpochBatches
 from teacher.config import FinetuneTask
@@ -57,7 +57,7 @@ class WordLesson(Lesson):
             raise DataError(
                 f"task {task.name!r}: no row of the train split has gold and a token, nothing to fine-tune on"
             )
-        require_known(teacher.tokenizer, framed(teacher, self._ids), f"model {teacher.name}")
+        require_known_ids(teacher.tokenizer, self._ids, f"model {teacher.name}")
         processes = (accelerator.num_processes, accelerator.process_index)
         self.batches = EpochBatches(self._ids.lengths, config.per_device_train_batch_size, config.seed, *processes)
 

@@ -99,7 +99,7 @@ def _keys(rows: pa.Table, place: str, row_A: Ints) -> list[tuple[str, int]]:
     for row, split, number in zip(row_A.tolist(), splits, numbers, strict=True):
         try:
             keys.append((str(split), _whole(number)))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             problems.append(f"row {row}: source_row {number!r} is not a row's number")
     raise_all(DataError, place, problems)
     return keys

@@ -18,7 +18,14 @@ from pipeline.tasks.target import Target, target_of_width
 from pipeline.tasks.task import Task
 from pipeline.text.windows import Windows
 from teacher.inference.label_order import check_stated_labels, label_places
-from teacher.inference.loaded import LoadedModel, LoadedTokenizer, load_config, load_tokenizer, load_weights
+from teacher.inference.loaded import (
+    LoadedModel,
+    LoadedTokenizer,
+    load_config,
+    load_tokenizer,
+    load_weights,
+    require_encoder,
+)
 
 PROBLEM_TYPES = {  # as transformers' configs have them, by kind of target
     "classes": "single_label_classification",
@@ -115,12 +122,12 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
 
     Raises:
         DataError: if the encoder cannot be found or read.
-        TeacherError: if tokenizer, model and length do not fit each other.
+        TeacherError: if tokenizer, model and length do not fit each other, or the encoder lacks weights.
     """
     config = load_config(name, revision)
     tokens = load_tokenizer(name, revision, config, max_seq_length)
     _require_padding(task, name, config, tokens)
-    model, _ = load_weights(
+    model, missing = load_weights(
         _auto_model(task),
         name,
         revision,
@@ -130,6 +137,7 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
         problem_type=PROBLEM_TYPES[target.kind],
         ignore_mismatched_sizes=True,
     )
+    require_encoder(name, missing, f"{model.base_model_prefix}.")
     return Teacher(name, revision, model, tokens, target, target.names, tuple(range(target.num_logits)))
 
 

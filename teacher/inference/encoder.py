@@ -20,7 +20,7 @@ from pipeline.logit_set.config import Pooling
 from pipeline.text.safety import reported
 from pipeline.untrusted import parse_json
 from teacher.inference.batches import run_batches
-from teacher.inference.loaded import LoadedModel, load_config, load_tokenizer, load_weights
+from teacher.inference.loaded import LoadedModel, load_config, load_tokenizer, load_weights, require_encoder
 from teacher.inference.model_folder import require_model_folder
 
 POOLING_FILE = "1_Pooling/config.json"  # of sentence-transformers
@@ -59,9 +59,7 @@ def load_encoder(name: str, revision: str | None, max_seq_length: int, pooling: 
     if pooling == "cls" and not tokens.frame[0]:
         raise TeacherError(f"teacher {name}: puts no token before a sentence, so --pooling cls has none to take")
     model, missing = load_weights(AutoModel, name, revision)
-    lost = [weight for weight in missing if not weight.startswith("pooler.")]
-    if lost:
-        raise TeacherError(f"teacher {name}: has no weights for {', '.join(lost[:3])}: it is no trained encoder")
+    require_encoder(name, missing)
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
     return SentenceEncoder(name, revision, model, tokens, pooling)

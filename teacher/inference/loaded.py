@@ -5,6 +5,7 @@ are such models of which more is known.
 """
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -166,6 +167,8 @@ def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length:
 def load_weights(auto_model: Any, name: str, revision: str | None, **settings: Any) -> tuple[Any, list[str]]:
     """A model in evaluation mode with float32 weights, and the names of the weights that it should have and has not.
 
+    A weight of another size is none: where ``settings`` let it pass, the model has a new one.
+
     Args:
         auto_model: the transformers class that makes it, such as ``AutoModelForMaskedLM``.
         name: hub id or folder.
@@ -186,7 +189,21 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
             use_safetensors=True,  # nothing is read with pickle
             **settings,
         )
-    return model.eval(), sorted(info["missing_keys"])
+    other_sizes = [weight for weight, *_ in info["mismatched_keys"]]
+    return model.eval(), sorted({*info["missing_keys"], *other_sizes})
+
+
+def require_encoder(name: str, missing: Sequence[str], prefix: str = "") -> None:
+    """Raises TeacherError if a model lacks weights of its encoder, of which a pooler is no part.
+
+    Args:
+        name: of the model.
+        missing: the weights that it lacks, see `load_weights`.
+        prefix: what the names of the encoder's weights begin with.
+    """
+    lost = [w for w in missing if w.startswith(prefix) and not w.startswith(f"{prefix}pooler.")]
+    if lost:
+        raise TeacherError(f"teacher {name}: has no weights for {', '.join(lost[:3])}: it is no trained encoder")
 
 
 def weights_sha256(model: torch.nn.Module) -> str:

@@ -17,7 +17,14 @@ from pipeline import console
 from pipeline.arrays import Ints, Ragged
 from pipeline.errors import TeacherError
 from pipeline.logit_set.codecs import Decoder
-from teacher.inference.loaded import LoadedModel, LoadedTokenizer, load_config, load_tokenizer, load_weights
+from teacher.inference.loaded import (
+    LoadedModel,
+    LoadedTokenizer,
+    load_config,
+    load_tokenizer,
+    load_weights,
+    require_encoder,
+)
 
 WIDTH_STEP, POSITIONS_STEP = 8, 32
 
@@ -67,12 +74,14 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
 
     Raises:
         DataError: if the model cannot be found or read.
-        TeacherError: if it has no trained head and needs one, no mask token, or does not fit its tokenizer.
+        TeacherError: if it lacks weights, has no mask token, or does not fit its tokenizer. A new head may be missing.
     """
     console.note(f"loading masked LM {name}")
     tokens = load_mlm_tokenizer(name, revision, max_seq_length)
     model, missing = load_weights(AutoModelForMaskedLM, name, revision)
-    if missing and not new_head:
+    if new_head:
+        require_encoder(name, missing, f"{model.base_model_prefix}.")
+    elif missing:
         raise TeacherError(
             f"teacher {name}: has no weights for {', '.join(missing[:3])}: it is not a trained masked language model. "
             "Train it first with `distill finetune-teacher --objective mlm`"

@@ -21,7 +21,7 @@ from pipeline.stopping import whole
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Task, load_task
-from pipeline.text.known import require_known
+from pipeline.text.known import require_known_ids
 from teacher.augment.flags import AugmentFlags
 from teacher.config import DumpTask
 from teacher.dump.jobs import write_set
@@ -35,7 +35,7 @@ from teacher.inference.classifier import Teacher, load_teacher
 from teacher.inference.label_order import doubt_label_order
 from teacher.inference.precision import inference_mode, keep_head_in_float32
 from teacher.unlabelled.flags import UnlabelledFlags
-from teacher.words.ask import framed, labelled, pieces_of, token_logits
+from teacher.words.ask import labelled, pieces_of, token_logits
 
 NOT_FOR_WORDS = {
     *("signal", "extend", "augment", "variants", "plan", "doc_stride"),
@@ -111,7 +111,7 @@ def _probe(task: Task, source: Source, teacher: Teacher, config: DumpTask, max_t
     """Questions the teacher about rows of the first dev split, evenly spread, before the real work."""
     split, rows = probe_rows(task, source)
     sample = labelled(teacher, rows, config.max_seq_length, split, max_tokens)
-    require_known(teacher.tokenizer, framed(teacher, sample.pieces.ids), f"teacher {teacher.name}")
+    require_known_ids(teacher.tokenizer, sample.pieces.ids, f"teacher {teacher.name}")
     doubt_order(bool(config.teacher_label_names), teacher.target, teacher.name, teacher.labels, sample)
 
 

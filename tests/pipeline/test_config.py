@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from pipeline.cli.options import takes
 from pipeline.config import Config, as_flags, as_names, names_of
+from pipeline.errors import ConfigError
 from student.config import TrainConfig
 
 
@@ -48,6 +49,12 @@ def test_flags_of_a_configuration_make_it_again(settings: dict[str, Any]) -> Non
     again = parsed(as_flags(config))
     assert again == config
     assert again.model_fields_set == {name for name, value in settings.items() if value is not None}
+
+
+def test_a_seed_fits_into_64_bits() -> None:
+    assert TrainConfig.from_flags(seed=2**63 - 1).seed == 2**63 - 1
+    with pytest.raises(ConfigError, match=r"--seed: .*less than"):
+        TrainConfig.from_flags(seed=2**63)
 
 
 def test_what_is_left_to_its_default_is_no_flag() -> None:

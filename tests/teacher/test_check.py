@@ -17,9 +17,11 @@ from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import read_set_record
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.writer import finish_set
+from pipeline.tasks.task import load_task
 from teacher.check import Check, check
 from teacher.config import CheckConfig
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
+from teacher.dump.examples import dump
+from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.pipeline.logit_set.test_verify import rewrite, with_column
 
 
@@ -105,6 +107,28 @@ def test_a_teacher_that_is_gone_may_lie_elsewhere(own: LogitSet, work: Path, tmp
         checked(own.root, work)
     assert run(own.root, work).exit_code == 2
     assert checked(own.root, work, model_name_or_path=str(work / "teachers" / "opinion")).passed
+
+
+def test_a_teacher_may_write_the_labels_in_its_own_way_and_order(work: Path, teachers: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(teachers / "opinion", tmp_path / "teacher")
+    names = json.loads((folder / "config.json").read_text())
+    own = {
+        number: str(name).upper() for number, name in enumerate(load_task(manifest=work / "opinion.yaml").labels[::-1])
+    }
+    names |= {"id2label": own, "label2id": {name: number for number, name in own.items()}}
+    (folder / "config.json").write_text(json.dumps(names))
+    flags = {"model_name_or_path": str(folder), "teacher_labels": None}
+    record = dump(dump_config(work, "opinion", tmp_path / "store", **flags), "distill teacher-dump")
+    assert record is not None
+    assert record.teacher.labels == tuple(own.values())
+    assert checked(tmp_path / "store" / "opinion", work).passed
+
+
+def test_a_task_of_ones_own_needs_its_manifest(own: LogitSet) -> None:
+    with pytest.raises(
+        ConfigError, match=r"opinion: is of task 'opinion', which distill does not have; give its --man"
+    ):
+        check(CheckConfig(logits=str(own.root)))
 
 
 def test_what_cannot_be_checked_is_refused(own: LogitSet, token_store: Path, work: Path) -> None:

@@ -57,6 +57,10 @@ class Vectors(Signal):
         """The basis, if the codec needs one."""
         return {BASIS_FILE: self.codec.basis_bytes + HEADER_BYTES} if self.codec.basis_bytes else {}
 
+    def hashes(self) -> dict[str, str]:
+        """See `Signal`."""
+        return {BASIS_FILE: self.basis_sha256} if self.basis_sha256 else {}
+
     def check_files(self, root: Path) -> None:
         """See `Signal`."""
         self.read_basis(root)

@@ -26,6 +26,7 @@ from pipeline.logit_set.record import read_set_record, write_set_record
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import split_table
 from pipeline.logit_set.verify import verify_shards
+from tests.helpers.commands import invoke
 from tests.helpers.damage import with_other_bytes
 
 
@@ -191,3 +192,14 @@ def test_the_budget_of_a_corpus_asks_the_teacher(work: Path, corpus_file: Path, 
     assert result.exit_code == 0, result.stderr
     lines = {line["codec"]: line for line in json.loads(result.stdout)}
     assert lines["sampled-8"]["corpus_bytes"] < lines["hidden"]["corpus_bytes"]
+
+
+def test_the_budget_of_a_corpus_of_long_documents(
+    work: Path, corpus_file: Path, masked_lm: Path, tmp_path: Path
+) -> None:
+    text = corpus_file.read_text().replace("\n", " ")
+    (tmp_path / "long.txt").write_text("\n".join([text, text.lower(), text]))
+    flags = ["--corpus", "tiny", "--data", tmp_path / "long.txt", "--model-name-or-path", masked_lm, "--json"]
+    result = invoke("budget", *flags, "--positions", 30, "--min-seq-length", 4, "--max-seq-length", 32)
+    assert result.exit_code == 0, result.stderr
+    assert "sampled-16" in {line["codec"] for line in json.loads(result.stdout)}

@@ -18,8 +18,10 @@ from pipeline.files import sha256
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import write_set_record
 from pipeline.logit_set.signals import Logits, Signals
+from pipeline.query.catalog import open_catalog
 from pipeline.query.explain import explain_row
 from pipeline.sharing.text_free import without_text
+from pipeline.sql.gate import select
 from pipeline.tasks.target import Target
 from tests.helpers.token_sets import CODECS_BY_NAME, write_set
 
@@ -148,6 +150,14 @@ def test_sets_of_tokens_are_shown_elsewhere(tmp_path: Path) -> None:
     write_set(tmp_path / "the-colours", CODECS_BY_NAME["topk"])
     with pytest.raises(ConfigError, match="from the_colours_words where split = 'train' and source_row = 1"):
         explain_row(tmp_path, "the-colours:train:1")
+
+
+def test_sets_of_sentences_are_shown_elsewhere(vector_store: Path) -> None:
+    with pytest.raises(ConfigError, match='distill sql "from int8 where') as caught:
+        explain_row(vector_store, "int8:train:1")
+    query = str(caught.value).split('"')[1]
+    with open_catalog(vector_store) as connection:
+        assert select(connection, query)
 
 
 def test_a_set_without_text_says_so(opinion_set: LogitSet) -> None:

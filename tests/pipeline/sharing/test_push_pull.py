@@ -14,11 +14,13 @@ from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, read_set_record, write_set_record
+from pipeline.logit_set.vector_basis import BASIS_FILE
 from pipeline.logit_set.writer import finish_set
 from pipeline.query.catalog import open_catalog
 from pipeline.sharing.place import open_place
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL, _require_empty
+from tests.helpers.damage import damage
 from tests.helpers.places import contents, edit_record, fetch, objects, replace, send
 from tests.pipeline.logit_set.test_verify import rewrite, with_logit
 
@@ -340,3 +342,24 @@ def test_a_set_that_is_not_finished_is_not_verified(own_set: LogitSet, state: st
     assert f"not finished yet; repeat its command to finish it: {own_set.record.command}" in " ".join(
         result.stderr.split()
     )
+
+
+def test_a_damaged_tokenizer_is_not_sent_and_comes_back(own_set: LogitSet, place: str, tmp_path: Path) -> None:
+    send(own_set.root, place)
+    pulled = fetch(place, tmp_path / "store")
+    damage(pulled.root / TOKENIZER_FILE)
+    with pytest.raises(IntegrityError, match=r"tokenizer\.json"):
+        send(pulled.root, str(tmp_path / "elsewhere"))
+    assert not (tmp_path / "elsewhere").exists()
+    assert fetch(place, tmp_path / "store").fetched == (TOKENIZER_FILE,)
+    assert contents(pulled.root) == contents(own_set.root)
+
+
+def test_a_damaged_basis_is_not_sent_and_comes_back(vector_store: Path, place: str, tmp_path: Path) -> None:
+    send(vector_store / "pca", place)
+    pulled = fetch(place, tmp_path / "store")
+    damage(pulled.root / BASIS_FILE)
+    with pytest.raises(IntegrityError, match=r"basis\.safetensors: its SHA-256 is not the one"):
+        send(pulled.root, str(tmp_path / "elsewhere"))
+    assert set(fetch(place, tmp_path / "store").fetched) == {BASIS_FILE, TOKENIZER_FILE}
+    assert contents(pulled.root) == contents(vector_store / "pca")

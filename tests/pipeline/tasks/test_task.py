@@ -131,6 +131,9 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
         (GOOD, "- a\n- b", "dictionary"),
         (GOOD, "a: [", "not YAML"),
         ("[bad, good]", "[good, good]", "good"),
+        ("validation: 10", "validation: -5", r"splits\.validation: .*greater than or equal to 0"),
+        ("validation: 10", "validation: 9999999999999", r"splits\.validation: .*less than or equal to"),
+        ("sentence1: text", "sentence1: []", r"columns\.sentence1: .*at least 1"),
         ("validation: 10", "Dev-1: 10", "Dev-1"),  # no shard could bear that name
     ],
 )

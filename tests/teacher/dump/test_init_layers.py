@@ -161,5 +161,8 @@ def test_other_families_are_refused_before_the_work() -> None:
     shape = SimpleNamespace(model_type="electra", hidden_act="gelu", num_hidden_layers=2)
     with pytest.raises(TeacherError, match="stores layers of BERTs alone, and its model_type is 'electra'"):
         init_bytes(LayerFlags(init_layers="1"), "x", shape)
+    without = SimpleNamespace(model_type="modernbert", num_hidden_layers=2)
+    with pytest.raises(TeacherError, match="its model_type is 'modernbert' with another activation; leave it out"):
+        init_bytes(LayerFlags(init_layers="1"), "x", without)
     with pytest.raises(ConfigError, match="--init-layers: layer 3, but the teacher's go from 1 to 2"):
         init_bytes(LayerFlags(init_layers="3"), "x", shape)

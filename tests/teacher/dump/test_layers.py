@@ -509,6 +509,7 @@ def test_a_repeated_recode_mends_what_was_damaged(codec: str, own: LogitSet) -> 
     root = own.root.parent / "small"
     record = read_set_record(root)
     assert record.signals.states is not None
+    assert record.signals.attention is not None
     paths = [record.shards[0].path, record.signals.states.shards[1].path, *list(record.signals.attention.hashes())[:1]]
     paths += [record.signals.states.basis_path] if codec == "pca-8" else []
     for path in paths:

@@ -19,10 +19,11 @@ from pipeline.logit_set.sentence_reader import open_sentences
 from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.logit_set.vector_basis import BASIS_FILE
 from pipeline.logit_set.verify import verify_shards
+from teacher import dump_teacher
 from teacher.config import DumpTask
 from teacher.dump.plan_sentences import estimate_vectors
 from teacher.dump.sentences import dump_vectors
-from tests.conftest import dump_config, vectors_config
+from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config, vectors_config
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.sentence_sets import rewrite, rows_of, with_value
 
@@ -282,3 +283,16 @@ def test_killed_and_repeated_is_as_if_never_killed(work: Path, vector_store: Pat
     assert write(work, tmp_path, **changes).state == "verified"
     assert_same(root, vector_store / "pca")
     assert not list(root.rglob("*.distill-tmp"))
+
+
+def test_the_function_writes_vectors_and_plans_as_the_command_does(work: Path, tmp_path: Path) -> None:
+    flags = {"manifest": work / "opinion.yaml", "data": work / "data", "model_name_or_path": str(work / "bert")}
+    flags |= {"store": tmp_path / "store", "signal": "vectors", "token_vectors": False}
+    plan = dump_teacher(**flags, plan=True)
+    assert plan["shards"] == len(SPLITS)
+    assert "shards" in repr(plan)
+    assert not (tmp_path / "store").exists()
+    record = dump_teacher(**flags)
+    assert (record["rows"], record["state"], record["signals"]["logits"]) == ("sentences", "verified", None)
+    logits = dump_teacher(**flags | {"signal": "logits", "augment": "none"}, plan=True)
+    assert logits["rows"] == {"train": TRAIN_ROWS, "validation": VALIDATION_ROWS}

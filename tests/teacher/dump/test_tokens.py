@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from pipeline import log
-from pipeline.errors import ConfigError, FingerprintMismatchError, TeacherError
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
 from pipeline.logit_set.codecs import Dense
 from pipeline.logit_set.record import SetRecord, read_set_record
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
@@ -22,9 +22,10 @@ from pipeline.logit_set.tokens import MaskedRows, split_table
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, open_text
 from teacher.dump import tokens as tokens
+from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm
 from teacher.inference.masked_lm import load_masked_lm
-from tests.conftest import corpus_config
+from tests.conftest import corpus_config, vectors_config
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 
 SPLITS = ("train", "validation")
@@ -217,6 +218,23 @@ def test_what_float16_cannot_hold_is_refused_by_its_document(
 def test_an_encoder_without_a_trained_head_is_no_teacher(work: Path, corpus_file: Path, tmp_path: Path) -> None:
     with pytest.raises(TeacherError, match=r"no weights for .*predictions.*finetune-teacher --objective mlm"):
         write(work, tmp_path, model_name_or_path=str(work / "bert"))
+
+
+@pytest.mark.parametrize("dump", [dump_mlm, dump_vectors])
+def test_a_corpus_of_unknown_words_is_refused(
+    dump: Any, work: Path, masked_lm: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "greek.txt").write_text(40 * "\u03c6 \u03c7 \u03c8 \u03c9 awful \u03c6 \u03c7\n")
+    config = {dump_mlm: corpus_config, dump_vectors: vectors_config}[dump]
+    with pytest.raises(DataError, match=r"its tokenizer does not know 86% of the tokens"):
+        dump(config(work, tmp_path / "store", data=tmp_path / "greek.txt"), "x")
+    assert not list(tmp_path.glob("store/*/*"))
+
+
+def test_a_corpus_with_nothing_to_mask_is_refused(work: Path, masked_lm: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text(40 * "a dog\n")
+    with pytest.raises(DataError, match=r"short\.txt: no token to mask in 40 documents looked at"):
+        write(work, tmp_path / "store", data=tmp_path / "short.txt", min_seq_length=10)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from teacher.config import FinetuneCorpus
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, open_text
 from teacher.finetune.masked_lm import evaluate_mlm, finetune_mlm
+from teacher.finetune.text_stream import TextStream
 from teacher.inference.masked_lm import load_masked_lm, predict_masked
 from tests.helpers.commands import distill, kill_when
 
@@ -103,8 +104,31 @@ def test_wrong_flags(work: Path, corpus_file: Path, tmp_path: Path, changes: dic
 
 def test_too_little_text(work: Path, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("the food was superb .\nawful !\n")
-    with pytest.raises(DataError, match=r"few\.txt: no text to train on that is as long as --min-seq-length 5"):
+    with pytest.raises(DataError, match=r"few\.txt: no text to train on with a token .* as --min-seq-length 5"):
         finetune_mlm(config(work, tmp_path / "run", data=tmp_path / "few.txt", min_seq_length=5), "x")
+
+
+def test_a_text_without_known_words(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "greek.txt").write_text(40 * "\u03c6 \u03c7 \u03c8 \u03c9 \u03c6 \u03c7\n")
+    with pytest.raises(DataError, match=r"model .*bert: its tokenizer does not know 100% of the tokens"):
+        finetune_mlm(config(work, tmp_path / "run", data=tmp_path / "greek.txt"), "x")
+
+
+def test_held_out_text_without_known_words(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    lines = corpus_file.read_text().splitlines()
+    unknown = ["\u03c6 \u03c7 \u03c8 \u03c9" if k % 5 == 0 else line for k, line in enumerate(lines)]
+    (tmp_path / "part.txt").write_text("\n".join(unknown))
+    record = finetune_mlm(config(work, tmp_path / "run", data=tmp_path / "part.txt", max_steps=2), "x")
+    assert [entry["metrics"] for entry in record["result"]["history"]] == [{}]
+
+
+def test_a_pool_with_nothing_to_mask(work: Path, corpus_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "greek.txt").write_text(40 * "\u03c6 \u03c7 \u03c8 \u03c9 \u03c6 \u03c7\n")
+    text = open_text(config(work, tmp_path, data=tmp_path / "greek.txt"), 32)
+    tokens = load_masked_lm(str(work / "bert"), None, 32, new_head=True).tokens
+    stream = TextStream(text, tokens, masking_plan(text, tokens, 42, 1), batch_size=4, seed=1)
+    with pytest.raises(DataError, match="no text to train on with a token to mask"):
+        stream.batch(0, (0, 0))
 
 
 def test_a_run_without_validation_text(work: Path, tmp_path: Path) -> None:

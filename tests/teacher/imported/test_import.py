@@ -263,6 +263,13 @@ def test_a_score_is_for_a_task_of_scores(said: Rows, ratings: dict[str, LogitSet
         assert found.record.scores == logit_set.record.scores
 
 
+def test_infinity_is_no_rows_number(said: Rows, work: Path, tmp_path: Path) -> None:
+    rows = [row | {"source_row": float(row["source_row"])} for row in said]
+    rows[3]["source_row"] = float("inf")
+    with pytest.raises(DataError, match="row 3: source_row inf is not a row's number"):
+        imported(work, write(tmp_path, rows, "answers.parquet"), tmp_path / "store")
+
+
 def test_it_goes_on_when_repeated_and_refuses_other_settings(said: Rows, work: Path, tmp_path: Path) -> None:
     file = write(tmp_path, said)
     first = imported(work, file, tmp_path)

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.arrays import Ragged
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, TeacherError
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task
 from teacher.inference.batches import teacher_logits
@@ -69,6 +70,33 @@ def test_masked_words_and_sentence_vectors_are_those_of_transformers(family: str
         np.testing.assert_allclose(logits_PV[0], model(**inputs).logits[0, place], rtol=1e-3, atol=1e-4)
         states_LH = AutoModel.from_pretrained(tmp_path)(**inputs).last_hidden_state[0]
         np.testing.assert_allclose(sentence_vectors(encoder, inner, 512)[0], states_LH.mean(dim=0), atol=1e-4)
+
+
+@every_family
+def test_a_head_is_put_on_a_whole_encoder_alone(family: str, roles: Task, tmp_path: Path) -> None:
+    write_encoder(family, AutoModel, TEXTS, tmp_path)
+
+    def start() -> None:
+        new_classifier(roles, make_target(roles), str(tmp_path), None, LENGTH)
+        load_masked_lm(str(tmp_path), None, LENGTH, new_head=True)
+
+    start()
+    path = tmp_path / "model.safetensors"
+    whole = load_file(path)
+    layered = [name for name in whole if re.search(r"layers?\.\d", name)]
+    without = {name: weight for name, weight in whole.items() if name != layered[0]}
+    save_file({f"wrapped.{name}": weight for name, weight in whole.items()}, path, {"format": "pt"})
+    with pytest.raises(TeacherError, match=r"has no weights for .*: it is no trained encoder"):
+        start()
+    save_file(without, path, {"format": "pt"})
+    with pytest.raises(TeacherError, match=rf"has no weights for .*{re.escape(layered[0])}: it is no trained encoder"):
+        start()
+    save_file(without | {layered[0]: torch.zeros(3)}, path, {"format": "pt"})
+    with pytest.raises(TeacherError, match=rf"has no weights for .*{re.escape(layered[0])}: it is no trained encoder"):
+        new_classifier(roles, make_target(roles), str(tmp_path), None, LENGTH)
+    save_file(without, path, {"format": "pt"})
+    with pytest.raises(TeacherError, match="it is no trained encoder"):
+        load_masked_lm(str(tmp_path), None, LENGTH, new_head=True)
 
 
 @pytest.mark.parametrize("family", ["BERT", "RoBERTa", "XLM-R", "ModernBERT"])
