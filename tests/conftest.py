@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,7 @@ from teacher.tiny import create_tiny_bert
 from tests.helpers.students import tiny_config
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has ignored by what it runs in the background
 os.fsync = lambda fd: None  # no test cuts the power
 # a busy machine is no failure; where a change is let in or not, the same tests say the same twice
 settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ)
@@ -143,6 +145,17 @@ def opinion_set(store: Path) -> LogitSet:
 @pytest.fixture(scope="session")
 def roles_set(store: Path) -> LogitSet:
     """The set of the pair task; read only."""
+    return open_set(store / "roles")
+
+
+@pytest.fixture(scope="session")
+def layers_set(work: Path, roles_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
+    """The pair task with all states in float32, and those of [CLS] in float16; read only."""
+    from tests.helpers.layer_dumps import EVERY, write
+
+    store = tmp_path_factory.mktemp("layers")
+    shutil.copytree(roles_set.root, store / "roles")
+    write(work, store, **EVERY)
     return open_set(store / "roles")
 
 

@@ -1,19 +1,19 @@
 """Writing what a teacher's layers say into a set: its files one by one, then its line in the record."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
-from pipeline.files import remove_temporaries, write_text, written_whole
+from pipeline.files import link_or_copy, make_folder, remove_temporaries, sha256, write_text, written_whole
 from pipeline.logit_set.card import CARD_FILE, card_text
 from pipeline.logit_set.record import SetRecord, changed, read_set_record, write_set_record
 from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.shard_file import STATISTICS_KEY, Footer, parquet_writer, read_footer
-from pipeline.logit_set.signals import LayerSignal
+from pipeline.logit_set.signals import LayerSignal, States
 from pipeline.logit_set.verify_layers import check_layers, layer_footer
 from pipeline.logit_set.writer import is_done, measured, without_lost_layers
 
@@ -42,13 +42,56 @@ def check_same_layers(root: Path, signal: LayerSignal) -> None:
             )
 
 
-def forget_lost_files(root: Path) -> SetRecord:
-    """Removes files of layers that are not what a set's record says, and their lines in it, which it gives."""
+def share_files(source: Path, root: Path, hashes: Mapping[str, str], recorded: Mapping[str, str]) -> None:
+    """Gives a set files of another one under the same paths, as links where the file system has them.
+
+    What else lies there, as a damaged copy, goes first.
+
+    Args:
+        source: the other set's folder, whose files are sound.
+        root: the set's folder.
+        hashes: the SHA-256 of each file that is shared, by its path.
+        recorded: the same of what the set's own record tells of; a file of which that says otherwise is its own, and
+            stays.
+    """
+    for path, digest in hashes.items():
+        if (recorded.get(path) or digest) == digest:
+            make_folder((root / path).parent)
+            if not has_content(root / path, source / path, digest):
+                (root / path).unlink(missing_ok=True)
+                link_or_copy(source / path, root / path)
+
+
+def has_content(path: Path, source: Path, digest: str) -> bool:
+    """Whether a file is there, and is the source itself by another name, or one with its SHA-256."""
+    return path.exists() and (path.samefile(source) or sha256(path) == digest)
+
+
+def forget_lost_files(root: Path, names: Container[str] | None = None) -> SetRecord:
+    """Removes files of layers that are not what a set's record says, and their lines in it, which it gives.
+
+    Args:
+        root: the set's folder.
+        names: the signals that are looked at. (default: all)
+    """
     record = read_set_record(root)
-    known = changed(record, signals=without_lost_layers(root, record.signals))
+    known = changed(record, signals=without_lost_layers(root, record.signals, names))
     if known != record:
         write_set_record(root, known)
     return known
+
+
+def forget_basis(root: Path, signal: States) -> None:
+    """Removes a signal's lost basis, and what the set's record says of it and of the files written with it.
+
+    So a command that is killed before these are written anew goes on with the new basis.
+    """
+    record = read_set_record(root)
+    recorded = getattr(record.signals, signal.name)
+    if recorded is not None:
+        signals = record.signals.model_copy(update={signal.name: recorded.without_basis()})
+        write_set_record(root, changed(record, signals=signals))
+    (root / signal.basis_path).unlink(missing_ok=True)
 
 
 @contextmanager

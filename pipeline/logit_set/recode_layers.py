@@ -15,13 +15,15 @@ import pyarrow.parquet as pq
 from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, IntegrityError, raise_all
-from pipeline.files import link_or_copy, make_folder, require_space, sha256, write_once
+from pipeline.files import make_folder, require_space, write_once
 from pipeline.logit_set.config import RecodeConfig
 from pipeline.logit_set.layer_files import (
     check_same_layers,
+    forget_basis,
     forget_lost_files,
     layer_file,
     record_layers,
+    share_files,
     unfinished_files,
 )
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
@@ -32,8 +34,7 @@ from pipeline.logit_set.signals.layer_signal import LayerSignal
 from pipeline.logit_set.tokens import read_groups
 from pipeline.logit_set.vector_basis import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis
 from pipeline.logit_set.vector_codecs import state_codec
-from pipeline.logit_set.verify import require_shards
-from pipeline.logit_set.verify_layers import require_layer_files
+from pipeline.logit_set.verify import require_shards, require_signal_files
 from pipeline.logit_set.writer import start_set
 from pipeline.tasks.task import TRAIN
 
@@ -52,27 +53,23 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
         raise ConfigError(f"--name {config.name}: that is the set itself; give the new one another name")
     pairs = [_recoded(source, name, codec) for name, codec in config.layer_codecs.items()]
     require_shards(source.root, source.record, source.record.shards)
-    require_layer_files(source.root, source.record, source.record.signals.of_layers)
+    require_signal_files(source.root, source.record)
     make_folder(config.store)
     require_space(config.store, sum(shard.bytes or 0 for old, _ in pairs for shard in old.shards))
     base = _base(config, source, command, [old.name for old, _ in pairs])
-    start_set(root, base, source.tokenizer_json())
-    _share(source.root, root, base)
-    record = forget_lost_files(root)
+    record = start_set(root, base, source.tokenizer_json())
+    for _, new in pairs:
+        check_same_layers(root, new)
+    share_files(source.root, root, _hashes(base), _hashes(record))
+    require_shards(root, record, record.shards)
+    record = forget_lost_files(root, [new.name for _, new in pairs])
     done = [_write(source, root, record, old, new) for old, new in pairs]
     return record_layers(root, record, done)
 
 
-def _share(source: Path, root: Path, base: SetRecord) -> None:
-    """Gives the new set the files of the old one that it has, too."""
-    hashes = {shard.path: shard.sha256 for shard in base.shards}
-    for signal in base.signals.stored:
-        hashes |= signal.hashes()
-    for path, digest in hashes.items():
-        make_folder((root / path).parent)
-        if (root / path).exists() and sha256(root / path) != digest:
-            (root / path).unlink()
-        link_or_copy(source / path, root / path)
+def _hashes(record: SetRecord) -> dict[str, str]:
+    """The SHA-256 of what is in a set's files, by their paths, as far as its record tells."""
+    return {shard.path: shard.sha256 for shard in record.shards if shard.sha256} | record.signals.hashes()
 
 
 def _recoded(source: LogitSet, name: LayersName, codec: str) -> tuple[LayerSignal, LayerSignal]:
@@ -112,13 +109,14 @@ def _base(config: RecodeConfig, source: LogitSet, command: str, names: list[str]
 def _write(source: LogitSet, root: Path, record: SetRecord, old: LayerSignal, new: LayerSignal) -> LayerSignal:
     """Writes the files of a signal that are not there yet, and gives it with the hash of its basis."""
     make_folder(root / new.name)
-    check_same_layers(root, new)
-    new = getattr(record.signals, new.name) or new  # a repeated command finds what was recorded of its files
+    recorded = getattr(record.signals, new.name)
+    if recorded is not None and recorded.is_stored_as(new):
+        new = recorded  # a repeated command goes on with its files
     bases = old.read_bases(source.root)
     if isinstance(old, States) and isinstance(new, States) and new.codec.basis_bytes:
         path = root / new.basis_path
-        if not new.may_be_basis(path):
-            path.unlink(missing_ok=True)
+        if not new.has_basis(path):
+            forget_basis(root, new)
             write_once(path, bases_to_bytes(_new_bases(source, old, new.codec.num_stored, bases)))
         new = new.with_basis(path)
     new_bases, todo = new.read_bases(root), {shard.range for shard in unfinished_files(root, record, new)}

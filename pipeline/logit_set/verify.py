@@ -14,7 +14,7 @@ from pipeline.logit_set.record_parts import RowsName, Shard
 from pipeline.logit_set.shard_file import footer_of
 from pipeline.logit_set.token_vectors import check_token_vectors
 from pipeline.logit_set.verify_examples import ExamplesCheck
-from pipeline.logit_set.verify_layers import check_layers
+from pipeline.logit_set.verify_layers import check_layers, layer_file_problems
 from pipeline.logit_set.verify_sentences import SentencesCheck
 from pipeline.logit_set.verify_tokens import TokensCheck
 from pipeline.logit_set.verify_words import WordsCheck
@@ -78,6 +78,14 @@ def require_shards(root: Path, record: SetRecord, shards: Sequence[Shard]) -> No
     """Raises IntegrityError, listing every problem, unless shards are those recorded, with a set's columns."""
     problems = [problem for shard in shards for problem in check_shard(root, record, shard)]
     raise_all(IntegrityError, f"{root}: cannot be used", problems)
+
+
+def require_signal_files(root: Path, record: SetRecord) -> None:
+    """Raises IntegrityError, listing every problem, unless what signals have beside the rows is what was recorded."""
+    layers = record.signals.of_layers
+    checks = [partial(signal.check_files, root) for signal in record.signals.stored if signal not in layers]
+    problems = _failures([*checks, partial(check_token_vectors, root, record)])
+    raise_all(IntegrityError, f"{root}: cannot be used", [*problems, *layer_file_problems(root, record, layers)])
 
 
 def _problems(root: Path, record: SetRecord, shard: Shard, rows: RowsCheck) -> list[str]:

@@ -51,15 +51,18 @@ def check_layers(root: Path, record: SetRecord) -> None:
     raise_all(IntegrityError, "what is said by layers is not sound", problems)
 
 
-def require_layer_files(root: Path, record: SetRecord, signals: Iterable[LayerSignal]) -> None:
-    """Raises IntegrityError, listing every problem, unless files and bases of signals are those recorded."""
+def layer_file_problems(root: Path, record: SetRecord, signals: Iterable[LayerSignal]) -> list[str]:
+    """What is wrong with the files and bases of signals, but for their rows."""
     problems = []
     for signal in signals:
-        signal.check_files(root)
+        try:
+            signal.check_files(root)
+        except IntegrityError as error:
+            problems.append(str(error).removeprefix(f"{root}/"))
         for shard in signal.shards:
             problem = layer_file_problem(root, record, signal, shard)
             problems += [f"{shard.path}: {problem}"] if problem else []
-    raise_all(IntegrityError, f"{root}: cannot be used", problems)
+    return problems
 
 
 def num_specials(root: Path, record: SetRecord) -> int:

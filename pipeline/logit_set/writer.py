@@ -4,7 +4,7 @@ A set is resumed by doing the same again. A shard is done when its file is there
 fingerprint; ``distill.json`` lists checksums only once all are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -177,15 +177,16 @@ def complete_set(root: Path, record: SetRecord) -> SetRecord:
     return complete
 
 
-def without_lost_layers(root: Path, signals: Signals) -> Signals:
+def without_lost_layers(root: Path, signals: Signals, names: Container[str] | None = None) -> Signals:
     """Removes files of layers that are not what was recorded, and their checksums: rewritten they may be others.
 
     Args:
         root: the set's folder.
         signals: as recorded.
+        names: those that are looked at. (default: all)
     """
     parts: dict[str, LayerSignal] = {}
-    for signal in signals.of_layers:
+    for signal in (one for one in signals.of_layers if names is None or one.name in names):
         lost = {shard.path for shard in signal.shards if shard.sha256 and check_bytes(root, shard)}
         for path in lost:
             (root / path).unlink(missing_ok=True)

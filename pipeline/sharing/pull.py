@@ -26,7 +26,7 @@ from pipeline.sharing import hub
 from pipeline.sharing.config import PullConfig
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
-from pipeline.sharing.set_files import all_at_once, hashes_of_signals, other_files, paths_of
+from pipeline.sharing.set_files import all_at_once, other_files, paths_of
 from pipeline.text.tokenizer import read_tokenizer_json
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
@@ -82,7 +82,7 @@ def _replaced(folder: Path, root: Path) -> Path:
 
 def _is_whole(root: Path, record: SetRecord) -> bool:
     has_others = all((root / name).is_file() for name in other_files(record))
-    others = hashes_of_signals(record).items()
+    others = record.signals.hashes().items()
     has_signals = has_others and all(_is_file(root / name, digest) for name, digest in others)
     return has_signals and _has_tokenizer(root, record) and not any(check_bytes(root, shard) for shard in record.shards)
 
@@ -160,7 +160,7 @@ def _fetch_all(place: Place, record: SetRecord, staging: Path, root: Path) -> li
             raise IntegrityError(f"{place.url}/{shard.path}: its SHA-256 is not the one in distill.json")
 
     transfers: list[Callable[[], object]] = [partial(fetch, shard) for shard in missing]
-    for name, digest in hashes_of_signals(record).items():
+    for name, digest in record.signals.hashes().items():
         if _is_file(staging / name, digest):
             del others[name]
             continue

@@ -31,7 +31,7 @@ from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sharing import hub
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, open_place
-from pipeline.sharing.set_files import SetFile, all_at_once, files_of, hashes_of_signals, paths_of
+from pipeline.sharing.set_files import SetFile, all_at_once, files_of, paths_of
 from pipeline.sharing.text_free import without_text
 
 JOURNAL = "distill.push.json"
@@ -164,7 +164,7 @@ def _other_set(place: Place, content: bytes, record: SetRecord, replace: bool) -
 def _known(place: Place, old: SetRecord | None, journal: Journal | None, files: dict[str, SetFile]) -> FileHashes:
     """The files that are at the destination as they should be, by what the record or the journal there says."""
     hashes: FileHashes = {shard.path: shard.sha256 or "" for shard in old.shards} if old else {}
-    hashes |= hashes_of_signals(old) if old else {}
+    hashes |= old.signals.hashes() if old else {}
     hashes |= journal.arrived if journal else {}
     sizes = _sizes(place, files)
     same = {name for name, file in files.items() if sizes.get(name) == file.num_bytes}

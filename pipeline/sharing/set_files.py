@@ -35,12 +35,7 @@ def other_files(record: SetRecord) -> dict[str, int]:
 
 def paths_of(record: SetRecord) -> set[str]:
     """The paths of a set's shards and of what its signals have besides them."""
-    return {shard.path for shard in record.shards} | hashes_of_signals(record).keys()
-
-
-def hashes_of_signals(record: SetRecord) -> dict[str, str]:
-    """The SHA-256 of the files that signals have beside the shards, as far as the record tells."""
-    return {name: digest for signal in record.signals.stored for name, digest in signal.hashes().items()}
+    return {shard.path for shard in record.shards} | record.signals.hashes().keys()
 
 
 def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
@@ -52,7 +47,7 @@ def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
     require_shards(root, record, record.shards)
     read_tokenizer_json(root / TOKENIZER_FILE, record.tokenizer.sha256)
     files = {name: _measured(root / name) for name in (*other_files(record), CARD_FILE)}
-    changed = [name for name, digest in hashes_of_signals(record).items() if files[name].sha256 != digest]
+    changed = [name for name, digest in record.signals.hashes().items() if files[name].sha256 != digest]
     if changed:
         raise IntegrityError(f"{root / changed[0]}: its SHA-256 is not the one in distill.json; repeat the dump")
     shards = {s.path: SetFile(root / s.path, s.sha256 or "", s.bytes or 0) for s in record.shards}

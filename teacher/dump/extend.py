@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import console
-from pipeline.errors import ConfigError, FingerprintMismatchError, setting_changes, short
+from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, raise_all, setting_changes, short
 from pipeline.files import link_or_copy
 from pipeline.logit_set.examples import text_hashes
 from pipeline.logit_set.fingerprint import lasting
@@ -21,7 +21,7 @@ from pipeline.logit_set.record_parts import Shard, Version
 from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
-from pipeline.logit_set.verify_layers import require_layer_files
+from pipeline.logit_set.verify_layers import layer_file_problems
 from pipeline.logit_set.writer import plan_shards
 from pipeline.sources import Source
 from pipeline.sql.gate import open_files, select, to_arrow
@@ -55,7 +55,7 @@ def open_old(config: DumpTask, root: Path) -> LogitSet | None:
         raise ConfigError(f"--extend {config.extend}: has variants of its rows, which cannot be extended; {advice}")
     require_shards(old.root, old.record, old.record.shards)
     taken_over = [signal for signal in old.record.signals.of_layers if signal.name in config.layers]
-    require_layer_files(old.root, old.record, taken_over)
+    raise_all(IntegrityError, f"{old.root}: cannot be used", layer_file_problems(old.root, old.record, taken_over))
     return old
 
 

@@ -13,6 +13,7 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.errors import IntegrityError
 from pipeline.files import write_once
+from pipeline.logit_set.layer_files import forget_basis
 from pipeline.logit_set.signals import Cls, LayerSignal, States
 from pipeline.logit_set.vector_basis import TOKENS_PER_NUMBER, bases_to_bytes, fit_basis
 from pipeline.sources import Source, sentences
@@ -36,7 +37,7 @@ def with_bases(
     """The signals with what is recorded of their bases, which are in the set in ``root`` from then on.
 
     Raises:
-        IntegrityError: if a basis that is there is damaged, or another.
+        IntegrityError: if a basis of which nothing is recorded yet is damaged, and files were written with it.
     """
     needing = [signal for signal in signals if isinstance(signal, States) and signal.codec.basis_bytes]
     if state.is_main_process:
@@ -51,8 +52,8 @@ def with_bases(
 def _is_there(root: Path, signal: States) -> bool:
     """Whether the set has the basis; another one than is recorded, or that no file was written with, is removed."""
     path = root / signal.basis_path
-    if not signal.may_be_basis(path):
-        path.unlink(missing_ok=True)
+    if not signal.has_basis(path):
+        forget_basis(root, signal)
         return False
     try:
         signal.bases_in(path)

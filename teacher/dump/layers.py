@@ -12,9 +12,15 @@ from typing import Any
 from accelerate import PartialState
 
 from pipeline import console
-from pipeline.files import link_or_copy, make_folder
+from pipeline.files import make_folder
 from pipeline.logit_set.config import LAYER_CODECS
-from pipeline.logit_set.layer_files import check_same_layers, forget_lost_files, record_layers, unfinished_files
+from pipeline.logit_set.layer_files import (
+    check_same_layers,
+    forget_lost_files,
+    record_layers,
+    share_files,
+    unfinished_files,
+)
 from pipeline.logit_set.reader import LogitSet
 from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import LayersName
@@ -138,11 +144,10 @@ def _finish(root: Path, signals: Sequence[LayerSignal]) -> SetRecord:
 
 def _take_over(root: Path, record: SetRecord, signal: LayerSignal, old: LogitSet | None) -> None:
     """Puts files of an old version, and their basis, into the set, as links where the file system has them."""
-    if old is None:
+    theirs = getattr(old.record.signals, signal.name) if old is not None else None
+    if old is None or theirs is None or not theirs.is_stored_as(signal):
         return
-    for theirs in old.record.signals.of_layers:
-        if theirs.name == signal.name and theirs.is_stored_as(signal):
-            others = theirs.files().keys() - {shard.path for shard in theirs.shards}
-            shared = [shard.in_folder(signal.name).path for shard in record.shards if shard.version]
-            for path in (*others, *shared):
-                link_or_copy(old.root / path, root / path)
+    shared = {shard.in_folder(signal.name).path for shard in record.shards if shard.version}
+    not_shared = {shard.path for shard in theirs.shards} - shared
+    hashes = {path: digest for path, digest in theirs.hashes().items() if path not in not_shared}
+    share_files(old.root, root, hashes, signal.hashes())

@@ -49,6 +49,10 @@ class Signals(Part):
         files += [self.token_vectors.file.bytes] if self.token_vectors else []
         return sum(files) + (self.init.bytes if self.init else 0)
 
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of the files that they have beside the shards of the rows, as far as the record tells."""
+        return {path: digest for signal in self.stored for path, digest in signal.hashes().items()}
+
     def without_token_vectors(self) -> Self:
         """Those of the rows and of layers."""
         return self.model_copy(update={"token_vectors": None})

@@ -146,8 +146,13 @@ class States(LayerSignal):
         lost = None if None in shares else tuple(round(share or 0.0, 6) for share in shares)
         return self.model_copy(update={"basis_sha256": sha256(path), "variance_lost": lost})
 
-    def may_be_basis(self, path: Path) -> bool:
-        """Whether a file is there, and is the basis that the record tells of, if it tells of one."""
+    def without_basis(self) -> Self:
+        """The signal before it had a basis, and files that were written with it."""
+        unmeasured = tuple(shard.unmeasured() for shard in self.shards)
+        return self.model_copy(update={"basis_sha256": None, "variance_lost": None, "shards": unmeasured})
+
+    def has_basis(self, path: Path) -> bool:
+        """Whether a file is there, and is the basis that was recorded, if one was."""
         return is_plain(path) and self.basis_sha256 in (None, sha256(path))
 
     def bases_in(self, path: Path) -> dict[int, Basis]:

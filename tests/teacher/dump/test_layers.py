@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from datasets import load_dataset
 from transformers import AutoModel, AutoTokenizer
 
 import teacher.dump.answers
+import teacher.dump.layer_basis
 import teacher.dump.layer_shards
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
@@ -26,6 +28,7 @@ from pipeline.logit_set.layer_reader import open_layers
 from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.logit_set.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
 from pipeline.logit_set.signals import States
+from pipeline.logit_set.vector_basis import Basis, fit_basis
 from pipeline.logit_set.vector_codecs import state_codec
 from pipeline.logit_set.verify import verify_shards
 from pipeline.logit_set.verify_layers import check_layers, layer_footer
@@ -34,37 +37,17 @@ from pipeline.record_file import without_checksum
 from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
-from teacher.dump.examples import dump
 from teacher.dump.layer_shards import row_groups
 from teacher.inference.layers import layers_said
-from tests.conftest import dump_config
 from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.damage import damage
-
-EVERY = {"states": "0,1", "states_codec": "float32", "cls": "all", "attention": "1", "attention_codec": "float32"}
-EVERY |= {"values": "all"}
-
-
-def write(work: Path, store: Path, task: str = "roles", **changes: Any) -> SetRecord:
-    """Dumps a tiny task, with what layers say."""
-    record = dump(dump_config(work, task, store, **changes), "distill teacher-dump")
-    assert record is not None
-    return record
-
-
-@pytest.fixture(scope="module")
-def layers_set(work: Path, roles_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
-    """The pair task with all states in float32, and those of [CLS] in float16; read only."""
-    store = tmp_path_factory.mktemp("layers")
-    shutil.copytree(roles_set.root, store / "roles")
-    write(work, store, **EVERY)
-    return open_set(store / "roles")
+from tests.helpers.layer_dumps import EVERY, write
 
 
 @pytest.fixture
 def own(layers_set: LogitSet, tmp_path: Path) -> LogitSet:
-    """The same set, free to be changed."""
+    """A set with all that layers say, free to be changed."""
     return open_set(shutil.copytree(layers_set.root, tmp_path / "roles"))
 
 
@@ -442,91 +425,32 @@ def test_row_groups_are_small_and_hold_every_row_once() -> None:
     assert list(row_groups(np.array([10**6, 5]), [signal])) == [(0, 1), (1, 2)]  # too large, and alone
 
 
-@pytest.mark.parametrize("codec", ["float16", "int8", "pca-8"])
-def test_a_recoded_set_is_as_the_teacher_would_have_written_it(
-    codec: str, work: Path, layers_set: LogitSet, roles_set: LogitSet, tmp_path: Path
+def test_a_lost_basis_is_forgotten_with_what_was_written_with_it(
+    work: Path, roles_set: LogitSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    direct = shutil.copytree(roles_set.root, tmp_path / "direct")
-    write(work, tmp_path, name="direct", states="0,1", states_codec=codec)
-    flags = ["--store", layers_set.root.parent, "--states-codec", codec]
-    name = f"recoded-{codec}"
-    result = invoke("recode", layers_set.root, "--name", name, *flags)
-    assert result.exit_code == 0, result.stderr
-    new, old = open_set(layers_set.root.parent / name), open_set(direct)
-    assert new.record.fingerprint == old.record.fingerprint
-    if codec != "pca-8":  # fitted to other rows
-        pairs = zip(*(one.record.signals.of_layers[0].shards for one in (new, old)), strict=True)
-        for mine, other in pairs:
-            tables = [pq.read_table(one.root / s.path, partitioning=None) for one, s in ((new, mine), (old, other))]
-            assert tables[0].equals(tables[1])
-    assert new.record.signals.attention == layers_set.record.signals.attention
-    verify_shards(new.root, new.record)
-    stored, live = (open_layers(one, "states", "train") for one in (new, layers_set))
-    rows = np.arange(len(live))
-    near_TH, exact_TH = (one.tokens(1, rows)[0] for one in (stored, live))
-    error = ((near_TH - exact_TH) ** 2).mean() / exact_TH.var(axis=0).mean()
-    assert error < {"float16": 1e-6, "int8": 1e-3, "pca-8": 0.6}[codec]
-
-
-def test_a_prefix_of_pca_is_recoded_number_by_number(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
     shutil.copytree(roles_set.root, tmp_path / "roles")
-    write(work, tmp_path, states="0,1", states_codec="pca-12")
-    flags = ["--store", tmp_path, "--name", "small"]
-    assert invoke("recode", "roles", *flags, "--states-codec", "pca-5").exit_code == 0
-    large, small = (open_layers(open_set(tmp_path / name), "states", "train") for name in ("roles", "small"))
-    for layer in (0, 1):
-        expected = large.stored[layer][""].reshape(-1, 12)[:, :5]
-        np.testing.assert_array_equal(small.stored[layer][""].reshape(-1, 5), expected)
-    for codec, why in (("float16", "has states as pca-5"), ("pca-9", "has states as pca-5")):
-        result = invoke("recode", "small", "--store", tmp_path, "--name", "more", "--states-codec", codec)
-        assert result.exit_code == 2
-        assert why in result.stderr
-    assert "has no cls" in invoke("recode", "small", *flags[:2], "--name", "more", "--cls-codec", "int8").stderr
-    both = invoke("recode", "small", *flags[:2], "--name", "more", "--states-codec", "int8", "--codec", "topk")
-    assert "--codec: is for sets of tokens" in both.stderr
+    flags: dict[str, Any] = {"states": "0,1", "states_codec": "pca-8"}
+    states = write(work, tmp_path, **flags).signals.states
+    assert states is not None
+    damage(tmp_path / "roles" / states.basis_path)
 
+    def another(states_NH: Floats, num_stored: int) -> Basis:  # as another machine has it
+        basis = fit_basis(states_NH, num_stored)
+        return replace(basis, mean_H=basis.mean_H + 1e-3)
 
-def test_bytes_of_attention_and_values_can_be_made_of_their_numbers(
-    work: Path, roles_set: LogitSet, tmp_path: Path
-) -> None:
-    codecs = ["--attention-codec", "u8", "--values-codec", "u8"]
-    for name, codec in (("exact", "float32"), ("direct", "u8")):
-        shutil.copytree(roles_set.root, tmp_path / name)
-        write(work, tmp_path, name=name, attention="1", values="1", attention_codec=codec, values_codec=codec)
-    result = invoke("recode", "exact", "--store", tmp_path, "--name", "small", *codecs)
-    assert result.exit_code == 0, result.stderr
-    small, direct = (open_set(tmp_path / name).record.signals for name in ("small", "direct"))
-    assert (small.attention, small.values) == (direct.attention, direct.values)
-    again = invoke("recode", "small", "--store", tmp_path, "--name", "more", *codecs)
-    assert again.exit_code == 2
-    assert "has attention as u8" in again.stderr
+    monkeypatch.setattr(teacher.dump.layer_basis, "fit_basis", another)
 
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
 
-@pytest.mark.parametrize("codec", ["int8", "pca-8"])
-def test_a_repeated_recode_mends_what_was_damaged(codec: str, own: LogitSet) -> None:
-    flags = ["--store", own.root.parent, "--name", "small", "--states-codec", codec]
-    assert invoke("recode", "roles", *flags).exit_code == 0
-    root = own.root.parent / "small"
-    record = read_set_record(root)
-    assert record.signals.states is not None
-    assert record.signals.attention is not None
-    paths = [record.shards[0].path, record.signals.states.shards[1].path, *list(record.signals.attention.hashes())[:1]]
-    paths += [record.signals.states.basis_path] if codec == "pca-8" else []
-    for path in paths:
-        damage(root / path)
-    assert invoke("recode", "roles", *flags).exit_code == 0
-    assert read_set_record(root) == record
-    verify_shards(root, record)
-
-
-@pytest.mark.parametrize("folder", ["states", "attention"])
-def test_a_damaged_source_is_not_recoded(folder: str, own: LogitSet) -> None:
-    shard = getattr(own.record.signals, folder).shards[0]
-    damage(own.root / shard.path)
-    result = invoke("recode", "roles", "--store", own.root.parent, "--name", "small", "--states-codec", "int8")
-    assert result.exit_code != 0
-    assert f"{shard.path}: " in result.stderr
-    assert not (own.root.parent / "small").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(teacher.dump.layer_shards, "layers_said", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(work, tmp_path, **flags)
+    basis = (tmp_path / "roles" / states.basis_path).read_bytes()
+    record = write(work, tmp_path, **flags)
+    assert (tmp_path / "roles" / states.basis_path).read_bytes() == basis  # begun with, gone on with
+    verify_shards(tmp_path / "roles", record)
 
 
 @pytest.mark.parametrize("of", ["file", "basis"])

@@ -1,0 +1,18 @@
+"""Sets with what a tiny teacher's layers say."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.logit_set.record import SetRecord
+from teacher.dump.examples import dump
+from tests.conftest import dump_config
+
+EVERY = {"states": "0,1", "states_codec": "float32", "cls": "all", "attention": "1", "attention_codec": "float32"}
+EVERY |= {"values": "all"}
+
+
+def write(work: Path, store: Path, task: str = "roles", **changes: Any) -> SetRecord:
+    """Dumps a tiny task, with what layers say."""
+    record = dump(dump_config(work, task, store, **changes), "distill teacher-dump")
+    assert record is not None
+    return record
