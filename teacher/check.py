@@ -24,7 +24,6 @@ from pipeline.tasks.task import Task, load_task_of_set
 from teacher.config import CheckConfig
 from teacher.inference.batches import default_tokens_per_batch, teacher_logits
 from teacher.inference.classifier import Teacher, load_teacher
-from teacher.inference.label_order import label_places
 from teacher.inference.loaded import weights_sha256
 from teacher.inference.precision import head_settings, inference_mode, keep_head_in_float32
 
@@ -115,7 +114,7 @@ def _load(task: Task, record: SetRecord, name_or_path: str | None, revision: str
     """The teacher of a set, from where it was or from where the flags say that it lies now."""
     name = name_or_path or record.teacher.name
     revision = revision or (None if name_or_path else record.teacher.revision)
-    labels = _in_tasks_spelling(task, record.teacher.labels) if record.target.has_labels else ()
+    labels = record.teacher.labels if record.target.has_labels else ()
     try:
         teacher = load_teacher(task, name, revision, labels, record.max_seq_length, record.windows)
     except DataError as error:
@@ -123,12 +122,6 @@ def _load(task: Task, record: SetRecord, name_or_path: str | None, revision: str
     if teacher.target != record.target:
         raise DataError(f"teacher {name}: gives {', '.join(teacher.target.names)}, not what the set holds")
     return teacher
-
-
-def _in_tasks_spelling(task: Task, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """A teacher's labels, in its order, as the task writes them."""
-    places = label_places(task.labels, labels)
-    return labels if places is None else tuple(task.labels[place] for place in np.argsort(places))
 
 
 def _sample(logit_set: LogitSet, num_rows: int, seed: int) -> pa.Table:

@@ -26,15 +26,13 @@ def require_known(tokenizer: Tokenizer, inputs: Sequence[Tokenized], subject: st
 
 
 def require_known_ids(tokenizer: Tokenizer, ids: Ragged, subject: str) -> None:
-    """The same of rows that are ids without special tokens."""
-    rows = min(len(ids), ROWS)
-    first_T = ids.flat[: ids.offsets[rows]]
+    """The same of all these rows, which are ids without special tokens."""
     unknown = _unknown_id(tokenizer)
-    share = 0.0 if unknown is None else float((first_T == unknown).sum()) / max(1, len(first_T))
+    share = 0.0 if unknown is None else float((ids.flat == unknown).sum()) / max(1, len(ids.flat))
     if share > MOST_UNKNOWN:
         raise DataError(
-            f"{subject}: its tokenizer does not know {share:.0%} of the tokens of the first {rows} rows; "
-            "is it that of another language, or made without its vocabulary file?"
+            f"{subject}: its tokenizer does not know {share:.0%} of the tokens of {len(ids):,} rows looked at; is it "
+            "that of another language, or made without its vocabulary file?"
         )
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline import console
-from pipeline.arrays import Ints
-from pipeline.errors import ConfigError
+from pipeline.arrays import Ints, stacked
+from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.record_parts import Shard
 from pipeline.sources import Documents, load_documents
 from pipeline.tasks.corpus import Corpus, load_corpus
@@ -22,7 +22,7 @@ from teacher.inference.masked_lm import MlmTokenizer
 TRAIN, VALIDATION = "train", "validation"
 SPLITS = (VALIDATION, TRAIN)
 COUNTED_DOCUMENTS = 50_000
-LOOKED_AT = 2048  # documents, for words that the tokenizer knows
+LOOKED_AT = 256  # documents, for words that the tokenizer knows
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,28 @@ def in_split(row: int, split: str, validation_every: int) -> bool:
     return (row % validation_every == 0) == (split == VALIDATION)
 
 
+def spread_ranges(total: int, count: int, size: int) -> list[tuple[int, int]]:
+    """Start and end of ranges of ``size`` documents, ``count`` in all, evenly spread; of all if there are no more."""
+    if total <= count:
+        return [(start, min(start + size, total)) for start in range(0, total, size)]
+    starts = np.linspace(0, total - size, count // size).astype(int)
+    return [(start, start + size) for start in starts.tolist()]
+
+
+def nothing_to_mask(text: Text, where: str) -> DataError:
+    """What to raise if a corpus has no token to mask where it was looked for, as "512 documents"."""
+    return DataError(
+        f"{text.documents.description}: no text with a token to mask in {where}; is --min-seq-length "
+        f"{text.config.min_seq_length} too large?"
+    )
+
+
 def require_known_words(text: Text, tokens: LoadedTokenizer, name: str) -> None:
-    """Raises DataError if a model's tokenizer does not know most of the words at the start of a corpus."""
-    stop = min(LOOKED_AT, text.documents.num_documents)
-    first = next(iter(text.sequences(tokens, TRAIN, 0, stop)), None)
-    if first is not None:
-        require_known_ids(tokens.tokenizer, first.ids, f"model {name}")
+    """Raises DataError if a model's tokenizer does not know most words of documents spread over a corpus."""
+    ranges = spread_ranges(text.documents.num_documents, LOOKED_AT, 8)
+    ids = [part.ids for start, stop in ranges for part in text.sequences(tokens, TRAIN, start, stop)]
+    if ids:
+        require_known_ids(tokens.tokenizer, stacked(ids), f"model {name}")
 
 
 def masking_plan(text: Text, tokens: MlmTokenizer, seed: int, num_copies: int) -> MaskingPlan:

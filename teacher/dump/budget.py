@@ -7,7 +7,7 @@ from pathlib import Path
 from pipeline.logit_set.budget import Line, budget
 from pipeline.logit_set.token_reader import open_tokens
 from teacher.config import BudgetConfig, DumpCorpus
-from teacher.corpus.text import masking_plan, open_text
+from teacher.corpus.text import TRAIN, masking_plan, nothing_to_mask, open_text
 from teacher.dump.tokens import dump_mlm
 from teacher.dump.tokens_record import estimate_size
 from teacher.inference.masked_lm import load_mlm_tokenizer
@@ -24,6 +24,8 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
     text = open_text(config, config.max_seq_length)
     tokens = load_mlm_tokenizer(*config.teacher_for(text.corpus), config.max_seq_length)
     size = estimate_size(text, tokens, masking_plan(text, tokens, config.seed, config.num_copies))
+    if not (size.positions and text.count(TRAIN, 0, size.documents)):
+        raise nothing_to_mask(text, "its training split")
     every = config.validation_every  # of so many documents one is held out, the first of all
     documents = math.ceil(SPARE * config.positions * size.documents / size.positions * every / (every - 1)) + 1
     with tempfile.TemporaryDirectory() as folder:

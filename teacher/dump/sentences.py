@@ -13,8 +13,8 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import DataError, TeacherError
-from pipeline.files import make_folder, require_space, write_atomically
-from pipeline.logit_set.record import Scores, SetRecord
+from pipeline.files import make_folder, require_space, sha256, write_atomically
+from pipeline.logit_set.record import FILE_NAME, Scores, SetRecord, read_set_record
 from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.sentence_reader import SentenceSet
 from pipeline.logit_set.sentences import (
@@ -83,7 +83,7 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
     planned = staged_record(config, rows, encoder, codec, basis, command)
 
     def started(_: SetRecord) -> None:
-        if basis is not None and state.is_main_process and not (root / BASIS_FILE).exists():
+        if basis is not None and state.is_main_process and not _has_basis(root):
             write_atomically(root / BASIS_FILE, lambda path: path.write_bytes(basis.to_bytes()))
 
     def write(record: SetRecord, shards: list[Shard]) -> None:
@@ -104,16 +104,24 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
 def _basis(
     root: Path, codec: AnyVectorCodec, encoder: SentenceEncoder, sample: Sample, max_tokens: int
 ) -> Basis | None:
-    """The basis that a codec needs: the one that the set has already, or one fitted to a sample."""
+    """The basis that a codec needs: the one that the set has, or one fitted to a sample if that is lost."""
     if not codec.basis_bytes:
         return None
-    if (root / BASIS_FILE).exists():
+    if _has_basis(root):
         return read_basis(root / BASIS_FILE, codec.num_stored, codec.width)
     chosen = np.unique(np.linspace(0, len(sample.ids) - 1, min(len(sample.ids), BASIS_ROWS)).astype(int))
     with console.progress(len(chosen), "basis") as steps:
         return fit_basis(
             sentence_vectors(encoder, sample.ids.take(chosen), max_tokens, steps.advance), codec.num_stored
         )
+
+
+def _has_basis(root: Path) -> bool:
+    """Whether a basis is there, and the one that the set's record tells of, if it was begun."""
+    path, vectors = root / BASIS_FILE, None
+    if path.exists() and (root / FILE_NAME).exists():
+        vectors = read_set_record(root).signals.vectors
+    return path.exists() and (vectors is None or vectors.basis_sha256 == sha256(path))
 
 
 def _write_shards(

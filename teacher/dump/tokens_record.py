@@ -4,9 +4,6 @@ import hashlib
 from dataclasses import dataclass
 from importlib.metadata import version
 
-import numpy as np
-
-from pipeline.errors import DataError
 from pipeline.logit_set.codecs import AnyCodec, Codec
 from pipeline.logit_set.record import SetRecord, staged
 from pipeline.logit_set.record_parts import (
@@ -21,7 +18,7 @@ from pipeline.logit_set.signals import Mlm, Signals
 from pipeline.logit_set.writer import plan_shards
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan, mask
-from teacher.corpus.text import SPLITS, VALIDATION, Text
+from teacher.corpus.text import SPLITS, VALIDATION, Text, nothing_to_mask, spread_ranges
 from teacher.dump.records import LIBRARIES, teacher_record
 from teacher.dump.source_parts import tokenizer_record
 from teacher.inference.masked_lm import MaskedLm, MlmTokenizer
@@ -124,13 +121,12 @@ def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
     """Cuts and masks documents spread evenly over the corpus, and multiplies.
 
     Raises:
-        DataError: if no token of theirs can be masked.
+        DataError: if that were all, and no token can be masked.
     """
     total = text.documents.num_documents
-    starts = np.unique(np.linspace(0, max(0, total - 8), -(-min(total, SAMPLED_DOCUMENTS) // 8)).astype(int))
+    at_once = 64 if text.config.packing == "blocks" else 8  # short documents have to fill a block together
     documents = rows = num_tokens = positions = 0
-    for start in starts.tolist():
-        stop = min(start + 8, total)
+    for start, stop in spread_ranges(total, SAMPLED_DOCUMENTS, at_once):
         documents += stop - start
         for split in SPLITS:
             for sequences in text.sequences(tokens, split, start, stop):
@@ -138,10 +134,7 @@ def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
                 rows += len(masked.sequence_R)
                 num_tokens += len(masked.ids.flat)
                 positions += len(masked.positions.flat)
-    if not positions:
-        raise DataError(
-            f"{text.documents.description}: no token to mask in {documents:,} documents looked at; is --min-seq-length "
-            f"{text.config.min_seq_length} too large?"
-        )
+    if not positions and documents == total:
+        raise nothing_to_mask(text, f"{documents:,} documents")
     factor = total / documents
     return Size(total, round(rows * factor), round(num_tokens * factor), round(positions * factor))

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from pipeline.errors import DataError
 from pipeline.training.steps import batch_of, num_rounds, shuffled_batches
 from teacher.corpus.masking import Masked, MaskingPlan, mask
-from teacher.corpus.text import TRAIN, Text
+from teacher.corpus.text import TRAIN, Text, nothing_to_mask
 from teacher.inference.masked_lm import MlmTokenizer
 
 BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32
@@ -38,6 +37,8 @@ class TextStream:
     ) -> None:
         self._text, self._tokens, self._plan = text, tokens, plan
         self._batch_size, self._seed, self._num_processes, self._rank = batch_size, seed, num_processes, rank
+        self._num_blocks = -(-text.documents.num_documents // BLOCK_DOCUMENTS)
+        self._pools_per_pass = -(-self._num_blocks // BLOCKS_PER_POOL)
         self._masked: Masked | None = None
 
     def batch(self, step: int, place: tuple[int, int]) -> tuple[Masked, list[int], tuple[int, int]]:
@@ -51,39 +52,36 @@ class TextStream:
             The pool's sequences, the numbers of those in the batch, and the place of their pool.
 
         Raises:
-            DataError: if no document is long enough.
+            DataError: if no document is long enough, or has a token to mask.
         """
         number, first = place
         if self._masked is None:
             self._read(number)
+        num_empty = 0
         while step - first >= (rounds := num_rounds(len(self._batches), self._num_processes)):
+            num_empty = 0 if rounds else num_empty + 1
+            if num_empty == 2 * self._pools_per_pass - 1:  # among which is a whole pass, wherever they begin
+                raise nothing_to_mask(self._text, "its training split")
             number, first = number + 1, first + rounds
             self._read(number)
         assert self._masked is not None
         return self._masked, batch_of(self._batches, step - first, self._num_processes, self._rank), (number, first)
 
     def _read(self, number: int) -> None:
-        """Brings a pool into memory."""
-        self._masked = self._pool(number)
-        lengths = self._masked.ids.lengths
+        """Brings a pool into memory; one whose documents are too short, or have nothing to mask, has no batch."""
+        parts = self._pool(number)
+        self._masked = Masked.joined(parts) if parts else None
+        lengths = self._masked.ids.lengths if self._masked else np.empty(0, np.int64)
         self._batches = shuffled_batches(lengths, self._batch_size, self._seed, number)
 
-    def _pool(self, number: int) -> Masked:
+    def _pool(self, number: int) -> list[Masked]:
         """Masked sequences of random blocks of documents."""
-        text, total = self._text, self._text.documents.num_documents
-        blocks = -(-total // BLOCK_DOCUMENTS)
-        passes, part = divmod(number, -(-blocks // BLOCKS_PER_POOL))
-        order = np.random.default_rng([self._seed, passes]).permutation(blocks)
+        total = self._text.documents.num_documents
+        passes, part = divmod(number, self._pools_per_pass)
+        order = np.random.default_rng([self._seed, passes]).permutation(self._num_blocks)
         starts = [int(k) * BLOCK_DOCUMENTS for k in order[part * BLOCKS_PER_POOL : (part + 1) * BLOCKS_PER_POOL]]
-        ranges = [(low, min(total, low + BLOCK_DOCUMENTS)) for low in starts]
-        masked = [
+        return [
             mask(sequences, self._plan, passes)
-            for low, high in ranges
-            for sequences in text.sequences(self._tokens, TRAIN, low, high)
+            for start in starts
+            for sequences in self._text.sequences(self._tokens, TRAIN, start, min(total, start + BLOCK_DOCUMENTS))
         ]
-        if not any(len(part.sequence_R) for part in masked):
-            raise DataError(
-                f"{text.documents.description}: no text to train on with a token to mask, as long as --min-seq-length "
-                f"{text.config.min_seq_length}, in {len(ranges) * BLOCK_DOCUMENTS:,} documents"
-            )
-        return Masked.joined(masked)

@@ -36,12 +36,13 @@ def label_places(names: Sequence[str], labels: Sequence[str]) -> tuple[int, ...]
 
 
 def check_stated_labels(stated: Sequence[str], labels: Sequence[str]) -> None:
-    """Raises ConfigError unless what ``--teacher-labels`` names are a task's labels, each once."""
+    """Raises ConfigError unless what ``--teacher-labels`` names are a task's labels, each once; see `label_places`."""
+    if label_places(stated, labels) is not None:
+        return
     wrong = [label for label in stated if label not in labels]
     if wrong:
         raise ConfigError(f"--teacher-labels: unknown label {wrong[0]!r}: {did_you_mean(wrong[0], labels)}")
-    if sorted(stated) != sorted(labels):
-        raise ConfigError(f"--teacher-labels: name each of {', '.join(labels)} once, in the teacher's order")
+    raise ConfigError(f"--teacher-labels: name each of {', '.join(labels)} once, in the teacher's order")
 
 
 def doubt_label_order(is_stated: bool, *evidence: Any) -> None:

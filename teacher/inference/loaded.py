@@ -203,7 +203,10 @@ def require_encoder(name: str, missing: Sequence[str], prefix: str = "") -> None
     """
     lost = [w for w in missing if w.startswith(prefix) and not w.startswith(f"{prefix}pooler.")]
     if lost:
-        raise TeacherError(f"teacher {name}: has no weights for {', '.join(lost[:3])}: it is no trained encoder")
+        raise TeacherError(
+            f"teacher {name}: has no weights, or weights of another size, for {', '.join(lost[:3])}: it is no trained "
+            "encoder; take a folder that `save_pretrained` wrote after training"
+        )
 
 
 def weights_sha256(model: torch.nn.Module) -> str:

@@ -203,3 +203,13 @@ def test_the_budget_of_a_corpus_of_long_documents(
     result = invoke("budget", *flags, "--positions", 30, "--min-seq-length", 4, "--max-seq-length", 32)
     assert result.exit_code == 0, result.stderr
     assert "sampled-16" in {line["codec"] for line in json.loads(result.stdout)}
+
+
+def test_the_budget_of_one_document_has_nothing_to_go_by(
+    work: Path, corpus_file: Path, masked_lm: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "one.txt").write_text(corpus_file.read_text().replace("\n", " "))  # which is held out
+    flags = ["--corpus", "tiny", "--data", tmp_path / "one.txt", "--model-name-or-path", masked_lm]
+    result = invoke("budget", *flags, "--positions", 30, "--min-seq-length", 4, "--max-seq-length", 32)
+    assert result.exit_code == 2
+    assert "one.txt: no text with a token to mask in its training split" in result.stderr

@@ -17,7 +17,7 @@ def test_it_is_refused_where_most_tokens_are_unknown(texts: list[str], is_known:
     if is_known:
         require_known(tokenizer, inputs, "model x")
     else:
-        with pytest.raises(DataError, match="model x: its tokenizer does not know 75% of the tokens of the first 2"):
+        with pytest.raises(DataError, match="model x: its tokenizer does not know 75% of the tokens of 2 rows"):
             require_known(tokenizer, inputs, "model x")
 
 

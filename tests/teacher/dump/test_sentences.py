@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,13 +12,14 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+import teacher.dump.sentences
 from pipeline import log
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.sentence_reader import open_sentences
 from pipeline.logit_set.token_vectors import read_token_vectors
-from pipeline.logit_set.vector_basis import BASIS_FILE
+from pipeline.logit_set.vector_basis import BASIS_FILE, Basis, fit_basis
 from pipeline.logit_set.verify import verify_shards
 from teacher import dump_teacher
 from teacher.config import DumpTask
@@ -25,6 +27,7 @@ from teacher.dump.plan_sentences import estimate_vectors
 from teacher.dump.sentences import dump_vectors
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config, vectors_config
 from tests.helpers.commands import distill, invoke, kill_when
+from tests.helpers.damage import damage
 from tests.helpers.sentence_sets import rewrite, rows_of, with_value
 
 SPLITS = ("train", "validation")
@@ -229,16 +232,30 @@ def test_jobs_share_a_set_and_its_basis(work: Path, vector_store: Path, tmp_path
     assert_same(tmp_path / "pca", vector_store / "pca")
 
 
-def test_another_basis_is_never_mixed_in(work: Path, vector_store: Path, tmp_path: Path) -> None:
+def test_a_damaged_basis_comes_back(work: Path, vector_store: Path, tmp_path: Path) -> None:
     codec = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
     write(work, tmp_path, **codec, shard_index=0, num_shards=2)
-    sentence_set = json.loads((tmp_path / "pca" / "distill.json").read_text())
-    other = bytearray((tmp_path / "pca" / BASIS_FILE).read_bytes())
-    other[-1] ^= 1
-    (tmp_path / "pca" / BASIS_FILE).write_bytes(other)
+    damage(tmp_path / "pca" / BASIS_FILE)
+    assert write(work, tmp_path, **codec).state == "verified"
+    assert_same(tmp_path / "pca", vector_store / "pca")
+
+
+def test_another_basis_is_never_mixed_in(
+    work: Path, vector_store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    codec = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
+    write(work, tmp_path, **codec, shard_index=0, num_shards=2)
+    sentence_set = (tmp_path / "pca" / "distill.json").read_text()
+
+    def another(vectors_NH: Floats, num_components: int) -> Basis:  # as another machine has it
+        basis = fit_basis(vectors_NH, num_components)
+        return replace(basis, mean_H=basis.mean_H + 1e-3)
+
+    (tmp_path / "pca" / BASIS_FILE).unlink()
+    monkeypatch.setattr(teacher.dump.sentences, "fit_basis", another)
     with pytest.raises(FingerprintMismatchError, match="basis"):
         write(work, tmp_path, **codec)
-    assert json.loads((tmp_path / "pca" / "distill.json").read_text()) == sentence_set
+    assert (tmp_path / "pca" / "distill.json").read_text() == sentence_set
 
 
 def test_the_plan_counts_what_the_dump_writes(work: Path, vector_store: Path, tmp_path: Path) -> None:

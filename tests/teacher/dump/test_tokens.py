@@ -19,8 +19,9 @@ from pipeline.logit_set.codecs import Dense
 from pipeline.logit_set.record import SetRecord, read_set_record
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import MaskedRows, split_table
+from pipeline.text.known import require_known_ids
 from teacher.corpus.masking import mask
-from teacher.corpus.text import masking_plan, open_text
+from teacher.corpus.text import masking_plan, open_text, require_known_words
 from teacher.dump import tokens as tokens
 from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm
@@ -233,8 +234,28 @@ def test_a_corpus_of_unknown_words_is_refused(
 
 def test_a_corpus_with_nothing_to_mask_is_refused(work: Path, masked_lm: Path, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text(40 * "a dog\n")
-    with pytest.raises(DataError, match=r"short\.txt: no token to mask in 40 documents looked at"):
+    with pytest.raises(DataError, match=r"short\.txt: no text with a token to mask in 40 documents"):
         write(work, tmp_path / "store", data=tmp_path / "short.txt", min_seq_length=10)
+
+
+def test_short_documents_fill_blocks_together(work: Path, masked_lm: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text(1200 * "the food was superb\n")
+    blocks = {"packing": "blocks", "min_seq_length": 64, "max_seq_length": 64, "rows_per_shard": 1200}
+    record = write(work, tmp_path / "store", data=tmp_path / "short.txt", **blocks)
+    assert record.state == "verified"
+    assert record.rows_of("train") > 0
+
+
+def test_a_strange_document_at_the_start_is_no_strange_corpus(work: Path, masked_lm: Path, tmp_path: Path) -> None:
+    greek = " ".join(300 * ["\u03c6 \u03c7 \u03c8 \u03c9 \u03c6 ."])
+    plain = "the food was superb and the service awful ."
+    (tmp_path / "mixed.txt").write_text("\n".join([plain, greek, *(800 * [plain])]))  # the first is held out
+    text = open_text(corpus_config(work, tmp_path / "store", data=tmp_path / "mixed.txt"), 32)
+    tokens = load_masked_lm(str(masked_lm), None, 32).tokens
+    (first,) = text.sequences(tokens, "train", 0, 2)
+    with pytest.raises(DataError, match="does not know"):
+        require_known_ids(tokens.tokenizer, first.ids, "x")
+    require_known_words(text, tokens, "x")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from teacher.config import FinetuneCorpus
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, open_text
+from teacher.finetune import text_stream
 from teacher.finetune.masked_lm import evaluate_mlm, finetune_mlm
 from teacher.finetune.text_stream import TextStream
 from teacher.inference.masked_lm import load_masked_lm, predict_masked
@@ -104,7 +105,7 @@ def test_wrong_flags(work: Path, corpus_file: Path, tmp_path: Path, changes: dic
 
 def test_too_little_text(work: Path, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("the food was superb .\nawful !\n")
-    with pytest.raises(DataError, match=r"few\.txt: no text to train on with a token .* as --min-seq-length 5"):
+    with pytest.raises(DataError, match=r"few\.txt: no text with a token to mask in its training split; .* 5 too"):
         finetune_mlm(config(work, tmp_path / "run", data=tmp_path / "few.txt", min_seq_length=5), "x")
 
 
@@ -127,8 +128,24 @@ def test_a_pool_with_nothing_to_mask(work: Path, corpus_file: Path, tmp_path: Pa
     text = open_text(config(work, tmp_path, data=tmp_path / "greek.txt"), 32)
     tokens = load_masked_lm(str(work / "bert"), None, 32, new_head=True).tokens
     stream = TextStream(text, tokens, masking_plan(text, tokens, 42, 1), batch_size=4, seed=1)
-    with pytest.raises(DataError, match="no text to train on with a token to mask"):
+    with pytest.raises(DataError, match=r"no text with a token to mask in its training split"):
         stream.batch(0, (0, 0))
+
+
+def test_a_pool_with_nothing_to_mask_is_passed_over(
+    work: Path, corpus_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(text_stream, "BLOCK_DOCUMENTS", 4)
+    monkeypatch.setattr(text_stream, "BLOCKS_PER_POOL", 1)
+    lines = corpus_file.read_text().splitlines()[:8]
+    (tmp_path / "mixed.txt").write_text("\n".join(["the food was superb .", *lines[:3], *(8 * ["\u03c6 \u03c7"])]))
+    text = open_text(config(work, tmp_path, data=tmp_path / "mixed.txt", min_seq_length=3), 32)
+    tokens = load_masked_lm(str(work / "bert"), None, 32, new_head=True).tokens
+    stream = TextStream(text, tokens, masking_plan(text, tokens, 42, 1), batch_size=64, seed=1)
+    places = [place for _, _, place in (stream.batch(step, (0, 0)) for step in range(4))]
+    pools = [number for number, _ in places]
+    assert [number // 3 for number in pools] == [0, 1, 2, 3]  # of three pools in a pass one has batches
+    assert [first for _, first in places] == [0, 1, 2, 3]
 
 
 def test_a_run_without_validation_text(work: Path, tmp_path: Path) -> None:

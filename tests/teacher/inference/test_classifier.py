@@ -105,6 +105,11 @@ def test_wrong_teacher_labels_are_refused(
         load(task, word_teacher((0, 1, 2)), flag)
 
 
+def test_stated_labels_may_be_written_as_the_teacher_writes_them(task: Task, word_teacher: MakeTeacher) -> None:
+    teacher = load(task, word_teacher((0, 1, 2)), ("CEDAR", "Ash", "birch"))
+    assert (teacher.labels, teacher.order) == (("CEDAR", "Ash", "birch"), (1, 2, 0))
+
+
 def test_another_number_of_outputs_is_refused(word_task: MakeTask, word_teacher: MakeTeacher) -> None:
     folder = word_teacher((0, 1, 2))
     with pytest.raises(TeacherError, match=r"3 outputs \(LABEL_0.*task 'words' needs 2 \(ash, birch\)"):
