@@ -10,7 +10,7 @@ import torch
 from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import DataError, FingerprintMismatchError
-from pipeline.logit_set.reader import LogitSet, find_set, open_set
+from pipeline.logit_set.reader import LogitSet
 from pipeline.query.mixture import open_sets
 from pipeline.tasks.intervals import bootstrap_intervals
 from pipeline.tasks.metrics import (
@@ -30,6 +30,7 @@ from student.data import Examples, as_read, load_dev, sorted_batches
 from student.model.architecture import StudentConfig
 from student.model.config_file import labels_words
 from student.model.model import Student, default_device
+from student.trained_sets import evaluated_sets
 from student.words.evaluate import evaluate_words
 
 BATCH_SIZE = 256
@@ -61,23 +62,22 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     if record["state"] != "finished":
         console.warn(f"{config.run}: not finished; these are the weights of its best epoch so far")
     student = Student.load(config.run).to(default_device())
-    logit_set = open_measured(record, config.logits, config.store, config.allow_unverified)
+    logit_set = open_evaluated(record, config.logits, config.store, config.allow_unverified)
     bias_C = label_bias(config.run, student.config.target, read_costs(config.cost))
     splits = dev_examples(student.config, logit_set)
     own = logit_set.record.metrics
     return {split: evaluate_split(student, rows, bias_C, own) for split, rows in splits.items()}
 
 
-def open_measured(record: RunRecord, logits: str | None, store: Path, allow_unverified: bool = False) -> LogitSet:
+def open_evaluated(record: RunRecord, logits: str | None, store: Path, allow_unverified: bool = False) -> LogitSet:
     """Opens the set that a run is to be measured on: the given one, or those it was trained on, mixed as they were.
 
     Raises:
-        DataError: if a set is not where it was.
+        DataError: if a set is gone.
+        FingerprintMismatchError: if another one is in its place.
     """
-    if logits is not None:
-        return open_set(find_set(logits, store), allow_unverified)
-    paths = [find_set(path, store) for path in record["logit_sets"]]
-    return open_sets(paths, record["settings"].get("mix"), allow_unverified)
+    mix = None if logits is not None else record["settings"].get("mix")
+    return open_sets(evaluated_sets(record, logits, store), mix, allow_unverified)
 
 
 def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Examples]:

@@ -3,32 +3,49 @@
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, FingerprintMismatchError, short
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import read_set_record
 from pipeline.training.run_record import RunRecord
 
 
 def trained_sets(record: RunRecord, store: Path) -> list[Path]:
-    """Where the sets that a run was trained on lie now: those with their fingerprints, and no others.
+    """Where the sets that a run was trained on lie now: where they lay, or else by their names in the store.
 
     Raises:
-        DataError: naming those that are gone.
+        DataError: if one is gone.
+        FingerprintMismatchError: if another set is in its place.
     """
-    places, fingerprints = record["logit_sets"], record["settings"]["logit_set_fingerprints"]
-    paths = [_lies_at(store, place, known) for place, known in zip(places, fingerprints, strict=True)]
-    existing = [path for path in paths if path is not None]
-    if len(existing) < len(paths):
-        gone = ", ".join(place for place, path in zip(places, paths, strict=True) if path is None)
-        raise DataError(f"the logit set that this was trained on is neither in {gone} nor in the store {store}")
-    return existing
+    settings = record["settings"]
+    if "logit_set" in record:  # of pretraining
+        places, fingerprints = [record["logit_set"]], [settings["logit_set_fingerprint"]]
+    else:
+        places, fingerprints = record["logit_sets"], settings["logit_set_fingerprints"]
+    return [_lies_at(place, known, store) for place, known in zip(places, fingerprints, strict=True)]
 
 
-def _lies_at(store: Path, place: str, fingerprint: str) -> Path | None:
-    """Where a set lies now: where it lay, or by its name in the store."""
+def evaluated_sets(record: RunRecord, logits: str | None, store: Path) -> list[Path]:
+    """Where the sets lie that a run is measured on: the one that is named, or those it was trained on.
+
+    Raises:
+        DataError: if one is not there.
+        FingerprintMismatchError: see `trained_sets`.
+    """
+    return trained_sets(record, store) if logits is None else [find_set(logits, store)]
+
+
+def _lies_at(place: str, fingerprint: str, store: Path) -> Path:
+    others = {}
     for where in (place, Path(place).name):
         with suppress(DataError):
             path = find_set(where, store)
-            if read_set_record(path).fingerprint == fingerprint:
+            others[path] = read_set_record(path).fingerprint
+            if others[path] == fingerprint:
                 return path
-    return None
+    if not others:
+        raise DataError(f"the logit set that this was trained on is neither in {place} nor in the store {store}")
+    path, other = next(iter(others.items()))
+    raise FingerprintMismatchError(
+        f"{path}: has the fingerprint {short(other)}, but this was trained on {short(fingerprint)}; put that set back, "
+        "or see `distill reproduce`. If it was extended since, train again on what it is now, into another folder"
+    )

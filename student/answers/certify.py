@@ -9,18 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import console
-from pipeline.errors import ConfigError, FingerprintMismatchError, QueryError, short
+from pipeline.errors import ConfigError, FingerprintMismatchError, QueryError
 from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.query.selection import read_chosen
 from pipeline.sql.gate import check_condition
 from pipeline.tasks.target import Target, softmax
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
-from student.answers.certificate import Certificate, certify_margins, student_files, write_certificate
+from student.answers.certificate import Certificate, certify_margins, model_hashes, write_certificate
 from student.answers.columns import ABSTAIN, margins
 from student.config import CertifyConfig
 from student.data import as_read, load_examples
-from student.evaluate import check_readable, open_measured, student_logits
+from student.evaluate import check_readable, open_evaluated, student_logits
 from student.model.model import Student, default_device
 
 COLUMNS = (*KEYS, "text_hash")
@@ -39,7 +39,7 @@ def certify(config: CertifyConfig) -> Certificate:
     record = read_run_record(config.run / RUN_RECORD)
     student = Student.load(config.run).to(default_device())
     _check_target(student.config.target)
-    logit_set = open_measured(record, config.logits, config.store, config.allow_unverified)
+    logit_set = open_evaluated(record, config.logits, config.store, config.allow_unverified)
     check_readable(student.config, logit_set)
     where = f"variant = 0 and ({config.where}\n)"
     with _told_of_the_condition_alone(config.where):
@@ -60,7 +60,7 @@ def certify(config: CertifyConfig) -> Certificate:
         where=config.where,
         rows_sha256=keys_sha256(rows.filter(pa.array(is_new_N))),
         logits_sha256=hashlib.sha256(teacher_NC.tobytes()).hexdigest(),
-        student_sha256=student_files(config.run),
+        student_sha256=model_hashes(config.run),
     )
     if certified is not None:
         write_certificate(config.run, certificate)
@@ -97,8 +97,8 @@ def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: LogitSe
     others = f"the sets of {', '.join(settings['tasks'])}" if settings.get("tasks") else others
     if others is not None:
         console.warn(
-            f"{config.run}: its encoder was trained on what {others} had, too, and which rows these were is not looked "
-            "at; rows among them prove less"
+            f"{config.run}: its encoder was trained on what {others} had, too; rows that were among these "
+            "make the certificate weaker, and nothing here knows which they are"
         )
     seen = pc.is_in(rows.column("text_hash"), trained.column("text_hash").combine_chunks())
     if logit_set.record.fingerprint in record["settings"]["logit_set_fingerprints"]:
@@ -117,14 +117,7 @@ def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: LogitSe
 
 def _trained_rows(config: CertifyConfig, record: RunRecord) -> pa.Table:
     settings = record["settings"]
-    own_sets = open_measured(record, None, config.store, config.allow_unverified)
-    for one, then in zip(own_sets.sets, settings["logit_set_fingerprints"], strict=True):
-        if one.record.fingerprint != then:
-            raise FingerprintMismatchError(
-                f"{one.root}: has the fingerprint {short(one.record.fingerprint)}, but {config.run} was trained on "
-                f"{short(then)}, so nobody can tell which rows are new to it; put that set back, or see "
-                "`distill reproduce`. If it was extended since, train again on what it is now, into another folder"
-            )
+    own_sets = open_evaluated(record, None, config.store, config.allow_unverified)
     trained = read_chosen(own_sets, settings["query"], COLUMNS)
     if keys_sha256(trained) != settings["rows_sha256"]:
         raise FingerprintMismatchError(

@@ -16,7 +16,7 @@ from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, write_run_record
 from student.config import ExportConfig
 from student.data import Examples, as_read, load_chosen
-from student.evaluate import Evaluation, dev_examples, evaluate_split, open_measured
+from student.evaluate import Evaluation, dev_examples, evaluate_split, open_evaluated
 from student.export.coarse import coarse
 from student.export.html_file import check_writable, write_html
 from student.export.onnx_file import check_exportable, write_onnx
@@ -164,7 +164,7 @@ def _check_folder(folder: Path, record: RunRecord) -> None:
 
 def _dev_rows(config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Examples]:
     try:
-        return dev_examples(student.config, open_measured(record, config.logits, config.store))
+        return dev_examples(student.config, open_evaluated(record, config.logits, config.store))
     except (DataError, IntegrityError, FingerprintMismatchError) as error:
         if config.logits is not None:
             raise

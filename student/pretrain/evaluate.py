@@ -5,7 +5,6 @@ from torch.nn import functional
 
 from pipeline.config import refuse_flags
 from pipeline.errors import FingerprintMismatchError
-from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.token_reader import TokenSet, open_tokens
 from pipeline.logit_set.tokens import perplexity
 from pipeline.training.run_record import RUN_RECORD, read_run_record
@@ -20,6 +19,7 @@ from student.pretrain.held_out import head_logits, held_out
 from student.pretrain.loss import cross_entropy
 from student.pretrain.model import MlmStudent
 from student.pretrain.vector_evaluate import evaluate_vector_run
+from student.trained_sets import evaluated_sets
 
 
 def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
@@ -39,7 +39,7 @@ def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
         return evaluate_vector_run(config)
     record = read_run_record(config.run / RUN_RECORD)
     student = MlmStudent.load(config.run).to(default_device())
-    token_set = open_tokens(find_set(config.logits or record["logit_set"], config.store), config.allow_unverified)
+    token_set = open_tokens(evaluated_sets(record, config.logits, config.store)[0], config.allow_unverified)
     if token_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
         raise FingerprintMismatchError(
             f"{token_set.root}: its token ids come from another tokenizer than the student's"

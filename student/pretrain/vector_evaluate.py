@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from pipeline.arrays import Floats64
 from pipeline.errors import FingerprintMismatchError
-from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.sentence_reader import SentenceSet, open_sentences
 from pipeline.tasks.metrics import pearson
@@ -18,6 +17,7 @@ from student.config import EvaluateConfig
 from student.model.model import default_device
 from student.pretrain.vector_data import first_batches
 from student.pretrain.vector_model import VectorStudent
+from student.trained_sets import evaluated_sets
 
 MAX_ROWS, BATCH_SIZE = 4096, 256
 NEIGHBOURS = 8  # a sentence is compared with so many that come after it
@@ -35,7 +35,7 @@ def evaluate_vector_run(config: EvaluateConfig) -> Metrics:
     """
     record = read_run_record(config.run / RUN_RECORD)
     student = VectorStudent.load(config.run).to(default_device())
-    root = find_set(config.logits or record["logit_set"], config.store)
+    root = evaluated_sets(record, config.logits, config.store)[0]
     sentence_set = open_sentences(root, config.allow_unverified)
     if sentence_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
         raise FingerprintMismatchError(f"{root}: its token ids come from another tokenizer than the student's")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.console import size
-from pipeline.errors import DataError, IntegrityError
+from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError
 from pipeline.logit_set.reader import LogitSet
 from pipeline.query.mixture import open_sets
 from pipeline.report.config import ReportConfig
@@ -68,7 +68,7 @@ def trained_set(config: ReportConfig, record: RunRecord) -> tuple[LogitSet | Non
     """The set that a run was trained on, or its mixture, if all of it is still there; else None, and why."""
     try:
         paths = trained_sets(record, config.store)
-    except DataError as error:
+    except (DataError, FingerprintMismatchError) as error:
         return None, f"There is no more here than the record of the run: {error}. --store says where it is."
     return open_sets(paths, record["settings"].get("mix"), config.allow_unverified), ""
 

@@ -7,7 +7,6 @@ import torch
 
 from pipeline.arrays import Floats, Ragged
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
-from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.word_reader import LabelledWords, WordSet, open_words
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.spans import scores_by_span, word_intervals, word_scores
@@ -16,6 +15,7 @@ from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import EvaluateConfig
 from student.data import sorted_batches
 from student.model.model import default_device
+from student.trained_sets import evaluated_sets
 from student.words.model import Tagger
 
 BATCH_SIZE = 256
@@ -33,7 +33,7 @@ def evaluate_words(config: EvaluateConfig) -> dict[str, dict[str, Any]]:
         raise ConfigError("--cost: is not for labelled words")
     record = read_run_record(config.run / RUN_RECORD)
     student = Tagger.load(config.run).to(default_device())
-    words = open_words(find_set(config.logits or record["logit_sets"][0], config.store), config.allow_unverified)
+    words = open_words(evaluated_sets(record, config.logits, config.store)[0], config.allow_unverified)
     wanted = (student.config.tokenizer_sha256, student.config.target)
     if (words.record.tokenizer.sha256, words.record.target) != wanted:
         raise FingerprintMismatchError(f"{words.root}: has another tokenizer than the student, or other labels")

@@ -29,6 +29,7 @@ from teacher.finetune.common import save_teacher
 from teacher.inference.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.conftest import dump_config
+from tests.helpers.rewritten_sets import rewritten
 from tests.helpers.students import tiny_config, weights
 
 
@@ -297,3 +298,21 @@ def test_a_set_without_dev_rows_is_trained_on_with_a_warning_and_without_an_empt
     assert first.stdout == again.stdout == ""
     assert "was finished before" not in first.stderr
     assert "was finished before; nothing is trained" in again.stderr
+
+
+def test_a_set_that_has_moved_is_found_in_the_store_and_another_is_not_taken_for_it(
+    opinion_set: LogitSet, tmp_path: Path
+) -> None:
+    root = shutil.copytree(opinion_set.root, tmp_path / "old" / "opinion")
+    train(tiny_config(root, tmp_path / "run", num_train_epochs=1), "")
+    there = evaluate(config(tmp_path / "run"))
+    (tmp_path / "new").mkdir()
+    root.rename(tmp_path / "new" / "opinion")
+    moved = EvaluateConfig.from_flags(run=tmp_path / "run", store=tmp_path / "new")
+    assert evaluate(moved) == there
+    rewritten(opinion_set, tmp_path / "old" / "opinion", lambda _, rows: rows[:20])
+    assert evaluate(moved) == there
+    shutil.rmtree(tmp_path / "new")
+    with pytest.raises(FingerprintMismatchError, match="old/opinion: has the fingerprint"):
+        evaluate(moved)
+    assert evaluate(config(tmp_path / "run", tmp_path / "old" / "opinion"))["validation"]["gold"]
