@@ -72,7 +72,7 @@ class ReportFlags(Config):
     """For the commands that train."""
 
     report_to: ReportTo = Field(
-        "none", description="Who is told of each evaluation, besides metrics.jsonl in the run's folder."
+        "none", description="Where evaluations are reported, besides metrics.jsonl in the run's folder."
     )
 
     @field_validator("report_to")

@@ -65,13 +65,13 @@ class TrainConfig(
         None,
         ge=0,
         le=2**20,
-        description="Pairs of neighbouring tokens that have a vector of their own, of those that several training rows "
-        "have the most frequent. (default: 16384 up to 10,000 training rows, where sums and products are read whole)",
+        description="How many pairs of neighbouring tokens have a vector of their own: the most frequent that several "
+        "training rows have. (default: 16384 up to 10,000 training rows, where sums and products are read whole)",
     )
     pairing: PairingKind | None = Field(
         None,
-        description="Two sentences: apart, as [u; w; |u-w|] or as [u; w; u*w; |u-w|], as one sequence, or each in view "
-        "of the other. (default: compare, attention biattentive, joint bert)",
+        description="How two sentences are joined: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint as one "
+        "sequence, attention each in view of the other. (default: compare; attention for biattentive, joint for bert)",
     )
     head: HeadKind | None = Field(
         None, description="Classifier on top of the representation. (default: mlp; dense bert)"
@@ -151,7 +151,9 @@ class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Rep
     vector_loss: VectorLoss = Field(
         "cosine-mse", description="Distance of vectors: 1 - cosine, squared error, or that of similarities (gram)."
     )
-    vector_map: VectorMap = Field("linear", description="What makes the teacher's vector of the representation.")
+    vector_map: VectorMap = Field(
+        "linear", description="Projection from the representation to the teacher's vector, or none."
+    )
     num_train_epochs: int = Field(1, ge=1, description="Passes over the training rows.")
     max_steps: int | None = Field(None, ge=1, description="Stop after so many steps. (default: all of the passes)")
     learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW; decays linearly to 0.")
@@ -253,7 +255,7 @@ class CertifyConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
         description="SQL condition that selects training rows which RUN was not trained on, like 'source_row % 10 = 0'."
     )
     disagreement: float = Field(0.01, gt=0, lt=1, description="Greatest share of answers that differ from the teacher.")
-    confidence: float = Field(0.95, gt=0, lt=1, description="With which that shall hold.")
+    confidence: float = Field(0.95, gt=0, lt=1, description="Confidence that no more differ.")
 
 
 class DescribeConfig(JsonFlags):

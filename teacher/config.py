@@ -44,10 +44,10 @@ class CorpusFlags(OwnDataFlags):
 
     panel: ClassVar = "A corpus"
     corpus: str | None = Field(None, description="A corpus instead of a task; see `distill corpora`.")
-    max_documents: int | None = Field(None, ge=1, description="Use so many documents from its start. (default: all)")
+    max_documents: int | None = Field(None, ge=1, description="Use only its first N documents. (default: all)")
     packing: Packing = Field("sentences", description="A sequence is a sentence, or a block packed full.")
     min_seq_length: int = Field(12, ge=3, description="Leave out shorter sequences; special tokens count.")
-    validation_every: int = Field(200, ge=2, description="Every so many documents, one is held out for validation.")
+    validation_every: int = Field(200, ge=2, description="Hold out one document in N for validation.")
     masking: MaskingKind = Field("uniform", description="Mask all tokens alike, or rare ones more (count^-0.7).")
     mlm_probability: float = Field(0.15, gt=0, lt=1, description="Share of a sequence's tokens that is masked.")
 
@@ -136,7 +136,7 @@ class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags,
     name: str | None = Field(
         None,
         pattern=SET_NAME,
-        description="Name of the set. (default: the task's or the corpus's, with -vectors for them)",
+        description="Name of the set. (default: the task's or the corpus's, plus -vectors for --signal vectors)",
     )
     max_tokens_per_batch: int | None = Field(
         None, ge=1, description="Padded tokens per forward pass. (default: 2048 on CPU, 32768 on GPU)"
@@ -198,9 +198,9 @@ class DumpTask(LayerFlags, UnlabelledFlags, AugmentFlags, DumpFlags):
     )
     token_vectors_from: str | None = Field(
         None,
-        description="Whose vectors these are: `teacher`, of its embeddings, or of another encoder with its vocabulary "
-        "its last states, a hub id or a folder. (default: as the task's manifest says, else the encoder of sentences "
-        "that the teacher was fine-tuned from, if it was one, else the teacher)",
+        description="Which model gives the token vectors: `teacher`, its embeddings; or another encoder with its "
+        "vocabulary, its last states, as a hub id or a folder. (default: what the task's manifest says, else the "
+        "sentence encoder that the teacher was fine-tuned from, else teacher)",
     )
     augment: MethodOrNone | None = Field(
         None,
@@ -326,7 +326,7 @@ class BudgetTask(WhichLayers, OwnDataFlags, ModelFlags, ForwardFlags, JsonFlags)
     """Flags of ``distill budget --task``."""
 
     task: str | None = Field(None, description="A task of whose rows layers are tried; see `distill tasks`.")
-    sample: int = Field(512, ge=1, description="Training rows to try the codecs on; a fifth of them is told about.")
+    sample: int = Field(512, ge=1, description="Training rows to try the codecs on; a fifth of them is measured.")
 
     def check(self) -> None:
         """Raises ConfigError if no layer is named."""
@@ -342,6 +342,6 @@ class CheckConfig(SetFlags, ModelFlags, SeedFlags, UnverifiedFlags, JsonFlags):
     tolerance: float | None = Field(
         None,
         gt=0,
-        description="Most that a logit may differ. (default: 4 times what two runs here differ, at least 1e-3)",
+        description="Largest difference of a logit. (default: 4 times that of two runs here, at least 1e-3)",
     )
     manifest: Path | None = Field(None, description="YAML file with the task, if it is one of your own.")

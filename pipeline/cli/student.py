@@ -212,8 +212,8 @@ def certify(config: CertifyConfig) -> None:
         first = certificate.first_trial
         console.warn(
             f"no threshold holds: of its {first.answered:,} surest answers to {certificate.num_rows:,} rows "
-            f"{first.disagreements:,} differ from the teacher, so that it could not be shown of any that at most "
-            f"{config.disagreement:.2%} do; take more rows, or more --disagreement"
+            f"{first.disagreements:,} differ from the teacher, too many to show that at most "
+            f"{config.disagreement:.2%} of any do; take more rows, or more --disagreement"
         )
         if (config.run / CERTIFICATE_FILE).exists():
             console.note(f"{config.run / CERTIFICATE_FILE}: the earlier certificate stays")

@@ -8,7 +8,7 @@ import typer
 
 from pipeline import console
 from pipeline.cli.options import command_line, needs_teacher_libraries, takes
-from pipeline.cli.tokens import print_sums
+from pipeline.cli.tokens import print_set
 from pipeline.logit_set.record_parts import AugmentationRecord
 from teacher.augment.config import AugmentConfig
 from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
@@ -127,7 +127,7 @@ def _tell_dev_in_train(logit_set: "LogitSet") -> None:
     for row in logit_set.sql("select split, count(*) as n from dev_in_train(examples) group by split order by split"):
         rows = f"{row['n']:,} of {logit_set.record.rows_of(row['split']):,} rows"
         shown = f'`distill sql "from dev_in_train({logit_set.view})"` shows them'
-        console.warn(f"{row['split']}: {rows} have the text of a training row, so scores flatter; {shown}")
+        console.warn(f"{row['split']}: {rows} have the text of a training row, so scores are too high; {shown}")
 
 
 def _compare_with_words(logit_set: "LogitSet") -> None:
@@ -154,7 +154,7 @@ def _dump_corpus(config: DumpCorpus) -> None:
 
     record = dump_mlm(config, command_line())
     if record is not None:
-        print_sums(record, config.json_output)
+        print_set(record, config.json_output)
 
 
 def _dump_vectors(config: DumpTask | DumpCorpus) -> None:
@@ -167,7 +167,7 @@ def _dump_vectors(config: DumpTask | DumpCorpus) -> None:
 
     record = dump_vectors(config, command_line())
     if record is not None:
-        print_sums(record, config.json_output)
+        print_set(record, config.json_output)
 
 
 def _print_augmentation(record: AugmentationRecord) -> None:

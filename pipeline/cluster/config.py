@@ -18,8 +18,8 @@ class RayFlags(Config):
     panel: ClassVar = "A Ray cluster"
     ray: str | None = Field(
         None,
-        description="Share the work among workers on a Ray cluster: its address, auto for the one that this machine is "
-        "in, local (or nothing) for one that is started here.",
+        description="Share the work among workers on a Ray cluster: its address, auto for the one that this machine "
+        "belongs to, local (or --ray alone) to start one here.",
     )
     ray_workers: int | None = Field(
         None, ge=1, description="How many workers. (default: as many as the cluster has room for)"

@@ -204,18 +204,14 @@ class Crew(Generic[Piece, Result]):
             return
         if piece is None:
             worker.place = answer
-            self._require(told)
+            _require(told)
             self._deaths[GETTING_READY] = 0
         else:
             worker.pieces, worker.seconds = worker.pieces + 1, worker.seconds + told
-            self._require(answer, self.name(piece))
+            _require(answer, self.name(piece))
         self._hand_out(worker)
         if piece is not None:
             yield piece, answer
-
-    def _require(self, answer: Any, name: str = "") -> None:
-        if isinstance(answer, DistillError):
-            raise type(answer)(f"{name}: {answer}" if name else str(answer))
 
     def _hire(self, takes: Mapping[str, float]) -> Any:
         other = {name: amount for name, amount in takes.items() if name not in ("CPU", "GPU")}
@@ -256,13 +252,20 @@ class Crew(Generic[Piece, Result]):
         paces = [worker.seconds / worker.pieces for worker in at_work]
         if not paces:
             return
-        pieces, again = sum(worker.pieces for worker in at_work), sum(self._deaths.values())
+        pieces = sum(worker.pieces for worker in at_work)
         console.note(
-            f"{len(at_work)} workers: {pieces} pieces in {statistics.median(paces):.1f} s each; {again} workers died"
+            f"{len(at_work)} workers: {pieces} pieces in {statistics.median(paces):.1f} s each; "
+            f"{self._num_dead} workers died"
         )
         for worker, pace in zip(at_work, paces, strict=True):
             if worker.pieces > 1 and pace > SLOW * statistics.median(paces):
                 console.warn(f"the worker on {worker.place} was slow: {pace:.1f} s a piece")
+
+
+def _require(answer: Any, name: str = "") -> None:
+    """Raises what a worker says is wrong, with the name of its piece."""
+    if isinstance(answer, DistillError):
+        raise type(answer)(f"{name}: {answer}" if name else str(answer))
 
 
 def workers_to_start(flags: RayFlags, takes: Mapping[str, float], machines: Sequence[Mapping[str, Any]]) -> int:

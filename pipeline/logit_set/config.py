@@ -26,9 +26,9 @@ class CodecFlags(Config):
 
     panel: ClassVar = "How distributions over the vocabulary are stored"
     codec: CodecName = Field("sampled", description="How distributions over the vocabulary are stored.")
-    num_samples: int = Field(50, ge=1, le=255, description="Draws a position (--codec sampled).")
+    num_samples: int = Field(50, ge=1, le=255, description="Draws per position (--codec sampled).")
     temperature: float = Field(1.0, gt=0, description="Temperature of the draws (--codec sampled).")
-    top_k: int = Field(50, ge=1, description="Candidates a position (--codec topk).")
+    top_k: int = Field(50, ge=1, description="Candidates per position (--codec topk).")
 
 
 class VectorFlags(Config):
@@ -41,7 +41,7 @@ class VectorFlags(Config):
         "sentence-transformers has saved it, else mean)",
     )
     vector_codec: VectorCodecName = Field("int8", description="How vectors are stored (--signal vectors).")
-    pca_dims: int = Field(128, ge=1, description="Numbers a vector (--vector-codec pca).")
+    pca_dims: int = Field(128, ge=1, description="Numbers per vector (--vector-codec pca).")
 
 
 class RecodeConfig(CodecFlags, SetFlags, UnverifiedFlags, JsonFlags):

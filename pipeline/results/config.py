@@ -27,7 +27,7 @@ class ResultsConfig(JsonFlags):
     @model_validator(mode="after")
     def _some_teacher(self) -> Self:
         if self.model_name_or_path is None and self.teachers is None:
-            raise ValueError("who teaches? Give --model-name-or-path ENCODER to fine-tune, or --teachers FOLDER")
+            raise ValueError("no teacher: give --model-name-or-path ENCODER to fine-tune, or --teachers FOLDER")
         return self
 
     @property

@@ -20,7 +20,7 @@ class FiltersConfig(StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
     layers: str | None = Field(
         None, pattern=LAYERS, description="Whose filters, like 2,4,6. (default: all that are stored)"
     )
-    dim: int = Field(128, ge=1, description="Numbers that a filter leaves of a state.")
+    dim: int = Field(128, ge=1, description="Width of what a filter makes of a state.")
     output_dir: Path | None = Field(None, description="Folder of the filters. (default: filters/NAME-OF-SET)")
     alpha: float = Field(1.0, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
     num_train_epochs: int = Field(3, ge=1, description="Passes over the training rows.")

@@ -34,8 +34,8 @@ class EmbeddingFlags(Config):
     )
     init: InitKind | None = Field(
         None,
-        description="Vectors start from the set's token vectors, a bert from its teacher's layers; or both from noise. "
-        "(default: teacher, of vectors if the set has them)",
+        description="teacher: vectors start from the set's token vectors, a bert from its teacher's layers; noise: "
+        "from random numbers. (default: teacher, of vectors if the set has them)",
     )
     initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the tables' initial noise.")
 
@@ -48,7 +48,7 @@ class LstmFlags(Config):
         None, ge=1, description="Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)"
     )
     channels: Literal[1, 2] | None = Field(
-        None, description="Tables of an LSTM's vectors; of 2 one stays as it starts. (default: 1)"
+        None, description="Tables of an LSTM's vectors; of 2 one is frozen. (default: 1)"
     )
 
 

@@ -17,4 +17,4 @@ class ServeConfig(Config):
     workers: int = Field(1, ge=1, le=256, description="Processes, which share the students' memory.")
     max_concurrent_requests: int = Field(512, ge=1, description="Requests at a time, per process; more get a 429.")
     max_client_batch_size: int = Field(1024, ge=1, description="Texts, or pairs of them, in a request.")
-    payload_limit: int = Field(2_000_000, ge=1, description="Bytes of a request.")
+    payload_limit: int = Field(2_000_000, ge=1, description="Largest request, in bytes.")

@@ -1,5 +1,6 @@
 """What a sweep tries: every combination of values with every seed."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import product
@@ -71,8 +72,9 @@ def make_trials(
             run = folder / run_name(values)
             trials.append(Trial(values, made.model_copy(update={"output_dir": run}), run))
     raise_all(ConfigError, "--grid", sorted(set(problems)))
-    if len({trial.folder for trial in trials}) < len(trials):
-        raise ConfigError("--grid: the same value is there twice")
+    again = [name for name, count in Counter(trial.folder.name for trial in trials).items() if count > 1]
+    if again:
+        raise ConfigError(f"--grid: a value is there twice, which gives {again[0]} twice")
     return trials
 
 
@@ -117,8 +119,8 @@ def read_grid(config: SweepConfig, typed: Set[str] = frozenset()) -> Grid:
     problems = [f"{name!r} cannot be swept: {did_you_mean(str(name), SWEPT)}" for name in grid if name not in SWEPT]
     problems += [f"{name}: no values; write {name}=VALUE,VALUE" for name, values in grid.items() if "" in values]
     problems += [f"{name} is given as a flag, too" for name in grid if name in typed]
-    if len(grid) < len(config.grid):
-        problems.append("a name is there twice; give all its values at once")
+    names = Counter(entry.partition("=")[0].replace("-", "_") for entry in config.grid)
+    problems += [f"{name} is there twice; give all its values at once" for name, count in names.items() if count > 1]
     raise_all(ConfigError, "--grid", problems)
     if "tasks" in grid:
         raise_all(ConfigError, "--grid", _wrong_tasks([str(value).split(TOGETHER) for value in grid["tasks"]]))

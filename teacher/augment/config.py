@@ -28,7 +28,7 @@ class AugmentConfig(MethodFlags, OwnDataFlags, JsonFlags):
     name: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
 
     def check(self) -> None:
-        """Raises ConfigError for flags of the other method, or of a cluster that would have nothing to do."""
+        """Raises ConfigError for flags of other methods, or of a cluster that would have nothing to do."""
         check_flags(self, self.method)
         self.check_ray()
         if self.method != "tinybert":

@@ -25,7 +25,7 @@ class WhichLayers(Config):
         None, pattern=LAYERS, description="Layers whose attention scores, before softmax and mask, are stored."
     )
     values: str | None = Field(
-        None, pattern=LAYERS, description="Layers of whose attention the products of values with each other are stored."
+        None, pattern=LAYERS, description="Layers whose values' products with each other are stored (as in MiniLM)."
     )
 
     @property
@@ -49,10 +49,10 @@ class LayerFlags(WhichLayers):
     states_codec: str = Field(
         "float16",
         pattern=STATE_CODEC,
-        description="How states are stored: float32, float16, int8, or pca-K, K bytes a token.",
+        description="How states are stored: float32, float16, int8, or pca-K, K bytes per token.",
     )
     cls_codec: str = Field("float16", pattern=STATE_CODEC, description="How those of [CLS] are, as --states-codec.")
-    attention_codec: BlockCodecName = Field("u8", description="How scores are stored: u8 is a byte a number.")
+    attention_codec: BlockCodecName = Field("u8", description="How scores are stored: u8 is a byte per number.")
     values_codec: BlockCodecName = Field("u8", description="How products of values are, as --attention-codec.")
     layers_of: LayerRows = Field(
         "originals", description="Of which rows: the task's own, or variants and unlabelled ones, too."

@@ -38,7 +38,10 @@ def load_speaker(config: DumpTask, task: Task, teacher: Teacher) -> SentenceEnco
     except DistillError as error:
         if config.token_vectors_from is not None:
             raise
-        console.warn(f"token vectors are the teacher's own, those of the encoder it began as cannot be had: {error}")
+        console.warn(
+            "token vectors are the teacher's own; those of the encoder that it was fine-tuned from are not available: "
+            f"{error}"
+        )
         return None
     encoder.model.to(teacher.model.device)
     return encoder

@@ -213,7 +213,7 @@ def test_a_task_without_training_rows_is_told_of(work: Path, teachers: Path, tmp
     ("arguments", "message"),
     [
         (["--tasks", "mrcp", "--teachers", "x"], "--tasks: unknown task 'mrcp': did you mean 'mrpc'?"),
-        (["--tasks", "mrpc"], "who teaches? Give --model-name-or-path ENCODER to fine-tune, or --teachers FOLDER"),
+        (["--tasks", "mrpc"], "no teacher: give --model-name-or-path ENCODER to fine-tune, or --teachers FOLDER"),
         (["--tasks", "mrpc,mrpc", "--teachers", "x"], "mrpc is there twice"),
         (["--teachers", "x", "--data", "EMPTY"], "holds no rows of any task that comes with the package"),
         (["--tasks", "mrpc", "--teachers", "x", "--data", "EMPTY"], "holds no split of task 'mrpc'"),

@@ -344,7 +344,7 @@ def test_the_teacher_speaks_where_the_encoder_it_began_as_is_gone(
     signal = write(work, tmp_path, model_name_or_path=name).signals.token_vectors
     assert signal is not None
     assert signal.encoder is None
-    assert "those of the encoder it began as cannot be had" in capsys.readouterr().err
+    assert "those of the encoder that it was fine-tuned from are not available" in capsys.readouterr().err
 
 
 def test_an_encoder_of_other_tokens_is_refused_before_the_dump(work: Path, encoder: Path, tmp_path: Path) -> None:

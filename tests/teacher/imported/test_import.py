@@ -342,7 +342,7 @@ def test_the_command_tells_of_dev_rows_that_are_training_rows(tmp_path: Path) ->
     flags = ["--teacher", "t", "--manifest", manifest, "--data", tmp_path, "--store", tmp_path / "store"]
     result = CliRunner().invoke(app, ["import", str(write(tmp_path, rows)), *map(str, flags)])
     assert result.exit_code == 0, result.stderr
-    assert "dev: 1 of 2 rows have the text of a training row, so scores flatter" in result.stderr
+    assert "dev: 1 of 2 rows have the text of a training row, so scores are too high" in result.stderr
     assert 'distill sql "from dev_in_train(mood_t)"' in result.stderr
 
 
