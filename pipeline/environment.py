@@ -8,6 +8,7 @@ from pathlib import Path
 from pipeline.errors import ConfigError
 
 DEFAULT_STORE = "logits"
+MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"
 
 
 def data_folder() -> Path | None:
@@ -48,6 +49,11 @@ def num_processes() -> int:
     """How many processes were launched together, by ``accelerate launch`` or ``torchrun``; 1 without them."""
     value = os.environ.get("WORLD_SIZE", "")
     return int(value) if value.isdigit() else 1
+
+
+def mixed_precision() -> str:
+    """The precision that ``accelerate launch --mixed_precision`` asks for, in small letters; ``no`` without it."""
+    return os.environ.get(MIXED_PRECISION, "no").lower()
 
 
 def progress_disabled() -> bool:

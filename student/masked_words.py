@@ -16,7 +16,7 @@ from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
 from pipeline.logit_set.record_parts import Setting
-from pipeline.tasks.intervals import mean_interval, middle
+from pipeline.tasks.intervals import mean_interval, percentile_interval
 from pipeline.tasks.metrics import spearmanr
 from pipeline.tasks.target import Target, predicted_scores
 from student.config import MaskedWordsConfig
@@ -180,7 +180,7 @@ def compared(teacher: Sequence[Floats64], student: Sequence[Floats64]) -> dict[s
         "same_word": float(is_same_N.mean()),
         "shuffled": {
             "rank_correlation": float(shuffled_S.mean()),
-            "interval": middle(shuffled_S),
+            "interval": percentile_interval(shuffled_S),
             "same_word": float(np.mean(is_same_NS)),
         },
     }

@@ -22,7 +22,7 @@ from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Task, load_task_of_set
 from teacher.config import CheckConfig
-from teacher.inference.batches import default_tokens_per_batch, teacher_logits
+from teacher.inference.batches import teacher_logits, tokens_per_batch
 from teacher.inference.classifier import Teacher, load_teacher
 from teacher.inference.loaded import weights_sha256
 from teacher.inference.precision import head_settings, inference_mode, keep_head_in_float32
@@ -93,7 +93,7 @@ def check(config: CheckConfig) -> Check:
         keep_head_in_float32(teacher.model)
     teacher.model.to(device)
     inputs = teacher.reader.tokenize(*sentences(rows), record.max_seq_length)
-    usual = default_tokens_per_batch(device)
+    usual = tokens_per_batch(device)
     with inference_mode(device, record.precision):
         now_NC, again_NC = (teacher_logits(teacher, inputs, tokens) for tokens in (usual, usual // OTHER_BATCHES))
     stored_NC = logits_of(rows, record.target.num_logits)

@@ -13,7 +13,7 @@ from pipeline.arrays import Ragged
 from pipeline.bench.reader import Reader, wait_for
 from pipeline.device import has_fast_bf16
 from pipeline.text.reader import TextReader
-from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
+from teacher.inference.batches import token_budget_batches, tokens_per_batch
 from teacher.inference.precision import DTYPES
 
 MAX_POSITIONS = 512
@@ -70,7 +70,7 @@ def peer_reader(name: str, model: PreTrainedModel, precision: str, tokenizer: To
 
     def encoding(ids: Ragged) -> Callable[[], torch.Tensor]:
         wrapped = Ragged(ids.flat % model.config.vocab_size, ids.offsets)
-        groups = token_budget_batches(ids.lengths.tolist(), default_tokens_per_batch(device))
+        groups = token_budget_batches(ids.lengths.tolist(), tokens_per_batch(device))
         batches = [(rows, _batch(wrapped, rows, device)) for rows in groups]
         vectors_NH = torch.empty(len(ids), model.config.hidden_size, device=device)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pipeline import console
-from pipeline.cli.options import reports_errors
+from pipeline.cli.options import needs_teacher_libraries, reports_errors
 
 
 @reports_errors
@@ -17,7 +17,6 @@ def demo(
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run the whole product on two small generated tasks, offline, in a few minutes."""
-    from pipeline.cli.options import needs_teacher_libraries
     from pipeline.demo.run import run_demo
 
     needs_teacher_libraries()

@@ -12,13 +12,13 @@ from teacher.config import BudgetConfig, BudgetTask
 
 @takes(RecodeConfig)
 def recode(config: RecodeConfig) -> None:
-    """Write a set of tokens, or what layers say in one of examples, in another codec, without the teacher."""
+    """Write a set of tokens, or the stored layers of a set of examples, in another codec; no teacher is needed."""
     config.check()
     if config.layer_codecs:
         from pipeline.logit_set.recode_layers import recode_layers as recode_set
     else:
         from pipeline.logit_set.recode import recode as recode_set
-    print_sums(recode_set(config, command_line()), config.json_output)
+    print_set(recode_set(config, command_line()), config.json_output)
 
 
 @takes(BudgetConfig, BudgetTask, by=("corpus", "task"))
@@ -97,7 +97,7 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
     return set_budget(control, config.positions, positions)
 
 
-def print_sums(record: Any, json_output: bool) -> None:
+def print_set(record: Any, json_output: bool) -> None:
     """Prints what a set of tokens or of sentences has come to."""
     if json_output:
         console.print_json(record.model_dump(mode="json"))

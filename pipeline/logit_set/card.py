@@ -3,11 +3,13 @@
 import re
 from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 
 import yaml
 
+from pipeline.files import write_text
 from pipeline.logit_set.markdown import cell, code, plain
-from pipeline.logit_set.record import SetRecord
+from pipeline.logit_set.record import SetRecord, write_set_record
 from pipeline.logit_set.record_parts import AugmentationRecord, CorpusRecord, MaskingRecord, UnlabelledRecord
 from pipeline.logit_set.windows import reading
 
@@ -52,6 +54,16 @@ def card_text(record: SetRecord) -> str:
     if record.corpus and record.masking:
         values |= _corpus_values(record.corpus, record.masking)
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
+
+
+def write_card_and_record(root: Path, record: SetRecord) -> None:
+    """Writes what a set says of itself, the record last.
+
+    Raises:
+        DataError: if the folder cannot be written.
+    """
+    write_text(root / CARD_FILE, card_text(record))
+    write_set_record(root, record)
 
 
 def _speaker(record: SetRecord) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
-from pipeline.files import link_or_copy, make_folder, remove_temporaries, sha256, write_text, written_whole
-from pipeline.logit_set.card import CARD_FILE, card_text
+from pipeline.files import link_or_copy, make_folder, remove_temporaries, sha256, written_whole
+from pipeline.logit_set.card import write_card_and_record
 from pipeline.logit_set.record import SetRecord, changed, read_set_record, write_set_record
 from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.shard_file import STATISTICS_KEY, Footer, parquet_writer, read_footer
@@ -154,6 +154,5 @@ def record_layers(root: Path, record: SetRecord, signals: Iterable[LayerSignal])
         return record
     check_layers(root, recorded)
     remove_temporaries(root)
-    write_text(root / CARD_FILE, card_text(recorded))
-    write_set_record(root, recorded)
+    write_card_and_record(root, recorded)
     return recorded

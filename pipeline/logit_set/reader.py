@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from pipeline.arrays import Floats, Ints
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
-from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, SetRecord, read_record_of, read_set_record
+from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, Scores, SetRecord, read_record_of, read_set_record
 from pipeline.logit_set.record_parts import RowsName, Shard, TokenizerRecord
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.verify import require_shards
@@ -22,6 +22,7 @@ from pipeline.shown import Rows
 from pipeline.sql.answer import fetch_rows
 from pipeline.sql.gate import check_condition, open_files, select, to_arrow
 from pipeline.sql.names import view_name
+from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabulary_size
 
@@ -85,6 +86,11 @@ class LogitSet(OpenSet):
         """What the teacher says of a split's source rows, logits [N, C], and their gold, see `gold_arrays`."""
         rows = self.read(split, ("label", "score", "logits"), ORIGINALS)
         return logits_of(rows, self.record.target.num_logits), *gold_arrays(self.record.target, rows)
+
+    def scores(self) -> Scores:
+        """What the teacher scores against the gold of each split, by the task's metrics."""
+        metrics, target = self.record.metrics, self.record.target
+        return {split: score_logits(metrics, target, *self.gold(split)) for split in self.record.splits}
 
     def read_shard(self, shard: Shard, columns: list[str]) -> pa.Table:
         """Some columns of one file, whose bytes have been checked."""

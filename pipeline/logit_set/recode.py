@@ -27,7 +27,7 @@ from pipeline.logit_set.tokens import (
     split_table,
     tokens_table,
 )
-from pipeline.logit_set.writer import complete_set, finish_set, shards_to_write, start_set, write_tokens_shard
+from pipeline.logit_set.writer import complete_and_verify, shards_to_write, start_set, write_tokens_shard
 
 POSITIONS_AT_ONCE = 512
 
@@ -61,10 +61,7 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
                 except BeyondHalfError as error:
                     raise DataError(f"{source.root / shard.path}, codec {codec}: {error}") from error
             steps.advance()
-    if record.state == "verified":
-        return record
-    complete = complete_set(root, record)
-    return finish_set(root, complete, TokenSet(root, complete).scores())
+    return complete_and_verify(root, record, lambda complete: TokenSet(root, complete).scores())
 
 
 def recoded_groups(

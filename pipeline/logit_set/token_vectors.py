@@ -19,18 +19,18 @@ import pyarrow.parquet as pq
 
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError
-from pipeline.files import is_plain, make_folder, remove_temporaries, sha256, write_atomically, write_text
-from pipeline.logit_set.card import CARD_FILE, card_text
-from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, changed, write_set_record
+from pipeline.files import is_plain, make_folder, remove_temporaries, sha256, write_atomically
+from pipeline.logit_set.card import write_card_and_record
+from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, changed
 from pipeline.logit_set.record_parts import FileRecord
 from pipeline.logit_set.shard_file import Footer, bomb_problem, parquet_writer, read_footer, read_metadata
 from pipeline.logit_set.signals import TokenVectors
 from pipeline.logit_set.signals.token_vectors import MAX_WIDTH, VOCABULARY_FILE, Speaker, columns_of
+from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import load_tokenizer
 
 Vectors = Floats | npt.NDArray[np.float16]
 ROWS_AT_ONCE = 4096
-TRAIN = "train"
 TEACHER = Speaker()
 
 
@@ -85,8 +85,7 @@ def with_token_vectors(
         assert recorded is not None, "what has just been written is sound"
     for folder in (root, path.parent):
         remove_temporaries(folder)
-    write_text(root / CARD_FILE, card_text(recorded))
-    write_set_record(root, recorded)
+    write_card_and_record(root, recorded)
     return recorded
 
 

@@ -4,7 +4,7 @@ A set is resumed by doing the same again. A shard is done when its file is there
 fingerprint; ``distill.json`` lists checksums only once all are.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,10 +16,9 @@ from pipeline.files import (
     remove_temporaries,
     sha256,
     write_atomically,
-    write_text,
     write_text_once,
 )
-from pipeline.logit_set.card import CARD_FILE, card_text
+from pipeline.logit_set.card import write_card_and_record
 from pipeline.logit_set.cut_rows import note_of_cut_rows
 from pipeline.logit_set.examples import write_examples
 from pipeline.logit_set.file_check import check_bytes
@@ -195,6 +194,20 @@ def without_lost_layers(root: Path, signals: Signals, names: Container[str] | No
     return signals.model_copy(update=parts)
 
 
+def complete_and_verify(root: Path, record: SetRecord, scores: Callable[[SetRecord], Scores]) -> SetRecord:
+    """The record of a set once it is verified; all its shards have to be there.
+
+    Args:
+        root: the set's folder.
+        record: of the set, in any state.
+        scores: the teacher's metrics per split, from the complete set.
+    """
+    if record.state == "verified":
+        return record
+    complete = complete_set(root, record)
+    return finish_set(root, complete, scores(complete))
+
+
 def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
     """Verifies a complete set, records the teacher's scores and writes the card: state ``verified``."""
     verify_shards(root, record)
@@ -203,8 +216,7 @@ def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
         console.warn(f"{root}: {cut}")
     notes = tuple(dict.fromkeys((*record.notes, *([cut] if cut else []))))
     verified = record.model_copy(update={"state": "verified", "scores": scores, "notes": notes})
-    write_text(root / CARD_FILE, card_text(verified))
-    write_set_record(root, verified)
+    write_card_and_record(root, verified)
     return verified
 
 

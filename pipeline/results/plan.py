@@ -11,10 +11,9 @@ from pipeline.results.config import ResultsConfig
 from pipeline.results.experiment import TaskParts, as_file
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
-from pipeline.training.run_record import RUN_RECORD, quality, read_run_record
+from pipeline.training.run_record import FINETUNE_RECORD, RUN_RECORD, quality, read_run_record
 
 FIRST_SEED = 42
-FINETUNE_RECORD = "finetune.json"
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ def student_system(run: Path) -> System:
 
 def teacher_system(task: Task, folder: Path, logit_set: LogitSet) -> System:
     """The teacher of a set, on the CPU, in float32."""
-    from teacher.inference.batches import default_tokens_per_batch, teacher_logits
+    from teacher.inference.batches import teacher_logits, tokens_per_batch
     from teacher.inference.classifier import load_teacher
 
     record = logit_set.record
     labels = record.teacher.labels if record.target.has_labels else ()
     teacher = load_teacher(task, str(folder), None, labels, record.max_seq_length, record.windows)
-    max_tokens = default_tokens_per_batch(torch.device("cpu"))
+    max_tokens = tokens_per_batch(torch.device("cpu"))
 
     def logits(texts1: Sequence[str], texts2: Sequence[str] | None) -> Floats:
         inputs = teacher.reader.tokenize(texts1, texts2, record.max_seq_length)

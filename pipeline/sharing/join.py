@@ -22,13 +22,12 @@ from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.logit_set.token_vectors import take_over_token_vectors
 from pipeline.logit_set.verify import require_shards
-from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, shards_to_write, start_set, write_shard
+from pipeline.logit_set.writer import complete_and_verify, plan_shards, shards_to_write, start_set, write_shard
 from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.text_free import TEXT_SETTING
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.sources.source import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
-from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task_of_set
 from pipeline.text.reader import TextReader
@@ -109,9 +108,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     joined, unfinished = shards_to_write(new_root, start_set(new_root, planned, logits.tokenizer_json()))
     for shard in unfinished:
         write_shard(new_root, joined, shard, _rows(joined, shard, source, reader, matched))
-    if joined.state != "verified":
-        complete = complete_set(new_root, joined)
-        joined = finish_set(new_root, complete, _scores(LogitSet(new_root, complete)))
+    joined = complete_and_verify(new_root, joined, lambda complete: LogitSet(new_root, complete).scores())
     joined = take_over_token_vectors(root, record, new_root, joined)
     found = _report(source, matched)
     others = _by_split(missing, record), _other_gold(source, matched)
@@ -220,11 +217,6 @@ def _rows(record: SetRecord, shard: Shard, source: Source, reader: TextReader, m
     inputs = reader.tokenize(*sentences(rows), record.max_seq_length)
     hashes = text_hashes(rows, record.tokenizer.sha256)
     return shard_table(record, shard, rows, hashes, inputs, logits_of(in_shard, record.target.num_logits))
-
-
-def _scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:
-    record = logit_set.record
-    return {split: score_logits(record.metrics, record.target, *logit_set.gold(split)) for split in record.splits}
 
 
 def _report(source: Source, matched: pa.Table) -> tuple[dict[str, int], dict[str, list[int]]]:

@@ -30,7 +30,7 @@ from pipeline.sharing.set_files import all_at_once, other_files, paths_of
 from pipeline.text.tokenizer import read_tokenizer_json
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
-RESERVED = {CATALOG_FILE, "augmented", "candidates"}  # what else lies in a store
+RESERVED = {CATALOG_FILE, "augmented", "candidates", "repeated"}  # what else lies in a store
 
 
 @dataclass(frozen=True)

@@ -45,16 +45,16 @@ def bootstrap_intervals(
     else:
         pairs_2N = np.stack([predicted_scores(target, logits_NC)[known], score_N[known]]).astype(np.float64)
         values = _resampled_correlations(random, pairs_2N, metrics)
-    return {name: middle(value_R) for name, value_R in values.items()}
+    return {name: percentile_interval(value_R) for name, value_R in values.items()}
 
 
 def mean_interval(value_N: Floats64) -> list[float]:
     """The 95 % interval of the mean of values of rows, ``[low, high]``, from 1000 resamples with a fixed seed."""
     random = np.random.default_rng(SEED)
-    return middle(value_N[random.integers(len(value_N), size=(RESAMPLES, len(value_N)))].mean(axis=1))
+    return percentile_interval(value_N[random.integers(len(value_N), size=(RESAMPLES, len(value_N)))].mean(axis=1))
 
 
-def middle(value_R: Floats64) -> list[float]:
+def percentile_interval(value_R: Floats64) -> list[float]:
     """Between which two numbers the middle 95 % of some values are, ``[low, high]``."""
     ends: list[float] = np.quantile(value_R, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)).tolist()
     return ends

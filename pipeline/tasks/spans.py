@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.arrays import Floats64, Ragged
-from pipeline.tasks.intervals import SEED, middle, resampled_tallies
+from pipeline.tasks.intervals import SEED, percentile_interval, resampled_tallies
 from pipeline.tasks.tallies import micro_f1, scores_by_name
 from pipeline.tasks.task import OUTSIDE, Metric
 
@@ -80,7 +80,10 @@ def word_scores(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, float]
 def word_intervals(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, list[float]]:
     """The 95 % interval of each metric, from resamples of the sentences with a fixed seed; empty without one."""
     found = {name: tallies[name] for name in metrics if tallies[name].shape[1]}
-    return {name: middle(micro_f1(resampled_tallies(np.random.default_rng(SEED), t))) for name, t in found.items()}
+    return {
+        name: percentile_interval(micro_f1(resampled_tallies(np.random.default_rng(SEED), t)))
+        for name, t in found.items()
+    }
 
 
 def scores_by_span(names: Sequence[str], tallies: Tallies) -> dict[str, dict[str, float]]:

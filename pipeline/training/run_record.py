@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pipeline.errors import IntegrityError
 from pipeline.record_file import read_record, write_record
 
-RUN_RECORD, SWEEP_RECORD = "run.json", "sweep.json"
+RUN_RECORD, SWEEP_RECORD, FINETUNE_RECORD = "run.json", "sweep.json", "finetune.json"
 TEXT_COLUMNS = "text_columns"  # of a run's record: what they are called in files of its task, see `TaskRecord`
 STUDENTS = "students"  # of a run of several tasks: the folders in its own, a run and a student each
 RunRecord = dict[str, Any]

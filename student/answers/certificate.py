@@ -146,7 +146,7 @@ def _most_wrong(count: int, disagreement: float, confidence: float) -> int:
     return wrong
 
 
-def student_files(run: Path) -> dict[str, str]:
+def model_hashes(run: Path) -> dict[str, str]:
     """The hashes of what a student's answers depend on; its config has that of its tokenizer."""
     return {name: sha256(run / name) for name in (CONFIG_FILE, WEIGHTS_FILE)}
 
@@ -171,7 +171,7 @@ def read_certificate(run: Path) -> Certificate:
         raise ConfigError(f"{run}: has no certificate; make one with `distill certify {run}`") from error
     except ConfigError as error:
         raise IntegrityError(f"{path}: not a certificate: {error}") from error
-    if certificate.student_sha256 != student_files(run):
+    if certificate.student_sha256 != model_hashes(run):
         raise ConfigError(f"{path}: is of other weights than those beside it; repeat `distill certify {run}`")
     return certificate
 

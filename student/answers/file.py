@@ -15,10 +15,10 @@ from pipeline.sources.row_file import RowFile, open_rows
 from pipeline.sources.wording import column_name
 from pipeline.tasks.task import Task, load_task, task_names
 from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
+from student.answers.certificate import model_hashes
 from student.answers.columns import answer_columns
 from student.answers.parts import write_in_parts
 from student.config import PredictConfig
-from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.predict import Predictor
 
 SentenceColumns = tuple[list[str], list[str] | None]
@@ -163,7 +163,7 @@ def texts_of(table: pa.Table, names: Sequence[str]) -> SentenceColumns:
 
 def student_hashes(run: Path) -> dict[str, str]:
     """The SHA-256 of all that decides a student's answers, by file."""
-    return {name: sha256(run / name) for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)}
+    return model_hashes(run) | {TOKENIZER_FILE: sha256(run / TOKENIZER_FILE)}
 
 
 def from_row(tables: Iterator[pa.Table], first: int) -> Iterator[pa.Table]:

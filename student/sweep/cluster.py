@@ -4,19 +4,18 @@ A run is written where it will lie, with its checkpoints, so that what a lost wo
 """
 
 import os
-import shlex
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.cluster.config import RayFlags
 from pipeline.cluster.crew import Crew, Trade, on_cluster
-from pipeline.config import as_flags
 from pipeline.errors import ConfigError, DistillError
 from pipeline.training.run_record import SWEEP_RECORD
 from student.config import TrainConfig
-from student.train.train import LIBRARIES, train
-from student.train.training_data import Rows, load_data
+from student.sweep.workers import train_one
+from student.train.outcome import LIBRARIES
+from student.train.training_data import Rows
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,7 @@ def _start(errand: _Errand) -> Callable[[TrainConfig], list[DistillError]]:
     rows: Rows = {}
 
     def run(config: TrainConfig) -> list[DistillError]:
-        data = load_data(config, rows)
-        try:
-            train(config, shlex.join(["distill", "train-student", *as_flags(config)]), data)
-        except DistillError as error:
-            return [error]
-        return []
+        error = train_one(config, rows)
+        return [] if error is None else [error]
 
     return run

@@ -25,10 +25,10 @@ from student.train.training_data import default_name
 from student.train.word_vectors import FLAG
 
 STORAGE = "optuna.db"
-PLACES = SETS | {"store", "output_dir", "recipe", "init_from", "init_vectors", "filters", "storage"}
 EARLIER = {"pairing": "compare", "head": "mlp", "hidden_dropout": 0.2, "learning_rate": 5e-4}  # now by the encoder
 NOT_COMPARED = (
-    PLACES
+    SETS
+    | {"store", "output_dir", "recipe", "init_from", "init_vectors", "filters", "storage"}
     | {"init", "grid", "seeds", "processes", "allow_unverified", "report_to", "json_output"}
     | RayFlags.model_fields.keys()
 )

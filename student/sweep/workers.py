@@ -80,7 +80,20 @@ def _end_with_parent() -> None:
 
 
 def _train(config: TrainConfig) -> DistillError | None:
-    data = load_data(config, _rows)  # what is wrong with rows ends the sweep
+    return train_one(config, _rows)
+
+
+def train_one(config: TrainConfig, rows: Rows) -> DistillError | None:
+    """Trains a student of a sweep; gives what was wrong with it, if anything.
+
+    Args:
+        config: its settings.
+        rows: what this process has read of sets, and keeps for the next one.
+
+    Raises:
+        DistillError: if the rows cannot be read, which ends the sweep.
+    """
+    data = load_data(config, rows)
     try:
         train(config, shlex.join(["distill", "train-student", *as_flags(config)]), data)
     except DistillError as error:

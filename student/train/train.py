@@ -8,12 +8,10 @@ from pipeline.training.run_record import RunRecord, best_of
 from student.config import TrainConfig
 from student.train.fit import Subject, fit
 from student.train.intermediate import end_stage, stage_history
-from student.train.outcome import LIBRARIES, context, result, settings, tell_start, write_card, write_tokenizer
+from student.train.outcome import context, result, settings, tell_start, write_card, write_tokenizer
 from student.train.tasks import train_tasks
 from student.train.training_data import TrainingData, default_name, designed, open_training_set, read_data, task_facts
 from student.words.train import is_of_words, train_words
-
-__all__ = ["LIBRARIES", "train"]
 
 
 def train(config: TrainConfig, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:

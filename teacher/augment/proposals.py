@@ -18,7 +18,7 @@ from pipeline.text.tokenizer import special_ids
 from teacher.augment.sites import Site
 from teacher.augment.word_vectors import WordVectors
 from teacher.augment.words import Span, replaceable
-from teacher.inference.batches import default_tokens_per_batch, run_batches
+from teacher.inference.batches import run_batches, tokens_per_batch
 from teacher.inference.masked_lm import MaskedLm, predict_masked
 
 
@@ -121,7 +121,7 @@ def _top_k(
         for query, tokens in zip(batch, best.indices.tolist(), strict=True):
             top[query] = tokens
 
-    run_batches(ids.lengths.tolist(), default_tokens_per_batch(lm.model.device), run)
+    run_batches(ids.lengths.tolist(), tokens_per_batch(lm.model.device), run)
     return top
 
 

@@ -11,6 +11,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.logit_set.record_parts import Shard
 from pipeline.sources import Documents, load_documents
 from pipeline.tasks.corpus import Corpus, load_corpus
+from pipeline.tasks.task import TRAIN
 from pipeline.text.known import require_known_ids
 from pipeline.text.tokenizer import vocabulary_size
 from teacher.config import CorpusFlags
@@ -19,7 +20,7 @@ from teacher.corpus.sequences import Document, Sequences, read_sequences
 from teacher.inference.loaded import LoadedTokenizer
 from teacher.inference.masked_lm import MlmTokenizer
 
-TRAIN, VALIDATION = "train", "validation"
+VALIDATION = "validation"
 SPLITS = (VALIDATION, TRAIN)
 COUNTED_DOCUMENTS = 50_000
 LOOKED_AT = 256  # documents, for words that the tokenizer knows

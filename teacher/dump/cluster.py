@@ -54,18 +54,15 @@ class Errand:
                 yield path
 
 
-def ask_here_or_there(
-    flags: RayWriteFlags, root: Path, errand: Errand, rows: Any, shards: list[Shard], hold: Callable[[Shard], Any]
-) -> None:
+def ask_here_or_there(flags: RayWriteFlags, root: Path, errand: Errand, rows: Any, shards: list[Shard]) -> None:
     """Asks the teacher about shards of a set and writes them: in this process, or by workers if the flags say so.
 
     Args:
         flags: whether there is a cluster, and who writes.
         root: the set's folder.
         errand: what to do; its teacher on this process's device.
-        rows: all rows.
+        rows: all rows; ``rows.hold(shard)`` gives those of one shard, in memory.
         shards: those to be written.
-        hold: gives the rows of one shard, in memory, of the same kind as ``rows``.
 
     Raises:
         ConfigError: if workers shall write, and one does not see the set's folder.
@@ -82,7 +79,7 @@ def ask_here_or_there(
 
         def work_off(trade: Trade[Files]) -> Iterator[Files]:
             crew: Crew[Shard, Files] = Crew(
-                ray, flags, trade, lambda shard: shard.path, lambda shard: (shard, hold(shard))
+                ray, flags, trade, lambda shard: shard.path, lambda shard: (shard, rows.hold(shard))
             )
             for _, files in crew.results(shards):
                 yield files

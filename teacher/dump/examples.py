@@ -48,7 +48,7 @@ from teacher.dump.repeated import forget_answers, keep_answers, kept_answers
 from teacher.dump.rows import Rows, ShardRows
 from teacher.dump.source_parts import amount
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
-from teacher.inference.batches import default_tokens_per_batch, naming_rows, teacher_logits
+from teacher.inference.batches import naming_rows, teacher_logits, tokens_per_batch
 from teacher.inference.classifier import Teacher, load_teacher
 from teacher.inference.label_order import doubt_label_order
 from teacher.inference.precision import inference_mode, keep_head_in_float32
@@ -77,7 +77,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
     teacher.model.to(state.device)
     encoder = load_speaker(config, task, teacher)
     layers = planned_layers(config, name, teacher.model.config, root)
-    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
+    max_tokens = tokens_per_batch(state.device, config.max_tokens_per_batch)
     inference = partial(inference_mode, state.device, config.precision)
     is_stated = bool(config.teacher_label_names)
     weights_bytes = init_bytes(config, name, teacher.model.config)
@@ -107,7 +107,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
             known = _known_answers(config, teacher, source, record, old, max_tokens)
         ask = partial(_write_shards, teacher, known, max_tokens)
         errand = Errand(record, teacher, config.precision, ask, (record.rows,))
-        ask_here_or_there(config, root, errand, rows, shards, rows.hold)
+        ask_here_or_there(config, root, errand, rows, shards)
 
     scores = partial(_teacher_scores, root, metrics=task.metrics, is_stated=is_stated)
     record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, config.job(), state, started)

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, TeacherError
-from pipeline.files import link_or_copy, remove_temporaries, sha256, write_text
-from pipeline.logit_set.card import CARD_FILE, card_text
+from pipeline.files import link_or_copy, remove_temporaries, sha256
+from pipeline.logit_set.card import write_card_and_record
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
+from pipeline.logit_set.record import FILE_NAME, SetRecord, changed, read_set_record
 from pipeline.logit_set.signals.init import INIT_FILE, InitLayers, InitShape
 from pipeline.training.checkpoint import write_tensors
 from teacher.config import DumpTask
@@ -83,8 +83,7 @@ def add_init_layers(
     if config.job().count == 1:  # another job may be writing the same
         remove_temporaries(root)
     told = changed(record, signals=record.signals.model_copy(update={"init": init}))
-    write_text(root / CARD_FILE, card_text(told))
-    write_set_record(root, told)
+    write_card_and_record(root, told)
     return told
 
 

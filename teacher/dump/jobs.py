@@ -14,7 +14,7 @@ from pipeline import console
 from pipeline.cluster.launchers import Job
 from pipeline.logit_set.record import Scores, SetRecord, read_record_of
 from pipeline.logit_set.record_parts import RowsName, Shard
-from pipeline.logit_set.writer import complete_set, finish_set, reopen_set, start_set, unfinished_shards
+from pipeline.logit_set.writer import complete_and_verify, reopen_set, start_set, unfinished_shards
 
 
 def write_set(
@@ -89,7 +89,4 @@ def finish(root: Path, rows: RowsName, scores: Callable[[SetRecord], Scores]) ->
     if missing:
         console.note(f"{len(missing)} of {len(record.shards)} shards are left to other jobs")
         return record
-    if record.state == "verified":
-        return record
-    complete = complete_set(root, record)
-    return finish_set(root, complete, scores(complete))
+    return complete_and_verify(root, record, scores)

@@ -26,7 +26,7 @@ from teacher.augment.run import sides_for
 from teacher.config import BudgetTask
 from teacher.dump.default_variants import default_method
 from teacher.dump.layers import BLOCKS, STATES
-from teacher.inference.batches import default_tokens_per_batch
+from teacher.inference.batches import tokens_per_batch
 from teacher.inference.encoder import load_encoder
 from teacher.inference.layers import layers_said, require_known_family
 from teacher.inference.loaded import load_config
@@ -88,7 +88,7 @@ def layer_budget(config: BudgetTask) -> list[LayerLine]:
         for name, layer in passes:
             wanted: dict[LayersName, tuple[int, ...]] = {name: (layer,)}
             with inference_mode(device, config.precision):
-                said = layers_said(encoder, inputs, wanted, default_tokens_per_batch(device), steps.advance)
+                said = layers_said(encoder, inputs, wanted, tokens_per_batch(device), steps.advance)
             signals = candidates(wanted, width, heads)
             lines += [measured_line(signal, said[name][layer], length_R, num_rows) for signal in signals]
     return lines

@@ -127,7 +127,7 @@ def add_layers(
         bases = {signal.name: signal.read_bases(root) for signal in signals}
         ask = partial(write_layers, Asking(teacher, max_tokens, signals, bases, missing))
         errand = Errand(record, teacher, config.precision, ask, tuple(missing))
-        ask_here_or_there(config, root, errand, rows, mine, rows.hold)
+        ask_here_or_there(config, root, errand, rows, mine)
     state.wait_for_everyone()
     return _finish(root, signals) if state.is_main_process else None
 

@@ -19,7 +19,7 @@ from teacher.dump.init_layers import init_bytes
 from teacher.dump.layer_sizes import CHARACTERS_PER_TOKEN, layer_bytes, sampled_characters, sampled_lengths
 from teacher.dump.layers import wanted_layers
 from teacher.dump.source_parts import Amount, all_shards, amount
-from teacher.inference.batches import default_tokens_per_batch
+from teacher.inference.batches import tokens_per_batch
 from teacher.inference.classifier import outputs
 from teacher.inference.loaded import load_config, require_positions
 
@@ -86,7 +86,7 @@ def estimate(config: DumpTask) -> Plan:
     disk_bytes = plan.disk_bytes + sum(size for _, size in layers.values()) + weights
     plan = replace(plan, tokens=tokens, disk_bytes=disk_bytes, layer_bytes=layers, init_bytes=weights)
     device = processes().device
-    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
+    max_tokens = tokens_per_batch(device, config.max_tokens_per_batch)
     seconds = (
         classifier_seconds(shape, length_R.tolist(), max_tokens, device, config.precision) * tokens / length_R.sum()
     )

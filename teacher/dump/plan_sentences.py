@@ -8,7 +8,7 @@ from teacher.dump.plan_examples import TOKENS_ALONE, Plan, memory_bytes, token_v
 from teacher.dump.sentence_rows import open_rows
 from teacher.dump.sentences import SAMPLED_ROWS
 from teacher.dump.sentences_record import estimated_bytes
-from teacher.inference.batches import default_tokens_per_batch
+from teacher.inference.batches import tokens_per_batch
 from teacher.inference.loaded import load_config, load_tokenizer
 
 
@@ -22,7 +22,7 @@ def estimate_vectors(config: DumpTask | DumpCorpus) -> Plan:
     sample = rows.sample(tokens, SAMPLED_ROWS)
     lengths = [length + tokens.num_special for length in sample.ids.lengths.tolist()]
     device = processes().device
-    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
+    max_tokens = tokens_per_batch(device, config.max_tokens_per_batch)
     seconds = classifier_seconds(shape, lengths, max_tokens, device, config.precision) if lengths else 0.0
     of_rows = sum(lengths) * sample.multiplier
     alone = shape.vocab_size * TOKENS_ALONE if config.token_vectors else 0

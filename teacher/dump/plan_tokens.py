@@ -15,10 +15,11 @@ from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan, mask
 from teacher.corpus.text import SPLITS, Text, masking_plan, open_text
 from teacher.dump.calibration import seconds_of
+from teacher.dump.corpus_size import estimate_size
 from teacher.dump.plan_examples import Plan, memory_bytes
 from teacher.dump.tokens import encoded_predictions, rows_of
-from teacher.dump.tokens_record import all_shards, estimate_size
-from teacher.inference.batches import default_tokens_per_batch
+from teacher.dump.tokens_record import all_shards
+from teacher.inference.batches import tokens_per_batch
 from teacher.inference.loaded import load_config
 from teacher.inference.masked_lm import MaskedLm, MlmTokenizer, load_mlm_tokenizer
 from teacher.inference.precision import inference_mode
@@ -37,7 +38,7 @@ def estimate_mlm(config: DumpCorpus) -> Plan:
     size = estimate_size(text, tokens, plan)
     sample = _sample(text, tokens, plan)
     device = processes().device
-    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(device)
+    max_tokens = tokens_per_batch(device, config.max_tokens_per_batch)
     seconds = None
     if sample is not None:
 

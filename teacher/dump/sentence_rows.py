@@ -12,9 +12,9 @@ from pipeline.logit_set.record_parts import Setting, Shard, SplitRecord
 from pipeline.logit_set.sentences import Sentences
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.corpus import Corpus
-from pipeline.tasks.task import Task, load_task
+from pipeline.tasks.task import TRAIN, Task, load_task
 from teacher.config import DumpCorpus, DumpTask
-from teacher.corpus.text import SPLITS, TRAIN, Text, open_text
+from teacher.corpus.text import SPLITS, Text, open_text
 from teacher.dump import source_parts, tokens_record
 from teacher.inference.loaded import LoadedTokenizer
 

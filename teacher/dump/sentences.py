@@ -38,7 +38,7 @@ from teacher.dump.prefetch import prefetched
 from teacher.dump.sentence_rows import Sample, SentenceRows, open_rows
 from teacher.dump.sentences_record import estimated_bytes, staged_record
 from teacher.dump.token_vectors import add_encoders_token_vectors
-from teacher.inference.batches import LONGEST_SHOWN, default_tokens_per_batch
+from teacher.inference.batches import LONGEST_SHOWN, tokens_per_batch
 from teacher.inference.encoder import SentenceEncoder, load_encoder, sentence_vectors, stated_pooling
 from teacher.inference.precision import inference_mode
 
@@ -69,7 +69,7 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
     pooling = config.pooling or stated_pooling(name, revision) or "mean"
     encoder = load_encoder(name, revision, config.max_seq_length, pooling)
     encoder.model.to(state.device)
-    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
+    max_tokens = tokens_per_batch(state.device, config.max_tokens_per_batch)
     codec = vector_codec_for(config, encoder.width)
     sample = rows.sample(encoder.tokens, BASIS_ROWS if codec.basis_bytes else SAMPLED_ROWS)
     if not len(sample.ids):
@@ -89,7 +89,7 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
     def write(record: SetRecord, shards: list[Shard]) -> None:
         ask = partial(_write_shards, encoder, basis, max_tokens)
         errand = Errand(record, encoder, config.precision, ask, (record.rows,))
-        ask_here_or_there(config, root, errand, rows, shards, rows.hold)
+        ask_here_or_there(config, root, errand, rows, shards)
 
     def scores(record: SetRecord) -> Scores:
         return SentenceSet(root, record).scores()

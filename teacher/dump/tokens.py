@@ -28,10 +28,11 @@ from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences
 from teacher.corpus.text import Text, masking_plan, open_text, require_known_words
 from teacher.dump.cluster import Errand, ask_here_or_there
+from teacher.dump.corpus_size import estimate_size
 from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched
-from teacher.dump.tokens_record import estimate_size, staged_record
-from teacher.inference.batches import LONGEST_SHOWN, default_tokens_per_batch, run_batches
+from teacher.dump.tokens_record import staged_record
+from teacher.inference.batches import LONGEST_SHOWN, run_batches, tokens_per_batch
 from teacher.inference.masked_lm import MaskedLm, decoder_of, load_masked_lm, predict_masked
 from teacher.inference.precision import inference_mode
 
@@ -62,7 +63,7 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
     lm = load_masked_lm(name, revision, config.max_seq_length)
     require_known_words(text, lm.tokens, lm.name)
     lm.model.to(state.device)
-    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
+    max_tokens = tokens_per_batch(state.device, config.max_tokens_per_batch)
     plan = masking_plan(text, lm.tokens, config.seed, config.num_copies)
     codec = codec_for(config, *lm.model.get_output_embeddings().weight.shape)
     stored = sum(file.stat().st_size for file in root.glob("tokens/*.parquet"))
@@ -80,7 +81,7 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
     def write(record: SetRecord, shards: list[Shard]) -> None:
         ask = partial(_write_shards, lm, plan, max_tokens)
         errand = Errand(record, lm, config.precision, ask, (record.rows,))
-        ask_here_or_there(config, root, errand, text, shards, text.hold)
+        ask_here_or_there(config, root, errand, text, shards)
 
     def scores(record: SetRecord) -> Scores:
         return TokenSet(root, record).scores()

@@ -1,6 +1,5 @@
 """What fine-tuning for a task, for several tasks and for masked language modelling share."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +9,24 @@ from accelerate.utils import KwargsHandler
 from transformers import AutoTokenizer
 
 from pipeline.device import has_fast_bf16
+from pipeline.environment import MIXED_PRECISION, mixed_precision
 from pipeline.errors import ConfigError
 from pipeline.files import library_writes
 from pipeline.processes import processes
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
 from pipeline.training.run import Run
-from pipeline.training.run_record import RunRecord
+from pipeline.training.run_record import FINETUNE_RECORD, RunRecord
 from pipeline.training.several import check_free
 from teacher.config import FinetuneTask
 from teacher.inference.classifier import Teacher
 from teacher.inference.loaded import (
-    FINETUNE_RECORD,
     SENTENCE_ENCODER,
     is_sentence_encoder,
     sentence_encoder_of,
     weights_sha256,
 )
 from teacher.inference.model_folder import CONFIG
-
-MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"  # which `accelerate launch --mixed_precision` sets
 
 
 def new_accelerator(*handlers: KwargsHandler) -> Accelerator:
@@ -44,7 +41,7 @@ def new_accelerator(*handlers: KwargsHandler) -> Accelerator:
 
 def training_precision() -> str:
     """What the products of a training step are computed in: bf16 where that is fast or asked for, else fp32."""
-    asked = os.environ.get(MIXED_PRECISION, "no").lower()
+    asked = mixed_precision()
     if asked not in ("no", "bf16"):
         raise ConfigError(
             f"{MIXED_PRECISION}={asked}: teachers are fine-tuned in bf16 or fp32 alone; "
@@ -67,6 +64,20 @@ def adamw(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> 
         {"params": others, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+
+
+def take_step(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: torch.Tensor,
+    max_grad_norm: float,
+) -> None:
+    """Takes one step down the gradient of a loss, clipped to a norm, in all processes."""
+    accelerator.backward(loss)
+    accelerator.clip_grad_norm_(model.parameters(), max_grad_norm)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def classifier_settings(

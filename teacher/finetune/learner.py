@@ -23,9 +23,9 @@ from pipeline.training import loop
 from pipeline.training.run_record import Metrics
 from pipeline.training.steps import EpochBatches, MixedBatches
 from teacher.config import FinetuneTask
-from teacher.finetune.common import adamw, autocast
+from teacher.finetune.common import adamw, autocast, take_step
 from teacher.finetune.rows import Split
-from teacher.inference.batches import collate, default_tokens_per_batch, teacher_logits
+from teacher.inference.batches import collate, teacher_logits, tokens_per_batch
 from teacher.inference.classifier import Teacher
 
 Ask = Callable[..., torch.Tensor]
@@ -79,7 +79,7 @@ class Lesson:
         accelerator = self._accelerator
         my_rows = range(accelerator.process_index, split.rows.num_rows, accelerator.num_processes)
         with torch.no_grad():
-            max_tokens = default_tokens_per_batch(accelerator.device)
+            max_tokens = tokens_per_batch(accelerator.device)
             logits = teacher_logits(self.teacher, self._inputs(split, my_rows), max_tokens)
         gathered = dict(gather_object(list(zip(my_rows, logits.tolist(), strict=True))))
         logits_NC = np.array([gathered[row] for row in range(split.rows.num_rows)], dtype=np.float32)
@@ -145,10 +145,7 @@ class ClassifierLearner(loop.Learner):
         """Takes one step; returns this process's mean loss and number of rows."""
         number, rows = self._batches.at(step)
         loss = self._lessons[number].loss(rows, lambda **inputs: self._wrapped(number, **inputs))
-        self._accelerator.backward(loss)
-        self._accelerator.clip_grad_norm_(self._wrapped.parameters(), self._config.max_grad_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        take_step(self._accelerator, self._wrapped, self.optimizer, loss, self._config.max_grad_norm)
         return loss, len(rows)
 
     def evaluate(self) -> Metrics:

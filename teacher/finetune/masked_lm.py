@@ -14,9 +14,17 @@ from pipeline.training.steps import seed_step
 from teacher.config import FinetuneCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.text import VALIDATION, Text, masking_plan, open_text, require_known_words
-from teacher.finetune.common import adamw, autocast, new_accelerator, save_teacher, start_run, training_precision
+from teacher.finetune.common import (
+    adamw,
+    autocast,
+    new_accelerator,
+    save_teacher,
+    start_run,
+    take_step,
+    training_precision,
+)
 from teacher.finetune.text_stream import TextStream
-from teacher.inference.batches import default_tokens_per_batch, token_budget_batches
+from teacher.inference.batches import token_budget_batches, tokens_per_batch
 from teacher.inference.loaded import weights_sha256
 from teacher.inference.masked_lm import MaskedLm, load_masked_lm, predict_masked
 
@@ -52,10 +60,7 @@ class MaskedLmLearner(loop.Learner):
         with autocast(device):
             _, logits_PV = predict_masked(self._lm, masked.ids, masked.positions, rows, self._wrapped)
         loss = functional.cross_entropy(logits_PV, target_P)
-        self._accelerator.backward(loss)
-        self._accelerator.clip_grad_norm_(self._wrapped.parameters(), self._config.max_grad_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        take_step(self._accelerator, self._wrapped, self.optimizer, loss, self._config.max_grad_norm)
         return loss, len(target_P)
 
     def evaluate(self) -> Metrics:
@@ -130,7 +135,7 @@ def evaluate_mlm(lm: MaskedLm, masked: Masked) -> dict[str, float]:
     lm.model.eval()
     device = lm.model.device
     right, nats, positions = 0, 0.0, 0
-    for rows in token_budget_batches(masked.ids.lengths.tolist(), default_tokens_per_batch(device)):
+    for rows in token_budget_batches(masked.ids.lengths.tolist(), tokens_per_batch(device)):
         _, logits_PV = predict_masked(lm, masked.ids, masked.positions, rows)
         target_P = torch.from_numpy(masked.targets.take(rows).flat).to(device)
         right += int((logits_PV.argmax(dim=1) == target_P).sum())

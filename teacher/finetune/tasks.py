@@ -27,7 +27,7 @@ from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import Task, load_task
 from pipeline.training import loop
 from pipeline.training.checkpoint import state_of, write_tensors
-from pipeline.training.run_record import Metrics, RunRecord, best_of, finish_run, write_run_record
+from pipeline.training.run_record import FINETUNE_RECORD, Metrics, RunRecord, best_of, finish_run, write_run_record
 from pipeline.training.several import check_free, entry_of, joint_scores, joint_settings
 from pipeline.training.steps import seed_step
 from teacher.config import FinetuneTask
@@ -35,7 +35,6 @@ from teacher.finetune.common import classifier_settings, new_accelerator, senten
 from teacher.finetune.learner import ClassifierLearner, Lesson
 from teacher.finetune.rows import splits_of, training_source
 from teacher.inference.classifier import Teacher, new_classifier
-from teacher.inference.loaded import FINETUNE_RECORD
 
 ENCODER_FILE, HEAD_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from pipeline.tasks.task import TRAIN
 from pipeline.training.steps import batch_of, num_rounds, shuffled_batches
 from teacher.corpus.masking import Masked, MaskingPlan, mask
-from teacher.corpus.text import TRAIN, Text, nothing_to_mask
+from teacher.corpus.text import Text, nothing_to_mask
 from teacher.inference.masked_lm import MlmTokenizer
 
 BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32

@@ -23,7 +23,7 @@ from pipeline.training.steps import EpochBatches
 from teacher.config import FinetuneTask
 from teacher.finetune.common import autocast
 from teacher.finetune.learner import Ask, Lesson
-from teacher.inference.batches import collate, default_tokens_per_batch
+from teacher.inference.batches import collate, tokens_per_batch
 from teacher.inference.classifier import Teacher
 from teacher.words.ask import framed, labelled, pieces_of
 
@@ -77,7 +77,7 @@ class WordLesson(Lesson):
         return {name: self._score_rows(name, rows) for name, rows in self._dev_rows.items()}
 
     def _score_rows(self, split: str, rows: pa.Table) -> dict[str, float]:
-        max_tokens = default_tokens_per_batch(self._accelerator.device)
+        max_tokens = tokens_per_batch(self._accelerator.device)
         with torch.no_grad():
             said = labelled(self.teacher, rows, self._config.max_seq_length, split, max_tokens)
         return word_scores(self._task.metrics, said.tallies(said.teacher_TC))

@@ -11,11 +11,10 @@ from pipeline import console
 from pipeline.files import make_folder, require_space, sha256
 from pipeline.logit_set.examples import shard_table, text_hashes
 from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import Scores, SetRecord
+from pipeline.logit_set.record import SetRecord
 from pipeline.logit_set.record_parts import Shard
-from pipeline.logit_set.writer import complete_set, finish_set, shards_to_write, start_set, write_shard
+from pipeline.logit_set.writer import complete_and_verify, shards_to_write, start_set, write_shard
 from pipeline.sources import Source, load_source, sentences
-from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import TRAIN, load_task
 from pipeline.text.known import ROWS as KNOWN_ROWS
@@ -82,9 +81,7 @@ def import_answers(config: ImportConfig, command: str) -> Imported:
     require_space(config.store, amount(answered).expected_bytes)
     record, unfinished = shards_to_write(root, start_set(root, planned, reader.tokenizer_json()))
     _write(root, record, unfinished, answered, matched, reader)
-    if record.state != "verified":
-        complete = complete_set(root, record)
-        record = finish_set(root, complete, _scores(LogitSet(root, complete)))
+    record = complete_and_verify(root, record, lambda complete: LogitSet(root, complete).scores())
     return Imported(root, record, answers.table.num_rows - len(answers.row_A), unused, missing)
 
 
@@ -119,8 +116,3 @@ def _table(record: SetRecord, shard: Shard, source: Source, matched: Matched, re
     inputs = reader.tokenize(*sentences(rows), record.max_seq_length)
     hashes = text_hashes(rows, record.tokenizer.sha256)
     return shard_table(record, shard, rows, hashes, inputs, matched.logits_MC[first:last])
-
-
-def _scores(logit_set: LogitSet) -> Scores:
-    record = logit_set.record
-    return {split: score_logits(record.metrics, record.target, *logit_set.gold(split)) for split in record.splits}

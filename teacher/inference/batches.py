@@ -47,9 +47,9 @@ def naming_rows(inputs: Sequence[Tokenized], rows: pa.Table, splits: str) -> Ite
         raise TeacherError(f"{splits}, row {row['source_row']}, {shown}: {error}") from error
 
 
-def default_tokens_per_batch(device: torch.device) -> int:
-    """Padded tokens per forward pass that suit the device."""
-    return CPU_TOKENS_PER_BATCH if device.type == "cpu" else GPU_TOKENS_PER_BATCH
+def tokens_per_batch(device: torch.device, wanted: int | None = None) -> int:
+    """Padded tokens per forward pass: as many as are wanted, or as suit the device."""
+    return wanted or (CPU_TOKENS_PER_BATCH if device.type == "cpu" else GPU_TOKENS_PER_BATCH)
 
 
 def teacher_logits(

@@ -22,10 +22,9 @@ from pipeline.text.reader import TextReader
 from pipeline.text.safety import reported
 from pipeline.text.tokenizer import frame_ids, vocabulary_size
 from pipeline.training.checkpoint import tensors_sha256
-from pipeline.training.run_record import read_run_record
+from pipeline.training.run_record import FINETUNE_RECORD, read_run_record
 from teacher.inference.model_folder import require_model_folder
 
-FINETUNE_RECORD = "finetune.json"
 SENTENCE_ENCODER = "sentence_encoder"  # in its result: what the teacher was fine-tuned from, if it is such
 # families that number positions from that of the padding token on, and so read fewer than they have
 AFTER_PADDING = {

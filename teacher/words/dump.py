@@ -30,7 +30,7 @@ from teacher.dump.probe import is_begun, probe_rows
 from teacher.dump.records import LIBRARIES, of_task
 from teacher.dump.source_parts import all_shards
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
-from teacher.inference.batches import default_tokens_per_batch
+from teacher.inference.batches import tokens_per_batch
 from teacher.inference.classifier import Teacher, load_teacher
 from teacher.inference.label_order import doubt_label_order
 from teacher.inference.precision import inference_mode, keep_head_in_float32
@@ -72,7 +72,7 @@ def dump_words(config: DumpTask, command: str) -> SetRecord | None:
     keep_head_in_float32(teacher.model)
     teacher.model.to(state.device)
     encoder = load_speaker(config, task, teacher)
-    max_tokens = config.max_tokens_per_batch or default_tokens_per_batch(state.device)
+    max_tokens = tokens_per_batch(state.device, config.max_tokens_per_batch)
     inference = partial(inference_mode, state.device, config.precision)
     if not is_begun(root, teacher):
         with inference():

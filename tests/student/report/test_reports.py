@@ -12,7 +12,7 @@ from pipeline.logit_set.signals.logits import logits_of
 from pipeline.record_file import read_record
 from pipeline.report.config import ReportConfig
 from pipeline.report.page import Page, Rows, render
-from student.answers.certificate import Certificate, Trial, student_files, write_certificate
+from student.answers.certificate import Certificate, Trial, model_hashes, write_certificate
 from student.config import PretrainConfig, SweepConfig, TrainConfig
 from student.data import load_examples
 from student.evaluate import student_logits
@@ -115,7 +115,7 @@ def test_a_certificate_is_drawn(opinion_run: Path, store: Path, tmp_path: Path) 
         where="source_row % 7 = 0",
         rows_sha256="r",
         logits_sha256="l",
-        student_sha256=student_files(run),
+        student_sha256=model_hashes(run),
     )
     write_certificate(run, certificate)
     page = run_page(config_for(run, store), run)

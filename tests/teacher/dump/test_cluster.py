@@ -3,6 +3,7 @@
 import shutil
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ def test_a_teacher_that_says_nan_ends_it_and_the_shard_is_named(
     config = dump_config(work, "opinion", tmp_path, **RAY)
     errand = Errand(record, load_masked_lm(str(masked_lm), None, 32), "fp32", _says_nan, ("examples",))
     with pytest.raises(TeacherError, match=rf"^{shards[0].path}: teacher: gives NaN$"):
-        ask_here_or_there(config, tmp_path, errand, None, shards, lambda shard: shard.index)
+        ask_here_or_there(config, tmp_path, errand, SimpleNamespace(hold=lambda shard: shard.index), shards)
     assert not list(tmp_path.rglob("*.parquet"))
 
 

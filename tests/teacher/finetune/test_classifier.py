@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForSequenceClassification
 
 from pipeline.arrays import Floats, Ints
+from pipeline.environment import MIXED_PRECISION
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.sources import load_source, sentences
 from pipeline.tasks.target import Target, gold_arrays, predicted_scores
@@ -142,15 +143,15 @@ def test_other_settings_are_refused(run: Run) -> None:
 
 def test_the_record_tells_the_precision_and_it_stays(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "has_fast_bf16", lambda: False)
-    monkeypatch.delenv(common.MIXED_PRECISION, raising=False)
+    monkeypatch.delenv(MIXED_PRECISION, raising=False)
     assert run(output_dir=tmp_path / "fp32", num_train_epochs=1)["settings"]["precision"] == "fp32"
-    monkeypatch.setenv(common.MIXED_PRECISION, "bf16")
+    monkeypatch.setenv(MIXED_PRECISION, "bf16")
     assert run(output_dir=tmp_path / "bf16", num_train_epochs=1)["settings"]["precision"] == "bf16"
     with pytest.raises(AssertionError):
         assert_same_weights(tmp_path / "fp32", tmp_path / "bf16")
     with pytest.raises(FingerprintMismatchError, match="- precision: 'fp32' there, 'bf16' now"):
         run(output_dir=tmp_path / "fp32", num_train_epochs=1)
-    monkeypatch.setenv(common.MIXED_PRECISION, "fp16")
+    monkeypatch.setenv(MIXED_PRECISION, "fp16")
     with pytest.raises(ConfigError, match=r"ACCELERATE_MIXED_PRECISION=fp16: .* bf16 or fp32 alone"):
         run()
     assert not (tmp_path / "out").exists()

@@ -20,8 +20,9 @@ from transformers import (
 from pipeline.errors import ConfigError, DataError, TeacherError
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins, DefaultTeacher, Task
+from pipeline.training.run_record import FINETUNE_RECORD
 from teacher.inference.classifier import Teacher, load_teacher, new_classifier
-from teacher.inference.loaded import FINETUNE_RECORD, load_tokenizer, weights_sha256
+from teacher.inference.loaded import load_tokenizer, weights_sha256
 from tests.teacher.conftest import MakeTask, MakeTeacher
 
 LABELS = ("ash", "birch", "cedar")
