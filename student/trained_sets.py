@@ -43,7 +43,10 @@ def _lies_at(place: str, fingerprint: str, store: Path) -> Path:
             if others[path] == fingerprint:
                 return path
     if not others:
-        raise DataError(f"the logit set that this was trained on is neither in {place} nor in the store {store}")
+        raise DataError(
+            f"the logit set that this was trained on is neither in {place} nor in the store {store}; give the "
+            "store that it lies in now by --store or DISTILL_STORE"
+        )
     path, other = next(iter(others.items()))
     raise FingerprintMismatchError(
         f"{path}: has the fingerprint {short(other)}, but this was trained on {short(fingerprint)}; put that set back, "

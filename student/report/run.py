@@ -69,7 +69,7 @@ def trained_set(config: ReportConfig, record: RunRecord) -> tuple[LogitSet | Non
     try:
         paths = trained_sets(record, config.store)
     except (DataError, FingerprintMismatchError) as error:
-        return None, f"There is no more here than the record of the run: {error}. --store says where it is."
+        return None, f"There is no more here than the record of the run: {error}."
     return open_sets(paths, record["settings"].get("mix"), config.allow_unverified), ""
 
 

@@ -143,7 +143,7 @@ def test_a_set_that_is_gone_is_a_clear_error(store: Path, tmp_path: Path) -> Non
     copy = shutil.copytree(store / "opinion", tmp_path / "store" / "opinion")
     train(tiny_config(copy, tmp_path / "run", num_train_epochs=1), "")
     shutil.rmtree(copy)
-    with pytest.raises(DataError, match=r"no logit set .*opinion'"):
+    with pytest.raises(DataError, match=r"trained on is neither in .*opinion nor in the store .* --store"):
         evaluate(config(tmp_path / "run"))
 
 

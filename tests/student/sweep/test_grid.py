@@ -83,7 +83,7 @@ def test_a_run_is_finished_when_its_record_says_so(opinion_set: LogitSet, tmp_pa
         (["alpha="], "alpha: no values; write alpha=VALUE,VALUE"),
         (["alpha=0.1,,0.2"], "alpha: no values"),
         (["alpha=0.1", "alpha=0.2"], "alpha is there twice; give all its values at once"),
-        (["alpha=0.5,.5"], "a value is there twice, which gives alpha=0.5 twice"),
+        (["alpha=0.5,.5"], "a value is there twice, which gives alpha=0.5,seed=42 twice"),
         (["alpha=0.5,2"], r"--alpha: .*less than or equal to 1 \(got '2'\)"),
         (["head=cnn,rnn"], r"--head: .*'bilstm'.*\(got 'rnn'\)"),
         (["matrix_size=2,8", "head=cnn"], r"the cnn head needs a side of at least \d, not 2"),
