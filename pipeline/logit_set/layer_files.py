@@ -57,12 +57,12 @@ def share_files(source: Path, root: Path, hashes: Mapping[str, str], recorded: M
     for path, digest in hashes.items():
         if (recorded.get(path) or digest) == digest:
             make_folder((root / path).parent)
-            if not has_content(root / path, source / path, digest):
+            if not _has_content(root / path, source / path, digest):
                 (root / path).unlink(missing_ok=True)
                 link_or_copy(source / path, root / path)
 
 
-def has_content(path: Path, source: Path, digest: str) -> bool:
+def _has_content(path: Path, source: Path, digest: str) -> bool:
     """Whether a file is there, and is the source itself by another name, or one with its SHA-256."""
     return path.exists() and (path.samefile(source) or sha256(path) == digest)
 

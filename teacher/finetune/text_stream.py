@@ -72,7 +72,7 @@ class TextStream:
         """Brings a pool into memory; one whose documents are too short, or have nothing to mask, has no batch."""
         parts = self._pool(number)
         self._masked = Masked.joined(parts) if parts else None
-        lengths = self._masked.ids.lengths if self._masked else np.empty(0, np.int64)
+        lengths = self._masked.ids.lengths if self._masked is not None else np.empty(0, np.int64)
         self._batches = shuffled_batches(lengths, self._batch_size, self._seed, number)
 
     def _pool(self, number: int) -> list[Masked]:
