@@ -13,7 +13,11 @@ print(dump_teacher(task="mrpc", model_name_or_path="teachers/mrpc"))
 # %% Between the stages: ask the set
 from pipeline import open_set
 
-print(open_set("logits/mrpc").sql("select split, count(*), avg(entropy(logits)) as entropy from mrpc group by split"))
+print(
+    open_set("logits/mrpc").sql(
+        "select split, count(*) as rows, avg(entropy(logits)) as entropy from mrpc group by split"
+    )
+)
 
 # %% Stage two, which needs neither the teacher nor transformers
 from student import Predictor, evaluate_student, train_student

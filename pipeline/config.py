@@ -230,7 +230,7 @@ def parse_model(model: type[M], values: Any, subject: str) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise_all(ConfigError, subject, [_key_problem(e, model) for e in error.errors()])
+        raise_all(ConfigError, subject, [_key_problem(e, model) for e in _innermost(error.errors())])
         raise
 
 
@@ -249,6 +249,16 @@ def _flag_problem(error: Any, reasons: Mapping[str, str]) -> str:
     if error["type"] == "extra_forbidden" and error["loc"][0] in reasons:
         return f"{where}: {reasons[error['loc'][0]]}"
     return f"{where}: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r})"
+
+
+def _innermost(errors: Sequence[Any]) -> list[Any]:
+    """Those that are not about what others have left of a list or a dictionary."""
+    places = [error["loc"] for error in errors]
+    return [one for one in errors if not one["loc"] or not any(_is_within(place, one["loc"]) for place in places)]
+
+
+def _is_within(place: tuple[Any, ...], outer: tuple[Any, ...]) -> bool:
+    return len(place) > len(outer) and place[: len(outer)] == outer
 
 
 def _key_problem(error: Any, model: type[BaseModel]) -> str:

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
+GO_ON = "repeat the command to go on from what is finished"
 GRACE_SECONDS = 30.0  # what launchers usually leave before they kill; Kubernetes' default
 IMPORTS = "<frozen importlib._bootstrap>"  # the file of the frames below a module that is being imported
 
@@ -106,5 +107,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _end_if_importing(number: int, frame: FrameType | None) -> None:
     while frame is not None:
         if frame.f_code.co_filename == IMPORTS:
+            os.write(2, f"{'stopped' if number == signal.SIGTERM else 'interrupted'}; {GO_ON}\n".encode())
             os._exit(128 + number)
         frame = frame.f_back

@@ -14,7 +14,7 @@ from student.model.config_file import read_config
 from student.model.design import design
 from student.model.heads import HEADS
 from student.model.model import Student, num_bytes, num_parameters
-from student.model.weights import CONFIG_FILE, students_in
+from student.model.weights import CONFIG_FILE
 from student.model.words import summary
 from student.recipe import load_recipe
 
@@ -50,11 +50,8 @@ def describe_config(config: StudentConfig) -> dict[str, Any]:
 
 
 def _config_of(run_or_recipe: str) -> StudentConfig:
-    if (Path(run_or_recipe) / CONFIG_FILE).is_file():
-        return read_config(Path(run_or_recipe) / CONFIG_FILE)
     if Path(run_or_recipe).is_dir():
-        there = students_in(Path(run_or_recipe))
-        raise ConfigError(f"{run_or_recipe}: not a run: it has no {CONFIG_FILE}{there}")
+        return read_config(Path(run_or_recipe) / CONFIG_FILE)
     flags = load_recipe(run_or_recipe).settings
     if flags.task is None:
         raise ConfigError(f"{run_or_recipe}: has no task, which decides the number of logits")

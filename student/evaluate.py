@@ -59,9 +59,9 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     if STUDENTS in record:
         parts = {name: evaluate(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}
         return {f"{name}/{split}": scores for name, part in parts.items() for split, scores in part.items()}
+    student = Student.load(config.run).to(default_device())
     if record["state"] != "finished":
         console.warn(f"{config.run}: not finished; these are the weights of its best epoch so far")
-    student = Student.load(config.run).to(default_device())
     logit_set = open_evaluated(record, config.logits, config.store, config.allow_unverified)
     bias_C = label_bias(config.run, student.config.target, read_costs(config.cost))
     splits = dev_examples(student.config, logit_set)

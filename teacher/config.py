@@ -148,7 +148,7 @@ class DumpFlags(VectorFlags, OwnDataFlags, ModelFlags, ForwardFlags, StoreFlags,
         description="Which part of the shards this job writes, from 0; auto: as Slurm, Kubernetes, SkyPilot, AWS Batch "
         "or Cloud Run says.",
     )
-    num_shards: int = Field(1, ge=1, description="Number of jobs that share the work. (default: with auto, theirs)")
+    num_shards: int = Field(1, ge=1, description="Number of jobs that share the work; with --shard-index auto theirs.")
     plan: bool = Field(False, description="Print rows, shards, bytes, time and memory, and stop.")
     token_vectors: bool = Field(
         True, description="Store what the teacher says of each vocabulary entry, too; a student can start from it."

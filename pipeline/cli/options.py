@@ -18,9 +18,8 @@ from pipeline.config import Config, build_kind, flag_help, flag_name, flag_order
 from pipeline.environment import store_folder
 from pipeline.errors import DistillError, MissingDependencyError, PassingError, passes
 from pipeline.limits import limit_reached
-from pipeline.stopping import Stopped, heeds_signals
+from pipeline.stopping import GO_ON, Stopped, heeds_signals
 
-GO_ON = "repeat the command to go on from what is finished"
 SET_FILE = "distill.json"  # `pipeline.logit_set.record` is too heavy to ask
 NAME_SETS = {"logits", "a", "b", "set_or_run", "extend"}  # fields that the names of sets are completed for
 LOG_FILE = inspect.Parameter(

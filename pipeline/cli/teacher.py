@@ -138,7 +138,7 @@ def _compare_with_words(logit_set: "LogitSet") -> None:
         teacher = logit_set.record.scores[split]
         told = ", ".join(f"{name} {value:.4f} (teacher {teacher[name]:.4f})" for name, value in scores.items())
         first = next(iter(scores))
-        if teacher[first] > scores[first]:
+        if teacher[first] > scores[first] or scores[first] == 1:
             console.note(f"{split}: a bag of words, without any teacher, reaches {told}")
         else:
             console.warn(f"{split}: a bag of words does as well as this teacher: {told}; it has little to teach")

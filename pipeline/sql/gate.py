@@ -19,12 +19,13 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.database import connect
-from pipeline.errors import QueryError
+from pipeline.errors import QueryError, did_you_mean
 from pipeline.sql.names import view_name
 from pipeline.sql.statement import check_select
 
 TIMEOUT_S = 600
 OF_A_FUNCTION = re.compile(r".*Python exception occurred while executing the UDF: \w+: ", re.DOTALL)
+NO_TABLE = re.compile(r"Catalog Error: Table with name (\S+) does not exist")  # DuckDB means its own ones
 VIEWS = "select view_name from duckdb_views() where not internal"
 RESERVED = "select keyword_name from duckdb_keywords() where keyword_category = 'reserved'"
 LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
@@ -108,6 +109,12 @@ def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRe
             return connection.sql(sql)
         except duckdb.ParserException as error:
             raise QueryError(f"{_query_error(error)}{_names_to_quote(connection, sql)}") from error
+        except duckdb.CatalogException as error:
+            absent = NO_TABLE.match(str(error))
+            if absent is None:
+                raise
+            views = [name for (name,) in connection.execute(VIEWS).fetchall()]
+            raise QueryError(f"the query failed: {absent[0]}: {did_you_mean(absent[1], views)}") from error
 
 
 def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:

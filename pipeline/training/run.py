@@ -88,6 +88,8 @@ class Run:
         fresh = {"state": "running", "command": self._command, "settings": self._settings} | self._context
         stored = self.record() if self._record.exists() else fresh
         is_lost = stored["state"] == "running" and not self.checkpoint.exists()  # there is nothing to go on from
+        if is_lost and setting_changes(stored["settings"], self._settings):
+            console.note(f"{self.folder}: nothing was kept of the run that was begun here with other settings")
         record = fresh if is_lost else stored | self._context
         changes = setting_changes(record["settings"], self._settings)
         if changes:

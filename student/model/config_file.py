@@ -6,6 +6,7 @@ from typing import Any
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
+from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.model.architecture import (
     BERT_KEY,
     FORMAT_VERSION,
@@ -40,10 +41,18 @@ def read_config(path: Path) -> StudentConfig:
             raise IntegrityError(f"{path}: format version {version!r}; this release reads version {FORMAT_VERSION}")
         return parse_model(StudentConfig, values, str(path))
     except FileNotFoundError as error:
-        message = f"{path.parent}: not a student: it has no {path.name}{students_in(path.parent)}"
-        raise IntegrityError(message) from error
+        raise IntegrityError(_why_none(path)) from error
     except ConfigError as error:
         raise IntegrityError(f"{path}: not a student's config: {error}") from error
+
+
+def _why_none(path: Path) -> str:
+    """Why there is no ``config.json`` in a folder."""
+    record = path.parent / RUN_RECORD
+    if record.is_file() and STUDENTS not in read_run_record(record):
+        command = read_run_record(record)["command"]
+        return f"{path.parent}: its training has kept no weights yet; repeat its command:\n  {command}"
+    return f"{path.parent}: not a student: it has no {path.name}{students_in(path.parent)}"
 
 
 def read_encoder_config(path: Path) -> EncoderConfig:

@@ -27,7 +27,7 @@ class LayerFlags(Config):
         "(default: those of --init-layers, or that the set has; of another student the last)",
     )
     intermediate_epochs: int = Field(
-        0, ge=0, description="Epochs of the objective alone, before those of the logits. (default: beside them)"
+        0, ge=0, description="Epochs of the objective alone, before those of the logits; 0: beside them."
     )
     objective_weight: float | None = Field(
         None, gt=0, description="Weight of the objective beside the logits. (default: 1)"

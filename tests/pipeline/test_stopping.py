@@ -121,13 +121,14 @@ with heeds_signals():
 
 @pytest.mark.parametrize(("number", "code", "name"), [(15, 143, "Stopped"), (2, 130, "KeyboardInterrupt")])
 def test_while_a_module_is_imported_the_process_ends(number: int, code: int, name: str, tmp_path: Path) -> None:
-    def ended() -> tuple[int, str]:
+    def ended() -> tuple[int, str, str]:
         path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(stopping.__file__).parents[1]}"}
         program = [sys.executable, "-c", HEEDING.format(then=f"signal.raise_signal({number})")]
         process = subprocess.run(program, env=os.environ | path, capture_output=True, text=True)
-        return process.returncode, process.stdout
+        return process.returncode, process.stdout, process.stderr
 
     (tmp_path / "signalled.py").write_text(SIGNALLED.format(number=number))
-    assert ended() == (code, "")
+    word = "stopped" if number == 15 else "interrupted"
+    assert ended() == (code, "", f"{word}; repeat the command to go on from what is finished\n")
     (tmp_path / "signalled.py").write_text("")
-    assert ended() == (0, f"{name}\n")
+    assert ended() == (0, f"{name}\n", "")

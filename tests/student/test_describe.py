@@ -133,7 +133,7 @@ def test_the_architecture_is_told_in_words_and_sizes() -> None:
 
 
 def test_what_is_neither_run_nor_recipe_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"not a run: it has no config\.json"):
+    with pytest.raises(IntegrityError, match=r"not a student: it has no config\.json"):
         describe(str(tmp_path))
     with pytest.raises(ConfigError, match=r"no file and no shipped recipe 'rtee': did you mean 'rte'"):
         describe("rtee")

@@ -165,8 +165,10 @@ def test_staged_set_is_listed_but_has_no_view(own_store: Path) -> None:
     record = open_set(own_store / "roles").record
     write_set_record(own_store / "roles", record.model_copy(update={"state": "staged"}))
     assert ask(own_store, 'select "set", state from sets order by 1') == [("opinion", "verified"), ("roles", "staged")]
-    with pytest.raises(QueryError, match="roles does not exist"):
+    with pytest.raises(QueryError, match="roles does not exist: known: "):
         ask(own_store, "select * from roles")
+    with pytest.raises(QueryError, match="opinions does not exist: did you mean 'opinion'"):
+        ask(own_store, "select * from opinions")
 
 
 def test_names_that_become_one_view_are_refused(own_store: Path) -> None:

@@ -113,6 +113,7 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
     assert "unknown key 'colums': did you mean 'columns'?" in message
     assert "missing key 'columns'" in message
     assert "metrics.0" in message
+    assert "metrics: " not in message  # which is empty only for what is wrong in it
     assert "'acuracy'" in message
     assert "'My Task'" in message
 

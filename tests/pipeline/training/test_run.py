@@ -25,7 +25,7 @@ def test_progress_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert run.resume(*parts()) == progress
 
 
-def test_life_of_a_run(tmp_path: Path) -> None:
+def test_life_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"seed": 1, "learning_rate": 5e-4, "where": None, "sizes": [20, 400], "name": "é"}
     path = tmp_path / "new" / "run.json"
 
@@ -34,6 +34,7 @@ def test_life_of_a_run(tmp_path: Path) -> None:
 
     assert start("mistyped", seed=2) is None
     assert start("distill train-student") is None  # a run without a checkpoint has nothing to lose
+    assert "nothing was kept of the run that was begun here with other settings" in capsys.readouterr().err
     begun = {"state": "running", "command": "distill train-student", "settings": settings}
     assert read_run_record(path) == begun | {"place": "a"}
     (path.parent / CHECKPOINT).touch()
