@@ -70,7 +70,7 @@ class TrainConfig(
     )
     pairing: PairingKind | None = Field(
         None,
-        description="How two sentences are joined: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint as one "
+        description="How pairs are joined: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint as one "
         "sequence, attention each in view of the other. (default: compare; attention for biattentive, joint for bert)",
     )
     head: HeadKind | None = Field(
