@@ -60,7 +60,8 @@ def read_run_record(path: Path) -> RunRecord:
     try:
         record = read_record(path)
     except FileNotFoundError as error:
-        raise IntegrityError(f"{path.parent}: not a run: it has no {path.name}") from error
+        problem = f"not a run: it has no {path.name}" if path.parent.exists() else "no such folder"
+        raise IntegrityError(f"{path.parent}: {problem}") from error
     if not {"state", "settings", "command"} <= record.keys():
         raise IntegrityError(f"{path}: not the record of a run")
     return record

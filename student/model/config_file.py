@@ -48,10 +48,11 @@ def read_config(path: Path) -> StudentConfig:
 
 def _why_none(path: Path) -> str:
     """Why there is no ``config.json`` in a folder."""
-    record = path.parent / RUN_RECORD
-    if record.is_file() and STUDENTS not in read_run_record(record):
-        command = read_run_record(record)["command"]
-        return f"{path.parent}: its training has kept no weights yet; repeat its command:\n  {command}"
+    if not path.parent.exists():
+        return f"{path.parent}: no such folder"
+    record = read_run_record(path.parent / RUN_RECORD) if (path.parent / RUN_RECORD).is_file() else {}
+    if record.get("state") == "running" and STUDENTS not in record:
+        return f"{path.parent}: its training has kept no weights yet; repeat its command:\n  {record['command']}"
     return f"{path.parent}: not a student: it has no {path.name}{students_in(path.parent)}"
 
 

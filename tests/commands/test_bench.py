@@ -81,7 +81,7 @@ def test_wrong_flags_are_told_at_once(tmp_path: Path) -> None:
 def test_what_is_no_student_is_told_first(tmp_path: Path) -> None:
     result = run("--student", tmp_path / "none")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"error: {tmp_path / 'none'}: not a student: it has no config.json\n"
+    assert result.stderr == f"error: {tmp_path / 'none'}: no such folder\n"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ def test_damaged_record(tmp_path: Path, text: str | bytes, message: str) -> None
 def test_missing_record(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=f"{tmp_path.name}: not a run: it has no run\\.json"):
         read_run_record(tmp_path / "run.json")
+    with pytest.raises(IntegrityError, match="mistyped: no such folder"):
+        read_run_record(tmp_path / "mistyped" / "run.json")
 
 
 @pytest.mark.parametrize(
