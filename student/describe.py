@@ -30,7 +30,8 @@ def describe(run_or_recipe: str) -> dict[str, Any]:
         of L tokens has L².
 
     Raises:
-        ConfigError: if it is neither a run nor a recipe.
+        ConfigError: if there is neither such a folder nor such a recipe.
+        IntegrityError: if the folder has no student.
     """
     return describe_config(_config_of(run_or_recipe))
 

@@ -51,7 +51,8 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
         the teacher, KL divergence from it).
 
     Raises:
-        DataError: if the set is not where it was; FingerprintMismatchError: if its ids come from another tokenizer.
+        DataError: if the set is gone.
+        FingerprintMismatchError: if another one is in its place, or its ids come from another tokenizer.
     """
     if labels_words(config.run):
         return evaluate_words(config)

@@ -31,8 +31,8 @@ def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
 
     Raises:
         ConfigError: if costs of labels are given.
-        DataError: if the set is not where it was.
-        FingerprintMismatchError: if its ids come from another tokenizer.
+        DataError: if the set is gone.
+        FingerprintMismatchError: if another is in its place, or its ids come from another tokenizer.
     """
     refuse_flags(config, CostFlags.model_fields, "is for labels, and a pretrained student has none")
     if isinstance(read_encoder_config(config.run / CONFIG_FILE), VectorConfig):

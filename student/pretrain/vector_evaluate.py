@@ -30,8 +30,9 @@ def evaluate_vector_run(config: EvaluateConfig) -> Metrics:
         Per split the scores of `evaluate_vectors`.
 
     Raises:
-        DataError: if the set is not where it was.
-        FingerprintMismatchError: if its ids come from another tokenizer, or its vectors from another kind of teacher.
+        DataError: if the set is gone.
+        FingerprintMismatchError: if another is in its place, or its ids or vectors come from elsewhere than the
+            student's.
     """
     record = read_run_record(config.run / RUN_RECORD)
     student = VectorStudent.load(config.run).to(default_device())

@@ -26,8 +26,8 @@ def evaluate_words(config: EvaluateConfig) -> dict[str, dict[str, Any]]:
 
     Raises:
         ConfigError: for flags that are for texts alone.
-        DataError: if the set is not where it was, or has no dev split.
-        FingerprintMismatchError: if it is not one that the student can read.
+        DataError: if the set is gone, or has no dev split.
+        FingerprintMismatchError: if another is in its place, or it is not one that the student can read.
     """
     if config.cost:
         raise ConfigError("--cost: is not for labelled words")
