@@ -131,7 +131,7 @@ def test_where_student_and_teacher_disagree_is_one_select(opinion_run: Path, she
     ("query", "message"),
     [
         ("select predict(sentence1, sentence1) from opinion", "its first argument must be a folder in quotes"),
-        ("select predict('no/run', sentence1) from opinion", "not a student"),
+        ("select predict('no/run', sentence1) from opinion", "no/run: no such folder"),
         ("copy (select predict('{run}', 'x')) to '{folder}/out'", "only one SELECT is allowed"),
         (
             "select predict('{run}', sentence1), x from read_parquet('{folder}/x.parquet')",

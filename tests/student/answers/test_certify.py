@@ -174,7 +174,7 @@ def test_rows_of_the_run_that_the_embeddings_are_from_are_not_looked_at(
 def test_a_certificate_is_of_these_weights_and_whole(run: Path, opinion_run: Path, ratings_run: Path) -> None:
     with pytest.raises(ConfigError, match="has no certificate; make one with `distill certify"):
         Predictor(opinion_run, abstain=True)
-    with pytest.raises(IntegrityError, match="not a student"):
+    with pytest.raises(IntegrityError, match="nowhere: no such folder"):
         Predictor(run / "nowhere", abstain=True)
     result = invoke("certify", ratings_run, "--where", "true")
     assert (result.exit_code, "this one has scores" in result.stderr) == (2, True)

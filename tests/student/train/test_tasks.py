@@ -106,7 +106,7 @@ def test_a_run_of_several_tasks_names_its_students(together: Path, task_sets: li
     named = f"there are students in it, name one of them: {together}/opinion, {together}/roles, {together}/score"
     with pytest.raises(IntegrityError, match=named):
         Predictor(together)
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(IntegrityError, match=named):
         describe(str(together))
     printed = invoke("certify", together, "--where", "label = 0")
     assert printed.exit_code == 2
