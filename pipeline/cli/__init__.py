@@ -23,54 +23,66 @@ from pipeline.cli import (
     words,
 )
 from pipeline.cli import serve as server
-from pipeline.cli.help import Command
+from pipeline.cli.help import Command, Commands
 from pipeline.cli.launched import end_with_launcher
 
 COMMANDS = {
-    "finetune-teacher": teacher.finetune_teacher,
-    "augment": teacher.augment,
-    "teacher-dump": teacher.teacher_dump,
-    "import": imported.import_answers,
-    "check": teacher.check,
-    "recode": tokens.recode,
-    "budget": tokens.budget,
-    "verify": sharing.verify,
-    "card": sharing.card,
-    "diff": diff.diff,
-    "push": sharing.push,
-    "pull": sharing.pull,
-    "join": sharing.join,
-    "index": sql.index,
-    "sql": sql.sql,
-    "pretrain-student": student.pretrain_student,
-    "filters": filters.filters,
-    "train-student": student.train_student,
-    "sweep": student.sweep,
-    "evaluate": student.evaluate,
-    "reproduce": student.reproduce,
-    "describe": student.describe,
-    "export": student.export,
-    "certify": student.certify,
-    "predict": student.predict,
-    "masked-words": words.masked_words,
-    "serve": server.serve,
-    "report": report.report,
-    "results": results.results,
-    "bench": bench.bench,
-    "demo": demo.demo,
+    "Teachers": {
+        "finetune-teacher": teacher.finetune_teacher,
+        "augment": teacher.augment,
+        "teacher-dump": teacher.teacher_dump,
+        "check": teacher.check,
+    },
+    "Logit sets": {
+        "import": imported.import_answers,
+        "verify": sharing.verify,
+        "card": sharing.card,
+        "diff": diff.diff,
+        "index": sql.index,
+        "sql": sql.sql,
+        "budget": tokens.budget,
+        "recode": tokens.recode,
+        "push": sharing.push,
+        "pull": sharing.pull,
+        "join": sharing.join,
+    },
+    "Students": {
+        "pretrain-student": student.pretrain_student,
+        "filters": filters.filters,
+        "train-student": student.train_student,
+        "sweep": student.sweep,
+        "evaluate": student.evaluate,
+        "describe": student.describe,
+        "masked-words": words.masked_words,
+        "reproduce": student.reproduce,
+    },
+    "Answers": {
+        "predict": student.predict,
+        "certify": student.certify,
+        "serve": server.serve,
+        "export": student.export,
+        "bench": bench.bench,
+    },
+    "All together": {
+        "demo": demo.demo,
+        "results": results.results,
+        "report": report.report,
+    },
 }
 app = typer.Typer(
     name="distill",
+    cls=Commands,
     help="Distil BERT offline: write a teacher's logits once, train tiny students from them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(corpora.app, name="corpora")
-for name, command in COMMANDS.items():
-    app.command(name, cls=Command)(command)
+app.add_typer(tasks.app, name="tasks", rich_help_panel="Data")
+app.add_typer(corpora.app, name="corpora", rich_help_panel="Data")
+for panel, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, cls=Command, rich_help_panel=panel)(command)
 
 
 def _print_version(is_wanted: bool) -> None:

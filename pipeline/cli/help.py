@@ -1,9 +1,10 @@
-"""``--help``: flags by what they are about, none of them cut however narrow the screen, and examples to begin with."""
+"""``--help``: commands and flags by what they are about, none of them cut however narrow the screen; examples."""
 
+import sys
 from collections import defaultdict
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 EXAMPLES = {
     "finetune-teacher": (
@@ -61,3 +62,18 @@ class Command(TyperCommand):
         for title, records in panels.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+class Commands(TyperGroup):
+    """All commands, those of a panel together, each with the whole of its first sentence."""
+
+    commands: dict[str, Any]  # of typer's, which have a panel
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes panel after panel."""
+        panels: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        for name, command in self.commands.items():
+            panels[command.rich_help_panel].append((name, command.get_short_help_str(limit=sys.maxsize)))
+        for title, lines in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(lines)

@@ -12,7 +12,7 @@ import typer
 from transformers import TrainingArguments
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from pipeline.cli import COMMANDS, app
 from pipeline.cli.help import EXAMPLES
 from pipeline.config import Config, flag_help
 from pipeline.logit_set.record import FILE_NAME
@@ -261,6 +261,17 @@ def test_missing_and_unknown_flags_are_named(arguments: list[str], flag: str) ->
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert flag in result.stderr
+
+
+def test_the_help_has_every_command_once_under_its_panel_and_cuts_no_sentence() -> None:
+    text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
+    panels = dict(re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", text, re.MULTILINE))
+    assert list(panels) == ["Options", *COMMANDS, "Data"]
+    listed = {title: re.findall(r"^  (\S+)", lines, re.MULTILINE) for title, lines in panels.items()}
+    assert {title: listed[title] for title in COMMANDS} == {title: list(names) for title, names in COMMANDS.items()}
+    assert listed["Data"] == ["tasks", "corpora"]
+    assert "..." not in text
+    assert "Train a student for every combination of values and seed, and compare them." in " ".join(text.split())
 
 
 @pytest.mark.parametrize("path", FLAGS)
