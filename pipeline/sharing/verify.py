@@ -17,6 +17,12 @@ def verify(config: VerifyConfig) -> SetRecord:
     record = read_set_record(root)
     if record.state != "verified":  # its teacher was not held against gold
         raise IntegrityError(f"{root}: not finished yet; repeat its command to finish it:\n  {record.command}")
-    load_set_tokenizer(root, record.tokenizer)
-    verify_shards(root, record)
+    try:
+        load_set_tokenizer(root, record.tokenizer)
+        verify_shards(root, record)
+    except IntegrityError as error:
+        raise IntegrityError(
+            f"{error}\nto mend it, fetch it again with `distill pull`, or repeat its command where data and teacher are:"
+            f"\n  {record.command}"
+        ) from error
     return record

@@ -31,7 +31,11 @@ def column_name(
 
 def row_numbers(mask: pa.Array, first_row: int = 0) -> str:
     """Which rows of a boolean column, the first of which has a number, are true, in words; of many the first."""
-    numbers = [first_row + number for number in pc.indices_nonzero(mask).to_pylist()]
+    return rows_in_words([first_row + number for number in pc.indices_nonzero(mask).to_pylist()])
+
+
+def rows_in_words(numbers: Sequence[int]) -> str:
+    """These rows in words; of many the first."""
     shown = ", ".join(str(n) for n in numbers[:MAX_EXAMPLES])
     more = f", … ({len(numbers):,} rows)" if len(numbers) > MAX_EXAMPLES else ""
     return f"{'row' if len(numbers) == 1 else 'rows'} {shown}{more}"

@@ -4,6 +4,7 @@ A row's answer is a list of numbers, or an object from label to number; in CSV s
 one says that the teacher did not answer. Shapes: N rows of the file, A of them with an answer, C logits.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -15,6 +16,7 @@ from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.config import names_of
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sources import local
+from pipeline.sources.wording import rows_in_words
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import Task
 from pipeline.untrusted import parse_json
@@ -74,10 +76,18 @@ def read_answers(config: ImportConfig, task: Task) -> Answers:
         problems = wrong_apart(kind, numbers_AC, target.names) | problems
     elif kind != "score":
         problems = wrong_numbers(kind, numbers_AC, target.names, config.rest == "spread") | problems
-    raise_all(DataError, str(config.file), [f"row {row_A[a]}: {kind}: {problems[a]}" for a in sorted(problems)])
+    raise_all(DataError, str(config.file), [f"{rows}: {kind}: {what}" for what, rows in _by_problem(problems, row_A)])
     num_spread = int(np.isnan(numbers_AC).any(axis=1).sum())
     as_logits = to_logits_apart if target.kind == "labels" else to_logits
     return Answers(table, kind, target, labels, row_A, as_logits(kind, numbers_AC), num_spread)
+
+
+def _by_problem(problems: Mapping[int, str], row_A: Ints) -> list[tuple[str, str]]:
+    """What is wrong with answers, each once, and the rows that it is wrong in: many have the same cause."""
+    rows_of = defaultdict(list)
+    for a in sorted(problems):
+        rows_of[problems[a]].append(int(row_A[a]))
+    return [(what, rows_in_words(rows)) for what, rows in rows_of.items()]
 
 
 def names_of_outputs(config: ImportConfig, target: Target) -> tuple[str, ...]:

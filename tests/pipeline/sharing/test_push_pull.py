@@ -344,6 +344,16 @@ def test_a_set_that_is_not_finished_is_not_verified(own_set: LogitSet, state: st
     )
 
 
+def test_verify_tells_what_is_damaged_and_what_mends_it(own_set: LogitSet) -> None:
+    shard = own_set.record.shards[0].path
+    damage(own_set.root / shard)
+    result = CliRunner().invoke(app, ["verify", str(own_set.root)])
+    told = " ".join(result.stderr.split())
+    assert result.exit_code == 2
+    assert f"{shard}: its SHA-256 is not the one" in told
+    assert told.endswith(f"or repeat its command where data and teacher are: {own_set.record.command}")
+
+
 def test_a_damaged_tokenizer_is_not_sent_and_comes_back(own_set: LogitSet, place: str, tmp_path: Path) -> None:
     send(own_set.root, place)
     pulled = fetch(place, tmp_path / "store")

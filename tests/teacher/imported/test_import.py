@@ -187,7 +187,7 @@ def test_hard_labels_are_top_1_logprobs(work: Path, tmp_path: Path) -> None:
     rows = gold_probabilities(work)
     for row in rows:
         row["logprobs"] = {names[int(np.argmax(row.pop("probabilities")))]: 0.0}
-    assert refused(work, tmp_path, rows, DataError, "136 problems", "row 0: logprobs: nothing of", "--rest spread")
+    assert refused(work, tmp_path, rows, DataError, "2 problems", "rows): logprobs: nothing of", "--rest spread")
     found = imported(work, write(tmp_path, rows), tmp_path, rest="spread")
     assert found.record.scores["validation"]["accuracy"] == 1
     assert any("136 answers did not name every label" in note for note in found.record.notes)
@@ -202,6 +202,11 @@ def test_hard_labels_are_top_1_logprobs(work: Path, tmp_path: Path) -> None:
         (lambda rows: rows[3].update(logits="half"), DataError, ("row 3",)),
         (lambda rows: rows[3].update(logits=[1e39, 0]), DataError, ("row 3", "not a finite number")),
         (lambda rows: rows[3].update(logits={"goood": 1}), DataError, ("row 3: logits: unknown label 'goood'",)),
+        (
+            lambda rows: [row.update(logits={"goood": 1}) for row in rows[3:7]],
+            DataError,
+            ("rows 3, 4, 5, … (4 rows): logits: unknown label 'goood'",),
+        ),
         (lambda rows: rows[3].update(source_row="x"), DataError, ("row 3: source_row 'x'",)),
         (lambda rows: rows.append(rows[5] | {"logits": [9, 9]}), DataError, ("rows 5 and 136", "two answers to")),
         (lambda rows: [row.pop("logits") for row in rows], ConfigError, ("its columns are split, source_row",)),
