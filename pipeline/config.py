@@ -19,6 +19,13 @@ C = TypeVar("C", bound="Config")
 M = TypeVar("M", bound=BaseModel)
 ReportTo = Literal["none", "tensorboard"]
 MOST_SHOWN = 100  # characters of a wrong value
+IN_WORDS = {  # pydantic's own speak of Python
+    "dict_type": "should be keys with values",
+    "model_type": "should be keys with values",
+    "int_type": "should be a whole number",
+    "int_parsing": "should be a whole number",
+    "int_from_float": "should be a whole number",
+}
 SPELLINGS = {"json_output": "--json"}  # pydantic's models have a method `json`
 
 
@@ -267,7 +274,7 @@ def _key_problem(error: Any, model: type[BaseModel]) -> str:
         return f"unknown key {where!r}: {did_you_mean(where, model.model_fields)}"
     if error["type"] == "missing":
         return f"missing key {where!r}"
-    message = error["msg"].removeprefix("Value error, ")
+    message = IN_WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
     is_unquoted = error["type"] == "string_type" and isinstance(error["input"], int | float)  # yes and no in YAML
     advice = "; put it in quotes" if is_unquoted else ""
     return f"{where}: {message} (got {_brief(error['input'])}){advice}" if where else message

@@ -22,7 +22,7 @@ def verify(config: VerifyConfig) -> SetRecord:
         verify_shards(root, record)
     except IntegrityError as error:
         raise IntegrityError(
-            f"{error}\nto mend it, fetch it again with `distill pull`, or repeat its command where data and teacher are:"
-            f"\n  {record.command}"
+            f"{error}\nfetch it again with `distill pull`, or repeat its command, with data and teacher at hand:\n"
+            f"  {record.command}"
         ) from error
     return record

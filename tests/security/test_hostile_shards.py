@@ -215,7 +215,7 @@ def test_a_file_that_the_manifest_does_not_list_is_found(own_set: LogitSet) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"signals__mlm__codec__top_k": None}, "codec.topk.top_k: .* valid integer"),
+        ({"signals__mlm__codec__top_k": None}, "codec.topk.top_k: should be a whole number"),
         ({"signals__mlm__codec__top_k": 10**18}, "codec.topk.top_k: .* less than"),
         ({"signals__mlm__codec__vocabulary_size": 10**18}, "codec.topk.vocabulary_size: .* less than"),
     ],

@@ -95,7 +95,7 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- a\n- b", "dictionary"),
+        ("- a\n- b", "keys with values"),
         ("name: [", "not YAML"),
         ("name: mine\ncolumns: []", "columns: "),
         ("name: mine\nhub: {config: raw}", "hub.id"),
