@@ -160,5 +160,6 @@ class Run:
         record = self.record()
         if record["state"] != "finished":
             record = finish_run(self._record, result)
+            console.note(f"{self.folder}: finished")
         self.checkpoint.unlink(missing_ok=True)
         return record

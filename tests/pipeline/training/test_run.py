@@ -40,6 +40,7 @@ def test_life_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     (path.parent / CHECKPOINT).touch()
     assert start("interrupted: it goes on") is None
     finished = Run(path.parent, settings, "").finish({"accuracy": 0.9})
+    assert capsys.readouterr().err == f"{path.parent}: finished\n"
     assert finished == begun | {"place": "a", "state": "finished", "result": {"accuracy": 0.9}}
     before = path.stat().st_mtime_ns
     assert start("once more") == finished == read_run_record(path)
