@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipeline import console
 from pipeline.bench.config import PEERS, TRANSFORMERS, BenchConfig
-from pipeline.cli.options import needs_report_libraries, needs_teacher_libraries, takes
+from pipeline.cli.options import needs_libraries, needs_teacher_libraries, takes
 from pipeline.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Left = dict[str, str]
 def bench(config: BenchConfig) -> None:
     """Measure how many sentences a second a student reads on this machine, beside BERT and its likes."""
     if config.output is not None:
-        needs_report_libraries("distill bench --output", "matplotlib")
+        needs_libraries("distill bench --output", "report", "matplotlib")
     left_out = _not_installed(config)
     wanted = [peer for peer in config.peers if peer not in left_out]
     from pipeline.bench.run import measure

@@ -118,20 +118,21 @@ def command_line() -> str:
 
 
 def needs_teacher_libraries() -> None:
-    """Raises MissingDependencyError, naming the extra, unless the teacher stage's libraries are installed."""
-    missing = [name for name in ("datasets", "sentencex", "transformers") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingDependencyError(
-            f"the teacher stage needs {', '.join(missing)}: pip install 'distill-offline[teacher]'"
-        )
+    """As `needs_libraries`, for what any command with a teacher needs."""
+    needs_libraries("the teacher stage", "teacher", "datasets", "sentencex", "transformers")
 
 
-def needs_report_libraries(command: str, *names: str) -> None:
-    """Raises MissingDependencyError, naming the extra, unless these of the report's libraries are installed."""
+def needs_libraries(what: str, extra: str, *names: str) -> None:
+    """Raises MissingDependencyError, telling how to install the extra, unless these of its libraries are there.
+
+    Args:
+        what: needs them, for the message.
+        extra: of the package, that brings them.
+        names: of the modules.
+    """
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
-        advice = "pip install 'distill-offline[report]'"
-        raise MissingDependencyError(f"{command} needs {', '.join(missing)}: {advice}")
+        raise MissingDependencyError(f"{what} needs {', '.join(missing)}: pip install 'distill-offline[{extra}]'")
 
 
 def _typed(context: typer.Context, name: str) -> bool:

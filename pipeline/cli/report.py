@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import console
-from pipeline.cli.options import needs_report_libraries, takes
+from pipeline.cli.options import needs_libraries, takes
 from pipeline.errors import ConfigError, DataError
 from pipeline.report.config import ReportConfig
 from pipeline.training.run_record import kind_of_folder
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @takes(ReportConfig)
 def report(config: ReportConfig) -> None:
     """Make an HTML page with pictures of a logit set, a run or a sweep."""
-    needs_report_libraries("distill report", "jinja2", "matplotlib")
+    needs_libraries("distill report", "report", "jinja2", "matplotlib")
     from pipeline.files import make_folder, write_text_alone
     from pipeline.report.page import render
 

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pipeline import console
-from pipeline.cli.options import command_line, takes
+from pipeline.cli.options import command_line, needs_teacher_libraries, takes
 from pipeline.errors import ConfigError
 from pipeline.logit_set.config import RecodeConfig
 from teacher.config import BudgetConfig, BudgetTask
@@ -53,8 +53,6 @@ def budget(config: BudgetConfig | BudgetTask) -> None:
 
 
 def _print_layer_budget(config: BudgetTask) -> None:
-    from pipeline.cli.options import needs_teacher_libraries
-
     config.check()
     needs_teacher_libraries()
     from teacher.dump.layer_budget import layer_budget
@@ -81,8 +79,6 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
     if (config.logits is None) == (config.corpus is None):
         raise ConfigError("what to measure: give a set of tokens or --corpus, one of them")
     if config.corpus is not None:
-        from pipeline.cli.options import needs_teacher_libraries
-
         needs_teacher_libraries()
         from teacher.dump.budget import corpus_budget
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import console
-from pipeline.cli.options import needs_report_libraries, takes
+from pipeline.cli.options import needs_libraries, takes
 from pipeline.errors import ConfigError
 from student.config import MaskedWordsConfig
 
@@ -72,7 +72,7 @@ def bar(value: float, largest: float) -> str:
 def masked_words(config: MaskedWordsConfig) -> None:
     """Compare which words matter to students and to their teacher, by its answers to rows with each word masked."""
     if config.output is not None:
-        needs_report_libraries("distill masked-words --output", "jinja2", "matplotlib")
+        needs_libraries("distill masked-words --output", "report", "jinja2", "matplotlib")
         if config.output.is_dir():
             raise ConfigError(f"--output {config.output}: is a folder; give the name of a file")
     from student.masked_words import RESULT_COLUMNS, result_rows
