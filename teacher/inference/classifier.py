@@ -156,6 +156,17 @@ def _check_what_it_labels(task: Task, name: str, config: Any) -> None:
         )
 
 
+def doubt_head(task: Task, name: str, config: Any) -> None:
+    """Warns of a model that has no head for a task by what its config calls it, before its weights are loaded."""
+    head = "ForTokenClassification" if task.type == "tokens" else "ForSequenceClassification"
+    called = config.architectures or ()
+    if called and not any(model.endswith(head) for model in called):
+        console.warn(
+            f"teacher {name}: is a {called[0]} by its config.json, which classifies nothing; the dump will refuse it "
+            "unless it was fine-tuned all the same (`distill finetune-teacher` does that)"
+        )
+
+
 def _require_padding(task: Task, name: str, config: Any, tokens: LoadedTokenizer) -> None:
     """Refuses a classifier such as GPT-2's, which looks for the last token before the padding, if it cannot find it."""
     is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING

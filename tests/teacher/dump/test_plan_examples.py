@@ -50,6 +50,18 @@ def test_time_and_memory_are_unknown_without_a_config(
     assert "no estimate of time and memory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("called", "is_told"), [("BertModel", True), ("BertForMaskedLM", True), ("BertForSequenceClassification", False)]
+)
+def test_an_encoder_without_a_head_is_told_of(
+    called: str, is_told: bool, work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, architectures=[called])
+    config.save_pretrained(tmp_path / "bert")
+    plan(work, tmp_path / "store", model_name_or_path=str(tmp_path / "bert"))
+    assert (f"is a {called} by its config.json, which classifies nothing" in capsys.readouterr().err) == is_told
+
+
 @pytest.mark.parametrize("windows", [{}, {"doc_stride": 8}])
 def test_longer_inputs_than_the_teacher_reads_are_refused(
     windows: dict[str, Any], work: Path, config_only: str, tmp_path: Path
