@@ -23,7 +23,7 @@ from teacher.inference.masked_lm import MlmTokenizer
 VALIDATION = "validation"
 SPLITS = (VALIDATION, TRAIN)
 COUNTED_DOCUMENTS = 50_000
-LOOKED_AT = 256  # documents, for words that the tokenizer knows
+SAMPLED_DOCUMENTS = (512, 4_096, 32_768)  # a larger sample where there is nothing in the one before
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,14 @@ class Text:
         every = self.config.validation_every
         held_out = len(range(-(-start // every) * every, stop, every))
         return held_out if split == VALIDATION else stop - start - held_out
+
+    def samples(self) -> Iterator[list[tuple[int, int]]]:
+        """Start and end of documents spread evenly over the corpus, then of more, for those who have found nothing."""
+        total, at_once = self.documents.num_documents, 64 if self.config.packing == "blocks" else 8  # fill a block
+        for count in SAMPLED_DOCUMENTS:
+            yield spread_ranges(total, count, at_once)
+            if count >= total:
+                return
 
     def hold(self, shard: Shard) -> "HeldText":
         """The documents of a shard, read, and no others."""
@@ -116,10 +124,11 @@ def nothing_to_mask(text: Text, where: str) -> DataError:
 
 def require_known_words(text: Text, tokens: LoadedTokenizer, name: str) -> None:
     """Raises DataError if a model's tokenizer does not know most words of documents spread over a corpus."""
-    ranges = spread_ranges(text.documents.num_documents, LOOKED_AT, 8)
-    ids = [part.ids for start, stop in ranges for part in text.sequences(tokens, TRAIN, start, stop)]
-    if ids:
-        require_known_ids(tokens.tokenizer, stacked(ids), f"model {name}")
+    for ranges in text.samples():
+        ids = [part.ids for start, stop in ranges for part in text.sequences(tokens, TRAIN, start, stop)]
+        if ids:
+            require_known_ids(tokens.tokenizer, stacked(ids), f"model {name}")
+            return
 
 
 def masking_plan(text: Text, tokens: MlmTokenizer, seed: int, num_copies: int) -> MaskingPlan:

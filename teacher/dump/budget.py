@@ -25,7 +25,7 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
     text = open_text(config, config.max_seq_length)
     tokens = load_mlm_tokenizer(*config.teacher_for(text.corpus), config.max_seq_length)
     size = estimate_size(text, tokens, masking_plan(text, tokens, config.seed, config.num_copies))
-    if not (size.positions and text.count(TRAIN, 0, size.documents)):
+    if not text.count(TRAIN, 0, size.documents):
         raise nothing_to_mask(text, "its training split")
     every = config.validation_every  # of so many documents one is held out, the first of all
     documents = math.ceil(SPARE * config.positions * size.documents / size.positions * every / (every - 1)) + 1

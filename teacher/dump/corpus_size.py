@@ -4,16 +4,15 @@ from dataclasses import dataclass
 
 from pipeline.logit_set.codecs import Codec
 from teacher.corpus.masking import MaskingPlan, mask
-from teacher.corpus.text import SPLITS, Text, nothing_to_mask, spread_ranges
+from teacher.corpus.text import SPLITS, Text, nothing_to_mask
 from teacher.inference.masked_lm import MlmTokenizer
 
-SAMPLED_DOCUMENTS = 512
 BYTES_PER_TOKEN = 2.25  # of the masked ids, positions and targets, measured on Wikipedia
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of a corpus, all copies counted; an estimate."""
+    """How large the set of some documents is, all copies counted."""
 
     documents: int
     rows: int
@@ -29,12 +28,23 @@ def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
     """Cuts and masks documents spread evenly over the corpus, and multiplies.
 
     Raises:
-        DataError: if that were all, and no token can be masked.
+        DataError: if no token can be masked in any document looked at.
     """
-    total = text.documents.num_documents
-    at_once = 64 if text.config.packing == "blocks" else 8  # short documents have to fill a block together
+    looked_at = 0
+    for ranges in text.samples():
+        sample = _size(text, tokens, plan, ranges)
+        looked_at = sample.documents
+        if sample.positions:
+            total = text.documents.num_documents
+            in_all = (round(n * total / looked_at) for n in (sample.rows, sample.tokens, sample.positions))
+            return Size(total, *in_all)
+    raise nothing_to_mask(text, f"{looked_at:,} documents")
+
+
+def _size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan, ranges: list[tuple[int, int]]) -> Size:
+    """Of these documents alone; exact."""
     documents = rows = num_tokens = positions = 0
-    for start, stop in spread_ranges(total, SAMPLED_DOCUMENTS, at_once):
+    for start, stop in ranges:
         documents += stop - start
         for split in SPLITS:
             for sequences in text.sequences(tokens, split, start, stop):
@@ -42,7 +52,4 @@ def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
                 rows += len(masked.sequence_R)
                 num_tokens += len(masked.ids.flat)
                 positions += len(masked.positions.flat)
-    if not positions and documents == total:
-        raise nothing_to_mask(text, f"{documents:,} documents")
-    factor = total / documents
-    return Size(total, round(rows * factor), round(num_tokens * factor), round(positions * factor))
+    return Size(documents, rows, num_tokens, positions)

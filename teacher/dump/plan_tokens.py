@@ -39,32 +39,28 @@ def estimate_mlm(config: DumpCorpus) -> Plan:
     sample = _sample(text, tokens, plan)
     device = processes().device
     max_tokens = tokens_per_batch(device, config.max_tokens_per_batch)
-    seconds = None
-    if sample is not None:
 
-        def dump(lm: MaskedLm) -> object:
-            with inference_mode(device, config.precision):
-                return encoded_predictions(lm, codec, sample, config.seed, max_tokens, no_statistics())
+    def dump(lm: MaskedLm) -> object:
+        with inference_mode(device, config.precision):
+            return encoded_predictions(lm, codec, sample, config.seed, max_tokens, no_statistics())
 
-        seconds = _seconds(shape, tokens, device, dump) * size.tokens / len(sample.ids.flat)
     return Plan(
         rows={"documents": size.documents, "masked sequences": size.rows, "masked positions": size.positions},
         shards=len(all_shards(text, config.rows_per_shard)),
         tokens=size.tokens,
         disk_bytes=int(size.num_bytes(codec)),
-        seconds=seconds,
+        seconds=_seconds(shape, tokens, device, dump) * size.tokens / len(sample.ids.flat),
         memory_bytes=memory_bytes(shape, max_tokens),
     )
 
 
-def _sample(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> MaskedRows | None:
-    """At most SAMPLED_ROWS masked rows of the corpus's first documents; None if there are none."""
-    for split in reversed(SPLITS):
-        for sequences in text.sequences(tokens, split, 0, text.documents.num_documents):
-            masked = mask(sequences, plan)
-            if len(masked.positions.flat):
-                return rows_of(sequences, masked.take(np.arange(min(SAMPLED_ROWS, len(masked.sequence_R)))))
-    return None
+def _sample(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> MaskedRows:
+    """At most SAMPLED_ROWS masked rows of the corpus's first documents; it has some, as the estimate has seen."""
+    stop = text.documents.num_documents
+    parts = (part for split in reversed(SPLITS) for part in text.sequences(tokens, split, 0, stop))
+    masked_parts = ((part, mask(part, plan)) for part in parts)
+    sequences, masked = next((part, masked) for part, masked in masked_parts if len(masked.positions.flat))
+    return rows_of(sequences, masked.take(np.arange(min(SAMPLED_ROWS, len(masked.sequence_R)))))
 
 
 def _seconds(shape: Any, tokens: MlmTokenizer, device: torch.device, dump: Callable[[MaskedLm], object]) -> float:

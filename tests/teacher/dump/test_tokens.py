@@ -23,6 +23,7 @@ from pipeline.text.known import require_known_ids
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, open_text, require_known_words
 from teacher.dump import tokens as tokens
+from teacher.dump.plan_tokens import estimate_mlm
 from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm
 from teacher.inference.masked_lm import load_masked_lm
@@ -232,10 +233,40 @@ def test_a_corpus_of_unknown_words_is_refused(
     assert not list(tmp_path.glob("store/*/*"))
 
 
-def test_a_corpus_with_nothing_to_mask_is_refused(work: Path, masked_lm: Path, tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text(40 * "a dog\n")
-    with pytest.raises(DataError, match=r"short\.txt: no text with a token to mask in 40 documents"):
-        write(work, tmp_path / "store", data=tmp_path / "short.txt", min_seq_length=10)
+@pytest.mark.parametrize("number", [40, 6000])
+def test_a_corpus_with_nothing_to_mask_is_refused(number: int, work: Path, masked_lm: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text(number * "a dog\n")
+    config = corpus_config(work, tmp_path / "store", data=tmp_path / "short.txt", min_seq_length=10)
+    for refused in (lambda: dump_mlm(config, "x"), lambda: estimate_mlm(config)):
+        with pytest.raises(DataError, match=rf"short\.txt: no text with a token to mask in {number:,} documents"):
+            refused()
+    assert not list(tmp_path.glob("store/*/*"))
+
+
+def test_a_sample_without_anything_to_mask_grows(work: Path, masked_lm: Path, tmp_path: Path) -> None:
+    lines = 6000 * ["a dog"]
+    lines[3001:3003] = 2 * ["the food was superb and the service awful ."]
+    (tmp_path / "rare.txt").write_text("\n".join(lines))
+    config = corpus_config(work, tmp_path / "store", data=tmp_path / "rare.txt", min_seq_length=10)
+    planned = estimate_mlm(config)
+    assert planned.rows["masked sequences"] > 0
+    assert planned.rows["masked positions"] > 0
+    record = dump_mlm(config, "x")
+    assert record is not None
+    assert record.num_rows == 4  # two copies of each
+
+
+@pytest.mark.parametrize(
+    "changes", [{"min_seq_length": 10}, {"packing": "blocks", "min_seq_length": 32, "max_seq_length": 32}]
+)
+def test_unknown_words_are_noticed_also_in_short_documents(
+    changes: dict[str, Any], work: Path, masked_lm: Path, tmp_path: Path
+) -> None:
+    greek = 6000 * ["\u03c6 \u03c7"]
+    greek[3001] = 12 * "\u03c6 "
+    (tmp_path / "greek.txt").write_text("\n".join(greek))
+    with pytest.raises(DataError, match="its tokenizer does not know"):
+        write(work, tmp_path / "store", data=tmp_path / "greek.txt", **changes)
 
 
 def test_short_documents_fill_blocks_together(work: Path, masked_lm: Path, tmp_path: Path) -> None:
