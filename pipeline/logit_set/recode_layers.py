@@ -27,7 +27,7 @@ from pipeline.logit_set.layer_files import (
     unfinished_files,
 )
 from pipeline.logit_set.reader import LogitSet, find_set, open_set
-from pipeline.logit_set.record import SetRecord, changed
+from pipeline.logit_set.record import SetRecord, changed, read_set_record
 from pipeline.logit_set.record_parts import LayersName, Shard
 from pipeline.logit_set.signals import States
 from pipeline.logit_set.signals.layer_signal import LayerSignal
@@ -64,7 +64,7 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
     require_shards(root, record, record.shards)
     record = forget_lost_files(root, [new.name for _, new in pairs])
     done = [_write(source, root, record, old, new) for old, new in pairs]
-    return record_layers(root, record, done)
+    return record_layers(root, read_set_record(root), done)  # which may have forgotten a basis
 
 
 def _hashes(record: SetRecord) -> dict[str, str]:

@@ -11,13 +11,7 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
-from pipeline.files import (
-    make_folder,
-    remove_temporaries,
-    sha256,
-    write_atomically,
-    write_text_once,
-)
+from pipeline.files import make_folder, remove_temporaries, sha256, write_atomically, write_text, write_text_once
 from pipeline.logit_set.card import write_card_and_record
 from pipeline.logit_set.cut_rows import note_of_cut_rows
 from pipeline.logit_set.examples import write_examples
@@ -39,6 +33,7 @@ from pipeline.logit_set.signals import LayerSignal, Signals
 from pipeline.logit_set.tokens import Statistics, write_tokens
 from pipeline.logit_set.verify import verify_shards
 from pipeline.logit_set.words import write_words
+from pipeline.text.tokenizer import read_tokenizer_json
 
 
 def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: RowsName = "examples") -> list[Shard]:
@@ -71,7 +66,10 @@ def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
     write_text_once(root / FILE_NAME, to_json(planned))
     existing = read_record_of(root, planned.rows, "give the new set another --name, or remove the folder")
     _check_same(root, existing, planned)
-    write_text_once(root / TOKENIZER_FILE, tokenizer_json)
+    try:
+        read_tokenizer_json(root / TOKENIZER_FILE, existing.tokenizer.sha256)
+    except IntegrityError:  # missing or damaged
+        write_text(root / TOKENIZER_FILE, tokenizer_json)
     return existing
 
 

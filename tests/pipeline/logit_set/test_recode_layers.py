@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.logit_set.layer_reader import open_layers
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import changed, read_set_record, write_set_record
+from pipeline.logit_set.record import TOKENIZER_FILE, changed, read_set_record, write_set_record
 from pipeline.logit_set.verify import verify_shards
 from pipeline.logit_set.writer import measured
 from tests.helpers.commands import invoke
@@ -93,8 +93,22 @@ def test_a_repeated_recode_mends_what_was_damaged(codec: str, own: LogitSet) -> 
     assert record.signals.attention is not None
     paths = [record.shards[0].path, record.signals.states.shards[1].path, *list(record.signals.attention.hashes())[:1]]
     paths += [record.signals.states.basis_path] if codec == "pca-8" else []
+    paths += [TOKENIZER_FILE]
     for path in paths:
         damage(root / path)
+    assert invoke("recode", "roles", *flags).exit_code == 0
+    assert read_set_record(root) == record
+    verify_shards(root, record)
+    assert open_set(root).tokenizer_json() == own.tokenizer_json()
+
+
+def test_a_basis_that_was_lost_alone_is_fitted_and_recorded_again(own: LogitSet) -> None:
+    flags = ["--store", own.root.parent, "--name", "small", "--states-codec", "pca-8"]
+    assert invoke("recode", "roles", *flags).exit_code == 0
+    root = own.root.parent / "small"
+    record = read_set_record(root)
+    assert record.signals.states is not None
+    (root / record.signals.states.basis_path).unlink()
     assert invoke("recode", "roles", *flags).exit_code == 0
     assert read_set_record(root) == record
     verify_shards(root, record)

@@ -1,6 +1,7 @@
 import hashlib
 import itertools
 import json
+import os
 import re
 import resource
 import shutil
@@ -19,7 +20,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.logit_set.fingerprint import fingerprint
 from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import SetRecord, read_set_record, write_set_record
+from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, read_set_record, write_set_record
 from pipeline.logit_set.record_parts import Shard
 from pipeline.logit_set.signals.logits import logits_of
 from pipeline.sql.gate import open_files, select
@@ -282,6 +283,15 @@ def test_a_changed_byte_of_a_shard_is_noticed_and_mended(work: Path, copied: Pat
         open_set(root).read(whole.shards[0].split, ("logits",))
     assert write(work, copied) == whole
     assert open_set(root).read(whole.shards[0].split, ("logits",)).num_rows == VALIDATION_ROWS
+
+
+@pytest.mark.parametrize("spoil", [os.truncate, lambda path, _: path.unlink()])
+def test_a_damaged_tokenizer_is_mended(spoil: Callable[[Path, int], None], work: Path, copied: Path) -> None:
+    path = copied / "opinion" / TOKENIZER_FILE
+    content = path.read_bytes()
+    spoil(path, 100)
+    write(work, copied)
+    assert path.read_bytes() == content
 
 
 @pytest.fixture
