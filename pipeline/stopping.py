@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
 
@@ -107,6 +107,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _end_if_importing(number: int, frame: FrameType | None) -> None:
     while frame is not None:
         if frame.f_code.co_filename == IMPORTS:
-            os.write(2, f"{'stopped' if number == signal.SIGTERM else 'interrupted'}; {GO_ON}\n".encode())
+            with suppress(OSError):  # nobody may be listening any more
+                os.write(2, f"{'stopped' if number == signal.SIGTERM else 'interrupted'}; {GO_ON}\n".encode())
             os._exit(128 + number)
         frame = frame.f_back

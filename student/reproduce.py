@@ -10,7 +10,7 @@ from pipeline.query.mixture import open_sets
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.config import ReproduceConfig
 from student.data import load_chosen
-from student.model.config_file import OF_WORDS, is_pretrained, labels_words
+from student.model.config_file import OF_WORDS
 
 
 def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
@@ -25,15 +25,15 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
         DataError: if a set is not there.
         QueryError: if its query fails now.
     """
-    if is_pretrained(config.run):
-        raise ConfigError(f"{config.run}: a pretraining run; it has no query, it uses every row of its set")
-    if labels_words(config.run):
-        raise ConfigError(f"{config.run}: {OF_WORDS}")
     record = read_run_record(config.run / RUN_RECORD)
+    if "logit_set" in record:
+        raise ConfigError(f"{config.run}: a pretraining run; it has no query, it uses every row of its set")
     if STUDENTS in record:
         parts = {name: reproduce(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}
         return {f"{name}: {what}": values for name, part in parts.items() for what, values in part.items()}
     settings = record["settings"]
+    if "query" not in settings:
+        raise ConfigError(f"{config.run}: {OF_WORDS}")
     paths = [find_set(Path(place).name if config.store else place, config.store) for place in record["logit_sets"]]
     logit_set = open_sets(paths, settings["mix"], config.allow_unverified)
     rows = load_chosen(logit_set, settings["query"])

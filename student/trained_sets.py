@@ -1,9 +1,8 @@
 """Finding the sets again that a run was trained on."""
 
-from contextlib import suppress
 from pathlib import Path
 
-from pipeline.errors import DataError, FingerprintMismatchError, short
+from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError, short
 from pipeline.logit_set.reader import find_set
 from pipeline.logit_set.record import read_set_record
 from pipeline.training.run_record import RunRecord
@@ -15,6 +14,7 @@ def trained_sets(record: RunRecord, store: Path) -> list[Path]:
     Raises:
         DataError: if one is gone.
         FingerprintMismatchError: if another set is in its place.
+        IntegrityError: if what is in its place is damaged.
     """
     settings = record["settings"]
     if "logit_set" in record:  # of pretraining
@@ -35,13 +35,20 @@ def evaluated_sets(record: RunRecord, logits: str | None, store: Path) -> list[P
 
 
 def _lies_at(place: str, fingerprint: str, store: Path) -> Path:
-    others = {}
+    others, damaged = {}, None
     for where in (place, Path(place).name):
-        with suppress(DataError):
+        try:
             path = find_set(where, store)
             others[path] = read_set_record(path).fingerprint
-            if others[path] == fingerprint:
-                return path
+        except DataError:
+            continue
+        except IntegrityError as error:  # the other place may have a sound one
+            damaged = damaged or error
+            continue
+        if others[path] == fingerprint:
+            return path
+    if damaged is not None:
+        raise damaged
     if not others:
         raise DataError(
             f"the logit set that this was trained on is neither in {place} nor in the store {store}; give the "
@@ -49,6 +56,6 @@ def _lies_at(place: str, fingerprint: str, store: Path) -> Path:
         )
     path, other = next(iter(others.items()))
     raise FingerprintMismatchError(
-        f"{path}: has the fingerprint {short(other)}, but this was trained on {short(fingerprint)}; put that set back, "
-        "or see `distill reproduce`. If it was extended since, train again on what it is now, into another folder"
+        f"{path}: has the fingerprint {short(other)}, but this was trained on {short(fingerprint)}; put that set "
+        "back. If it was extended since, train again on what it is now, into another folder"
     )

@@ -25,7 +25,7 @@ from pipeline.sql.statement import check_select
 
 TIMEOUT_S = 600
 OF_A_FUNCTION = re.compile(r".*Python exception occurred while executing the UDF: \w+: ", re.DOTALL)
-NO_TABLE = re.compile(r"Catalog Error: Table with name (\S+) does not exist")  # DuckDB means its own ones
+NO_TABLE = re.compile(r"Catalog Error: Table with name (.+?) does not exist", re.DOTALL)  # DuckDB means its own ones
 VIEWS = "select view_name from duckdb_views() where not internal"
 RESERVED = "select keyword_name from duckdb_keywords() where keyword_category = 'reserved'"
 LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {

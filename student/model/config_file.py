@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
+from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.model.architecture import (
     BERT_KEY,
     FORMAT_VERSION,
@@ -41,19 +41,21 @@ def read_config(path: Path) -> StudentConfig:
             raise IntegrityError(f"{path}: format version {version!r}; this release reads version {FORMAT_VERSION}")
         return parse_model(StudentConfig, values, str(path))
     except FileNotFoundError as error:
-        raise IntegrityError(_why_none(path)) from error
+        raise IntegrityError(why_none(path)) from error
     except ConfigError as error:
         raise IntegrityError(f"{path}: not a student's config: {error}") from error
 
 
-def _why_none(path: Path) -> str:
-    """Why there is no ``config.json`` in a folder."""
-    if not path.parent.exists():
-        return f"{path.parent}: no such folder"
-    record = read_run_record(path.parent / RUN_RECORD) if (path.parent / RUN_RECORD).is_file() else {}
-    if record.get("state") == "running" and STUDENTS not in record:
-        return f"{path.parent}: its training has kept no weights yet; repeat its command:\n  {record['command']}"
-    return f"{path.parent}: not a student: it has no {path.name}{students_in(path.parent)}"
+def why_none(path: Path) -> str:
+    """Why a file is not there that any student's folder has."""
+    folder = path.parent
+    if not folder.exists():
+        return f"{folder}: no such folder"
+    record = read_run_record(folder / RUN_RECORD) if (folder / RUN_RECORD).is_file() else {}
+    others = students_in(folder)
+    if record.get("state") == "running" and not others:
+        return f"{folder}: its training has kept no weights yet; repeat its command:\n  {record['command']}"
+    return f"{folder}: not a student: it has no {path.name}{others}"
 
 
 def read_encoder_config(path: Path) -> EncoderConfig:

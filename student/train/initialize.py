@@ -10,13 +10,13 @@ from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
 from pipeline.logit_set.record import SetRecord
 from student.model.architecture import EncoderConfig, StudentConfig
-from student.model.config_file import read_encoder_config
+from student.model.config_file import read_encoder_config, why_none
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.flags import EmbeddingFlags
 from student.model.model import Student
-from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, Tensors, read_weights, students_in
+from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, Tensors, read_weights
 
 SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "lstm", "bert", "table_dtype")
 SAME_HEAD = ("task", "target", "is_pair", "pairing", "embedding", "pooling", "bigram_size", "head", "hidden_size")
@@ -50,8 +50,7 @@ def source_sha256(run: Path | None, config: EncoderConfig) -> str | None:
     if run is None or config.bert is not None:
         return None
     if not (run / WEIGHTS_FILE).is_file():
-        message = f"--init-from {run}: not the folder of a student: it has no {WEIGHTS_FILE}"
-        raise ConfigError(message + students_in(run))
+        raise ConfigError(f"--init-from {why_none(run / WEIGHTS_FILE)}")
     source = read_encoder_config(run / CONFIG_FILE)
     problems = [
         f"{name} is {getattr(source, name)!r} there and {getattr(config, name)!r} here"

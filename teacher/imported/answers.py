@@ -22,7 +22,7 @@ from pipeline.tasks.task import Task
 from pipeline.untrusted import parse_json
 from teacher.imported.config import AnswersKind, ImportConfig
 from teacher.imported.probabilities import to_logits, to_logits_apart, wrong_apart, wrong_numbers
-from teacher.inference.label_order import check_stated_labels, label_places
+from teacher.inference.label_order import label_places, stated_labels
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -101,8 +101,7 @@ def names_of_outputs(config: ImportConfig, target: Target) -> tuple[str, ...]:
         return target.names
     if not target.has_labels:
         raise ConfigError(f"--teacher-labels: the answers are {target.kind}, not labels")
-    check_stated_labels(stated, target.names)
-    return stated
+    return stated_labels(stated, target.names)
 
 
 def _kind(config: ImportConfig, table: pa.Table) -> AnswersKind:

@@ -17,7 +17,7 @@ from pipeline.logit_set.windows import WindowsRecord
 from pipeline.tasks.target import Target, target_of_width
 from pipeline.tasks.task import Task
 from pipeline.text.windows import Windows
-from teacher.inference.label_order import check_stated_labels, label_places
+from teacher.inference.label_order import label_places, stated_labels
 from teacher.inference.loaded import (
     LoadedModel,
     LoadedTokenizer,
@@ -188,8 +188,7 @@ def _label_order(
         return target.names, tuple(range(target.num_logits))
     default = task.teacher
     if given:
-        labels = tuple(given)
-        check_stated_labels(labels, task.labels)
+        labels = stated_labels(given, task.labels)
     elif default is not None and name == default.model and default.labels:
         labels = default.labels
     elif all(label.upper() == f"LABEL_{number}" for number, label in enumerate(labels)):

@@ -35,11 +35,17 @@ def label_places(names: Sequence[str], labels: Sequence[str]) -> tuple[int, ...]
     return None
 
 
-def check_stated_labels(stated: Sequence[str], labels: Sequence[str]) -> None:
-    """Raises ConfigError unless what ``--teacher-labels`` names are a task's labels, each once; see `label_places`."""
-    if label_places(stated, labels) is not None:
-        return
-    wrong = [label for label in stated if label not in labels]
+def stated_labels(stated: Sequence[str], labels: Sequence[str]) -> tuple[str, ...]:
+    """A task's labels in the order in which ``--teacher-labels`` names them; see `label_places`.
+
+    Raises:
+        ConfigError: unless each is named once.
+    """
+    places = label_places(stated, labels)
+    if places is not None:
+        return tuple(labels[place] for place in places)
+    known = {label.lower() for label in labels}
+    wrong = [label for label in stated if label.lower() not in known]
     if wrong:
         raise ConfigError(f"--teacher-labels: unknown label {wrong[0]!r}: {did_you_mean(wrong[0], labels)}")
     raise ConfigError(f"--teacher-labels: name each of {', '.join(labels)} once, in the teacher's order")

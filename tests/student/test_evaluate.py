@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -312,7 +313,13 @@ def test_a_set_that_has_moved_is_found_in_the_store_and_another_is_not_taken_for
     assert evaluate(moved) == there
     rewritten(opinion_set, tmp_path / "old" / "opinion", lambda _, rows: rows[:20])
     assert evaluate(moved) == there
+    record, content = tmp_path / "old" / "opinion" / FILE_NAME, (tmp_path / "old" / "opinion" / FILE_NAME).read_bytes()
+    record.write_text("{")
+    assert evaluate(moved) == there
     shutil.rmtree(tmp_path / "new")
+    with pytest.raises(IntegrityError, match=re.escape(str(record))):
+        evaluate(moved)
+    record.write_bytes(content)
     with pytest.raises(FingerprintMismatchError, match="old/opinion: has the fingerprint"):
         evaluate(moved)
     assert evaluate(config(tmp_path / "run", tmp_path / "old" / "opinion"))["validation"]["gold"]

@@ -89,7 +89,10 @@ def test_what_cannot_be_compared_is_an_error(query_run: Path, opinion_set: Logit
     assert (missing.exit_code, "not a run" in missing.stderr) == (2, True)
 
 
-def test_a_pretraining_run_is_refused() -> None:
-    result = reproduce(FOLDER / "run-pretrained")
-    assert result.exit_code == 2
-    assert "a pretraining run; it has no query" in result.stderr
+def test_a_pretraining_run_is_refused_also_before_it_has_weights(tmp_path: Path) -> None:
+    run = FOLDER / "run-pretrained"
+    shutil.copy(run / "run.json", tmp_path)
+    for folder in (run, tmp_path):
+        result = reproduce(folder)
+        assert result.exit_code == 2
+        assert "a pretraining run; it has no query" in result.stderr

@@ -167,6 +167,8 @@ def test_staged_set_is_listed_but_has_no_view(own_store: Path) -> None:
     assert ask(own_store, 'select "set", state from sets order by 1') == [("opinion", "verified"), ("roles", "staged")]
     with pytest.raises(QueryError, match="roles does not exist: known: "):
         ask(own_store, "select * from roles")
+    with pytest.raises(QueryError, match="the opinion does not exist: did you mean 'opinion'"):
+        ask(own_store, 'select * from "the opinion"')
     with pytest.raises(QueryError, match="opinions does not exist: did you mean 'opinion'"):
         ask(own_store, "select * from opinions")
 

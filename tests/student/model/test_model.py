@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.errors import IntegrityError
 from pipeline.record_file import read_record
 from pipeline.tasks.target import Target
-from pipeline.training.run_record import RUN_RECORD, write_run_record
+from pipeline.training.run_record import RUN_RECORD, STUDENTS, write_run_record
 from student.model.architecture import StudentConfig
 from student.model.model import Student
 from student.model.pairings import diff_cat
@@ -179,4 +179,7 @@ def test_a_run_that_has_kept_nothing_yet_says_how_it_goes_on(tmp_path: Path) -> 
     record = {"state": "running", "command": "distill train-student", "settings": {}}
     write_run_record(tmp_path / RUN_RECORD, record)
     with pytest.raises(IntegrityError, match=r"kept no weights yet; repeat its command:\n  distill train-student$"):
+        Student.load(tmp_path)
+    write_run_record(tmp_path / RUN_RECORD, record | {STUDENTS: ["opinion"]})
+    with pytest.raises(IntegrityError, match="kept no weights yet"):
         Student.load(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
+from pipeline.training.run_record import write_run_record
 from student.model.model import Student
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.train.initialize import copy_embeddings, source_sha256
@@ -102,9 +103,15 @@ def test_a_run_does_not_start_from_tables_that_do_not_fit(store: Path, opinion_r
 
 
 def test_a_folder_without_weights_is_refused(store: Path, tmp_path: Path) -> None:
-    for missing in (tmp_path / "gone", tmp_path):
-        expected = re.escape(f"--init-from {missing}: not the folder of a student: it has no model.safetensors")
-        with pytest.raises(ConfigError, match=expected):
+    begun = {"state": "running", "command": "distill train-student", "settings": {}}
+    (tmp_path / "begun").mkdir()
+    write_run_record(tmp_path / "begun" / "run.json", begun)
+    for missing, why in (
+        (tmp_path / "gone", "no such folder"),
+        (tmp_path, "not a student: it has no model.safetensors"),
+        (tmp_path / "begun", "its training has kept no weights yet; repeat its command:\n  distill train-student"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(f"--init-from {missing}: {why}")):
             train(tiny_config(store / "opinion", tmp_path / "run", init_from=missing), "")
     assert not (tmp_path / "run" / "run.json").exists()
 

@@ -95,6 +95,7 @@ def test_odd_names_of_a_config_are_told(
     ("flag", "message"),
     [
         (("ash", "bich", "cedar"), "unknown label 'bich': did you mean 'birch'"),
+        (("ASH", "bich", "cedar"), "unknown label 'bich': did you mean 'birch'"),
         (("ash", "ash", "birch"), "each of ash, birch, cedar once"),
         (("ash", "birch"), "each of ash, birch, cedar once"),
     ],
@@ -108,7 +109,7 @@ def test_wrong_teacher_labels_are_refused(
 
 def test_stated_labels_may_be_written_as_the_teacher_writes_them(task: Task, word_teacher: MakeTeacher) -> None:
     teacher = load(task, word_teacher((0, 1, 2)), ("CEDAR", "Ash", "birch"))
-    assert (teacher.labels, teacher.order) == (("CEDAR", "Ash", "birch"), (1, 2, 0))
+    assert (teacher.labels, teacher.order) == (("cedar", "ash", "birch"), (1, 2, 0))
 
 
 def test_another_number_of_outputs_is_refused(word_task: MakeTask, word_teacher: MakeTeacher) -> None:
