@@ -113,7 +113,9 @@ def add_layers(
     record, job = read_set_record(root), config.job()
     for signal in planned:
         make_folder(root / signal.name)
-        _take_over(root, record, signal, old)
+        if state.is_main_process:
+            _take_over(root, record, signal, old)
+    state.wait_for_everyone()
     with inference_mode(state.device, config.precision):
         signals = with_bases(root, planned, teacher, rows.source, record.max_seq_length, max_tokens, state)
     missing = {signal.name: {file.range for file in unfinished_files(root, record, signal)} for signal in signals}
