@@ -22,7 +22,7 @@ def verify(config: VerifyConfig) -> SetRecord:
         verify_shards(root, record)
     except IntegrityError as error:
         raise IntegrityError(
-            f"{error}\nfetch it again with `distill pull`, or repeat its command, with data and teacher at hand:\n"
+            f"{error}\nfiles that are missing or damaged come back with `distill pull`, or by the set's command:\n"
             f"  {record.command}"
         ) from error
     return record

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from teacher.inference.masked_lm import MlmTokenizer
 VALIDATION = "validation"
 SPLITS = (VALIDATION, TRAIN)
 COUNTED_DOCUMENTS = 50_000
-SAMPLED_DOCUMENTS = (512, 4_096, 32_768)  # a larger sample where there is nothing in the one before
+MOST_LOOKED_AT = 64  # batches of sequences, for words that the tokenizer knows
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,13 @@ class Text:
         return held_out if split == VALIDATION else stop - start - held_out
 
     def samples(self) -> Iterator[list[tuple[int, int]]]:
-        """Start and end of documents spread evenly over the corpus, then of more, for those who have found nothing."""
-        total, at_once = self.documents.num_documents, 64 if self.config.packing == "blocks" else 8  # fill a block
-        for count in SAMPLED_DOCUMENTS:
-            yield spread_ranges(total, count, at_once)
-            if count >= total:
-                return
+        """Start and end of documents spread evenly over the corpus; for those who find nothing more, and then all."""
+        total, few = self.documents.num_documents, 64 if self.config.packing == "blocks" else 8  # that fill a block
+        for count, size in ((512, few), (8192, 1024)):
+            if count < total:
+                starts = np.linspace(0, total - size, count // size).astype(int)
+                yield [(start, start + size) for start in starts.tolist()]
+        yield [(0, total)]
 
     def hold(self, shard: Shard) -> "HeldText":
         """The documents of a shard, read, and no others."""
@@ -106,14 +108,6 @@ def in_split(row: int, split: str, validation_every: int) -> bool:
     return (row % validation_every == 0) == (split == VALIDATION)
 
 
-def spread_ranges(total: int, count: int, size: int) -> list[tuple[int, int]]:
-    """Start and end of ranges of ``size`` documents, ``count`` in all, evenly spread; of all if there are no more."""
-    if total <= count:
-        return [(start, min(start + size, total)) for start in range(0, total, size)]
-    starts = np.linspace(0, total - size, count // size).astype(int)
-    return [(start, start + size) for start in starts.tolist()]
-
-
 def nothing_to_mask(text: Text, where: str) -> DataError:
     """What to raise if a corpus has no token to mask where it was looked for, as "512 documents"."""
     return DataError(
@@ -125,7 +119,8 @@ def nothing_to_mask(text: Text, where: str) -> DataError:
 def require_known_words(text: Text, tokens: LoadedTokenizer, name: str) -> None:
     """Raises DataError if a model's tokenizer does not know most words of documents spread over a corpus."""
     for ranges in text.samples():
-        ids = [part.ids for start, stop in ranges for part in text.sequences(tokens, TRAIN, start, stop)]
+        parts = (part.ids for start, stop in ranges for part in text.sequences(tokens, TRAIN, start, stop))
+        ids = list(islice(parts, MOST_LOOKED_AT))
         if ids:
             require_known_ids(tokens.tokenizer, stacked(ids), f"model {name}")
             return

@@ -28,17 +28,15 @@ def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
     """Cuts and masks documents spread evenly over the corpus, and multiplies.
 
     Raises:
-        DataError: if no token can be masked in any document looked at.
+        DataError: if no token of the whole corpus can be masked.
     """
-    looked_at = 0
+    total = text.documents.num_documents
     for ranges in text.samples():
         sample = _size(text, tokens, plan, ranges)
-        looked_at = sample.documents
         if sample.positions:
-            total = text.documents.num_documents
-            in_all = (round(n * total / looked_at) for n in (sample.rows, sample.tokens, sample.positions))
-            return Size(total, *in_all)
-    raise nothing_to_mask(text, f"{looked_at:,} documents")
+            numbers = (sample.rows, sample.tokens, sample.positions)
+            return Size(total, *(round(number * total / sample.documents) for number in numbers))
+    raise nothing_to_mask(text, f"{total:,} documents")
 
 
 def _size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan, ranges: list[tuple[int, int]]) -> Size:

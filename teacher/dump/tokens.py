@@ -26,7 +26,7 @@ from pipeline.stopping import whole
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences
-from teacher.corpus.text import Text, masking_plan, open_text, require_known_words
+from teacher.corpus.text import Text, masking_plan, nothing_to_mask, open_text, require_known_words
 from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.corpus_size import estimate_size
 from teacher.dump.jobs import write_set
@@ -84,6 +84,9 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
         ask_here_or_there(config, root, errand, text, shards)
 
     def scores(record: SetRecord) -> Scores:
+        if not record.num_rows:
+            in_shards = f"any shard of --rows-per-shard {config.rows_per_shard:,} documents, which no block crosses"
+            raise nothing_to_mask(text, in_shards)
         return TokenSet(root, record).scores()
 
     return write_set(root, planned, lm.reader.tokenizer_json(), write, scores, config.job(), state, started)

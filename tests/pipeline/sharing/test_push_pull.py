@@ -351,7 +351,7 @@ def test_verify_tells_what_is_damaged_and_what_mends_it(own_set: LogitSet) -> No
     told = " ".join(result.stderr.split())
     assert result.exit_code == 2
     assert f"{shard}: its SHA-256 is not the one" in told
-    assert told.endswith(f"or repeat its command, with data and teacher at hand: {own_set.record.command}")
+    assert told.endswith(f"or by the set's command: {own_set.record.command}")
 
 
 def test_a_damaged_tokenizer_is_not_sent_and_comes_back(own_set: LogitSet, place: str, tmp_path: Path) -> None:

@@ -256,6 +256,17 @@ def test_a_sample_without_anything_to_mask_grows(work: Path, masked_lm: Path, tm
     assert record.num_rows == 4  # two copies of each
 
 
+def test_documents_that_fill_a_block_only_all_together(work: Path, masked_lm: Path, tmp_path: Path) -> None:
+    (tmp_path / "queries.txt").write_text(1200 * "food\n")
+    blocks = {"packing": "blocks", "min_seq_length": 128, "max_seq_length": 128, "rows_per_shard": 1200}
+    config = corpus_config(work, tmp_path / "store", data=tmp_path / "queries.txt", **blocks)
+    record = dump_mlm(config, "x")
+    assert record is not None
+    assert estimate_mlm(config).rows["masked sequences"] == record.num_rows > 0
+    with pytest.raises(DataError, match=r"in any shard of --rows-per-shard 40 documents, which no block crosses"):
+        write(work, tmp_path / "other", data=tmp_path / "queries.txt", **blocks | {"rows_per_shard": 40})
+
+
 @pytest.mark.parametrize(
     "changes", [{"min_seq_length": 10}, {"packing": "blocks", "min_seq_length": 32, "max_seq_length": 32}]
 )

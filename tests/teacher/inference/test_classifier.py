@@ -112,6 +112,22 @@ def test_stated_labels_may_be_written_as_the_teacher_writes_them(task: Task, wor
     assert (teacher.labels, teacher.order) == (("cedar", "ash", "birch"), (1, 2, 0))
 
 
+def test_what_a_teacher_says_itself_may_be_stated_and_is_the_same_teacher(
+    task: Task, word_teacher: MakeTeacher
+) -> None:
+    folder = word_teacher((1, 2, 0))
+    config = json.loads((folder / "config.json").read_text())
+    names = {"0": "CEDAR", "1": "Ash", "2": "birch"}
+    (folder / "config.json").write_text(json.dumps(config | {"id2label": names}))
+    own = load(task, folder)
+    assert (own.labels, own.order) == (("CEDAR", "Ash", "birch"), (1, 2, 0))
+    for flag in (("CEDAR", "Ash", "birch"), ("cedar", "ash", "birch")):
+        stated = load(task, folder, flag)
+        assert (stated.labels, stated.order) == (own.labels, own.order)
+    other = load(task, folder, ("ASH", "cedar", "birch"))
+    assert (other.labels, other.order) == (("ash", "cedar", "birch"), (0, 2, 1))
+
+
 def test_another_number_of_outputs_is_refused(word_task: MakeTask, word_teacher: MakeTeacher) -> None:
     folder = word_teacher((0, 1, 2))
     with pytest.raises(TeacherError, match=r"3 outputs \(LABEL_0.*task 'words' needs 2 \(ash, birch\)"):
