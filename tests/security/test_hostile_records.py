@@ -41,7 +41,7 @@ HASH = "0" * 64
         ("created", "2026-13-01T00:00:00+00:00", "created: month must be in 1..12"),
         ("tokenizer__vocabulary_size", 10**9, "tokenizer.vocabulary_size: .* less than"),
         ("tokenizer__pad_id", 10**6, "pad_id 1000000 is beyond the vocabulary"),
-        ("max_seq_length", 32.5, "max_seq_length: .* fractional part"),
+        ("max_seq_length", 32.5, r"max_seq_length: should be a whole number \(got 32\.5\)"),
         ("signals__logits__target__kind", "bins", "bins are for kind 'bins'"),
         ("signals__logits__target__kind", "score", "a score is one logit"),
         (

@@ -59,10 +59,11 @@ def test_shards_written_in_any_order_make_the_same_set(tmp_path: Path, opinion_s
 
 def test_starting_again_opens_what_is_there(tmp_path: Path, opinion_set: LogitSet) -> None:
     planned = staged(opinion_set.record)
-    start_set(tmp_path, planned, "{}")
+    own = opinion_set.tokenizer_json()
+    start_set(tmp_path, planned, own)
     again = start_set(tmp_path, planned.model_copy(update={"command": "another", "created": "later"}), "other")
     assert again == planned
-    assert (tmp_path / "tokenizer.json").read_text() == "{}"
+    assert (tmp_path / "tokenizer.json").read_text() == own
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path, opinion_set: LogitSet) -> None:
