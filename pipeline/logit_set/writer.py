@@ -33,7 +33,7 @@ from pipeline.logit_set.signals import LayerSignal, Signals
 from pipeline.logit_set.tokens import Statistics, write_tokens
 from pipeline.logit_set.verify import verify_shards
 from pipeline.logit_set.words import write_words
-from pipeline.text.tokenizer import read_tokenizer_json
+from pipeline.text.tokenizer import is_tokenizer
 
 
 def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: RowsName = "examples") -> list[Shard]:
@@ -66,9 +66,7 @@ def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
     write_text_once(root / FILE_NAME, to_json(planned))
     existing = read_record_of(root, planned.rows, "give the new set another --name, or remove the folder")
     _check_same(root, existing, planned)
-    try:
-        read_tokenizer_json(root / TOKENIZER_FILE, existing.tokenizer.sha256)
-    except IntegrityError:  # missing or damaged
+    if not is_tokenizer(root / TOKENIZER_FILE, existing.tokenizer.sha256):
         write_text(root / TOKENIZER_FILE, tokenizer_json)
     return existing
 

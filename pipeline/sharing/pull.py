@@ -27,7 +27,7 @@ from pipeline.sharing.config import PullConfig
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
 from pipeline.sharing.set_files import all_at_once, other_files, paths_of
-from pipeline.text.tokenizer import read_tokenizer_json
+from pipeline.text.tokenizer import is_tokenizer
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
 RESERVED = {CATALOG_FILE, "augmented", "candidates", "repeated"}  # what else lies in a store
@@ -84,15 +84,8 @@ def _is_whole(root: Path, record: SetRecord) -> bool:
     has_others = all((root / name).is_file() for name in other_files(record))
     others = record.signals.hashes().items()
     has_signals = has_others and all(_is_file(root / name, digest) for name, digest in others)
-    return has_signals and _has_tokenizer(root, record) and not any(check_bytes(root, shard) for shard in record.shards)
-
-
-def _has_tokenizer(root: Path, record: SetRecord) -> bool:
-    try:
-        read_tokenizer_json(root / TOKENIZER_FILE, record.tokenizer.sha256)
-    except IntegrityError:
-        return False
-    return True
+    has_all = has_signals and is_tokenizer(root / TOKENIZER_FILE, record.tokenizer.sha256)
+    return has_all and not any(check_bytes(root, shard) for shard in record.shards)
 
 
 def _pull(config: PullConfig, place: Place, record: SetRecord, root: Path) -> Pulled:

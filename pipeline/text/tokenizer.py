@@ -57,6 +57,15 @@ def read_tokenizer_json(path: Path, sha256: str) -> str:
     return text
 
 
+def is_tokenizer(path: Path, sha256: str) -> bool:
+    """Whether a file is a certain tokenizer, see `read_tokenizer_json`."""
+    try:
+        read_tokenizer_json(path, sha256)
+    except IntegrityError:
+        return False
+    return True
+
+
 def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
     """The tokenizer of a ``tokenizer.json`` that must be a certain one.
 

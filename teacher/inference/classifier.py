@@ -33,6 +33,7 @@ PROBLEM_TYPES = {  # as transformers' configs have them, by kind of target
     "bins": "single_label_classification",
     "score": "regression",
 }
+HEADS = {"texts": "ForSequenceClassification", "words": "ForTokenClassification"}  # how names of such classes end
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,8 @@ def _auto_model(task: Task) -> Any:
 
 def _check_what_it_labels(task: Task, name: str, config: Any) -> None:
     """Refuses a teacher of texts for a task of words, and the other way round: the weights of one fit the other."""
-    wants_words = task.type == "tokens"
-    strange = "ForSequenceClassification" if wants_words else "ForTokenClassification"
-    if any(model.endswith(strange) for model in config.architectures or ()):
-        has, needs = ("texts", "words") if wants_words else ("words", "texts")
+    has, needs = ("texts", "words") if task.type == "tokens" else ("words", "texts")
+    if _is_called(config, HEADS[has]):
         raise TeacherError(
             f"teacher {name}: labels {has} ({config.architectures[0]}), but {task.name!r} labels {needs}"
         )
@@ -158,13 +157,15 @@ def _check_what_it_labels(task: Task, name: str, config: Any) -> None:
 
 def doubt_head(task: Task, name: str, config: Any) -> None:
     """Warns of a model that has no head for a task by what its config calls it, before its weights are loaded."""
-    head = "ForTokenClassification" if task.type == "tokens" else "ForSequenceClassification"
-    called = config.architectures or ()
-    if called and not any(model.endswith(head) for model in called):
+    if config.architectures and not _is_called(config, HEADS["words" if task.type == "tokens" else "texts"]):
         console.warn(
-            f"teacher {name}: is a {called[0]} by its config.json, which classifies nothing; the dump will refuse it "
-            "unless it was fine-tuned all the same (`distill finetune-teacher` does that)"
+            f"teacher {name}: is a {config.architectures[0]} by its config.json, which classifies nothing; the dump "
+            "will refuse it unless it was fine-tuned all the same (`distill finetune-teacher` does that)"
         )
+
+
+def _is_called(config: Any, head: str) -> bool:
+    return any(model.endswith(head) for model in config.architectures or ())
 
 
 def _require_padding(task: Task, name: str, config: Any, tokens: LoadedTokenizer) -> None:
@@ -189,8 +190,8 @@ def _label_order(
     default = task.teacher
     if given:
         stated = stated_labels(given, task.labels)
-        is_known = label_places(task.labels, labels) == label_places(task.labels, stated)
-        labels = labels if is_known else stated  # which are in the fingerprint: the same order is the same teacher
+        if label_places(task.labels, labels) != label_places(task.labels, stated):
+            labels = stated  # else the config's spelling stays: it is in the fingerprint
     elif default is not None and name == default.model and default.labels:
         labels = default.labels
     elif all(label.upper() == f"LABEL_{number}" for number, label in enumerate(labels)):

@@ -121,24 +121,17 @@ with heeds_signals():
 
 @pytest.mark.parametrize(("number", "code", "name"), [(15, 143, "Stopped"), (2, 130, "KeyboardInterrupt")])
 def test_while_a_module_is_imported_the_process_ends(number: int, code: int, name: str, tmp_path: Path) -> None:
-    def ended() -> tuple[int, str, str]:
+    def ended(stderr: int = subprocess.PIPE) -> tuple[int, str, str | None]:
         path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(stopping.__file__).parents[1]}"}
         program = [sys.executable, "-c", HEEDING.format(then=f"signal.raise_signal({number})")]
-        process = subprocess.run(program, env=os.environ | path, capture_output=True, text=True)
+        process = subprocess.run(program, env=os.environ | path, stdout=subprocess.PIPE, stderr=stderr, text=True)
         return process.returncode, process.stdout, process.stderr
 
-    def code_with_nobody_listening() -> int:
-        read, write = os.pipe()
-        os.close(read)
-        path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(stopping.__file__).parents[1]}"}
-        program = [sys.executable, "-c", HEEDING.format(then="pass")]
-        try:
-            return subprocess.run(program, env=os.environ | path, stderr=write).returncode
-        finally:
-            os.close(write)
-
     (tmp_path / "signalled.py").write_text(SIGNALLED.format(number=number))
-    assert code_with_nobody_listening() == code
+    read, write = os.pipe()
+    os.close(read)  # nobody listens
+    assert ended(write) == (code, "", None)
+    os.close(write)
     word = "stopped" if number == 15 else "interrupted"
     assert ended() == (code, "", f"{word}; repeat the command to go on from what is finished\n")
     (tmp_path / "signalled.py").write_text("")
