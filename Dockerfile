@@ -9,6 +9,7 @@ FROM python:3.12-slim-bookworm AS build
 RUN apt-get update && apt-get install -y --no-install-recommends g++
 WORKDIR /opt/distill
 COPY pyproject.toml setup.py README.md LICENSE ./
+COPY distill distill
 COPY pipeline pipeline
 COPY teacher teacher
 COPY student student

@@ -5,13 +5,13 @@ results are tables by themselves, and dicts or lists of dicts to go on with.
 """
 
 # %% Stage one: fine-tune a teacher, and write down what it says
-from teacher import dump_teacher, finetune_teacher
+from distill import dump_teacher, finetune_teacher
 
 print(finetune_teacher(task="mrpc", model_name_or_path="bert-base-uncased", output_dir="teachers/mrpc"))
 print(dump_teacher(task="mrpc", model_name_or_path="teachers/mrpc"))
 
 # %% Between the stages: ask the set
-from pipeline import open_set
+from distill import open_set
 
 print(
     open_set("logits/mrpc").sql(
@@ -20,7 +20,7 @@ print(
 )
 
 # %% Stage two, which needs neither the teacher nor transformers
-from student import Predictor, evaluate_student, train_student
+from distill import Predictor, evaluate_student, train_student
 
 run = train_student(task="mrpc", embedding="cbow", num_train_epochs=5, output_dir="runs/python")
 print(run)

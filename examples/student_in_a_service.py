@@ -10,8 +10,8 @@ import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 
+from distill import Predictor
 from pipeline.errors import DistillError
-from student import Predictor
 
 MAX_BYTES = 2**20
 

@@ -10,9 +10,9 @@ import torch
 
 from pipeline.arrays import Floats, Ints, Ragged, ragged, stacked
 from pipeline.errors import DataError, IntegrityError
-from pipeline.logit_set.reader import KEYS, ORIGINALS, LogitSet, keys_sha256
-from pipeline.logit_set.signals.logits import logits_of
 from pipeline.query.selection import read_chosen
+from pipeline.sets.reader import KEYS, ORIGINALS, LogitSet, keys_sha256
+from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, gold_classes
 from student.model.architecture import StudentConfig
 from student.sequences import sequences

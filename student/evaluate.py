@@ -10,8 +10,8 @@ import torch
 from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import DataError, FingerprintMismatchError
-from pipeline.logit_set.reader import LogitSet
 from pipeline.query.mixture import open_sets
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.intervals import bootstrap_intervals
 from pipeline.tasks.metrics import (
     bin_scores,

@@ -14,8 +14,8 @@ import numpy as np
 
 from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, find_set, open_set
-from pipeline.logit_set.record_parts import Setting
+from pipeline.sets.reader import LogitSet, find_set, open_set
+from pipeline.sets.record_parts import Setting
 from pipeline.tasks.intervals import mean_interval, percentile_interval
 from pipeline.tasks.metrics import spearmanr
 from pipeline.tasks.target import Target, predicted_scores

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.arrays import Floats, Ragged, stacked
 from pipeline.errors import ConfigError
-from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.tasks.target import predicted_scores, probabilities
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer

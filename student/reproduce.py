@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.logit_set.reader import find_set
-from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.query.mixture import open_sets
+from pipeline.sets.reader import find_set
+from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.config import ReproduceConfig
 from student.data import load_chosen

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, raise_all
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import Target, softmax
 from student.config import TrainConfig
 from student.predict import Predictor
@@ -106,7 +106,7 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def _require_classes(target: Target) -> None:
     if target.kind != "classes":
         has = "several labels a text" if target.kind == "labels" else "scores and no labels"
-        raise ConfigError(f"StudentClassifier: this task has {has}; ask student.Predictor")
+        raise ConfigError(f"StudentClassifier: this task has {has}; ask distill.Predictor")
 
 
 def _columns(X: Texts) -> tuple[list[str], ...]:

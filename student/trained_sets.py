@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError, short
-from pipeline.logit_set.reader import find_set
-from pipeline.logit_set.record import read_set_record
+from pipeline.sets.reader import find_set
+from pipeline.sets.record import read_set_record
 from pipeline.training.run_record import RunRecord
 
 

@@ -11,21 +11,21 @@ import pyarrow as pa
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError
-from pipeline.logit_set.reader import LogitSet, find_set, open_set
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.signals.logits import logits_of
-from pipeline.logit_set.verify import require_shards
 from pipeline.processes import processes
+from pipeline.sets.reader import LogitSet, find_set, open_set
+from pipeline.sets.record import SetRecord
+from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.verify import require_shards
 from pipeline.sources import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Task, load_task_of_set
 from teacher.config import CheckConfig
-from teacher.inference.batches import teacher_logits, tokens_per_batch
-from teacher.inference.classifier import Teacher, load_teacher
-from teacher.inference.loaded import weights_sha256
-from teacher.inference.precision import head_settings, inference_mode, keep_head_in_float32
+from teacher.models.batches import teacher_logits, tokens_per_batch
+from teacher.models.classifier import Teacher, load_teacher
+from teacher.models.loaded import weights_sha256
+from teacher.models.precision import head_settings, inference_mode, keep_head_in_float32
 
 TIMES_NOISE, LEAST_TOLERANCE = 4, 1e-3
 OTHER_BATCHES = 8  # times smaller than the usual ones

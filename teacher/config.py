@@ -20,15 +20,15 @@ from pipeline.config import (
     refuse_flags,
 )
 from pipeline.errors import ConfigError
-from pipeline.logit_set.config import CodecFlags, VectorFlags
-from pipeline.logit_set.record_parts import SET_NAME, UNLABELLED
-from pipeline.logit_set.windows import WindowsRecord
+from pipeline.sets.config import CodecFlags, VectorFlags
+from pipeline.sets.record_parts import SET_NAME, UNLABELLED
+from pipeline.sets.windows import WindowsRecord
 from pipeline.tasks.task import TRAIN, Objective
 from teacher.augment.config import AugmentConfig
 from teacher.augment.flags import AugmentFlags
 from teacher.augment.methods import METHODS, MethodOrNone, check_flags, flags_of_others
 from teacher.dump.layer_flags import LayerFlags, WhichLayers
-from teacher.inference.config import ForwardFlags, ModelFlags
+from teacher.models.config import ForwardFlags, ModelFlags
 from teacher.unlabelled.flags import UnlabelledFlags
 
 Packing = Literal["sentences", "blocks"]

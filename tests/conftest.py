@@ -30,8 +30,8 @@ if not torch.cuda.is_available():
 
 from hypothesis import settings
 
-from pipeline.demo.data import GOOD, write_demo_data
-from pipeline.logit_set.reader import LogitSet, open_set
+from distill.apps.demo.data import GOOD, write_demo_data
+from pipeline.sets.reader import LogitSet, open_set
 from pipeline.sql.gate import open_database, open_files
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Objective, Task, load_task
@@ -41,8 +41,8 @@ from teacher.dump.examples import dump
 from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm
 from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
-from teacher.inference.masked_lm import load_masked_lm
+from teacher.models.classifier import new_classifier
+from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
 from tests.helpers.students import tiny_config
 
@@ -59,7 +59,7 @@ LONGEST = (
     "tests/student/test_export.py",
     "tests/student/sweep/test_run.py",
     "tests/test_examples.py",
-    "tests/commands/test_results.py",
+    "tests/distill/whole/test_results.py",
     "tests/teacher/dump/test_examples.py",
     "tests/teacher/augment/test_run.py",
     "tests/teacher/unlabelled/test_dump_unlabelled.py",

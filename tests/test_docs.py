@@ -11,7 +11,7 @@ import pytest
 import s3fs
 import typer
 
-from pipeline.cli import app
+from distill.commands import app
 from tests.helpers.offline_hub import write_answers, write_hub, write_tickets
 from tests.helpers.terminal import Terminal
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.console import show
-from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.sets.reader import LogitSet, open_set
 from pipeline.sources import load_source
 from pipeline.tasks.task import load_task
 from pipeline.training.checkpoint import write_tensors

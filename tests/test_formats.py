@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.logit_set.card import card_text
-from pipeline.logit_set.codecs import Kept
-from pipeline.logit_set.config import CodecName
-from pipeline.logit_set.fingerprint import fingerprint
-from pipeline.logit_set.reader import open_set
-from pipeline.logit_set.record import FILE_NAME, FORMAT_VERSION, SetRecord, read_set_record, to_json
-from pipeline.logit_set.row_kinds import ROW_KINDS
-from pipeline.logit_set.signals.logits import logits_of
-from pipeline.logit_set.token_reader import open_tokens
-from pipeline.logit_set.tokens import split_table
-from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import open_catalog
 from pipeline.record_file import without_checksum
+from pipeline.sets.card import card_text
+from pipeline.sets.codecs import Kept
+from pipeline.sets.config import CodecName
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.reader import open_set
+from pipeline.sets.record import FILE_NAME, FORMAT_VERSION, SetRecord, read_set_record, to_json
+from pipeline.sets.row_kinds import ROW_KINDS
+from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.token_reader import open_tokens
+from pipeline.sets.tokens import split_table
+from pipeline.sets.verify import verify_shards
 from student.data import load_examples
 from student.model.architecture import FORMAT_VERSION as STUDENT_VERSION
 from student.predict import Predictor

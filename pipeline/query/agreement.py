@@ -6,8 +6,8 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.arrays import Floats
-from pipeline.logit_set.signals.logits import logits_of
 from pipeline.query.mixture import Mixture
+from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import first_row, to_arrow
 from pipeline.tasks.metrics import fidelity, score_logits
 from pipeline.tasks.target import gold_arrays

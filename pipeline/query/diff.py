@@ -8,12 +8,12 @@ from typing import Any
 import duckdb
 
 from pipeline.errors import ConfigError
-from pipeline.logit_set.reader import find_set, usable_record
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.record_parts import Setting
-from pipeline.logit_set.verify import require_shards
 from pipeline.query.config import DiffConfig
 from pipeline.query.mixture import SAME_HASH, SAME_SENTENCES
+from pipeline.sets.reader import find_set, usable_record
+from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import Setting
+from pipeline.sets.verify import require_shards
 from pipeline.sql.gate import open_files, select, to_arrow
 
 # every key of either set, with what both say of it; `same` is null where only one has it

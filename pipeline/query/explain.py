@@ -12,11 +12,11 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
-from pipeline.logit_set.examples import text_hash
-from pipeline.logit_set.reader import find_set
-from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, read_set_record
-from pipeline.logit_set.record_parts import Shard
-from pipeline.logit_set.verify import require_shards
+from pipeline.sets.examples import text_hash
+from pipeline.sets.reader import find_set
+from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.verify import require_shards
 from pipeline.sql.names import view_name, words_view_name
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.text.tokenizer import load_tokenizer

@@ -11,8 +11,8 @@ import duckdb
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
-from pipeline.logit_set.reader import KEYS, LogitSet, open_set
 from pipeline.query.views import columns_with_text
+from pipeline.sets.reader import KEYS, LogitSet, open_set
 from pipeline.sql.gate import first_row, open_files
 from pipeline.tasks.target import Target
 

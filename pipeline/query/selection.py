@@ -6,7 +6,7 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.errors import QueryError, did_you_mean, raise_all
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.sql.gate import first_row, query_errors, select, to_arrow
 
 CHOSEN = '"chosen rows"'  # no view has a space in its name

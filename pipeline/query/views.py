@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.row_kinds import id_type
+from pipeline.sets.record import SetRecord
+from pipeline.sets.row_kinds import id_type
 from pipeline.sql.gate import parquet, quoted
 from pipeline.sql.names import view_name
 

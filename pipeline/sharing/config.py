@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from pipeline.config import JsonFlags, OwnDataFlags, SetFlags, StoreFlags, UnverifiedFlags
-from pipeline.logit_set.record_parts import SET_NAME
+from pipeline.sets.record_parts import SET_NAME
 
 
 class PushConfig(SetFlags, JsonFlags):

@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder
-from pipeline.logit_set.examples import shard_table, text_hashes
-from pipeline.logit_set.reader import LogitSet, find_set, load_set_tokenizer, usable_record
-from pipeline.logit_set.record import SetRecord, staged
-from pipeline.logit_set.record_parts import AugmentationRecord, Shard, SplitRecord
-from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
-from pipeline.logit_set.signals.logits import logits_of
-from pipeline.logit_set.token_vectors import take_over_token_vectors
-from pipeline.logit_set.verify import require_shards
-from pipeline.logit_set.writer import complete_and_verify, plan_shards, shards_to_write, start_set, write_shard
+from pipeline.sets.examples import shard_table, text_hashes
+from pipeline.sets.reader import LogitSet, find_set, load_set_tokenizer, usable_record
+from pipeline.sets.record import SetRecord, staged
+from pipeline.sets.record_parts import AugmentationRecord, Shard, SplitRecord
+from pipeline.sets.row_kinds import TEXT_HASH_BYTES
+from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.token_vectors import take_over_token_vectors
+from pipeline.sets.verify import require_shards
+from pipeline.sets.writer import complete_and_verify, plan_shards, shards_to_write, start_set, write_shard
 from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.text_free import TEXT_SETTING
 from pipeline.sources import Source, load_source, rows_sha256

@@ -15,13 +15,13 @@ from pathlib import Path
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import held, is_plain, link_or_copy, make_folder, require_space, sha256
-from pipeline.logit_set.file_check import check_bytes
-from pipeline.logit_set.reader import load_set_tokenizer
-from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, SetRecord, parse_set_record, read_set_record
-from pipeline.logit_set.record_parts import Shard
-from pipeline.logit_set.writer import finish_set
 from pipeline.query.catalog import CATALOG_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
+from pipeline.sets.file_check import check_bytes
+from pipeline.sets.reader import load_set_tokenizer
+from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, SetRecord, parse_set_record, read_set_record
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.writer import finish_set
 from pipeline.sharing import hub
 from pipeline.sharing.config import PullConfig
 from pipeline.sharing.place import Place, open_place

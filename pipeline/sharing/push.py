@@ -17,17 +17,17 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pipeline import console
 from pipeline.errors import ConfigError, DistillError, IntegrityError
-from pipeline.logit_set.card import is_open
-from pipeline.logit_set.reader import find_set
-from pipeline.logit_set.record import (
+from pipeline.record_file import MAX_RECORD_BYTES
+from pipeline.sets.card import is_open
+from pipeline.sets.reader import find_set
+from pipeline.sets.record import (
     FILE_NAME,
     SetRecord,
     parse_set_record,
     read_set_record,
     to_json,
 )
-from pipeline.logit_set.row_kinds import ROW_KINDS
-from pipeline.record_file import MAX_RECORD_BYTES
+from pipeline.sets.row_kinds import ROW_KINDS
 from pipeline.sharing import hub
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, open_place

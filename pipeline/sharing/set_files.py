@@ -8,9 +8,9 @@ from pathlib import Path
 from pipeline import console
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
-from pipeline.logit_set.card import CARD_FILE
-from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord
-from pipeline.logit_set.verify import require_shards
+from pipeline.sets.card import CARD_FILE
+from pipeline.sets.record import TOKENIZER_FILE, SetRecord
+from pipeline.sets.verify import require_shards
 from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, read_tokenizer_json
 
 TRANSFERS_AT_ONCE = 8

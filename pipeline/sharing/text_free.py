@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline.errors import ConfigError
-from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, staged
-from pipeline.logit_set.row_kinds import ROW_KINDS
-from pipeline.logit_set.token_vectors import take_over_token_vectors
-from pipeline.logit_set.verify import require_shards
-from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_shard
+from pipeline.sets.record import TOKENIZER_FILE, SetRecord, staged
+from pipeline.sets.row_kinds import ROW_KINDS
+from pipeline.sets.token_vectors import take_over_token_vectors
+from pipeline.sets.verify import require_shards
+from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
 from pipeline.text.tokenizer import read_tokenizer_json
 
 TEXT_SETTING = "text"  # marks the fingerprint of a set without text

@@ -1,9 +1,9 @@
 """``distill verify``: is a set what it says it is?"""
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.reader import find_set, load_set_tokenizer
-from pipeline.logit_set.record import SetRecord, read_set_record
-from pipeline.logit_set.verify import verify_shards
+from pipeline.sets.reader import find_set, load_set_tokenizer
+from pipeline.sets.record import SetRecord, read_set_record
+from pipeline.sets.verify import verify_shards
 from pipeline.sharing.config import VerifyConfig
 
 

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from pipeline import console
 from pipeline.errors import ConfigError, FingerprintMismatchError, QueryError
-from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.query.selection import read_chosen
+from pipeline.sets.reader import KEYS, LogitSet, keys_sha256
 from pipeline.sql.gate import check_condition
 from pipeline.tasks.target import Target, softmax
 from pipeline.tasks.task import TRAIN

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
-from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sources.checks import checked_text
 from pipeline.sources.row_file import RowFile, open_rows
 from pipeline.sources.wording import column_name

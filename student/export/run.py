@@ -10,8 +10,8 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError, raise_all
 from pipeline.files import make_folder, remove_temporaries, sha256
-from pipeline.logit_set.record import TOKENIZER_FILE
 from pipeline.query.mixture import open_sets
+from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, write_run_record
 from student.config import ExportConfig

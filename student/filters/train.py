@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.logit_set.layer_reader import open_layers
-from pipeline.logit_set.reader import LogitSet, find_set, open_set
+from pipeline.sets.layer_reader import open_layers
+from pipeline.sets.reader import LogitSet, find_set, open_set
 from pipeline.tasks.metrics import score_logits
 from pipeline.training import loop
 from pipeline.training.loop import Learner, Schedule

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
 from torch import nn
 
 from pipeline.files import write_atomically
-from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.sets.record import TOKENIZER_FILE
 from student.answers.thresholds import thresholds_file
 from student.model.architecture import StudentConfig
 from student.model.bert_folder import TOKENIZER_CONFIG_FILE, bert_json

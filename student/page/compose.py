@@ -11,12 +11,12 @@ def compose(kind: str, backend: str, footer: str, data: str = "") -> str:
 
     Args:
         kind: what it is called.
-        backend: JavaScript that makes ``backend``, which the page asks: see ``student/serve/server.js``.
+        backend: JavaScript that makes ``backend``, which the page asks: see ``distill/apps/serve/server.js``.
         footer: its last line, HTML.
         data: tags that stand before its script.
     """
     parts = {"kind": kind, "backend": backend, "footer": footer, "data": data}
-    parts["style"] = files("pipeline.report").joinpath("style.css").read_text(encoding="utf-8")
+    parts["style"] = files("distill.apps.report").joinpath("style.css").read_text(encoding="utf-8")
     html = files("student.page").joinpath("page.html").read_text(encoding="utf-8")
     for name, part in parts.items():
         html = html.replace("{{ " + name + " }}", part)

@@ -5,7 +5,7 @@ from importlib.resources import files
 import yaml
 from torch import nn
 
-from pipeline.logit_set.record import SetRecord
+from pipeline.sets.record import SetRecord
 from pipeline.training.run_record import RunRecord
 from student.model.architecture import EncoderConfig
 from student.model.words import embedding_summary, used_summary

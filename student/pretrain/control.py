@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from pipeline.arrays import Ints
-from pipeline.logit_set.token_reader import TokenSet
+from pipeline.sets.token_reader import TokenSet
 from student.pretrain.held_out import head_logits, held_out
 from student.pretrain.model import MlmStudent
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import torch
 
 from pipeline.arrays import Ints, Ragged
-from pipeline.logit_set.group_reader import Group
-from pipeline.logit_set.token_reader import TokenSet
-from pipeline.logit_set.tokens import MaskedRows, split_table
+from pipeline.sets.group_reader import Group
+from pipeline.sets.token_reader import TokenSet
+from pipeline.sets.tokens import MaskedRows, split_table
 from student.pretrain.stream import GroupStream
 
 

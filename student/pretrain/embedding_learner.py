@@ -12,7 +12,7 @@ from accelerate import PartialState
 from accelerate.utils import reduce
 from torch import nn
 
-from pipeline.logit_set.token_vectors import VocabularyVectors
+from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.training.loop import Learner
 from pipeline.training.steps import seed_step
 from student.config import PretrainConfig

@@ -5,8 +5,8 @@ from torch.nn import functional
 
 from pipeline.config import refuse_flags
 from pipeline.errors import FingerprintMismatchError
-from pipeline.logit_set.token_reader import TokenSet, open_tokens
-from pipeline.logit_set.tokens import perplexity
+from pipeline.sets.token_reader import TokenSet, open_tokens
+from pipeline.sets.tokens import perplexity
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import CostFlags, EvaluateConfig
 from student.model.architecture import VectorConfig

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.logit_set.token_reader import TokenSet
-from pipeline.logit_set.tokens import masked_rows
+from pipeline.sets.token_reader import TokenSet
+from pipeline.sets.tokens import masked_rows
 
 
 def log_frequencies(token_set: TokenSet) -> torch.Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from pipeline.logit_set.codecs import Distribution
+from pipeline.sets.codecs import Distribution
 from student.pretrain.loss import Weight, position_loss
 
 CHUNK = 512  # positions whose logits are alive: 31 MB in bf16 for BERT's vocabulary

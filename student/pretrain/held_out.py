@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from pipeline.device import has_fast_bf16
-from pipeline.logit_set.token_reader import TokenSet
+from pipeline.sets.token_reader import TokenSet
 from student.pretrain.data import MaskedBatch, read_pool
 from student.pretrain.head import CHUNK
 from student.pretrain.model import MlmStudent

@@ -13,8 +13,8 @@ from accelerate.utils import reduce
 
 from pipeline.config import refuse_flags
 from pipeline.device import has_fast_bf16, to_device
-from pipeline.logit_set.codecs import Decoder, Distribution
-from pipeline.logit_set.token_reader import TokenSet, open_tokens
+from pipeline.sets.codecs import Decoder, Distribution
+from pipeline.sets.token_reader import TokenSet, open_tokens
 from pipeline.training.run_record import Metrics
 from student.config import PretrainConfig
 from student.pretrain.card import card_text

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.logit_set.group_reader import GroupedSet
+from pipeline.sets.group_reader import GroupedSet
 from pipeline.training.loop import Learner
 from pipeline.training.run_record import RunRecord
 from student.pretrain.stream import GroupStream

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from pipeline.logit_set.codecs import Dense, Distribution, Kept
+from pipeline.sets.codecs import Dense, Distribution, Kept
 
 MOST_KEPT = 1 - 1e-6  # of the student's mass; its rest is divided by
 

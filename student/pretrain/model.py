@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipeline.errors import ConfigError, raise_all
-from pipeline.logit_set.record import SetRecord
+from pipeline.sets.record import SetRecord
 from student.config import PretrainConfig
 from student.model.architecture import MlmConfig
 from student.model.products import GradientTaker

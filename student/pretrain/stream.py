@@ -8,8 +8,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from pipeline.arrays import Ints
-from pipeline.logit_set.group_reader import Group, GroupedSet
-from pipeline.logit_set.record_parts import Shard
+from pipeline.sets.group_reader import Group, GroupedSet
+from pipeline.sets.record_parts import Shard
 from pipeline.training.steps import batch_of, num_rounds, shuffled_batches
 
 POOL_ROWS, POOL_GROUPS = 16384, 8

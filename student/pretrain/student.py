@@ -4,7 +4,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from pipeline.logit_set.record import SetRecord
+from pipeline.sets.record import SetRecord
 from student.config import PretrainConfig
 from student.model.architecture import MlmConfig, VectorConfig
 from student.model.design import embedding_problems

@@ -10,10 +10,10 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.errors import DataError
 from pipeline.files import write_text
-from pipeline.logit_set.reader import find_set
-from pipeline.logit_set.record import TOKENIZER_FILE, read_set_record
-from pipeline.logit_set.record_parts import RowsName
 from pipeline.processes import processes
+from pipeline.sets.reader import find_set
+from pipeline.sets.record import TOKENIZER_FILE, read_set_record
+from pipeline.sets.record_parts import RowsName
 from pipeline.training import loop
 from pipeline.training.run import Run
 from pipeline.training.run_record import RunRecord

@@ -10,8 +10,8 @@ import pyarrow as pa
 import torch
 
 from pipeline.arrays import Floats, Ints, Ragged, ragged
-from pipeline.logit_set.group_reader import Group
-from pipeline.logit_set.sentence_reader import SentenceSet
+from pipeline.sets.group_reader import Group
+from pipeline.sets.sentence_reader import SentenceSet
 from student.pretrain.stream import GroupStream
 
 

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from pipeline.arrays import Floats64
 from pipeline.errors import FingerprintMismatchError
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.sentence_reader import SentenceSet, open_sentences
+from pipeline.sets.record import SetRecord
+from pipeline.sets.sentence_reader import SentenceSet, open_sentences
 from pipeline.tasks.metrics import pearson
 from pipeline.training.run_record import RUN_RECORD, Metrics, read_run_record
 from student.config import EvaluateConfig

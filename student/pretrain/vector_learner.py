@@ -12,8 +12,8 @@ from accelerate import PartialState
 
 from pipeline.config import refuse_flags
 from pipeline.device import to_device
-from pipeline.logit_set.sentence_reader import SentenceSet, open_sentences
-from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
+from pipeline.sets.sentence_reader import SentenceSet, open_sentences
+from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.training.run_record import Metrics
 from student.config import PretrainConfig
 from student.pretrain.card import vector_card_text

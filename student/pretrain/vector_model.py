@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pipeline.errors import ConfigError, raise_all
-from pipeline.logit_set.sentence_reader import SentenceSet
+from pipeline.sets.sentence_reader import SentenceSet
 from student.config import PretrainConfig
 from student.model.architecture import VectorConfig
 from student.model.products import GradientTaker

@@ -3,9 +3,9 @@
 from typing import Any
 
 from pipeline.errors import ConfigError, raise_all
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.token_vectors import read_token_vectors
 from pipeline.query.mixture import mix_of
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.token_vectors import read_token_vectors
 from student.config import TrainConfig
 from student.model.architecture import Facts, StudentConfig
 from student.sweep.grid import Grid

@@ -15,10 +15,10 @@ from pipeline import console
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import read_small_file
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import TOKENIZER_FILE
-from pipeline.logit_set.signals.init import INIT_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import TOKENIZER_FILE
+from pipeline.sets.signals.init import INIT_FILE
 from pipeline.text.tokenizer import example
 from pipeline.training.checkpoint import tensors_sha256
 from pipeline.untrusted import parse_json

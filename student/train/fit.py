@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.logit_set.token_vectors import VocabularyVectors
+from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.training import loop
 from pipeline.training.held_out import HELD_OUT
 from pipeline.training.run import Run

@@ -8,7 +8,7 @@ from torch import nn
 
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
-from pipeline.logit_set.record import SetRecord
+from pipeline.sets.record import SetRecord
 from student.model.architecture import EncoderConfig, StudentConfig
 from student.model.config_file import read_encoder_config, why_none
 from student.model.embeddings import MatrixEncoder

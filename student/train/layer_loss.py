@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.arrays import Floats, Ints
-from pipeline.logit_set.record_parts import LayersName
+from pipeline.sets.record_parts import LayersName
 from student.filters.model import Filters
 from student.model.bert import BertEncoder, LayerOutputs
 from student.model.model import Student

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pipeline.logit_set.record_parts import LayersName
+from pipeline.sets.record_parts import LayersName
 from student.train.layer_flags import ObjectiveName
 from student.train.layer_losses import direction_error, score_error, share_divergence, state_error
 

@@ -9,10 +9,10 @@ from tokenizers import Tokenizer
 from pipeline import console
 from pipeline.device import has_fast_bf16
 from pipeline.files import write_text
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import TOKENIZER_FILE
-from pipeline.logit_set.token_vectors import VocabularyVectors
 from pipeline.query.mixture import mix_of
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import TOKENIZER_FILE
+from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.target import NO_LABEL
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.held_out import HELD_OUT

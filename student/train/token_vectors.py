@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from pipeline.arrays import Floats, Ints
-from pipeline.logit_set.token_vectors import VocabularyVectors
+from pipeline.sets.token_vectors import VocabularyVectors
 from student.model.encoder import Encoder
 
 Doubles = npt.NDArray[np.float64]

@@ -9,10 +9,10 @@ from tokenizers import Tokenizer
 from pipeline import console
 from pipeline.config import flag_name
 from pipeline.errors import ConfigError, DataError, raise_all
-from pipeline.logit_set.reader import LogitSet, find_set
-from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.query.agreement import Comparison, compare_teachers, comparison_lines
 from pipeline.query.mixture import Mixture, open_sets
+from pipeline.sets.reader import LogitSet, find_set
+from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.text.tokenizer import frame_ids, special_ids
 from student.config import TrainConfig
 from student.data import Examples, load_chosen, load_dev, load_examples

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from pipeline.arrays import Ints, Ragged
-from pipeline.logit_set.token_vectors import VocabularyVectors
+from pipeline.sets.token_vectors import VocabularyVectors
 from student.data import Examples
 from student.model.architecture import EncoderConfig
 from student.model.encoder import Encoder

@@ -4,7 +4,7 @@ import re
 from importlib.resources import files
 
 from pipeline.console import size
-from pipeline.logit_set.markdown import code
+from pipeline.sets.markdown import code
 from pipeline.training.run_record import RunRecord
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS

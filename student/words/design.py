@@ -2,7 +2,7 @@
 
 from pipeline.config import flag_name, parse_model
 from pipeline.errors import ConfigError, raise_all
-from pipeline.logit_set.word_reader import WordSet
+from pipeline.sets.word_reader import WordSet
 from student.config import TrainConfig
 from student.model.architecture import WordsConfig
 from student.model.design import embedding_problems, flag_problems, metrics_of

@@ -7,7 +7,7 @@ import torch
 
 from pipeline.arrays import Floats, Ragged
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
-from pipeline.logit_set.word_reader import LabelledWords, WordSet, open_words
+from pipeline.sets.word_reader import LabelledWords, WordSet, open_words
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.spans import scores_by_span, word_intervals, word_scores
 from pipeline.tasks.task import OUTSIDE

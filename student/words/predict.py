@@ -10,8 +10,8 @@ import numpy as np
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError
-from pipeline.logit_set.record import TOKENIZER_FILE
-from pipeline.logit_set.word_reader import said_of_words
+from pipeline.sets.record import TOKENIZER_FILE
+from pipeline.sets.word_reader import said_of_words
 from pipeline.tasks.spans import spans
 from pipeline.tasks.target import softmax
 from pipeline.text.pieces import Pieces, read_pieces

@@ -12,10 +12,10 @@ from pipeline import console
 from pipeline.device import to_device
 from pipeline.errors import DataError
 from pipeline.files import write_text
-from pipeline.logit_set.reader import find_set
-from pipeline.logit_set.record import TOKENIZER_FILE, read_set_record
-from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
-from pipeline.logit_set.word_reader import LabelledWords, WordSet, open_words
+from pipeline.sets.reader import find_set
+from pipeline.sets.record import TOKENIZER_FILE, read_set_record
+from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
+from pipeline.sets.word_reader import LabelledWords, WordSet, open_words
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import TRAIN

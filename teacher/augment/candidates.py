@@ -14,8 +14,8 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.cluster.crew import Crew, Trade, on_cluster
 from pipeline.files import make_folder, write_atomically
-from pipeline.logit_set.fingerprint import fingerprint
-from pipeline.logit_set.record_parts import Setting
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.record_parts import Setting
 from pipeline.sources import ROWS_AT_ONCE
 from pipeline.stopping import whole
 from pipeline.text.tokenizer import tokenizer_sha256
@@ -25,9 +25,9 @@ from teacher.augment.parts import Parts
 from teacher.augment.proposals import propose, whole_words
 from teacher.augment.sites import Site, Sites, read_sites, write_sites
 from teacher.augment.word_vectors import FLAG, WordVectors, read_vectors
-from teacher.inference.loaded import weights_sha256
-from teacher.inference.masked_lm import MaskedLm, load_masked_lm
-from teacher.inference.precision import inference_mode
+from teacher.models.loaded import weights_sha256
+from teacher.models.masked_lm import MaskedLm, load_masked_lm
+from teacher.models.precision import inference_mode
 
 FOLDER = "candidates"
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers")

@@ -12,7 +12,7 @@ from pipeline.arrays import Ints
 from pipeline.database import connect, disk_error
 from pipeline.errors import IntegrityError
 from pipeline.files import write_error
-from pipeline.logit_set.record_parts import AugmentationRecord, Sample, Setting
+from pipeline.sets.record_parts import AugmentationRecord, Sample, Setting
 from teacher.augment.folder import Folder, write_part
 from teacher.augment.methods import METHODS
 

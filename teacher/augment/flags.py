@@ -8,7 +8,7 @@ from pydantic import Field
 from pipeline.cluster.config import RayFlags
 from pipeline.config import Config, SeedFlags, StoreFlags
 from teacher.augment.words import MASK
-from teacher.inference.config import ForwardFlags
+from teacher.models.config import ForwardFlags
 
 Pairs = Literal["each", "both"]
 

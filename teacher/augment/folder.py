@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, setting_changes, short
 from pipeline.files import make_folder, remove_temporaries, sha256, write_atomically
-from pipeline.logit_set.fingerprint import fingerprint
-from pipeline.logit_set.record_parts import AugmentationRecord, Setting
-from pipeline.logit_set.shard_file import parquet_writer
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.record_parts import AugmentationRecord, Setting
+from pipeline.sets.shard_file import parquet_writer
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RunRecord, finish_run, read_run_record, write_run_record
 from teacher.augment.parts import Parts

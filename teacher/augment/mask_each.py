@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipeline.arrays import Ints
-    from pipeline.logit_set.record_parts import Setting
+    from pipeline.sets.record_parts import Setting
 
 
 class MaskEach(Method):

@@ -10,7 +10,7 @@ from teacher.augment.words import MASK
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.logit_set.record_parts import Setting
+    from pipeline.sets.record_parts import Setting
 
 
 class MaskPos(Method):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from accelerate import PartialState
 
     from pipeline.arrays import Ints
-    from pipeline.logit_set.record_parts import Setting
+    from pipeline.sets.record_parts import Setting
 
 FIRST, SECOND, BOTH = (0,), (1,), (0, 1)
 Sides = tuple[tuple[int, ...], ...]  # for each variant of a row, the sentences it changes

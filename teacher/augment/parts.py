@@ -6,7 +6,7 @@ from pathlib import Path
 from accelerate import PartialState
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.shard_file import Footer, read_footer
+from pipeline.sets.shard_file import Footer, read_footer
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from pipeline.text.tokenizer import special_ids
 from teacher.augment.sites import Site
 from teacher.augment.word_vectors import WordVectors
 from teacher.augment.words import Span, replaceable
-from teacher.inference.batches import run_batches, tokens_per_batch
-from teacher.inference.masked_lm import MaskedLm, predict_masked
+from teacher.models.batches import run_batches, tokens_per_batch
+from teacher.models.masked_lm import MaskedLm, predict_masked
 
 
 class Query(NamedTuple):

@@ -14,8 +14,8 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import held, make_folder
-from pipeline.logit_set.record_parts import AugmentationRecord, Setting
 from pipeline.processes import processes
+from pipeline.sets.record_parts import AugmentationRecord, Setting
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.stopping import whole
 from pipeline.tasks.task import Task, load_task

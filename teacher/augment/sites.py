@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pipeline.arrays import Ragged
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.shard_file import Footer, parquet_writer
+from pipeline.sets.shard_file import Footer, parquet_writer
 from teacher.augment.words import Span
 
 SCHEMA = pa.schema(

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from accelerate import PartialState
 
-    from pipeline.logit_set.record_parts import Setting
+    from pipeline.sets.record_parts import Setting
 
 
 class TinyBert(Method):

@@ -9,7 +9,7 @@ import numpy as np
 from pipeline import console
 from pipeline.arrays import Ints, stacked
 from pipeline.errors import ConfigError, DataError
-from pipeline.logit_set.record_parts import Shard
+from pipeline.sets.record_parts import Shard
 from pipeline.sources import Documents, load_documents
 from pipeline.tasks.corpus import Corpus, load_corpus
 from pipeline.tasks.task import TRAIN
@@ -18,8 +18,8 @@ from pipeline.text.tokenizer import vocabulary_size
 from teacher.config import CorpusFlags
 from teacher.corpus.masking import MaskingPlan, frequency_weights, uniform_weights
 from teacher.corpus.sequences import Document, Sequences, read_sequences
-from teacher.inference.loaded import LoadedTokenizer
-from teacher.inference.masked_lm import MlmTokenizer
+from teacher.models.loaded import LoadedTokenizer
+from teacher.models.masked_lm import MlmTokenizer
 
 VALIDATION = "validation"
 SPLITS = (VALIDATION, TRAIN)

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.arrays import Floats, Ints
-from pipeline.logit_set.examples import text_hashes
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
+from pipeline.sets.examples import text_hashes
+from pipeline.sets.record import SetRecord
+from pipeline.sets.row_kinds import TEXT_HASH_BYTES
 from pipeline.sources import Source, sentences
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.rows import source_rows
-from teacher.inference.batches import naming_rows, teacher_logits
-from teacher.inference.classifier import Teacher
+from teacher.models.batches import naming_rows, teacher_logits
+from teacher.models.classifier import Teacher
 
 HASH = f"S{TEXT_HASH_BYTES}"
 TextHashes = npt.NDArray[np.bytes_]

@@ -4,14 +4,14 @@ import math
 import tempfile
 from pathlib import Path
 
-from pipeline.logit_set.budget import Line, budget
-from pipeline.logit_set.token_reader import open_tokens
+from pipeline.sets.budget import Line, budget
+from pipeline.sets.token_reader import open_tokens
 from pipeline.tasks.task import TRAIN
 from teacher.config import BudgetConfig, DumpCorpus
 from teacher.corpus.text import masking_plan, nothing_to_mask, open_text
 from teacher.dump.corpus_size import estimate_size
 from teacher.dump.tokens import dump_mlm
-from teacher.inference.masked_lm import load_mlm_tokenizer
+from teacher.models.masked_lm import load_mlm_tokenizer
 
 SPARE = 1.2  # the sample is drawn a little larger than it need be
 

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from pipeline.device import to_device
-from teacher.inference.batches import token_budget_batches
-from teacher.inference.precision import inference_mode
+from teacher.models.batches import token_budget_batches
+from teacher.models.precision import inference_mode
 
 BATCHES, ROUNDS = 8, 3
 

@@ -17,10 +17,10 @@ from pipeline.cluster.config import RayWriteFlags
 from pipeline.cluster.crew import Crew, Trade, on_cluster
 from pipeline.cluster.shared_folder import marked, require_marked, require_seen
 from pipeline.files import make_folder, write_atomically
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.record_parts import LayersName, RowsName, Shard
-from teacher.inference.loaded import LoadedModel
-from teacher.inference.precision import inference_mode
+from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import LayersName, RowsName, Shard
+from teacher.models.loaded import LoadedModel
+from teacher.models.precision import inference_mode
 
 Ask = Callable[[Path, SetRecord, Any, list[Shard]], None]
 Held = tuple[Shard, Any]  # a shard, and its rows

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from pipeline.logit_set.codecs import Codec
+from pipeline.sets.codecs import Codec
 from teacher.corpus.masking import MaskingPlan, mask
 from teacher.corpus.text import SPLITS, Text, nothing_to_mask
-from teacher.inference.masked_lm import MlmTokenizer
+from teacher.models.masked_lm import MlmTokenizer
 
 BYTES_PER_TOKEN = 2.25  # of the masked ids, positions and targets, measured on Wikipedia
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipeline import console
 from pipeline.errors import ConfigError, did_you_mean
-from pipeline.logit_set.record import FILE_NAME, read_set_record
+from pipeline.sets.record import FILE_NAME, read_set_record
 from pipeline.tasks.task import TRAIN, Task, load_task
 from teacher.augment.config import AugmentConfig
 from teacher.augment.methods import METHODS, NO_METHOD

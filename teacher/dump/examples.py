@@ -15,14 +15,14 @@ from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
-from pipeline.logit_set.examples import shard_table, text_hashes
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import Scores, SetRecord
-from pipeline.logit_set.record_parts import MAX_SEQ_LENGTH, Shard, UnlabelledRecord
-from pipeline.logit_set.signals import LayerSignal
-from pipeline.logit_set.signals.init import INIT_FILE
-from pipeline.logit_set.writer import write_shard
 from pipeline.processes import processes
+from pipeline.sets.examples import shard_table, text_hashes
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import Scores, SetRecord
+from pipeline.sets.record_parts import MAX_SEQ_LENGTH, Shard, UnlabelledRecord
+from pipeline.sets.signals import LayerSignal
+from pipeline.sets.signals.init import INIT_FILE
+from pipeline.sets.writer import write_shard
 from pipeline.sources import Source, load_source, sentences
 from pipeline.stopping import whole
 from pipeline.tasks.metrics import score_logits
@@ -48,10 +48,10 @@ from teacher.dump.repeated import forget_answers, keep_answers, kept_answers
 from teacher.dump.rows import Rows, ShardRows
 from teacher.dump.source_parts import amount
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
-from teacher.inference.batches import naming_rows, teacher_logits, tokens_per_batch
-from teacher.inference.classifier import Teacher, load_teacher
-from teacher.inference.label_order import doubt_label_order
-from teacher.inference.precision import inference_mode, keep_head_in_float32
+from teacher.models.batches import naming_rows, teacher_logits, tokens_per_batch
+from teacher.models.classifier import Teacher, load_teacher
+from teacher.models.label_order import doubt_label_order
+from teacher.models.precision import inference_mode, keep_head_in_float32
 from teacher.unlabelled.rows import add_unlabelled, count_cut
 
 

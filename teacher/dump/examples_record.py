@@ -1,8 +1,8 @@
 """The record of a set before its first shard: who speaks about what, under which settings, in which shards."""
 
-from pipeline.logit_set.record import SetRecord, staged
-from pipeline.logit_set.record_parts import AugmentationRecord, Setting, UnlabelledRecord
-from pipeline.logit_set.signals import Logits, Signals
+from pipeline.sets.record import SetRecord, staged
+from pipeline.sets.record_parts import AugmentationRecord, Setting, UnlabelledRecord
+from pipeline.sets.signals import Logits, Signals
 from pipeline.sources import Source
 from pipeline.tasks.task import Task
 from teacher.augment.folder import Variants
@@ -10,7 +10,7 @@ from teacher.config import DumpTask
 from teacher.dump.records import LIBRARIES, of_task
 from teacher.dump.rows import Rows, longest_row
 from teacher.dump.source_parts import NO_VARIANTS, all_shards
-from teacher.inference.classifier import Teacher
+from teacher.models.classifier import Teacher
 
 
 def staged_record(

@@ -13,16 +13,16 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, raise_all, setting_changes, short
 from pipeline.files import link_or_copy
-from pipeline.logit_set.examples import text_hashes
-from pipeline.logit_set.fingerprint import lasting
-from pipeline.logit_set.reader import LogitSet, find_set, open_set
-from pipeline.logit_set.record import SetRecord, changed
-from pipeline.logit_set.record_parts import Shard, Version
-from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
-from pipeline.logit_set.signals.logits import logits_of
-from pipeline.logit_set.verify import require_shards
-from pipeline.logit_set.verify_layers import layer_file_problems
-from pipeline.logit_set.writer import plan_shards
+from pipeline.sets.examples import text_hashes
+from pipeline.sets.fingerprint import lasting
+from pipeline.sets.reader import LogitSet, find_set, open_set
+from pipeline.sets.record import SetRecord, changed
+from pipeline.sets.record_parts import Shard, Version
+from pipeline.sets.row_kinds import TEXT_HASH_BYTES
+from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.verify import require_shards
+from pipeline.sets.verify_layers import layer_file_problems
+from pipeline.sets.writer import plan_shards
 from pipeline.sources import Source
 from pipeline.sql.gate import open_files, select, to_arrow
 from teacher.config import DumpTask

@@ -5,14 +5,14 @@ from typing import Any
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.files import link_or_copy, remove_temporaries, sha256
-from pipeline.logit_set.card import write_card_and_record
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME, SetRecord, changed, read_set_record
-from pipeline.logit_set.signals.init import INIT_FILE, InitLayers, InitShape
+from pipeline.sets.card import write_card_and_record
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import FILE_NAME, SetRecord, changed, read_set_record
+from pipeline.sets.signals.init import INIT_FILE, InitLayers, InitShape
 from pipeline.training.checkpoint import write_tensors
 from teacher.config import DumpTask
 from teacher.dump.layer_flags import LayerFlags
-from teacher.inference.classifier import Teacher
+from teacher.models.classifier import Teacher
 
 WHOLE = ("embeddings.", "pooler.")  # what a start has beside layers
 

@@ -12,9 +12,9 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.cluster.launchers import Job
-from pipeline.logit_set.record import Scores, SetRecord, read_record_of
-from pipeline.logit_set.record_parts import RowsName, Shard
-from pipeline.logit_set.writer import complete_and_verify, reopen_set, start_set, unfinished_shards
+from pipeline.sets.record import Scores, SetRecord, read_record_of
+from pipeline.sets.record_parts import RowsName, Shard
+from pipeline.sets.writer import complete_and_verify, reopen_set, start_set, unfinished_shards
 
 
 def write_set(

@@ -13,14 +13,14 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.errors import IntegrityError
 from pipeline.files import write_once
-from pipeline.logit_set.layer_files import forget_basis
-from pipeline.logit_set.signals import Cls, LayerSignal, States
-from pipeline.logit_set.vector_basis import TOKENS_PER_NUMBER, bases_to_bytes, fit_basis
+from pipeline.sets.layer_files import forget_basis
+from pipeline.sets.signals import Cls, LayerSignal, States
+from pipeline.sets.vector_basis import TOKENS_PER_NUMBER, bases_to_bytes, fit_basis
 from pipeline.sources import Source, sentences
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
-from teacher.inference.classifier import Teacher
-from teacher.inference.layers import layers_said
+from teacher.models.classifier import Teacher
+from teacher.models.layers import layers_said
 
 CLS_ROWS = 4096  # at most, where a row has but one
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.arrays import Floats, Floats64, Ints
-from pipeline.logit_set.layer_files import group_writer
-from pipeline.logit_set.record_parts import LayersName
-from pipeline.logit_set.signals import LayerSignal, States
-from pipeline.logit_set.vector_basis import ROUNDING, fit_basis
-from pipeline.logit_set.vector_codecs import state_codec
 from pipeline.processes import processes
+from pipeline.sets.layer_files import group_writer
+from pipeline.sets.record_parts import LayersName
+from pipeline.sets.signals import LayerSignal, States
+from pipeline.sets.vector_basis import ROUNDING, fit_basis
+from pipeline.sets.vector_codecs import state_codec
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.task import TRAIN, Task, load_task
 from teacher.augment.config import AugmentConfig
@@ -26,11 +26,11 @@ from teacher.augment.run import sides_for
 from teacher.config import BudgetTask
 from teacher.dump.default_variants import default_method
 from teacher.dump.layers import BLOCKS, STATES
-from teacher.inference.batches import tokens_per_batch
-from teacher.inference.encoder import load_encoder
-from teacher.inference.layers import layers_said, require_known_family
-from teacher.inference.loaded import load_config
-from teacher.inference.precision import inference_mode
+from teacher.models.batches import tokens_per_batch
+from teacher.models.encoder import load_encoder
+from teacher.models.layers import layers_said, require_known_family
+from teacher.models.loaded import load_config
+from teacher.models.precision import inference_mode
 
 DIMS = (16, 32, 64, 128, 256)  # of pca, as long as they are at most half of the numbers
 TOLD = 5  # every so many rows one is told about; bases are fitted to the others

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from pipeline.config import Config, flag_name, refuse_flags
 from pipeline.errors import ConfigError
-from pipeline.logit_set.config import LAYER_CODECS, STATE_CODEC, BlockCodecName
-from pipeline.logit_set.record_parts import LayerRows, LayersName
+from pipeline.sets.config import LAYER_CODECS, STATE_CODEC, BlockCodecName
+from pipeline.sets.record_parts import LayerRows, LayersName
 
 LAYERS = r"^(all|\d{1,3}(,\d{1,3})*)$"
 FIRST: dict[LayersName, int] = {"states": 0, "cls": 0, "attention": 1, "values": 1}

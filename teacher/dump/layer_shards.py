@@ -13,17 +13,17 @@ import pyarrow.compute as pc
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import TeacherError
-from pipeline.logit_set.layer_files import layer_file
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.record_parts import LayersName, Range, Shard
-from pipeline.logit_set.signals import LayerSignal
-from pipeline.logit_set.vector_basis import Basis
+from pipeline.sets.layer_files import layer_file
+from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import LayersName, Range, Shard
+from pipeline.sets.signals import LayerSignal
+from pipeline.sets.vector_basis import Basis
 from pipeline.sources import sentences
 from pipeline.stopping import whole
 from teacher.dump.rows import ShardRows
-from teacher.inference.batches import naming_rows
-from teacher.inference.classifier import Teacher
-from teacher.inference.layers import layers_said
+from teacher.models.batches import naming_rows
+from teacher.models.classifier import Teacher
+from teacher.models.layers import layers_said
 
 STORED_AT_ONCE = 48 * 2**20  # bytes of a row group, which is to stay below 64 MiB
 SAID_AT_ONCE = 2**28  # bytes of what a teacher says, while it becomes a row group

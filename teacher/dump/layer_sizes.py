@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrays import Ints
-from pipeline.logit_set.signals import LayerSignal
+from pipeline.sets.signals import LayerSignal
 from pipeline.sources import Source
 
 CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary

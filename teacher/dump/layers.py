@@ -13,28 +13,28 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.files import make_folder
-from pipeline.logit_set.config import LAYER_CODECS
-from pipeline.logit_set.layer_files import (
+from pipeline.sets.config import LAYER_CODECS
+from pipeline.sets.layer_files import (
     check_same_layers,
     forget_lost_files,
     record_layers,
     share_files,
     unfinished_files,
 )
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME, SetRecord, read_set_record
-from pipeline.logit_set.record_parts import LayersName
-from pipeline.logit_set.signals import Attention, Blocks, Cls, LayerSignal, States, Values
-from pipeline.logit_set.vector_codecs import state_codec
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
+from pipeline.sets.record_parts import LayersName
+from pipeline.sets.signals import Attention, Blocks, Cls, LayerSignal, States, Values
+from pipeline.sets.vector_codecs import state_codec
 from teacher.config import DumpTask
 from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.layer_basis import with_bases
 from teacher.dump.layer_flags import LayerFlags
 from teacher.dump.layer_shards import Asking, write_layers
 from teacher.dump.rows import Rows
-from teacher.inference.classifier import Teacher
-from teacher.inference.layers import require_known_family
-from teacher.inference.precision import inference_mode
+from teacher.models.classifier import Teacher
+from teacher.models.layers import require_known_family
+from teacher.models.precision import inference_mode
 
 STATES: dict[LayersName, type[States]] = {"states": States, "cls": Cls}
 BLOCKS: dict[LayersName, type[Blocks]] = {"attention": Attention, "values": Values}

@@ -19,9 +19,9 @@ from teacher.dump.init_layers import init_bytes
 from teacher.dump.layer_sizes import CHARACTERS_PER_TOKEN, layer_bytes, sampled_characters, sampled_lengths
 from teacher.dump.layers import wanted_layers
 from teacher.dump.source_parts import Amount, all_shards, amount
-from teacher.inference.batches import tokens_per_batch
-from teacher.inference.classifier import doubt_head, outputs
-from teacher.inference.loaded import load_config, require_positions
+from teacher.models.batches import tokens_per_batch
+from teacher.models.classifier import doubt_head, outputs
+from teacher.models.loaded import load_config, require_positions
 
 TOKENS_ALONE = 3  # a vocabulary entry between [CLS] and [SEP]
 BYTES_PER_VECTOR_NUMBER = 1.4  # as of the codec `hidden`

@@ -1,15 +1,15 @@
 """``teacher-dump --signal vectors --plan``: rows, shards, bytes, time and memory, before any model is loaded."""
 
-from pipeline.logit_set.vector_codecs import vector_codec_for
 from pipeline.processes import processes
+from pipeline.sets.vector_codecs import vector_codec_for
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.calibration import classifier_seconds
 from teacher.dump.plan_examples import TOKENS_ALONE, Plan, memory_bytes, token_vectors_bytes
 from teacher.dump.sentence_rows import open_rows
 from teacher.dump.sentences import SAMPLED_ROWS
 from teacher.dump.sentences_record import estimated_bytes
-from teacher.inference.batches import tokens_per_batch
-from teacher.inference.loaded import load_config, load_tokenizer
+from teacher.models.batches import tokens_per_batch
+from teacher.models.loaded import load_config, load_tokenizer
 
 
 def estimate_vectors(config: DumpTask | DumpCorpus) -> Plan:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForMaskedLM
 
-from pipeline.logit_set.codecs import codec_for
-from pipeline.logit_set.tokens import MaskedRows, no_statistics
 from pipeline.processes import processes
+from pipeline.sets.codecs import codec_for
+from pipeline.sets.tokens import MaskedRows, no_statistics
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan, mask
 from teacher.corpus.text import SPLITS, Text, masking_plan, open_text
@@ -19,10 +19,10 @@ from teacher.dump.corpus_size import estimate_size
 from teacher.dump.plan_examples import Plan, memory_bytes
 from teacher.dump.tokens import encoded_predictions, rows_of
 from teacher.dump.tokens_record import all_shards
-from teacher.inference.batches import tokens_per_batch
-from teacher.inference.loaded import load_config
-from teacher.inference.masked_lm import MaskedLm, MlmTokenizer, load_mlm_tokenizer
-from teacher.inference.precision import inference_mode
+from teacher.models.batches import tokens_per_batch
+from teacher.models.loaded import load_config
+from teacher.models.masked_lm import MaskedLm, MlmTokenizer, load_mlm_tokenizer
+from teacher.models.precision import inference_mode
 
 SAMPLED_ROWS = 256
 

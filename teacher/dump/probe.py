@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipeline.logit_set.record import FILE_NAME, read_set_record
+from pipeline.sets.record import FILE_NAME, read_set_record
 from pipeline.sources import Source
 from pipeline.tasks.task import Task
-from teacher.inference.classifier import Teacher
+from teacher.models.classifier import Teacher
 
 ROWS = 256
 

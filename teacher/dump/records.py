@@ -3,14 +3,14 @@
 from typing import Any
 
 from pipeline.config import as_names
-from pipeline.logit_set.record_parts import Setting, TeacherRecord
+from pipeline.sets.record_parts import Setting, TeacherRecord
 from pipeline.sources import Source
 from pipeline.tasks.task import Task
 from teacher.config import DumpTask
 from teacher.dump.source_parts import split_records, task_record, tokenizer_record
-from teacher.inference.classifier import Teacher
-from teacher.inference.loaded import LoadedModel
-from teacher.inference.precision import head_settings
+from teacher.models.classifier import Teacher
+from teacher.models.loaded import LoadedModel
+from teacher.models.precision import head_settings
 
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers", "pyarrow")
 

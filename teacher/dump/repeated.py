@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
 from pipeline.files import make_folder, remove_file, write_atomically
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.row_kinds import TEXT_HASH_BYTES
-from pipeline.logit_set.shard_file import parquet_writer, read_footer
+from pipeline.sets.record import SetRecord
+from pipeline.sets.row_kinds import TEXT_HASH_BYTES
+from pipeline.sets.shard_file import parquet_writer, read_footer
 from teacher.dump.answers import Known
 
 FOLDER = "repeated"

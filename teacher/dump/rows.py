@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import DataError
-from pipeline.logit_set.record_parts import MAX_SEQ_LENGTH, UNLABELLED, Shard
+from pipeline.sets.record_parts import MAX_SEQ_LENGTH, UNLABELLED, Shard
 from pipeline.sources import Source, sentences
 from pipeline.text.reader import TextReader
 from teacher.augment.folder import Variants

@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrays import Ragged, stacked
-from pipeline.logit_set.record_parts import Setting, Shard, SplitRecord
-from pipeline.logit_set.sentences import Sentences
+from pipeline.sets.record_parts import Setting, Shard, SplitRecord
+from pipeline.sets.sentences import Sentences
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.corpus import Corpus
 from pipeline.tasks.task import TRAIN, Task, load_task
 from teacher.config import DumpCorpus, DumpTask
 from teacher.corpus.text import SPLITS, Text, open_text
 from teacher.dump import source_parts, tokens_record
-from teacher.inference.loaded import LoadedTokenizer
+from teacher.models.loaded import LoadedTokenizer
 
 SAMPLED_DOCUMENTS = 8  # that lie together
 

@@ -14,10 +14,11 @@ from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import DataError, TeacherError
 from pipeline.files import make_folder, require_space, sha256, write_atomically
-from pipeline.logit_set.record import FILE_NAME, Scores, SetRecord, read_set_record
-from pipeline.logit_set.record_parts import Shard
-from pipeline.logit_set.sentence_reader import SentenceSet
-from pipeline.logit_set.sentences import (
+from pipeline.processes import processes
+from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_set_record
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.sentence_reader import SentenceSet
+from pipeline.sets.sentences import (
     SENTENCES_PER_GROUP,
     Sentences,
     Statistics,
@@ -25,10 +26,9 @@ from pipeline.logit_set.sentences import (
     no_vector_statistics,
     sentences_table,
 )
-from pipeline.logit_set.vector_basis import BASIS_FILE, Basis, fit_basis, read_basis
-from pipeline.logit_set.vector_codecs import AnyVectorCodec, vector_codec_for
-from pipeline.logit_set.writer import write_sentences_shard
-from pipeline.processes import processes
+from pipeline.sets.vector_basis import BASIS_FILE, Basis, fit_basis, read_basis
+from pipeline.sets.vector_codecs import AnyVectorCodec, vector_codec_for
+from pipeline.sets.writer import write_sentences_shard
 from pipeline.stopping import whole
 from pipeline.text.known import require_known_ids
 from teacher.config import DumpCorpus, DumpTask
@@ -38,9 +38,9 @@ from teacher.dump.prefetch import prefetched
 from teacher.dump.sentence_rows import Sample, SentenceRows, open_rows
 from teacher.dump.sentences_record import estimated_bytes, staged_record
 from teacher.dump.token_vectors import add_encoders_token_vectors
-from teacher.inference.batches import LONGEST_SHOWN, tokens_per_batch
-from teacher.inference.encoder import SentenceEncoder, load_encoder, sentence_vectors, stated_pooling
-from teacher.inference.precision import inference_mode
+from teacher.models.batches import LONGEST_SHOWN, tokens_per_batch
+from teacher.models.encoder import SentenceEncoder, load_encoder, sentence_vectors, stated_pooling
+from teacher.models.precision import inference_mode
 
 SAMPLED_ROWS = 512  # source rows, for the size of the whole
 BASIS_ROWS = 4096  # at most so many sentences, for the basis

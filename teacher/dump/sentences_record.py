@@ -1,15 +1,15 @@
 """The record of a set of sentences before its first shard."""
 
-from pipeline.logit_set.record import SetRecord, staged
-from pipeline.logit_set.record_parts import Setting
-from pipeline.logit_set.signals import Signals, Vectors
-from pipeline.logit_set.vector_basis import Basis
-from pipeline.logit_set.vector_codecs import AnyVectorCodec
+from pipeline.sets.record import SetRecord, staged
+from pipeline.sets.record_parts import Setting
+from pipeline.sets.signals import Signals, Vectors
+from pipeline.sets.vector_basis import Basis
+from pipeline.sets.vector_codecs import AnyVectorCodec
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.records import LIBRARIES, teacher_record
 from teacher.dump.sentence_rows import Sample, SentenceRows
 from teacher.dump.source_parts import tokenizer_record
-from teacher.inference.encoder import SentenceEncoder
+from teacher.models.encoder import SentenceEncoder
 
 BYTES_PER_TOKEN = 1.7  # of the ids, measured on Wikipedia
 

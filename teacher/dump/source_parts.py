@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from pipeline.logit_set.record_parts import RowsName, Shard, SplitRecord, TaskRecord, TokenizerRecord
-from pipeline.logit_set.writer import plan_shards
+from pipeline.sets.record_parts import RowsName, Shard, SplitRecord, TaskRecord, TokenizerRecord
+from pipeline.sets.writer import plan_shards
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.logit_set.record import SetRecord
+from pipeline.sets.record import SetRecord
 
 SPLIT_COLUMNS = ("split", "rows", "files", "teacher against gold")
 

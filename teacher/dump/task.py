@@ -1,6 +1,6 @@
 """Stage one on a task, whatever it labels: texts, or their words."""
 
-from pipeline.logit_set.record import SetRecord
+from pipeline.sets.record import SetRecord
 from pipeline.tasks.task import load_task
 from teacher.config import DumpTask
 from teacher.dump.examples import dump

@@ -6,17 +6,17 @@ from pathlib import Path
 from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import DistillError, TeacherError
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.signals.token_vectors import Speaker
-from pipeline.logit_set.token_vectors import Vectors, read_token_vectors, token_vectors_problem, with_token_vectors
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import SetRecord
+from pipeline.sets.signals.token_vectors import Speaker
+from pipeline.sets.token_vectors import Vectors, read_token_vectors, token_vectors_problem, with_token_vectors
 from pipeline.tasks.task import Task
 from teacher.config import ITSELF, DumpTask
 from teacher.dump.records import teacher_record
-from teacher.inference.classifier import Teacher
-from teacher.inference.encoder import SentenceEncoder, load_encoder
-from teacher.inference.loaded import sentence_encoder_of
-from teacher.inference.token_vectors import has_states, token_vectors
+from teacher.models.classifier import Teacher
+from teacher.models.encoder import SentenceEncoder, load_encoder
+from teacher.models.loaded import sentence_encoder_of
+from teacher.models.token_vectors import has_states, token_vectors
 
 
 def load_speaker(config: DumpTask, task: Task, teacher: Teacher) -> SentenceEncoder | None:

@@ -14,14 +14,14 @@ import torch
 from pipeline import console
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
-from pipeline.logit_set.codecs import BeyondHalfError, Codec, Predictions, codec_for
-from pipeline.logit_set.codecs.decoder import write_decoder
-from pipeline.logit_set.record import Scores, SetRecord
-from pipeline.logit_set.record_parts import Shard
-from pipeline.logit_set.token_reader import TokenSet
-from pipeline.logit_set.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
-from pipeline.logit_set.writer import write_tokens_shard
 from pipeline.processes import processes
+from pipeline.sets.codecs import BeyondHalfError, Codec, Predictions, codec_for
+from pipeline.sets.codecs.decoder import write_decoder
+from pipeline.sets.record import Scores, SetRecord
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.token_reader import TokenSet
+from pipeline.sets.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
+from pipeline.sets.writer import write_tokens_shard
 from pipeline.stopping import whole
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
@@ -32,9 +32,9 @@ from teacher.dump.corpus_size import estimate_size
 from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched
 from teacher.dump.tokens_record import staged_record
-from teacher.inference.batches import LONGEST_SHOWN, run_batches, tokens_per_batch
-from teacher.inference.masked_lm import MaskedLm, decoder_of, load_masked_lm, predict_masked
-from teacher.inference.precision import inference_mode
+from teacher.models.batches import LONGEST_SHOWN, run_batches, tokens_per_batch
+from teacher.models.masked_lm import MaskedLm, decoder_of, load_masked_lm, predict_masked
+from teacher.models.precision import inference_mode
 
 PROBE_DOCUMENTS = 8
 

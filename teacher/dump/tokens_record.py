@@ -3,9 +3,9 @@
 import hashlib
 from importlib.metadata import version
 
-from pipeline.logit_set.codecs import AnyCodec
-from pipeline.logit_set.record import SetRecord, staged
-from pipeline.logit_set.record_parts import (
+from pipeline.sets.codecs import AnyCodec
+from pipeline.sets.record import SetRecord, staged
+from pipeline.sets.record_parts import (
     CorpusRecord,
     MaskingRecord,
     RowsName,
@@ -13,14 +13,14 @@ from pipeline.logit_set.record_parts import (
     Shard,
     SplitRecord,
 )
-from pipeline.logit_set.signals import Mlm, Signals
-from pipeline.logit_set.writer import plan_shards
+from pipeline.sets.signals import Mlm, Signals
+from pipeline.sets.writer import plan_shards
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan
 from teacher.corpus.text import SPLITS, VALIDATION, Text
 from teacher.dump.records import LIBRARIES, teacher_record
 from teacher.dump.source_parts import tokenizer_record
-from teacher.inference.masked_lm import MaskedLm
+from teacher.models.masked_lm import MaskedLm
 
 
 def all_shards(text: Text, rows_per_shard: int, folder: RowsName = "tokens") -> tuple[Shard, ...]:

@@ -12,7 +12,7 @@ from teacher.finetune.learner import ClassifierLearner, Lesson
 from teacher.finetune.rows import rows_of, splits_of, training_source
 from teacher.finetune.tasks import finetune_tasks
 from teacher.finetune.words import WordLesson
-from teacher.inference.classifier import new_classifier
+from teacher.models.classifier import new_classifier
 
 
 def finetune(config: FinetuneTask, command: str) -> RunRecord:

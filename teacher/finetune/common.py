@@ -19,14 +19,14 @@ from pipeline.training.run import Run
 from pipeline.training.run_record import FINETUNE_RECORD, RunRecord
 from pipeline.training.several import check_free
 from teacher.config import FinetuneTask
-from teacher.inference.classifier import Teacher
-from teacher.inference.loaded import (
+from teacher.models.classifier import Teacher
+from teacher.models.loaded import (
     SENTENCE_ENCODER,
     is_sentence_encoder,
     sentence_encoder_of,
     weights_sha256,
 )
-from teacher.inference.model_folder import CONFIG
+from teacher.models.model_folder import CONFIG
 
 
 def new_accelerator(*handlers: KwargsHandler) -> Accelerator:

@@ -25,8 +25,8 @@ from pipeline.training.steps import EpochBatches, MixedBatches
 from teacher.config import FinetuneTask
 from teacher.finetune.common import adamw, autocast, take_step
 from teacher.finetune.rows import Split
-from teacher.inference.batches import collate, teacher_logits, tokens_per_batch
-from teacher.inference.classifier import Teacher
+from teacher.models.batches import collate, teacher_logits, tokens_per_batch
+from teacher.models.classifier import Teacher
 
 Ask = Callable[..., torch.Tensor]
 

@@ -7,7 +7,7 @@ from accelerate import Accelerator
 from torch.nn import functional
 
 from pipeline.files import make_folder
-from pipeline.logit_set.tokens import perplexity
+from pipeline.sets.tokens import perplexity
 from pipeline.training import loop
 from pipeline.training.run_record import Metrics, RunRecord
 from pipeline.training.steps import seed_step
@@ -24,9 +24,9 @@ from teacher.finetune.common import (
     training_precision,
 )
 from teacher.finetune.text_stream import TextStream
-from teacher.inference.batches import token_budget_batches, tokens_per_batch
-from teacher.inference.loaded import weights_sha256
-from teacher.inference.masked_lm import MaskedLm, load_masked_lm, predict_masked
+from teacher.models.batches import token_budget_batches, tokens_per_batch
+from teacher.models.loaded import weights_sha256
+from teacher.models.masked_lm import MaskedLm, load_masked_lm, predict_masked
 
 VALIDATION_DOCUMENTS = 1000
 

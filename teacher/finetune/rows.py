@@ -14,7 +14,7 @@ from pipeline.text.known import ROWS as KNOWN_ROWS
 from pipeline.text.known import require_known
 from pipeline.training.held_out import HELD_OUT, held_out_rows
 from teacher.config import FinetuneTask
-from teacher.inference.classifier import Teacher
+from teacher.models.classifier import Teacher
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from teacher.config import FinetuneTask
 from teacher.finetune.common import classifier_settings, new_accelerator, sentence_encoder, start_run
 from teacher.finetune.learner import ClassifierLearner, Lesson
 from teacher.finetune.rows import splits_of, training_source
-from teacher.inference.classifier import Teacher, new_classifier
+from teacher.models.classifier import Teacher, new_classifier
 
 ENCODER_FILE, HEAD_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

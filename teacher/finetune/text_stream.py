@@ -6,7 +6,7 @@ from pipeline.tasks.task import TRAIN
 from pipeline.training.steps import batch_of, num_rounds, shuffled_batches
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.text import Text, nothing_to_mask
-from teacher.inference.masked_lm import MlmTokenizer
+from teacher.models.masked_lm import MlmTokenizer
 
 BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32
 

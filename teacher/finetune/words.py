@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pipeline.arrays import Ragged
 from pipeline.errors import DataError
-from pipeline.logit_set.word_reader import LabelledWords
+from pipeline.sets.word_reader import LabelledWords
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import Task
@@ -23,8 +23,8 @@ from pipeline.training.steps import EpochBatches
 from teacher.config import FinetuneTask
 from teacher.finetune.common import autocast
 from teacher.finetune.learner import Ask, Lesson
-from teacher.inference.batches import collate, tokens_per_batch
-from teacher.inference.classifier import Teacher
+from teacher.models.batches import collate, tokens_per_batch
+from teacher.models.classifier import Teacher
 from teacher.words.ask import framed, labelled, pieces_of
 
 

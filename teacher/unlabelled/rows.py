@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
-from pipeline.logit_set.record_parts import Setting, UnlabelledRecord
 from pipeline.seeded import hashed
+from pipeline.sets.record_parts import Setting, UnlabelledRecord
 from pipeline.sources import Source, sentences
 from pipeline.sources.wording import row_numbers
 from pipeline.tasks.task import TRAIN, Task

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrays import Floats, Ragged
-from pipeline.logit_set.word_reader import LabelledWords
+from pipeline.sets.word_reader import LabelledWords
 from pipeline.text.pieces import Pieces, read_pieces
 from pipeline.text.tokenizer import Tokenized
-from teacher.inference.batches import NotFiniteError, forward, naming_rows, run_batches
-from teacher.inference.classifier import Teacher
+from teacher.models.batches import NotFiniteError, forward, naming_rows, run_batches
+from teacher.models.classifier import Teacher
 
 
 def pieces_of(teacher: Teacher, rows: pa.Table, max_seq_length: int) -> Pieces:

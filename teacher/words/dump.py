@@ -9,13 +9,13 @@ from pipeline import console
 from pipeline.cluster.config import RayFlags
 from pipeline.config import refuse_flags
 from pipeline.files import make_folder
-from pipeline.logit_set.record import Scores, SetRecord, staged
-from pipeline.logit_set.record_parts import Shard
-from pipeline.logit_set.signals import Signals, TokenLogits
-from pipeline.logit_set.word_reader import LabelledWords, WordSet
-from pipeline.logit_set.words import words_table
-from pipeline.logit_set.writer import write_words_shard
 from pipeline.processes import processes
+from pipeline.sets.record import Scores, SetRecord, staged
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.signals import Signals, TokenLogits
+from pipeline.sets.word_reader import LabelledWords, WordSet
+from pipeline.sets.words import words_table
+from pipeline.sets.writer import write_words_shard
 from pipeline.sources import Source, load_word_source
 from pipeline.stopping import whole
 from pipeline.tasks.spans import word_scores
@@ -30,10 +30,10 @@ from teacher.dump.probe import is_begun, probe_rows
 from teacher.dump.records import LIBRARIES, of_task
 from teacher.dump.source_parts import all_shards
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
-from teacher.inference.batches import tokens_per_batch
-from teacher.inference.classifier import Teacher, load_teacher
-from teacher.inference.label_order import doubt_label_order
-from teacher.inference.precision import inference_mode, keep_head_in_float32
+from teacher.models.batches import tokens_per_batch
+from teacher.models.classifier import Teacher, load_teacher
+from teacher.models.label_order import doubt_label_order
+from teacher.models.precision import inference_mode, keep_head_in_float32
 from teacher.unlabelled.flags import UnlabelledFlags
 from teacher.words.ask import labelled, pieces_of, token_logits
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from distill.apps.bench.timing import interleaved
 from pipeline import console
-from pipeline.bench.timing import interleaved
 from tests.benchmarks import (
     answers,
     augmentation,

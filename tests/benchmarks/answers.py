@@ -9,11 +9,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from distill.apps.bench.student import random_student
 from pipeline.files import write_text
-from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import pad_id
 from student.answers.file import predict_file
-from student.bench import random_student
 from student.config import PredictConfig, TrainConfig
 from student.predict import Predictor
 from student.sql import register

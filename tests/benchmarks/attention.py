@@ -14,8 +14,8 @@ from unittest.mock import patch
 import torch
 from transformers import BertModel
 
+from distill.apps.bench.timing import interleaved
 from pipeline import console
-from pipeline.bench.timing import interleaved
 from pipeline.tasks.target import Target
 from student.config import TrainConfig
 from student.model import bert

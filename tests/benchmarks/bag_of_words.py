@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pyarrow as pa
 
+from distill.apps.results.baselines.tfidf import fit
+from distill.apps.results.rows import Rows
 from pipeline import console
-from pipeline.results.baselines.tfidf import fit
-from pipeline.results.rows import Rows
 from pipeline.sources import load_source, sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import Target, gold_arrays, make_target

@@ -14,15 +14,15 @@ from tokenizers.models import WordLevel
 from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
+from distill.apps.bench.timing import interleaved
 from pipeline import console
 from pipeline.arrays import Floats
-from pipeline.bench.timing import interleaved
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import Tokenized
-from teacher.inference.batches import CPU_TOKENS_PER_BATCH, collate, forward, token_budget_batches
-from teacher.inference.classifier import Teacher
-from teacher.inference.loaded import LoadedTokenizer
-from teacher.inference.precision import inference_mode, keep_head_in_float32
+from teacher.models.batches import CPU_TOKENS_PER_BATCH, collate, forward, token_budget_batches
+from teacher.models.classifier import Teacher
+from teacher.models.loaded import LoadedTokenizer
+from teacher.models.precision import inference_mode, keep_head_in_float32
 from tests.benchmarks.ratios import ratios
 
 ROWS, VOCABULARY, FIXED_LENGTH, FIXED_ROWS, CLASSES = 768, 30522, 128, 32, 3

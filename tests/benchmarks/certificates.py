@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline import console
 from pipeline.arrays import Ints
-from pipeline.logit_set.reader import open_set
+from pipeline.sets.reader import open_set
 from pipeline.tasks.target import softmax
 from student.answers.certificate import certify_margins
 from student.answers.columns import margins

@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from distill.apps.demo.data import write_demo_data
 from pipeline import console
 from pipeline.config import as_flags
-from pipeline.demo.data import write_demo_data
 from pipeline.files import TEMPORARIES
-from pipeline.logit_set.record import read_set_record
+from pipeline.sets.record import read_set_record
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.config import DumpTask
 from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
+from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.commands import distill
 from tests.helpers.forked import Forked
@@ -189,7 +189,7 @@ def terminate_twice(process: Forked) -> None:
 def mix(folder: Path, store: str) -> int:
     """A job, two processes of Accelerate and Ray's workers, the first two at once, then a single process; the kinds."""
     flags = command(folder, store, shard_index=1, num_shards=4)
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "-m", "pipeline"]
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "-m", "distill"]
     accelerate = subprocess.Popen([*launch, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run(folder, store, shard_index=0, num_shards=4)
     assert accelerate.wait(LIMIT_S) == 0

@@ -13,18 +13,18 @@ import numpy as np
 import torch
 import yaml
 
+from distill.apps.bench.timing import interleaved
 from pipeline import console
-from pipeline.bench.timing import interleaved
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
 from teacher.config import DumpTask
 from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
-from teacher.inference.batches import CPU_TOKENS_PER_BATCH, collate, token_budget_batches
-from teacher.inference.classifier import load_teacher, new_classifier
-from teacher.inference.config import Precision
-from teacher.inference.precision import inference_mode, keep_head_in_float32
+from teacher.models.batches import CPU_TOKENS_PER_BATCH, collate, token_budget_batches
+from teacher.models.classifier import load_teacher, new_classifier
+from teacher.models.config import Precision
+from teacher.models.precision import inference_mode, keep_head_in_float32
 from teacher.tiny import create_tiny_bert
 
 LENGTH, WORDS, ROWS_PER_SHARD = 128, 5000, 4096

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
+from distill.apps.bench.timing import interleaved
 from pipeline import console
 from pipeline.arrays import Floats
-from pipeline.bench.timing import interleaved
-from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.tasks.target import softmax
 from student.predict import Predictor
 from tests.benchmarks.answers import file_to_file, write_student_and_lines

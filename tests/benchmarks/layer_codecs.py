@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pipeline import console
-from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.sets.reader import LogitSet, open_set
 from student.config import TrainConfig
 from student.data import as_read, load_examples
 from student.model.model import Student

@@ -9,18 +9,18 @@ from tokenizers.models import WordLevel
 from transformers import BertConfig, BertForMaskedLM
 
 from pipeline.arrays import Ragged
-from pipeline.logit_set.codecs import Codec
-from pipeline.logit_set.codecs.dense import DenseCodec
-from pipeline.logit_set.codecs.hidden import HiddenCodec
-from pipeline.logit_set.codecs.sampled import SampledCodec
-from pipeline.logit_set.codecs.topk import TopKCodec
-from pipeline.logit_set.tokens import MaskedRows, no_statistics, tokens_table
+from pipeline.sets.codecs import Codec
+from pipeline.sets.codecs.dense import DenseCodec
+from pipeline.sets.codecs.hidden import HiddenCodec
+from pipeline.sets.codecs.sampled import SampledCodec
+from pipeline.sets.codecs.topk import TopKCodec
+from pipeline.sets.tokens import MaskedRows, no_statistics, tokens_table
 from teacher.corpus.masking import MaskingPlan, mask, uniform_weights
 from teacher.corpus.sequences import Sequences
 from teacher.dump.tokens import encoded_predictions
-from teacher.inference.batches import token_budget_batches
-from teacher.inference.masked_lm import MaskedLm, MlmTokenizer, predict_masked
-from teacher.inference.precision import inference_mode
+from teacher.models.batches import token_budget_batches
+from teacher.models.masked_lm import MaskedLm, MlmTokenizer, predict_masked
+from teacher.models.precision import inference_mode
 
 ROWS, VOCABULARY, HIDDEN, MAX_TOKENS = 512, 30522, 384, 2048
 CODECS = (

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.logit_set.codecs import Kept
+from pipeline.sets.codecs import Kept
 from student.pretrain.head import HeadPass
 
 POSITIONS, FEATURES, VOCABULARY, TOP_K = 506, 1600, 30522, 64

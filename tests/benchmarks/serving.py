@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from distill.apps.bench.student import sentences_for, write_default_student
+from distill.apps.serve.app import App
+from distill.apps.serve.config import ServeConfig
+from distill.apps.serve.metrics import Metrics
+from distill.apps.serve.run import server_of
+from distill.apps.serve.served import Served
 from pipeline import console
-from student.bench import sentences_for, write_default_student
 from student.predict import Predictor
-from student.serve.app import App
-from student.serve.config import ServeConfig
-from student.serve.metrics import Metrics
-from student.serve.run import server_of
-from student.serve.served import Served
 
 ROUNDS, LARGE, CLIENTS, EACH, LONE = 5, 1024, 64, 10, 200
 

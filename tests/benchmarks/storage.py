@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 
 from pipeline import console
 from pipeline.arrays import Floats64, Ints, Ragged
-from pipeline.logit_set.codecs.common import lists
-from pipeline.logit_set.codecs.topk import TopKCodec
-from pipeline.logit_set.examples import write_examples
-from pipeline.logit_set.row_kinds import TEXT_COLUMNS, example_columns
-from pipeline.logit_set.signals import Logits
-from pipeline.logit_set.token_reader import open_tokens
-from pipeline.logit_set.tokens import MaskedRows, no_statistics, read_statistics, rows_per_group, tokens_table
-from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_tokens_shard
+from pipeline.sets.codecs.common import lists
+from pipeline.sets.codecs.topk import TopKCodec
+from pipeline.sets.examples import write_examples
+from pipeline.sets.row_kinds import TEXT_COLUMNS, example_columns
+from pipeline.sets.signals import Logits
+from pipeline.sets.token_reader import open_tokens
+from pipeline.sets.tokens import MaskedRows, no_statistics, read_statistics, rows_per_group, tokens_table
+from pipeline.sets.writer import complete_set, finish_set, start_set, write_tokens_shard
 from pipeline.tasks.target import Target
 from student.pretrain.data import Stream
 from tests.helpers.token_sets import record_of, word_tokenizer

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer, models
 
+from distill.apps.bench.timing import interleaved
 from pipeline import console
-from pipeline.bench.timing import interleaved
-from pipeline.logit_set.fingerprint import fingerprint
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.record_parts import Shard, SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
-from pipeline.logit_set.row_kinds import example_columns
-from pipeline.logit_set.signals import Logits, Signals
-from pipeline.logit_set.writer import complete_set, plan_shards, start_set, write_shard
 from pipeline.query.catalog import open_catalog
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import Shard, SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
+from pipeline.sets.row_kinds import example_columns
+from pipeline.sets.signals import Logits, Signals
+from pipeline.sets.writer import complete_set, plan_shards, start_set, write_shard
 from pipeline.sql.gate import select, to_arrow
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import tokenizer_sha256

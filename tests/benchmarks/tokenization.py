@@ -15,8 +15,8 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
+from distill.apps.bench.student import random_student
 from pipeline.text.reader import TextReader
-from student.bench import random_student
 from student.config import TrainConfig
 
 SENTENCES, VOCABULARY, MAX_SEQ_LENGTH, PART = 20_000, 30_000, 128, 512

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from distill.apps.bench.student import random_student
 from pipeline.arrays import Ints, Ragged
-from student.bench import random_student
 from student.config import TrainConfig
 from student.data import Examples
 from student.model.model import Student

@@ -12,8 +12,8 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["pipeline", "student", "teacher"]):
+    from distill.apps.serve.http import RefusedError
     from pipeline.errors import DistillError
-    from student.serve.http import RefusedError
 
     reader = import_module(f"tests.fuzz.readers.{sys.argv[1]}")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from distill.apps.serve.http import RefusedError
 from pipeline.errors import DistillError
-from student.serve.http import RefusedError
 
 
 def lines_of(code: CodeType, is_function: bool = False) -> Iterator[int]:

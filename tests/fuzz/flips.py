@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import DistillError
-from pipeline.logit_set.card import CARD_FILE, card_text
-from pipeline.logit_set.reader import load_set_tokenizer, usable_record
-from pipeline.logit_set.record import read_set_record, write_set_record
-from pipeline.logit_set.verify import verify_shards
+from pipeline.sets.card import CARD_FILE, card_text
+from pipeline.sets.reader import load_set_tokenizer, usable_record
+from pipeline.sets.record import read_set_record, write_set_record
+from pipeline.sets.verify import verify_shards
 from pipeline.training.run_record import RUN_RECORD, read_run_record, write_run_record
 from student.model.model import Student
 from student.predict import Predictor

@@ -8,7 +8,7 @@ from functools import partial
 
 from typer.testing import CliRunner, Result
 
-from pipeline.cli import app
+from distill.commands import app
 from tests.helpers.forked import Forked
 
 

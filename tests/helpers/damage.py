@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipeline.logit_set.record import changed, read_set_record, write_set_record
+from pipeline.sets.record import changed, read_set_record, write_set_record
 
 
 def damage(path: Path) -> None:

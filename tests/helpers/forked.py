@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 # What the commands import when they are called; transformers itself imports next to nothing.
 LIBRARIES = [
     "datasets",
-    "pipeline.cli",
+    "distill.commands",
     "s3fs",
     "student.evaluate",
     "student.predict",

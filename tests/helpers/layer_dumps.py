@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.logit_set.record import SetRecord
+from pipeline.sets.record import SetRecord
 from teacher.dump.examples import dump
 from tests.conftest import dump_config
 

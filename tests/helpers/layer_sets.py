@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.files import make_folder, sha256
-from pipeline.logit_set.layer_files import layer_file, record_layers
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import changed, write_set_record
-from pipeline.logit_set.signals import States
-from pipeline.logit_set.vector_codecs import state_codec
-from pipeline.logit_set.verify_layers import expected_rows, num_specials
+from pipeline.sets.layer_files import layer_file, record_layers
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import changed, write_set_record
+from pipeline.sets.signals import States
+from pipeline.sets.vector_codecs import state_codec
+from pipeline.sets.verify_layers import expected_rows, num_specials
 
 WIDTH = 4
 

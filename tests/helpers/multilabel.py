@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 
-from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.sets.reader import LogitSet, open_set
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task
 from teacher.config import DumpTask
 from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
+from teacher.models.classifier import new_classifier
 
 TOPICS = ("food", "service", "music")
 MANIFEST = """

@@ -12,8 +12,8 @@ import yaml
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
-from teacher.inference.masked_lm import load_masked_lm
+from teacher.models.classifier import new_classifier
+from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
 
 WORDS = ("nobody", "a", "man", "woman", "eats", "is", "eating", "sleeps", "soup", "outside")

@@ -7,8 +7,8 @@ from typing import Any
 
 import fsspec
 
-from pipeline.logit_set.record import FILE_NAME
 from pipeline.record_file import parse_record
+from pipeline.sets.record import FILE_NAME
 from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import Pulled, pull
 from pipeline.sharing.push import Pushed, push

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.logit_set.examples import text_hash
-from pipeline.logit_set.fingerprint import fingerprint
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.signals import Logits
-from pipeline.logit_set.writer import complete_set, finish_set, plan_shards, start_set, write_shard
+from pipeline.sets.examples import text_hash
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.signals import Logits
+from pipeline.sets.writer import complete_set, finish_set, plan_shards, start_set, write_shard
 from pipeline.sources import rows_sha256
 from pipeline.text.tokenizer import tokenizer_sha256
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.files import sha256
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.sentence_reader import SentenceSet, open_sentences
-from pipeline.logit_set.tokens import read_groups, read_statistics
-from pipeline.logit_set.writer import write_sentences_shard
+from pipeline.sets.record import SetRecord
+from pipeline.sets.sentence_reader import SentenceSet, open_sentences
+from pipeline.sets.tokens import read_groups, read_statistics
+from pipeline.sets.writer import write_sentences_shard
 
 
 def rows_of(root: Path, split: str) -> pa.Table:

@@ -50,7 +50,7 @@ class Terminal:
 
 
 def _distill(line: str) -> None:
-    from pipeline.cli import app
+    from distill.commands import app
 
     sys.argv = shlex.split(line)
     app()

@@ -11,16 +11,16 @@ from tokenizers import Tokenizer, models
 
 from pipeline.arrays import Ragged
 from pipeline.files import sha256
-from pipeline.logit_set.codecs import AnyCodec, Decoder, Predictions
-from pipeline.logit_set.codecs.decoder import write_decoder
-from pipeline.logit_set.codecs.dense import DenseCodec
-from pipeline.logit_set.codecs.hidden import HiddenCodec
-from pipeline.logit_set.codecs.sampled import SampledCodec
-from pipeline.logit_set.codecs.topk import TopKCodec
-from pipeline.logit_set.config import CodecName
-from pipeline.logit_set.fingerprint import fingerprint
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.record_parts import (
+from pipeline.sets.codecs import AnyCodec, Decoder, Predictions
+from pipeline.sets.codecs.decoder import write_decoder
+from pipeline.sets.codecs.dense import DenseCodec
+from pipeline.sets.codecs.hidden import HiddenCodec
+from pipeline.sets.codecs.sampled import SampledCodec
+from pipeline.sets.codecs.topk import TopKCodec
+from pipeline.sets.config import CodecName
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import (
     CorpusRecord,
     MaskingRecord,
     Shard,
@@ -28,9 +28,9 @@ from pipeline.logit_set.record_parts import (
     TeacherRecord,
     TokenizerRecord,
 )
-from pipeline.logit_set.signals import Mlm, Signals
-from pipeline.logit_set.token_reader import TokenSet
-from pipeline.logit_set.tokens import (
+from pipeline.sets.signals import Mlm, Signals
+from pipeline.sets.token_reader import TokenSet
+from pipeline.sets.tokens import (
     MaskedRows,
     draws,
     encode,
@@ -39,7 +39,7 @@ from pipeline.logit_set.tokens import (
     read_statistics,
     tokens_table,
 )
-from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_tokens_shard
+from pipeline.sets.writer import complete_set, finish_set, start_set, write_tokens_shard
 from pipeline.text.tokenizer import tokenizer_sha256, vocabulary_size
 
 Row = tuple[int, int, int, list[int], list[int], list[int]]  # document, piece, copy, ids, positions, targets

@@ -5,16 +5,16 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 
-from pipeline.logit_set.fingerprint import fingerprint
-from pipeline.logit_set.word_reader import WordSet, open_words
-from pipeline.logit_set.writer import complete_set, finish_set, start_set, write_words_shard
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.word_reader import WordSet, open_words
+from pipeline.sets.writer import complete_set, finish_set, start_set, write_words_shard
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.config import DumpTask
 from teacher.dump.task import dump_task
 from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
+from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.entities import write_entities
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pipeline.cli.options import takes
+from distill.commands.options import takes
 from pipeline.config import Config, as_flags, as_names, names_of
 from pipeline.errors import ConfigError
 from student.config import TrainConfig

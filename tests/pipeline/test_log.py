@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline import console, log
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from tests.helpers.commands import invoke
 
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.files import sha256
-from pipeline.logit_set.record import FILE_NAME, read_set_record
-from pipeline.logit_set.shard_file import footer_of
 from pipeline.record_file import read_record
+from pipeline.sets.record import FILE_NAME, read_set_record
+from pipeline.sets.shard_file import footer_of
 
 MEMORY_BYTES, CPU_S, WALL_S = 4 * 2**30, 60, 120
 Change = Callable[[pa.Table], pa.Table]
@@ -27,7 +27,7 @@ def limited(*arguments: object) -> str:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
 
-    command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
+    command = [sys.executable, "-m", "distill", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WALL_S, preexec_fn=limit, check=False)
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr[-3000:])
     assert "Traceback" not in done.stderr

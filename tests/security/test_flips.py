@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from pipeline.logit_set.card import CARD_FILE
+from pipeline.sets.card import CARD_FILE
 from tests.fuzz.flips import flips
 
 

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
-from pipeline.logit_set.record import SetRecord, read_set_record
-from pipeline.logit_set.verify import verify_shards
 from pipeline.record_file import read_record
+from pipeline.sets.record import SetRecord, read_set_record
+from pipeline.sets.verify import verify_shards
 from pipeline.sources import local
 from pipeline.sources.corpus import LinePart, ParquetPart
 from pipeline.sources.row_file import open_rows
@@ -23,8 +23,8 @@ from student.model.config_file import read_config
 from student.model.model import Student
 from student.model.weights import CONFIG_FILE
 from student.pretrain.model import MlmStudent
-from teacher.imported.answers import read_answers
-from teacher.imported.config import ImportConfig
+from teacher.answers.answers import read_answers
+from teacher.answers.config import ImportConfig
 from tests.fixtures.formats.generate import FOLDER
 
 CORPUS = Corpus(name="own", columns=("text",))

@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.layer_files import group_writer
-from pipeline.logit_set.layer_reader import open_layers
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.verify import verify_shards
-from pipeline.logit_set.verify_layers import layer_footer
+from pipeline.sets.layer_files import group_writer
+from pipeline.sets.layer_reader import open_layers
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.verify import verify_shards
+from pipeline.sets.verify_layers import layer_footer
 from tests.helpers.layer_sets import WIDTH, rerecord_states, with_states
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.card import card_text
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME, parse_set_record, read_set_record
 from pipeline.record_file import MAX_RECORD_BYTES, read_record
+from pipeline.sets.card import card_text
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import FILE_NAME, parse_set_record, read_set_record
 from tests.helpers.commands import invoke
 from tests.security.hostile import edit, limited
 

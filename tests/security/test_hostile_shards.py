@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.errors import IntegrityError, PassingError
 from pipeline.files import sha256
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.verify import verify_shards
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.verify import verify_shards
 from student.data import load_examples
 from tests.security.hostile import Change, edit, limited, rerecord, rewrite, with_value, with_values
 

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.sets.reader import LogitSet, open_set
 from pipeline.text import safety
 from pipeline.text.safety import growth_problem
 from pipeline.text.tokenizer import load_tokenizer, tokenize, tokenizer_sha256

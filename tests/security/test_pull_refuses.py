@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import TOKENIZER_FILE
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sharing.pull import FOLDER
 from tests.helpers.places import contents, edit_record, fetch, objects, remove, replace, send
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.errors import DataError, DistillError, FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import FILE_NAME
 from pipeline.record_file import read_record
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import FILE_NAME
 from pipeline.tasks.intervals import bootstrap_intervals
 from pipeline.tasks.metrics import bin_scores
 from pipeline.tasks.target import NO_LABEL
@@ -27,7 +27,7 @@ from student.summary import score_rows
 from student.train.train import train
 from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
+from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.conftest import dump_config
 from tests.helpers.rewritten_sets import rewritten

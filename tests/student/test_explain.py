@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distill.commands.words import bar
 from pipeline.arrays import Floats
-from pipeline.cli.words import bar
 from pipeline.tasks.target import Target
 from student import explain
 from student.explain import Word, effects, entropies, without_each_word

@@ -16,9 +16,9 @@ from importlib.machinery import PathFinder
 ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
 # the settings, which the command line turns into flags, and the methods that they choose from
 METHODS = ("config", "flags", "mask_each", "mask_pos", "method", "methods", "tinybert", "words")
-ALLOWED = {"teacher", "teacher.config", "teacher.augment", "teacher.inference", "teacher.inference.config"}
+ALLOWED = {"teacher", "teacher.config", "teacher.augment", "teacher.models", "teacher.models.config"}
 ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
-ALLOWED |= {"teacher.imported", "teacher.imported.config", "teacher.dump", "teacher.dump.layer_flags"}
+ALLOWED |= {"teacher.answers", "teacher.answers.config", "teacher.dump", "teacher.dump.layer_flags"}
 
 
 def absent(name):
@@ -32,7 +32,7 @@ class Without(PathFinder):
 
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Without
-from pipeline.cli import app
+from distill.commands import app
 
 codes = []
 for arguments in json.loads(sys.argv[1]):
@@ -92,7 +92,7 @@ def test_student_commands_need_no_teacher(
 
 ANSWERING = """
 import sys
-from student import Predictor
+from distill import Predictor
 print(Predictor(sys.argv[1])(["the food was lovely ."])[0]["label"])
 print(sorted({name.split(".")[0] for name in sys.modules} & set(sys.argv[2:])))
 """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.sets.reader import LogitSet, open_set
 from pipeline.tasks.intervals import mean_interval
 from pipeline.tasks.target import Target, softmax
 from student.config import MaskedWordsConfig

@@ -8,15 +8,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from pipeline.bench.vocabulary import made_up_tokenizer
-from pipeline.cli import app
+from distill.apps.bench.student import random_student
+from distill.apps.bench.vocabulary import made_up_tokenizer
+from distill.commands import app
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import write_text
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import softmax
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import pad_id
-from student.bench import random_student
 from student.config import TrainConfig
 from student.data import load_examples
 from student.evaluate import student_logits

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import load_task, task_names

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from pipeline.cli import app
-from pipeline.logit_set.reader import LogitSet, open_set
+from distill.commands import app
 from pipeline.record_file import read_record
+from pipeline.sets.reader import LogitSet, open_set
 from student.train.train import train
 from tests.fixtures.formats.generate import FOLDER
 from tests.helpers.rewritten_sets import Change, Row, rewritten

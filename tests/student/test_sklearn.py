@@ -12,7 +12,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
 
 from pipeline.errors import ConfigError, DataError, DistillError
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import softmax
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.predict import Predictor

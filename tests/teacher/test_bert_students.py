@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertModel
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from student.config import PretrainConfig
 from student.data import as_read, load_examples
 from student.model.bert import BertEncoder

@@ -11,18 +11,18 @@ import torch
 from transformers import AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import read_set_record
-from pipeline.logit_set.signals.logits import logits_of
-from pipeline.logit_set.writer import finish_set
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import read_set_record
+from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.writer import finish_set
 from pipeline.tasks.task import load_task
 from teacher.check import Check, check
 from teacher.config import CheckConfig
 from teacher.dump.examples import dump
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
-from tests.pipeline.logit_set.test_verify import rewrite, with_column
+from tests.pipeline.sets.test_verify import rewrite, with_column
 
 
 def checked(root: Path, work: Path, **flags: Any) -> Check:

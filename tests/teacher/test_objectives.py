@@ -11,8 +11,8 @@ from torch.nn import functional
 from transformers import BertModel
 
 from pipeline.errors import ConfigError
-from pipeline.logit_set.reader import LogitSet, open_set
 from pipeline.record_file import read_record
+from pipeline.sets.reader import LogitSet, open_set
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from student.config import TrainConfig
@@ -32,7 +32,7 @@ from student.train.train import train
 from student.train.training_data import designed, task_facts
 from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
+from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.conftest import dump_config
 from tests.helpers.students import tiny_config

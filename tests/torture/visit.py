@@ -15,7 +15,7 @@ from textwrap import indent
 
 from typer.main import get_command
 
-from pipeline.cli import app
+from distill.commands import app
 from tests.torture.launcher import launch
 from tests.torture.shim import UNDISTURBED, Fault, arm
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from pipeline.demo.data import write_demo_data
+from distill.apps.demo.data import write_demo_data
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
-from teacher.inference.masked_lm import load_masked_lm
+from teacher.models.classifier import new_classifier
+from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
 from tests.torture.cases import DUMP, HELD_OUT, LAYERS, SEVERAL, STUDENT, TOKENS, run_all
 

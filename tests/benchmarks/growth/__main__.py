@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from tempfile import mkdtemp
 
+from distill.apps.bench.machine import processor
 from pipeline import console
-from pipeline.bench.machine import processor
 from tests.benchmarks.growth.data import WORDS, write_task
 from tests.benchmarks.growth.steps import STEPS
 

@@ -12,7 +12,7 @@ import torch
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
+from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 
 WORDS = tuple(f"{first}{second}" for first in "bdfgklmnprst" for second in map(str, range(170)))

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from distill.apps.svg import FAINT, SERIES, write_picture
 from pipeline import console
-from pipeline.report.svg import FAINT, SERIES, write_picture
 
 Points = dict[str, dict[str, dict[str, float]]]  # by step and number of rows: seconds and bytes
 LINES = list(product(("-", "--", ":"), SERIES))

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.logit_set.record import read_set_record
-from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import build_catalog, open_catalog
+from pipeline.sets.record import read_set_record
+from pipeline.sets.verify import verify_shards
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.push import push
 from pipeline.sql.gate import select

@@ -1,11 +1,11 @@
 """Imported answers, which anybody may have given."""
 
 from pipeline.tasks.task import load_task
-from teacher.imported.answers import read_answers
-from teacher.imported.config import ImportConfig
+from teacher.answers.answers import read_answers
+from teacher.answers.config import ImportConfig
 from tests.fuzz.files import FOLDER, of_a_kind, seeds, written
 
-COVERS = ("teacher.imported.answers", "teacher.imported.probabilities")
+COVERS = ("teacher.answers.answers", "teacher.answers.probabilities")
 KINDS = (".csv", ".jsonl")
 TASK = load_task("rte")
 CONFIGS = {

@@ -6,14 +6,14 @@ import atheris
 import pyarrow as pa
 import torch
 
-from pipeline.logit_set.codecs.decoder import Decoder
-from pipeline.logit_set.record import SetRecord, read_set_record
-from pipeline.logit_set.verify_tokens import group_problem
+from pipeline.sets.codecs.decoder import Decoder
+from pipeline.sets.record import SetRecord, read_set_record
+from pipeline.sets.verify_tokens import group_problem
 from tests.fuzz.files import FIXTURES
 
 COVERS = (
-    "pipeline.logit_set.verify_tokens",
-    *(f"pipeline.logit_set.codecs.{name}" for name in ("dense", "hidden", "sampled", "topk")),
+    "pipeline.sets.verify_tokens",
+    *(f"pipeline.sets.codecs.{name}" for name in ("dense", "hidden", "sampled", "topk")),
 )
 NAMES = ("dense", "hidden", "sampled", "topk")
 WIDTH = 2  # of every list: tokens, masked positions, the vocabulary, hidden states, K and N

@@ -2,9 +2,9 @@
 
 from importlib.resources import files
 
+from distill.apps.results.experiment import TaskParts, load_experiment
+from distill.apps.results.starts import task_problems
 from pipeline.errors import ConfigError, raise_all
-from pipeline.results.experiment import TaskParts, load_experiment
-from pipeline.results.starts import task_problems
 from pipeline.tasks.corpus import Corpus
 from pipeline.tasks.task import Task, own_manifest, task_names
 from student.recipe import load_recipe
@@ -14,8 +14,8 @@ COVERS = (
     "pipeline.tasks.task",
     "pipeline.tasks.corpus",
     "student.recipe",
-    "pipeline.results.experiment",
-    "pipeline.results.starts",
+    "distill.apps.results.experiment",
+    "distill.apps.results.starts",
 )
 KINDS = ("task", "corpus", "recipe", "experiment")
 EXPERIMENT = b"""teacher: {held_out: 0.2, from: qnli}
@@ -37,7 +37,7 @@ SEEDS = seeds(
         "task": [shipped("data_manifests", f"{name}.yaml") for name in ("mnli", "stsb")],
         "corpus": [shipped("data_manifests", "corpora/wikitext.yaml")],
         "recipe": [shipped("student.recipes", "mnli.yaml")],
-        "experiment": [EXPERIMENT, shipped("pipeline.results", "glue.yaml")],
+        "experiment": [EXPERIMENT, shipped("distill.apps.results", "glue.yaml")],
     },
 )
 

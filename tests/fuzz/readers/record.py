@@ -1,9 +1,9 @@
 """``distill.json``."""
 
-from pipeline.logit_set.record import parse_set_record
+from pipeline.sets.record import parse_set_record
 from tests.fuzz.files import FIXTURES
 
-COVERS = ("pipeline.logit_set.record", "pipeline.logit_set.record_parts", "pipeline.record_file", "pipeline.untrusted")
+COVERS = ("pipeline.sets.record", "pipeline.sets.record_parts", "pipeline.record_file", "pipeline.untrusted")
 SEEDS = [(FIXTURES / name / "distill.json").read_bytes() for name in ("variants", "hidden", "joined")]
 
 

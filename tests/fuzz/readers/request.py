@@ -1,9 +1,9 @@
 """Bodies of requests to ``distill serve``."""
 
-from student.serve.questions import checked_texts, parsed
-from student.serve.routes import POST
+from distill.apps.serve.questions import checked_texts, parsed
+from distill.apps.serve.routes import POST
 
-COVERS = ("student.serve.questions",)
+COVERS = ("distill.apps.serve.questions",)
 KINDS = tuple(kind for kind, _ in POST.values())
 SEEDS = [
     bytes([number]) + body

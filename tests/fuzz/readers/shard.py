@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.logit_set.record import SetRecord, read_set_record
-from pipeline.logit_set.shard_file import FOOTER_KEY, footer_of
-from pipeline.logit_set.verify import verify_shards
+from pipeline.sets.record import SetRecord, read_set_record
+from pipeline.sets.shard_file import FOOTER_KEY, footer_of
+from pipeline.sets.verify import verify_shards
 from pipeline.sources.source import rows_sha256
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds
 
-COVERS = ("pipeline.logit_set.verify", "pipeline.logit_set.shard_file", "pipeline.logit_set.verify_examples")
+COVERS = ("pipeline.sets.verify", "pipeline.sets.shard_file", "pipeline.sets.verify_examples")
 KINDS = ("variants", "topk", "hidden")
 NUM_ROWS = 2
 PLAIN: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}

@@ -10,11 +10,11 @@ import duckdb
 import pytest
 
 from pipeline.errors import DataError, PassingError, QueryError
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import FILE_NAME, write_set_record
 from pipeline.query import catalog
 from pipeline.query.catalog import CATALOG_FILE, build_catalog, open_catalog
 from pipeline.record_file import read_record
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import FILE_NAME, write_set_record
 from pipeline.sql.gate import select
 from pipeline.sql.names import view_name
 

@@ -12,21 +12,21 @@ import torch
 from typer.testing import Result
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import write_set_record
-from pipeline.logit_set.writer import finish_set
 from pipeline.query.config import DiffConfig
 from pipeline.query.diff import Diff, diff
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import write_set_record
+from pipeline.sets.writer import finish_set
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task
 from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
+from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.commands import invoke
 from tests.helpers.places import send
-from tests.pipeline.logit_set.test_verify import rewrite, with_column
+from tests.pipeline.sets.test_verify import rewrite, with_column
 from tests.pipeline.sharing.test_join import Lines, data, joined
 
 LN3 = math.log(3)

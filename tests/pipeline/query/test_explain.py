@@ -12,14 +12,14 @@ import pytest
 from scipy.special import softmax
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import sha256
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import write_set_record
-from pipeline.logit_set.signals import Logits, Signals
 from pipeline.query.catalog import open_catalog
 from pipeline.query.explain import explain_row
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import write_set_record
+from pipeline.sets.signals import Logits, Signals
 from pipeline.sharing.text_free import without_text
 from pipeline.sql.gate import select
 from pipeline.tasks.target import Target

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import QueryError
-from pipeline.logit_set.reader import KEYS, LogitSet
 from pipeline.query.mixture import open_sets
 from pipeline.query.selection import read_chosen
+from pipeline.sets.reader import KEYS, LogitSet
 from tests.helpers.rewritten_sets import rewritten, with_logits
 
 COLUMNS = (*KEYS, "label")

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import DataError, QueryError
-from pipeline.logit_set.config import CodecName
-from pipeline.logit_set.record import FILE_NAME, write_set_record
-from pipeline.logit_set.signals import Mlm, Signals
-from pipeline.logit_set.token_reader import TokenSet
 from pipeline.query.catalog import build_catalog, open_catalog
 from pipeline.record_file import read_record
+from pipeline.sets.config import CodecName
+from pipeline.sets.record import FILE_NAME, write_set_record
+from pipeline.sets.signals import Mlm, Signals
+from pipeline.sets.token_reader import TokenSet
 from pipeline.sql.gate import add_macros, select
 from pipeline.sql.names import words_view_name
 from tests.helpers.token_sets import CODECS_BY_NAME, WORDS, write_set

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import write_set_record
 from pipeline.query.catalog import CATALOG_FILE, open_catalog
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import write_set_record
 from pipeline.sharing.text_free import without_text
 from pipeline.sql.gate import select, to_arrow
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS

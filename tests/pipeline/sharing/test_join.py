@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from distill.commands import app
 from pipeline import console
-from pipeline.cli import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import changed, read_set_record, write_set_record
-from pipeline.logit_set.record_parts import Version
-from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import open_catalog
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import changed, read_set_record, write_set_record
+from pipeline.sets.record_parts import Version
+from pipeline.sets.verify import verify_shards
 from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.join import Joined, join
 from student.data import load_examples

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, PassingError
-from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.sets.reader import LogitSet, open_set
 from pipeline.sharing.place import Place, open_place
 from tests.helpers.commands import invoke
 

@@ -10,19 +10,19 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 import pipeline.sharing.push
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE, read_set_record, write_set_record
-from pipeline.logit_set.vector_basis import BASIS_FILE
-from pipeline.logit_set.writer import finish_set
 from pipeline.query.catalog import open_catalog
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, read_set_record, write_set_record
+from pipeline.sets.vector_basis import BASIS_FILE
+from pipeline.sets.writer import finish_set
 from pipeline.sharing.place import open_place
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL, _require_empty
 from tests.helpers.damage import damage
 from tests.helpers.places import contents, edit_record, fetch, objects, replace, send
-from tests.pipeline.logit_set.test_verify import rewrite, with_logit
+from tests.pipeline.sets.test_verify import rewrite, with_logit
 
 
 def inodes(root: Path) -> dict[str, int]:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.errors import PassingError
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.sharing.push import JOURNAL
 from tests.helpers.faulty_proxy import FAULTS, faulty
 from tests.helpers.places import contents, objects

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import FILE_NAME
 from tests.helpers.hub_server import Hub
 from tests.helpers.places import contents
 from tests.pipeline.sharing.test_push_pull import changed
@@ -20,7 +20,7 @@ URL = "hf://datasets/me/opinion"
 WORKER = """
 import json, sys
 from typer.testing import CliRunner
-from pipeline.cli import app
+from distill.commands import app
 for line in sys.stdin:
     result = CliRunner().invoke(app, json.loads(line))
     print(json.dumps([result.exit_code, result.stdout, result.stderr, repr(result.exception)]), flush=True)
@@ -164,7 +164,7 @@ def test_nothing_there_is_one_message(
 def test_no_hub_is_one_message(opinion_set: LogitSet, tmp_path: Path, command: str) -> None:
     arguments = [opinion_set.root, URL] if command == "push" else [URL, "--store", tmp_path]
     result = subprocess.run(
-        [sys.executable, "-m", "pipeline", command, *map(str, arguments)],
+        [sys.executable, "-m", "distill", command, *map(str, arguments)],
         env=environment("http://127.0.0.1:9"),
         capture_output=True,
         text=True,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME, TOKENIZER_FILE
+from distill.commands import app
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL
 from tests.helpers.places import contents, fetch, objects, send
@@ -34,7 +34,7 @@ def hanging(self, *arguments, **options):
         time.sleep(600)
     return usual(self, *arguments, **options)
 setattr(s3fs.S3FileSystem, name, hanging)
-from pipeline.cli import app
+from distill.commands import app
 app()
 """
 

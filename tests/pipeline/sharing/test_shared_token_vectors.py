@@ -12,13 +12,13 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME, read_set_record
-from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE
-from pipeline.logit_set.token_vectors import read_token_vectors
-from pipeline.logit_set.verify import verify_shards
 from pipeline.query.catalog import open_catalog
 from pipeline.record_file import read_record
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import FILE_NAME, read_set_record
+from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
+from pipeline.sets.token_vectors import read_token_vectors
+from pipeline.sets.verify import verify_shards
 from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.join import join
 from pipeline.sql.gate import select

@@ -8,16 +8,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.logit_set.card import card_text
-from pipeline.logit_set.fingerprint import fingerprint
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.row_kinds import TEXT_COLUMNS
-from pipeline.logit_set.verify import verify_shards
-from pipeline.logit_set.writer import write_shard
 from pipeline.query.catalog import open_catalog
+from pipeline.sets.card import card_text
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import SetRecord
+from pipeline.sets.row_kinds import TEXT_COLUMNS
+from pipeline.sets.verify import verify_shards
+from pipeline.sets.writer import write_shard
 from tests.helpers.places import contents, fetch, send
-from tests.pipeline.logit_set.test_verify import with_logit
+from tests.pipeline.sets.test_verify import with_logit
 
 
 def text_free(logit_set: LogitSet, folder: Path) -> tuple[Path, SetRecord]:

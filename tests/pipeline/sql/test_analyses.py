@@ -10,8 +10,8 @@ import duckdb
 import pytest
 
 from pipeline.errors import QueryError
-from pipeline.logit_set.reader import LogitSet
 from pipeline.query.catalog import CATALOG_FILE, open_catalog
+from pipeline.sets.reader import LogitSet
 from pipeline.sql.gate import add_macros, select, to_arrow
 
 Row = tuple[str, int, int, int | None, Sequence[float]]  # split, source row, variant, label, probabilities

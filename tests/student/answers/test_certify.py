@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.logit_set.reader import KEYS, LogitSet, keys_sha256
 from pipeline.record_file import read_record
+from pipeline.sets.reader import KEYS, LogitSet, keys_sha256
 from pipeline.tasks.target import softmax
 from student.answers.certificate import CERTIFICATE_FILE, fewest_rows, read_certificate
 from student.answers.columns import margins

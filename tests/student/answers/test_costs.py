@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distill import Predictor
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import Target, softmax
 from pipeline.training.run_record import RUN_RECORD
-from student import Predictor
 from student.answers.columns import chosen
 from student.answers.costs import label_bias, read_costs
 from student.config import EvaluateConfig

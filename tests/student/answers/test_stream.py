@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 from typer.testing import CliRunner, Result
 
-from pipeline.cli import app
+from distill.commands import app
 from student.answers.stream import predict_lines
 from student.config import PredictConfig
 from student.predict import Predictor

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.logit_set.reader import open_set
+from pipeline.sets.reader import open_set
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import read_run_record, write_run_record
 from student.export.coarse import coarse

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.console import size
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, MissingDependencyError
 from pipeline.record_file import read_record

@@ -7,7 +7,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import RunRecord
 from student.export.run import with_small_tables

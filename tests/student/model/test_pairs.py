@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from pipeline.arrays import Ragged, side_by_side
 from pipeline.errors import ConfigError
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import special_ids
 from student.config import EvaluateConfig, TrainConfig

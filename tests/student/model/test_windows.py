@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from student.config import ExportConfig
 from student.export.run import export
 from student.model.embeddings import MatrixEncoder

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pipeline.logit_set.token_reader import TokenSet, open_tokens
+from pipeline.sets.token_reader import TokenSet, open_tokens
 from student.config import PretrainConfig
 from student.pretrain.control import control, others
 from student.pretrain.data import read_pool

@@ -10,8 +10,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pipeline.logit_set.codecs import CODECS, Decoder, Dense, Distribution, Kept, Predictions
-from pipeline.logit_set.config import CodecName
+from pipeline.sets.codecs import CODECS, Decoder, Dense, Distribution, Kept, Predictions
+from pipeline.sets.config import CodecName
 from student.pretrain import head as head_module
 from student.pretrain.head import HeadPass
 from student.pretrain.loss import cross_entropy, position_loss

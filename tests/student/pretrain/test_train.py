@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.token_reader import open_tokens
 from pipeline.record_file import read_record
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.token_reader import open_tokens
 from student.config import PretrainConfig
 from student.model.architecture import MlmConfig
 from student.model.config_file import read_encoder_config

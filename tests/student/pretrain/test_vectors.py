@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.sentence_reader import open_sentences
-from pipeline.logit_set.token_vectors import read_token_vectors
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.sentence_reader import open_sentences
+from pipeline.sets.token_vectors import read_token_vectors
 from student.config import PretrainConfig
 from student.model.architecture import VectorConfig
 from student.pretrain.train import pretrain

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.config import as_flags
 from pipeline.errors import ConfigError
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from student.config import SweepConfig, TrainConfig
 from student.model.design import design
 from student.recipe import with_recipe

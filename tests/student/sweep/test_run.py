@@ -19,7 +19,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.config import as_flags
 from pipeline.errors import (
     ConfigError,
@@ -29,7 +29,7 @@ from pipeline.errors import (
     MissingDependencyError,
     PassingError,
 )
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord
 from student.config import SweepConfig, TrainConfig
@@ -423,7 +423,7 @@ def start_sweep(config: SweepConfig) -> subprocess.Popen[str]:
     taken = config.model_dump(include=config.model_fields_set & TrainConfig.model_fields.keys() - tried)
     flags = [*as_flags(TrainConfig.from_flags(**taken)), "--grid", *config.grid, "--seeds", str(config.seeds)]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "pipeline", "sweep", *flags, "--processes", str(config.processes)],
+        [sys.executable, "-P", "-m", "distill", "sweep", *flags, "--processes", str(config.processes)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

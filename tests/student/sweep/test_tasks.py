@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from distill.apps.report.config import ReportConfig
+from distill.apps.report.page import render
+from distill.apps.report.sweep import sweep_page
 from pipeline.config import as_flags
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError
-from pipeline.report.config import ReportConfig
-from pipeline.report.page import render
 from pipeline.training.run_record import read_run_record, write_run_record
 from student.config import EvaluateConfig, SweepConfig, TrainConfig
 from student.evaluate import evaluate
-from student.report.sweep import sweep_page
 from student.sweep.run import sweep
 from student.train.train import train
 from tests.helpers.commands import invoke

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from student.train.train import train
 from tests.helpers.joint_runs import tasks_config
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import NO_LABEL
 from student.config import TrainConfig
 from student.data import load_examples

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import NO_LABEL, Target
 from student.data import load_examples
 from student.train.contrast import NEGATIVES, kinds, negatives

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, DataError
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.training.held_out import held_out_rows
 from student.data import Examples, load_examples

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.reader import LogitSet
 from pipeline.record_file import read_record
+from pipeline.sets.reader import LogitSet
 from student.filters.config import FiltersConfig
 from student.filters.train import train_filters
 from student.train.train import train

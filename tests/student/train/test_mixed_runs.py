@@ -8,11 +8,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.signals.logits import logits_of
 from pipeline.query.mixture import open_sets
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.metrics import fidelity
 from student.config import EvaluateConfig, ExportConfig, SweepConfig, TrainConfig
 from student.data import load_examples

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import softmax
 from student.config import EvaluateConfig
 from student.data import load_examples

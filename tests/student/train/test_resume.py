@@ -6,7 +6,7 @@ import torch
 from safetensors import safe_open
 
 from pipeline.config import as_flags
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.training.run import CHECKPOINT
 from student.config import TrainConfig
 from student.train.train import train

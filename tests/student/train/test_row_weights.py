@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import NO_LABEL
 from student.config import SoftLoss
 from student.data import load_chosen, load_examples

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from distill.apps.report.config import ReportConfig
+from distill.apps.report.page import render
+from distill.apps.report.run import run_page
 from pipeline.config import as_flags
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.logit_set.reader import open_set
 from pipeline.record_file import read_record
-from pipeline.report.config import ReportConfig
-from pipeline.report.page import render
+from pipeline.sets.reader import open_set
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import read_run_record
 from student.config import EvaluateConfig, ReproduceConfig, TrainConfig
@@ -27,7 +28,6 @@ from student.model.model import Student
 from student.model.weights import ENCODER_FILE, read_weights, save_sharing
 from student.predict import Predictor
 from student.recipe import with_recipe
-from student.report.run import run_page
 from student.reproduce import reproduce
 from student.train.learner import Lesson, StudentLearner
 from student.train.tasks import of_task

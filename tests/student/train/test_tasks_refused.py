@@ -15,7 +15,7 @@ from student.model.weights import ENCODER_FILE, save_sharing
 from student.train.train import train
 from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
-from teacher.inference.classifier import new_classifier
+from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.conftest import dump_config
 from tests.helpers.joint_runs import same, tasks_config

@@ -10,9 +10,9 @@ import torch
 from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE
-from pipeline.logit_set.token_vectors import VocabularyVectors, read_token_vectors
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
+from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from student.config import ReproduceConfig, SweepConfig
 from student.data import load_examples
 from student.export.run import with_small_tables

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.record import FILE_NAME
 from pipeline.record_file import read_record
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import FILE_NAME
 from student.config import TrainConfig
 from student.data import load_examples
 from student.evaluate import score_student

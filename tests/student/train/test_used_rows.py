@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.arrays import Ragged
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import Target
 from student.data import Examples, gold_tensor, load_examples
 from student.model.architecture import StudentConfig

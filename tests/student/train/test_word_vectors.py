@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from student.config import TrainConfig
 from student.model.design import design
 from student.model.encoder import Encoder

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from distill import WordPredictor
 from pipeline.arrays import Ragged
 from pipeline.errors import DataError, FingerprintMismatchError
-from pipeline.logit_set.word_reader import WordSet
+from pipeline.sets.word_reader import WordSet
 from pipeline.tasks.spans import spans
 from pipeline.text.pieces import Pieces
-from student import WordPredictor
 from student.config import EvaluateConfig
 from student.evaluate import evaluate
 from student.train.optimizer import RowAdam

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, PassingError
 from pipeline.limits import limit_reached
-from pipeline.logit_set.record_parts import Sample, Setting
-from pipeline.logit_set.shard_file import read_footer
+from pipeline.sets.record_parts import Sample, Setting
+from pipeline.sets.shard_file import read_footer
 from pipeline.training.run_record import read_run_record
 from teacher.augment import distinct
 from teacher.augment import folder as folder_module

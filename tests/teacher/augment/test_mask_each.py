@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from accelerate import PartialState
 
+from distill.apps.report.set_report import set_page
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
-from pipeline.logit_set.card import card_text
-from pipeline.logit_set.reader import LogitSet
-from pipeline.logit_set.verify_examples import ExamplesCheck
-from pipeline.report.set_report import set_page
+from pipeline.sets.card import card_text
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.verify_examples import ExamplesCheck
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task, load_task
 from student.config import EvaluateConfig

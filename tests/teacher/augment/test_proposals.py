@@ -13,7 +13,7 @@ from pipeline.errors import TeacherError
 from teacher.augment.proposals import propose, whole_words
 from teacher.augment.sites import Site
 from teacher.augment.word_vectors import WordVectors
-from teacher.inference.masked_lm import MaskedLm, MlmTokenizer
+from teacher.models.masked_lm import MaskedLm, MlmTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, _, CLS, SEP, MASK = range(5)

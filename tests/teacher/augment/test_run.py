@@ -15,14 +15,14 @@ from accelerate import PartialState
 from filelock import FileLock
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.demo.data import write_demo_data
+from distill.apps.demo.data import write_demo_data
+from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, MissingDependencyError, TeacherError
 from pipeline.files import sha256
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import SetRecord, read_set_record
-from pipeline.logit_set.record_parts import AugmentationRecord
-from pipeline.logit_set.signals.logits import logits_of
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import SetRecord, read_set_record
+from pipeline.sets.record_parts import AugmentationRecord
+from pipeline.sets.signals.logits import logits_of
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task
 from teacher.augment import candidates

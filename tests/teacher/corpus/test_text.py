@@ -9,7 +9,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from teacher.corpus.masking import MaskingPlan
 from teacher.corpus.text import SPLITS, Text, in_split, masking_plan, open_text
-from teacher.inference.masked_lm import MlmTokenizer, load_mlm_tokenizer
+from teacher.models.masked_lm import MlmTokenizer, load_mlm_tokenizer
 from teacher.tiny import create_tiny_bert
 from tests.conftest import corpus_config
 

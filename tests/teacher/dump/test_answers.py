@@ -14,7 +14,7 @@ import teacher.dump.answers
 from pipeline.arrays import Floats
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.answers import Known, logits_once
-from teacher.inference.classifier import Teacher
+from teacher.models.classifier import Teacher
 
 FAKE = cast("Teacher", SimpleNamespace(target=SimpleNamespace(num_logits=2)))
 ASKED: list[str] = []

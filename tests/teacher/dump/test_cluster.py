@@ -10,12 +10,12 @@ import pytest
 
 import teacher.dump.cluster
 from pipeline.errors import TeacherError
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.examples import dump
 from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm
-from teacher.inference.masked_lm import load_masked_lm
+from teacher.models.masked_lm import load_masked_lm
 from tests.conftest import corpus_config, dump_config, vectors_config
 from tests.helpers.calls import count_calls
 

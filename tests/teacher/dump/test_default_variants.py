@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from distill import dump_teacher
 from pipeline.errors import ConfigError
-from teacher import dump_teacher
 from teacher.config import DumpTask
 from teacher.dump.default_variants import with_default_variants
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS

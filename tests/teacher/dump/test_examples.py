@@ -18,11 +18,11 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
-from pipeline.logit_set.fingerprint import fingerprint
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import TOKENIZER_FILE, SetRecord, read_set_record, write_set_record
-from pipeline.logit_set.record_parts import Shard
-from pipeline.logit_set.signals.logits import logits_of
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record, write_set_record
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import open_files, select
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import tokenizer_sha256

@@ -12,15 +12,15 @@ import pytest
 
 import teacher.dump.answers
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.logit_set.fingerprint import fingerprint
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import FILE_NAME, read_set_record
-from pipeline.logit_set.shard_file import read_footer
-from pipeline.logit_set.signals.logits import logits_of
-from pipeline.logit_set.verify import verify_shards
 from pipeline.record_file import read_record
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import FILE_NAME, read_set_record
+from pipeline.sets.shard_file import read_footer
+from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.verify import verify_shards
 from teacher.dump.examples import dump
-from teacher.inference.batches import teacher_logits
+from teacher.models.batches import teacher_logits
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.teacher.conftest import make_louder

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.files import TEMPORARY_SUFFIX
-from pipeline.logit_set.card import card_text
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import SetRecord, changed, read_set_record, write_set_record
-from pipeline.logit_set.signals.init import INIT_FILE
-from pipeline.logit_set.verify import verify_shards
+from pipeline.sets.card import card_text
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import SetRecord, changed, read_set_record, write_set_record
+from pipeline.sets.signals.init import INIT_FILE
+from pipeline.sets.verify import verify_shards
 from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push

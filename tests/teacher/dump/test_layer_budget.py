@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.logit_set.signals import Attention, Cls, States
-from pipeline.logit_set.vector_codecs import state_codec
+from pipeline.sets.signals import Attention, Cls, States
+from pipeline.sets.vector_codecs import state_codec
 from teacher.dump.layer_budget import measured_line
 from teacher.dump.plan_examples import estimate
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config

@@ -23,23 +23,23 @@ import teacher.dump.layer_shards
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.files import sha256
-from pipeline.logit_set.card import card_text
-from pipeline.logit_set.layer_files import group_writer
-from pipeline.logit_set.layer_reader import open_layers
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
-from pipeline.logit_set.signals import States
-from pipeline.logit_set.vector_basis import Basis, fit_basis
-from pipeline.logit_set.vector_codecs import state_codec
-from pipeline.logit_set.verify import verify_shards
-from pipeline.logit_set.verify_layers import check_layers, layer_footer
-from pipeline.logit_set.writer import reopen_set
 from pipeline.record_file import without_checksum
+from pipeline.sets.card import card_text
+from pipeline.sets.layer_files import group_writer
+from pipeline.sets.layer_reader import open_layers
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
+from pipeline.sets.signals import States
+from pipeline.sets.vector_basis import Basis, fit_basis
+from pipeline.sets.vector_codecs import state_codec
+from pipeline.sets.verify import verify_shards
+from pipeline.sets.verify_layers import check_layers, layer_footer
+from pipeline.sets.writer import reopen_set
 from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
 from teacher.dump.layer_shards import row_groups
-from teacher.inference.layers import layers_said
+from teacher.models.layers import layers_said
 from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.damage import damage

@@ -5,7 +5,7 @@ import pytest
 from transformers import BertConfig
 
 from pipeline.errors import ConfigError, TeacherError
-from pipeline.logit_set.reader import LogitSet
+from pipeline.sets.reader import LogitSet
 from teacher.dump.plan_examples import Plan, estimate
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.logit_set.token_reader import open_tokens
+from distill.commands import app
+from pipeline.sets.token_reader import open_tokens
 from teacher.dump.plan_tokens import estimate_mlm
 from tests.conftest import corpus_config
 

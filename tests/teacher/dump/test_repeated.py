@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.logit_set.reader import open_set
-from pipeline.logit_set.record import SetRecord
+from pipeline.sets.reader import open_set
+from pipeline.sets.record import SetRecord
 from teacher.dump.answers import Known
 from teacher.dump.examples import dump
 from teacher.dump.repeated import FOLDER, keep_answers, kept_answers

@@ -13,15 +13,15 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 import teacher.dump.sentences
+from distill import dump_teacher
 from pipeline import log
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, TeacherError
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.sentence_reader import open_sentences
-from pipeline.logit_set.token_vectors import read_token_vectors
-from pipeline.logit_set.vector_basis import BASIS_FILE, Basis, fit_basis
-from pipeline.logit_set.verify import verify_shards
-from teacher import dump_teacher
+from pipeline.sets.record import SetRecord
+from pipeline.sets.sentence_reader import open_sentences
+from pipeline.sets.token_vectors import read_token_vectors
+from pipeline.sets.vector_basis import BASIS_FILE, Basis, fit_basis
+from pipeline.sets.verify import verify_shards
 from teacher.config import DumpTask
 from teacher.dump.plan_sentences import estimate_vectors
 from teacher.dump.sentences import dump_vectors

@@ -17,12 +17,12 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 import teacher.dump.answers
 import teacher.dump.token_vectors
 from pipeline.errors import ConfigError, IntegrityError, TeacherError
-from pipeline.logit_set.card import card_text
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import SetRecord, read_set_record
-from pipeline.logit_set.signals.token_vectors import VOCABULARY_FILE
-from pipeline.logit_set.token_vectors import read_token_vectors
-from pipeline.logit_set.verify import verify_shards
+from pipeline.sets.card import card_text
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import SetRecord, read_set_record
+from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
+from pipeline.sets.token_vectors import read_token_vectors
+from pipeline.sets.verify import verify_shards
 from teacher.config import ITSELF, FinetuneTask
 from teacher.dump.examples import dump
 from teacher.finetune.classifier import finetune
@@ -208,7 +208,7 @@ def test_numbers_that_float16_does_not_have_are_refused(
         state[[k for k, row in enumerate(inputs) if row.ids1 == [7]]] = number
         return type("Output", (), {"hidden_states": (state,)})
 
-    monkeypatch.setattr("teacher.inference.token_vectors._ask", loud)
+    monkeypatch.setattr("teacher.models.token_vectors._ask", loud)
     token = AutoTokenizer.from_pretrained(teachers / "opinion").convert_ids_to_tokens(7)
     with pytest.raises(TeacherError, match=rf"vector of token {re.escape(repr(token))} is NaN or beyond float16"):
         write(work, tmp_path)
@@ -219,7 +219,7 @@ def test_numbers_that_float16_does_not_have_are_refused(
 def test_a_teacher_without_hidden_states_does_without(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("teacher.inference.token_vectors._ask", lambda *_: (torch.zeros(1, 3, 32),))
+    monkeypatch.setattr("teacher.models.token_vectors._ask", lambda *_: (torch.zeros(1, 3, 32),))
     config = dump_config(work, "opinion", tmp_path)
     by_default = type(config)(**config.model_dump(include=config.model_fields_set - {"token_vectors"}))
     record = dump(by_default, "distill teacher-dump")

@@ -15,10 +15,10 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from pipeline import log
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
-from pipeline.logit_set.codecs import Dense
-from pipeline.logit_set.record import SetRecord, read_set_record
-from pipeline.logit_set.token_reader import TokenSet, open_tokens
-from pipeline.logit_set.tokens import MaskedRows, split_table
+from pipeline.sets.codecs import Dense
+from pipeline.sets.record import SetRecord, read_set_record
+from pipeline.sets.token_reader import TokenSet, open_tokens
+from pipeline.sets.tokens import MaskedRows, split_table
 from pipeline.text.known import require_known_ids
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, open_text, require_known_words
@@ -26,7 +26,7 @@ from teacher.dump import tokens as tokens
 from teacher.dump.plan_tokens import estimate_mlm
 from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm
-from teacher.inference.masked_lm import load_masked_lm
+from teacher.models.masked_lm import load_masked_lm
 from tests.conftest import corpus_config, vectors_config
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 

@@ -11,11 +11,11 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import SetRecord
-from pipeline.logit_set.signals.logits import logits_of
 from pipeline.query.config import DiffConfig
 from pipeline.query.diff import diff
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import SetRecord
+from pipeline.sets.signals.logits import logits_of
 from student.data import load_examples
 from teacher.check import check
 from teacher.config import CheckConfig

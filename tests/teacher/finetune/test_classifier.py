@@ -28,9 +28,9 @@ from teacher.finetune import common
 from teacher.finetune.classifier import finetune
 from teacher.finetune.learner import classifier_loss
 from teacher.finetune.rows import hold_out
-from teacher.inference.batches import teacher_logits
-from teacher.inference.classifier import load_teacher
-from teacher.inference.precision import inference_mode
+from teacher.models.batches import teacher_logits
+from teacher.models.classifier import load_teacher
+from teacher.models.precision import inference_mode
 from teacher.tiny import create_tiny_bert
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.multilabel import write_topics

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 from typer.testing import CliRunner
 
-from pipeline.cli import app
+from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from teacher.config import FinetuneCorpus
 from teacher.corpus.masking import mask
@@ -19,7 +19,7 @@ from teacher.corpus.text import masking_plan, open_text
 from teacher.finetune import text_stream
 from teacher.finetune.masked_lm import evaluate_mlm, finetune_mlm
 from teacher.finetune.text_stream import TextStream
-from teacher.inference.masked_lm import load_masked_lm, predict_masked
+from teacher.models.masked_lm import load_masked_lm, predict_masked
 from tests.helpers.commands import distill, kill_when
 
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 
 from pipeline.config import as_flags
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
-from pipeline.logit_set.reader import LogitSet, open_set
+from pipeline.sets.reader import LogitSet, open_set
 from pipeline.tasks.task import load_task
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
@@ -24,7 +24,7 @@ from teacher.finetune.classifier import finetune
 from teacher.finetune.learner import ClassifierLearner, Lesson
 from teacher.finetune.rows import splits_of, training_source
 from teacher.finetune.tasks import ENCODER_FILE, HEAD_FILE, new_teachers, targets_of
-from teacher.inference.loaded import load_config
+from teacher.models.loaded import load_config
 from tests.conftest import dump_config
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.entities import MANIFEST

@@ -13,17 +13,17 @@ import pytest
 import teacher.dump.answers
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.files import sha256
-from pipeline.logit_set.card import card_text
-from pipeline.logit_set.fingerprint import fingerprint
-from pipeline.logit_set.reader import LogitSet, open_set
-from pipeline.logit_set.record import read_set_record
-from pipeline.logit_set.record_parts import UnlabelledRecord
-from pipeline.logit_set.signals.logits import logits_of
-from pipeline.logit_set.verify import verify_shards
+from pipeline.sets.card import card_text
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import read_set_record
+from pipeline.sets.record_parts import UnlabelledRecord
+from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.verify import verify_shards
 from teacher.config import DumpTask
 from teacher.dump.examples import dump
 from teacher.dump.plan_examples import estimate
-from teacher.inference.batches import teacher_logits
+from teacher.models.batches import teacher_logits
 from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.commands import distill, invoke, kill_when
 

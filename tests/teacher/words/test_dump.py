@@ -11,8 +11,8 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from pipeline.config import flag_name
 from pipeline.errors import ConfigError, TeacherError
-from pipeline.logit_set.token_vectors import read_token_vectors
-from pipeline.logit_set.word_reader import WordSet
+from pipeline.sets.token_vectors import read_token_vectors
+from pipeline.sets.word_reader import WordSet
 from pipeline.tasks.spans import spans, word_scores
 from teacher.words.dump import doubt_order
 from tests.helpers.commands import invoke

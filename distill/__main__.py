@@ -1,0 +1,5 @@
+"""``python -m distill`` is ``distill``."""
+
+from distill.commands import app
+
+app()

@@ -1,0 +1,1 @@
+"""Products built on the two stages."""

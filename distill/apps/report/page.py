@@ -1,0 +1,100 @@
+"""The parts of a page, and how they become one HTML file that needs nothing else."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from pipeline.console import show
+
+Rows = list[dict[str, Any]]  # an answer of SQL, or what else a picture is drawn from
+TEXT_LENGTH = 180
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing with a sentence that says how to read it.
+
+    Attributes:
+        svg: inline SVG, of `distill.apps.svg`.
+        rows: the figures that were drawn.
+    """
+
+    title: str
+    svg: str
+    caption: str
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under a title; numbers are set to the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what belongs under it: sentences, named values, pictures, tables."""
+
+    title: str
+    text: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    pictures: tuple[Picture, ...] = ()
+    tables: tuple[Table, ...] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole report; ``kind`` says of what."""
+
+    kind: str
+    title: str
+    lead: str
+    sections: tuple[Section, ...]
+
+    def figures(self) -> list[dict[str, Any]]:
+        """What the pictures show, as plain values."""
+        return [
+            {"section": section.title, "title": picture.title, "rows": picture.rows}
+            for section in self.sections
+            for picture in section.pictures
+        ]
+
+
+def render(page: Page) -> str:
+    """The page as HTML. Every text is escaped, for it may come from a stranger's set; only our drawings are not."""
+    environment = Environment(
+        loader=PackageLoader("distill.apps.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"show": show, "cell": _cell, "drawing": Markup}
+    environment.tests["figure"] = lambda cell: cell is None or (isinstance(cell, int | float) and cell is not True)
+    return environment.get_template("page.html").render(page=page) + "\n"
+
+
+def _cell(value: int | float | str | None) -> str:
+    """A cell's text: the figures of a column with as many decimals."""
+    if not isinstance(value, float):
+        return show(value)
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1e}" if 0 < abs(value) < 1e-4 else f"{value:.4f}"
+
+
+def clipped(text: str | None, length: int = TEXT_LENGTH) -> str:
+    """A text on one line, not longer than ``length``, without characters that cannot be printed."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text or "").split())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def name_of(names: tuple[str, ...], number: int) -> str:
+    """A class's name; its number where it has none."""
+    return names[number] if 0 <= number < len(names) else str(number)

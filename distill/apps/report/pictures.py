@@ -1,0 +1,183 @@
+"""The pictures that sets and runs have in common: what somebody, a teacher or a student, says about a split."""
+
+from collections.abc import Mapping
+from math import log
+
+import duckdb
+
+from distill.apps.report import charts, questions
+from distill.apps.report.page import Picture, Rows, Table, clipped, name_of
+from distill.apps.svg import BLUE, RED
+from pipeline.tasks.target import Target
+
+KINDS = {False: "wrong answers", True: "right answers", None: "all rows"}  # from the bottom, where few can be compared
+COLOURS = {"wrong answers": RED, "right answers": BLUE, "all rows": BLUE}
+Connection = duckdb.DuckDBPyConnection
+
+
+def against_gold(connection: Connection, table: str, target: Target, who: str) -> list[Picture]:
+    """How somebody's answers, or scores, compare with gold."""
+    if target.kind == "classes":
+        return [reliability(connection, table, who), confusion(connection, table, target, who)]
+    if target.kind == "labels":
+        return [label_reliability(connection, table, who)]
+    limits = questions.score_limits(connection, [table], target)
+    return [scores(connection, table, target, who, limits), residuals(connection, table, target, who, limits)]
+
+
+def reliability(connection: Connection, table: str, who: str) -> Picture:
+    """Confidence against accuracy."""
+    bins, error = questions.calibration(connection, table)
+    caption = (
+        f"Of the rows on which the {who} is so sure, how many are right. On the dashed line it is as right as it is "
+        f"sure; below it is too sure. A dot's size is its share of the rows. Expected calibration error: {error:.4f}."
+    )
+    return Picture(f"Reliability of the {who}", charts.reliability(bins), caption, bins)
+
+
+def label_reliability(connection: Connection, table: str, who: str) -> Picture:
+    """The probability of labels that hold each by itself against how often they do."""
+    bins, error = questions.label_calibration(connection, table)
+    caption = (
+        f"Of the labels that the {who} finds so likely, each of each row by itself, how many hold. On the dashed line "
+        f"they hold as often as it says. A dot's size is its share of them. Expected calibration error: {error:.4f}."
+    )
+    drawn = charts.reliability(bins, "probability", "share of labels that hold")
+    return Picture(f"Reliability of the {who}", drawn, caption, bins)
+
+
+def confusion(connection: Connection, table: str, target: Target, who: str) -> Picture:
+    """Gold against answers."""
+    rows = questions.confusion(connection, table)
+    caption = f"What the {who} takes the rows of each gold class for: their number, and their share of the class."
+    return matrix(f"Confusion of the {who}", rows, target, ("gold", who), caption)
+
+
+def matrix(title: str, rows: Rows, target: Target, axes: tuple[str, str], caption: str) -> Picture:
+    """Two answers, ``a`` down and ``b`` across, for rows of ``a``, ``b`` and ``n``."""
+    counts = {(row["a"], row["b"]): row["n"] for row in rows}
+    down, across = axes
+    named = [{down: name_of(target.names, a), across: name_of(target.names, b), "n": n} for (a, b), n in counts.items()]
+    return Picture(title, charts.matrix(target.names, counts, *axes), caption, named)
+
+
+def scores(connection: Connection, table: str, target: Target, who: str, limits: charts.Limits) -> Picture:
+    """Gold scores against those that were said."""
+    pairs = f"select score as a, {questions.score_sql(target)} as b from {table}"
+    caption = "A cell's colour is the stronger the more rows lie in it. On the dashed line the score is gold's."
+    return density(connection, pairs, limits, f"Scores of the {who}", ("gold score", f"score by the {who}"), caption)
+
+
+def density(
+    connection: Connection, pairs: str, limits: charts.Limits, title: str, axes: tuple[str, str], caption: str
+) -> Picture:
+    """Where the pairs ``a``, ``b`` of a SELECT lie."""
+    rows = questions.score_grid(connection, pairs, limits)
+    counts = {(row["a"], row["b"]): row["n"] for row in rows}
+    step = (limits[1] - limits[0]) / questions.CELLS
+    figures = [
+        {f"{axis} from": limits[0] + row[k] * step for axis, k in zip(axes, "ab", strict=True)} | {"n": row["n"]}
+        for row in rows
+    ]
+    return Picture(title, charts.density(counts, questions.CELLS, limits, *axes), caption, figures)
+
+
+def residuals(connection: Connection, table: str, target: Target, who: str, limits: charts.Limits) -> Picture:
+    """How far scores lie from gold."""
+    widest = limits[1] - limits[0]
+    rows = questions.residuals(connection, table, target, widest)
+    caption = f"How far the {who}'s scores lie above gold (right of 0) or below it (left)."
+    return histogram("Errors", rows, (-widest, widest), "score less gold score", caption)
+
+
+def certainty(connection: Connection, table: str, target: Target) -> list[Picture]:
+    """How sure the teacher is, by margin and by entropy or label by label, right and wrong answers apart."""
+    if target.kind == "labels":
+        caption = "Every label of every row: at 0 and 1 the teacher is sure, at 0.5 it cannot tell whether it holds."
+        rows = questions.label_certainty(connection, table)
+        return [histogram("Probabilities", rows, (0, 1), "probability of a label", caption, "labels")]
+    undecided = log(target.num_logits)
+    return [
+        histogram(
+            "Margin",
+            questions.certainty(connection, table, "margin", 1.0),
+            (0, 1),
+            "probability of the best class less that of the second",
+            "The farther right, the surer the teacher; at 0 it cannot choose between two classes.",
+        ),
+        histogram(
+            "Entropy",
+            questions.certainty(connection, table, "entropy", undecided),
+            (0, undecided),
+            "entropy (nats)",
+            f"The farther left, the surer the teacher; at {undecided:.2f} every class is as likely as any other.",
+        ),
+    ]
+
+
+def histogram(
+    title: str, rows: Rows, limits: charts.Limits, xlabel: str, caption: str, ylabel: str = "rows"
+) -> Picture:
+    """Rows of ``bin``, ``n`` and maybe ``is_right``, over bins of one width."""
+    low, high = limits
+    edges = [low + k * (high - low) / questions.BINS for k in range(questions.BINS + 1)]
+    counts: dict[str, list[int]] = {}
+    for is_right, name in KINDS.items():
+        answered = [row for row in rows if row.get("is_right") is is_right]
+        if answered:
+            counts[name] = [sum(row["n"] for row in answered if row["bin"] == k) for k in range(questions.BINS)]
+    figures = [
+        {"from": edges[k], "to": edges[k + 1]} | {name: n[k] for name, n in counts.items()}
+        for k in range(questions.BINS)
+    ]
+    return Picture(title, charts.histogram(edges, counts, COLOURS, xlabel, ylabel), caption, figures)
+
+
+def row_table(title: str, rows: Rows, columns: Mapping[str, str], names: tuple[str, ...], caption: str) -> Table:
+    """Rows of a set for people: with classes by their names and texts made short.
+
+    Args:
+        title: of the table.
+        rows: what SQL answered.
+        columns: which of its columns to show, by their heads; those of classes are ``label``, ``teacher`` and so on.
+        names: of the classes.
+        caption: how to read it.
+    """
+    has_pairs = any(row.get("sentence2") is not None for row in rows)
+    shown = {head: column for head, column in columns.items() if has_pairs or column != "sentence2"}
+
+    def cell(column: str, value: int | float | str | None) -> int | float | str | None:
+        if column in CLASSES and isinstance(value, int):
+            return name_of(names, value)
+        return clipped(value) if isinstance(value, str) else value
+
+    cells = [tuple(cell(column, row[column]) for column in shown.values()) for row in rows]
+    return Table(title, tuple(shown), cells, caption)
+
+
+def label_scores(connection: Connection, table: str, target: Target, who: str) -> Table:
+    """Precision, recall and F1 of every label that is gold or said."""
+    rows = questions.label_scores(connection, table, target)
+    columns = {
+        "label": "label",
+        "gold": "gold",
+        "said": "num_said",
+        "precision": "precision",
+        "recall": "recall",
+        "f1": "f1",
+    }
+    caption = "How many rows the label is gold of, and of how many it is said; which share of either is both."
+    return row_table(f"The {who} label by label", rows, columns, target.names, caption)
+
+
+def confused(connection: Connection, table: str, target: Target, who: str) -> list[Table]:
+    """The commonest mistakes by name, where there are too many classes for a picture to name them."""
+    if target.kind != "classes" or target.num_logits <= charts.MOST_WRITTEN_CLASSES:
+        return []
+    columns = {"gold": "label", who: "said", "rows": "n", "share of the class": "share"}
+    rows = questions.confused(connection, table)
+    return [row_table(f"Commonest mistakes of the {who}", rows, columns, target.names, "The most rows first.")]
+
+
+CLASSES = {"label", "said", "teacher", "student", "likely"}
+TEXTS = {"sentence 1": "sentence1", "sentence 2": "sentence2"}

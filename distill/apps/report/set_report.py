@@ -1,0 +1,168 @@
+"""The page of a logit set: what it is, how good its teacher is, which rows are worth a look."""
+
+from pathlib import Path
+from typing import Any
+
+from distill.apps.report import pictures, questions
+from distill.apps.report.page import Page, Section, Table, clipped
+from distill.apps.report.pictures import TEXTS, Connection
+from distill.apps.report.variants import variants_section
+from pipeline.console import size
+from pipeline.query.views import columns_with_text
+from pipeline.sets.reader import usable_record
+from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import Shard, TeacherRecord
+from pipeline.sets.verify import require_shards
+from pipeline.sets.windows import reading
+from pipeline.sql.gate import open_files
+
+
+def set_page(root: Path, allow_unverified: bool = False) -> Page:
+    """Describes a set, from its record and, for a task's, from its rows.
+
+    Raises:
+        IntegrityError: if it is not a sound set, or not verified and that is not allowed.
+    """
+    record = usable_record(root, allow_unverified)
+    about = (Section("What it is", facts=_facts(record)), _scores(record))
+    if record.signals.vectors is not None:
+        lead = f"What {record.teacher.name} makes of the sentences of {record.subject}: {record.num_rows:,} vectors."
+        return Page("set of sentences", record.name, lead, about)
+    if record.signals.token_logits is not None:
+        lead = f"What {record.teacher.name} says about the words of {record.subject}: {record.num_rows:,} sentences."
+        return Page("set of words", record.name, lead, about)
+    if record.signals.logits is None:
+        lead = f"What {record.teacher.name} says about masked words: {record.num_rows:,} masked sequences."
+        return Page("logit set of a corpus", record.name, lead, about)
+    lead = f"What {record.teacher.name} says about {record.subject}: {record.num_rows:,} rows with its logits."
+    return Page("logit set", record.name, lead, (*about, *_row_sections(root, record)))
+
+
+def _facts(record: SetRecord) -> dict[str, Any]:
+    teacher, tokenizer = record.teacher, record.tokenizer
+    facts: dict[str, Any] = {
+        "state": record.state,
+        "teacher": f"{teacher.name}, {_known(teacher)} {teacher.sha256[:16]}…",
+        "revision": teacher.revision,
+        "precision": f"{record.precision}, {reading(record.windows, record.max_seq_length)}",
+        "tokenizer": f"{tokenizer.vocabulary_size:,} words, {tokenizer.sha256[:16]}…",
+        "source": record.source,
+        "licence": record.licence,
+        "size": f"{record.num_rows:,} rows, {size(record.num_bytes)} in {len(record.shards)} files",
+        **{name: clipped(fact, 400) for signal in record.signals.stored for name, fact in signal.facts().items()},
+        **_corpus_facts(record),
+        "created": record.created,
+        "command": record.command,
+        "fingerprint": record.fingerprint,
+        "written with": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
+        "notes": "; ".join(record.notes),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _known(teacher: TeacherRecord) -> str:
+    if teacher.is_imported:
+        return "known by its answers alone, file"
+    return f"{teacher.num_parameters:,} parameters, weights"
+
+
+def _corpus_facts(record: SetRecord) -> dict[str, Any]:
+    masking, corpus = record.masking, record.corpus
+    if masking is None or corpus is None:
+        return {}
+    return {
+        "masking": f"{masking.kind}, {masking.probability:.0%}, copies: {masking.num_copies}, seed {masking.seed}",
+        "sequences": f"{corpus.packing} of {corpus.name} ({corpus.language}), from {corpus.min_seq_length} tokens",
+    }
+
+
+def _scores(record: SetRecord) -> Section:
+    metrics = list(dict.fromkeys(name for scores in record.scores.values() for name in scores))
+    rows = [
+        (split, record.rows_of(split), *(record.scores.get(split, {}).get(name) for name in metrics))
+        for split in _dev_first(record)
+    ]
+    columns = ("split", "rows", *(name.replace("_", " ") for name in metrics))
+    text = "Measured against gold while the set was written. A teacher has often been trained on the train split."
+    return Section("The teacher's scores", text, tables=(Table("By split", columns, rows),))
+
+
+def _dev_first(record: SetRecord) -> list[str]:
+    return sorted(record.splits, key=lambda split: split == "train")
+
+
+def _row_sections(root: Path, record: SetRecord) -> list[Section]:
+    require_shards(root, record, record.shards)
+    tables = {split: f"split_{number}" for number, split in enumerate(_dev_first(record))}
+    views = {table: _files(root, record.shards_of(split)) for split, table in tables.items()}
+    columns = dict.fromkeys(views, columns_with_text(record))
+    with open_files(views, columns) as connection:
+        sections = [_split(connection, table, split, record) for split, table in tables.items()]
+        augmentation = record.augmentation
+        if augmentation and augmentation.split in tables:
+            sections.append(variants_section(connection, tables[augmentation.split], record.target, augmentation))
+    return sections
+
+
+def _files(root: Path, shards: list[Shard]) -> list[Path]:
+    return [root / shard.path for shard in shards]
+
+
+def _split(connection: Connection, table: str, split: str, record: SetRecord) -> Section:
+    target = record.target
+    has_gold = questions.num_gold(connection, table, target) > 0
+    drawn = pictures.against_gold(connection, table, target, "teacher") if has_gold else []
+    tables = []
+    if target.kind != "score":
+        drawn += pictures.certainty(connection, table, target)
+    if target.kind in ("classes", "bins"):  # which are distributions
+        tables.append(_hardest(connection, table, record))
+    if has_gold and target.has_labels:
+        tables += pictures.confused(connection, table, target, "teacher")
+        tables.append(pictures.label_scores(connection, table, target, "teacher"))
+    if has_gold:
+        suspects = {"classes": _likely_errors, "labels": _doubts}.get(target.kind, _farthest)
+        tables.append(suspects(connection, table, record))
+    text = "" if has_gold else "This split has no gold."
+    return Section(f"Split {split}", text, pictures=tuple(drawn), tables=tuple(tables))
+
+
+def _hardest(connection: Connection, table: str, record: SetRecord) -> Table:
+    columns = {"row": "source_row", "gold": "label", "teacher": "teacher", "margin": "margin", **TEXTS}
+    if record.target.kind == "bins":
+        del columns["gold"]
+    rows = questions.hardest(connection, table)
+    caption = "The rows of which the teacher is least sure: the two likeliest classes are nearly as likely."
+    return pictures.row_table("Hardest rows", rows, columns, record.target.names, caption)
+
+
+def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Table:
+    columns = {
+        "row": "source_row",
+        "gold": "label",
+        "likely": "likely",
+        "p(gold)": "p_label",
+        "p(likely)": "p_class",
+        **TEXTS,
+    }
+    rows, every = questions.label_errors(connection, table)
+    part = "" if every == 1 else f" Looked for in every {every:,}th row."
+    caption = (
+        "Rows whose gold may be wrong: the teacher finds another class likelier than it finds it on average for rows "
+        f"that belong there (confident learning).{part}"
+    )
+    return pictures.row_table("Likely label errors", rows, columns, record.target.names, caption)
+
+
+def _doubts(connection: Connection, table: str, record: SetRecord) -> Table:
+    columns = {"row": "source_row", "label": "label", "gold": "gold", "p(label)": "p", **TEXTS}
+    rows = questions.label_doubts(connection, table)
+    caption = "Where the teacher is surest that a label holds, or does not, against gold: one of the two is wrong."
+    return pictures.row_table("Likely label errors", rows, columns, record.target.names, caption)
+
+
+def _farthest(connection: Connection, table: str, record: SetRecord) -> Table:
+    columns = {"row": "source_row", "gold": "score", "teacher": "said", **TEXTS}
+    rows = questions.farthest(connection, table, record.target)
+    caption = "One of the two, gold or the teacher, is likely wrong."
+    return pictures.row_table("Farthest from gold", rows, columns, (), caption)

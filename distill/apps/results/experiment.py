@@ -1,0 +1,133 @@
+"""The YAML file that says which sets and students a table of results compares."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from pipeline.config import Config, as_flags, parse_model, parse_yaml
+from pipeline.errors import ConfigError, did_you_mean, unreadable
+from student.config import TrainConfig
+from student.recipe import with_recipe
+from teacher.config import DumpTask, FinetuneTask
+
+Settings = dict[str, Any]
+FINETUNED = {"model_name_or_path": "an encoder", "output_dir": "a folder"}  # which every fine-tuning needs
+PLACES = ("task", "manifest", "data", "model_name_or_path", "name", "store", "logits", "output_dir", "seed", "plan")
+SET = "set"
+FROM = "from"  # of a teacher: the task whose teacher it starts from
+HELD_OUT = 0.1  # of the training rows, which choose a teacher's epoch and seed: dev rows are for scores
+
+
+class Parts(BaseModel):
+    """Settings of teachers, sets and students."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    teacher: Settings = Field(default_factory=dict)
+    sets: dict[str, Settings] = Field(default_factory=dict)
+    students: dict[str, Settings] = Field(default_factory=dict)
+
+    @field_validator("teacher")
+    @classmethod
+    def _from_a_task(cls, value: Settings) -> Settings:
+        if not isinstance(value.get(FROM), str | None):
+            raise ValueError(f"`{FROM}` is the name of a task")
+        return value
+
+
+class Experiment(Parts):
+    """What a file says, of all tasks and of some."""
+
+    tasks: dict[str, Parts] = Field(default_factory=dict)
+
+    def teacher_of(self, task: str) -> Settings:
+        """What is said of a task's teacher."""
+        return self.teacher | self.tasks.get(task, Parts()).teacher
+
+    def start_of(self, task: str) -> str | None:
+        """The task whose teacher a task's own starts from; None if it starts from the encoder."""
+        return self.teacher_of(task).get(FROM)
+
+    def without_teacher(self, task: str) -> Self:
+        """The same, but for what is said of this task's teacher alone."""
+        own = self.tasks[task].model_copy(update={"teacher": {}})
+        return self.model_copy(update={"tasks": self.tasks | {task: own}})
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.sets or not self.students:
+            raise ValueError("name at least one of `sets` and one of `students`")
+        for names in (self.sets, self.students):
+            if len({as_file(name) for name in names} - {""}) < len(names):
+                raise ValueError(f"{', '.join(names)}: names must differ in letters or digits, they become folders")
+        return self
+
+
+class TaskParts:
+    """What an experiment says of one task, as flags of the three commands.
+
+    Args:
+        experiment: the whole of it.
+        task: the task's name.
+        subject: the file, for messages.
+
+    Raises:
+        ConfigError: naming a setting that its command does not know or take.
+    """
+
+    def __init__(self, experiment: Experiment, task: str, subject: str) -> None:
+        own = experiment.tasks.get(task, Parts())
+        teacher = {k: v for k, v in experiment.teacher_of(task).items() if k != FROM}
+        self.teacher = _flags(FinetuneTask, {"held_out": HELD_OUT} | teacher, f"{subject}: teacher", FINETUNED)
+        self.sets = {
+            name: _flags(DumpTask, settings, f"{subject}: sets: {name}")
+            for name, settings in _merged(experiment.sets, own.sets).items()
+        }
+        self.students: dict[str, list[str]] = {}
+        self.set_of: dict[str, str] = {}
+        for name, settings in _merged(experiment.students, own.students).items():
+            place = f"{subject}: students: {name}"
+            wanted = settings.get(SET)
+            chosen = self.set_of[name] = next(iter(self.sets)) if wanted is None else str(wanted)
+            if chosen not in self.sets:
+                raise ConfigError(f"{place}: no set {chosen!r}: {did_you_mean(chosen, self.sets)}")
+            self.students[name] = _flags(TrainConfig, {k: v for k, v in settings.items() if k != SET}, place)
+
+
+def load_experiment(path: Path | None) -> tuple[Experiment, str]:
+    """Reads a file, or the one that comes with the package; returns it with its name for messages.
+
+    Raises:
+        ConfigError: if it cannot be read, or naming every key that is wrong.
+    """
+    try:
+        own = path.read_text(encoding="utf-8") if path else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--experiment {path}: {unreadable(error)}") from error
+    text = own if own is not None else files("distill.apps.results").joinpath("glue.yaml").read_text(encoding="utf-8")
+    subject = f"--experiment {path}" if path else "glue.yaml"
+    return parse_model(Experiment, parse_yaml(text, subject), subject), subject
+
+
+def as_file(name: str) -> str:
+    """A name for people as that of a folder."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _merged(general: dict[str, Settings], own: dict[str, Settings]) -> dict[str, Settings]:
+    return {name: general.get(name, {}) | own.get(name, {}) for name in general | own}
+
+
+def _flags(kind: type[Config], settings: Settings, subject: str, needed: Settings | None = None) -> list[str]:
+    """The settings as flags of a command; those of a recipe are written out."""
+    wrong = [name for name in settings if name in PLACES]
+    if wrong:
+        raise ConfigError(f"{subject}: {wrong[0]!r} is not for an experiment: `distill results` decides it")
+    config: Config = parse_model(kind, settings | (needed or {}), subject)
+    if isinstance(config, TrainConfig):
+        config = with_recipe(config)
+    asked = config.model_fields_set - {"recipe", *PLACES}
+    return as_flags(config, asked)

@@ -1,0 +1,150 @@
+"""What clients may ask: the bodies of requests, and the texts in them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from distill.apps.serve.answers import Scale
+from distill.apps.serve.http import RefusedError
+
+MAX_CHARACTERS = 100_000
+
+Sentences = Annotated[list[str], Field(min_length=1, max_length=2)]  # one, or a pair
+Q = TypeVar("Q", bound="Question")
+
+
+class Question(BaseModel):
+    """The body of a request; what it does not know it ignores, as text-embeddings-inference does."""
+
+    model_config = ConfigDict(strict=True)
+    shape: ClassVar = ""  # of the inputs, in words
+    inputs: Any
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether there may be several."""
+        return isinstance(self.inputs, list)
+
+
+class PredictQuestion(Question):
+    """Of ``/predict``: a text, a pair, or a batch."""
+
+    inputs: str | Sentences | list[Sentences]
+    raw_scores: bool = False
+    truncate: bool | None = None
+    shape: ClassVar = "a string, a pair [string, string] or a batch [[string], [string, string], …]"
+
+    def rows(self) -> list[Sentences]:
+        """The sentences of each input."""
+        if isinstance(self.inputs, str):
+            return [[self.inputs]]
+        return self.inputs if self.is_batch else [self.inputs]  # type: ignore[return-value,list-item]
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the answer is a list of answers; a pair gets one."""
+        return isinstance(self.inputs, list) and not any(isinstance(one, str) for one in self.inputs)
+
+
+class EmbedQuestion(Question):
+    """Of ``/embed``: a text, or several."""
+
+    inputs: str | list[str]
+    normalize: bool | None = True
+    truncate: bool | None = None
+    shape: ClassVar = "a string or a list of strings"
+
+    def rows(self) -> list[Sentences]:
+        """Each text."""
+        return [[one] for one in self.inputs] if isinstance(self.inputs, list) else [[self.inputs]]
+
+
+class TextPair(BaseModel):
+    """How the hub writes a pair."""
+
+    text: str
+    text_pair: str
+
+
+class HubParameters(BaseModel):
+    """What the hub's clients can ask for beside a text."""
+
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    function_to_apply: Scale | None = None
+
+
+class HubQuestion(Question):
+    """Of ``/``: a text or a pair, or several of them."""
+
+    inputs: str | TextPair | list[str | TextPair]
+    parameters: HubParameters | None = None
+    shape: ClassVar = 'a string, a pair {"text": string, "text_pair": string} or a list of such'
+
+    def rows(self) -> list[Sentences]:
+        """The sentences of each input."""
+        several = self.inputs if isinstance(self.inputs, list) else [self.inputs]
+        return [[one] if isinstance(one, str) else [one.text, one.text_pair] for one in several]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Sentences as a student takes them: the (first) ones, and the second ones of pairs."""
+
+    first: list[str]
+    second: list[str] | None
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def characters(self) -> int:
+        """Of all sentences."""
+        return sum(map(len, self.first)) + sum(map(len, self.second or ()))
+
+
+def parsed(kind: type[Q], body: bytes) -> Q:
+    """Reads the body of a request.
+
+    Raises:
+        RefusedError: if it is no JSON (400), or asks for something else (422).
+    """
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        if problem["type"] == "json_invalid":
+            raise RefusedError(400, "Validation", problem["msg"]) from error
+        raise RefusedError(422, "Validation", _told(kind, problem)) from error
+
+
+def checked_texts(rows: Sequence[Sequence[str]], is_pair: bool, most: int) -> Texts:
+    """The texts of inputs.
+
+    Args:
+        rows: the sentences of each input.
+        is_pair: whether each must have two.
+        most: how many inputs there may be.
+
+    Raises:
+        RefusedError: if there are none (400), too many or too long ones (413), or not one, or two, in each (422).
+    """
+    if not rows:
+        raise RefusedError(400, "Empty", "`inputs` cannot be empty")
+    if len(rows) > most:
+        raise RefusedError(413, "Validation", f"batch size {len(rows)} > maximum allowed batch size {most}")
+    for number, row in enumerate(rows):
+        if len(row) != 1 + is_pair:
+            wants, has = ("pairs", "one text") if is_pair else ("single texts", "a pair")
+            raise RefusedError(422, "Validation", f"this student takes {wants}, and input {number} is {has}")
+        if max(map(len, row)) > MAX_CHARACTERS:
+            raise RefusedError(413, "Validation", f"input {number} has more than {MAX_CHARACTERS:,} characters")
+    return Texts([row[0] for row in rows], [row[1] for row in rows] if is_pair else None)
+
+
+def _told(kind: type[Question], problem: Any) -> str:
+    field = str(problem["loc"][0]) if problem["loc"] else ""
+    if field == "inputs" and problem["type"] != "missing":
+        return f"`inputs` must be {kind.shape}"
+    return f"`{field}`: {problem['msg']}" if field else problem["msg"]

@@ -1,0 +1,169 @@
+"""Loading students once, and serving them by one process or several that share their memory."""
+
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import uvicorn
+
+from distill.apps.serve.app import App
+from distill.apps.serve.config import ServeConfig
+from distill.apps.serve.metrics import Metrics
+from distill.apps.serve.served import Served, name_of
+from pipeline import console
+from pipeline.errors import ConfigError, did_you_mean, raise_all
+from student.model.weights import CONFIG_FILE
+
+DRAIN_SECONDS = 30
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def serve(config: ServeConfig) -> None:
+    """Serves students until it is told to stop, then answers what has come.
+
+    Raises:
+        ConfigError: naming every run that is not there, or if nothing can listen there.
+    """
+    raise_all(ConfigError, "nothing to serve", _problems(config))
+    listener = _bound(config)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads of OpenMP would not survive the fork
+    metrics = Metrics(config.workers)
+    loaded = [Served(Path(run), metrics) for run in config.runs]
+    app = App({served.name: served for served in loaded}, config, metrics)
+    gc.freeze()  # to look through all that is loaded takes Python a tenth of a second, while everybody waits
+    listener.listen(2048)
+    host, port = listener.getsockname()[:2]
+    console.print_text(f"http://{f'[{host}]' if ':' in host else host}:{port}\n")
+    sys.stdout.flush()
+
+    supervisor = os.getpid()
+
+    def work(worker: int) -> None:
+        torch.set_num_threads(max(1, threads // config.workers))
+        metrics.of_worker(worker)
+        _serve_here(app, listener, supervisor if config.workers > 1 else None)
+
+    if config.workers == 1:
+        work(0)
+    else:
+        _watch(work, config.workers)
+    gc.unfreeze()  # or libraries would complain of what is never let go of
+
+
+def _problems(config: ServeConfig) -> list[str]:
+    names = [name_of(Path(run)) for run in config.runs]
+    problems = [f"{name!r} is the name of two runs" for name in sorted({n for n in names if names.count(n) > 1})]
+    for run in map(Path, config.runs):
+        if not run.is_dir():
+            there = [path.parent.name for path in run.parent.glob(f"*/{CONFIG_FILE}")]
+            problems.append(f"{run}: no such folder; {did_you_mean(run.name, there)}")
+    if config.workers > 1 and torch.cuda.is_available():
+        problems.append(f"--workers {config.workers}: a GPU is for one process")
+    return problems
+
+
+def _bound(config: ServeConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"--host {config.host} --port {config.port}: cannot listen there: {error}") from error
+    return listener
+
+
+def server_of(app: Any, **options: Any) -> uvicorn.Server:
+    """Uvicorn with what is needed here and no more.
+
+    Args:
+        app: an ASGI application.
+        options: more of `uvicorn.Config`.
+    """
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=DRAIN_SECONDS,
+            **options,
+        )
+    )
+
+
+def _serve_here(app: App, listener: socket.socket, parent: int | None = None) -> None:
+    """Serves in this process until a signal comes, or the process that forked it is gone."""
+
+    async def leave_with_parent() -> None:
+        server.should_exit |= parent is not None and os.getppid() != parent
+
+    server = server_of(app, callback_notify=leave_with_parent, timeout_notify=1)
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    for number in STOP_SIGNALS:  # uvicorn handles them while it runs, and raises them again when it has ended
+        signal.signal(number, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    server.run(sockets=[listener])
+
+
+def _watch(work: Callable[[int], None], workers: int) -> None:
+    """Keeps so many processes at work until a signal comes, which is passed on to them."""
+    running: dict[int, int] = {}  # worker by process
+    stopping = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopping
+        stopping = True
+        for process in running:
+            with suppress(ProcessLookupError):  # it has ended, and is just being taken off the list
+                os.kill(process, signal.SIGTERM)
+
+    def start(worker: int) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until it is known whom to pass them on to
+        if not stopping:
+            running[_forked(work, worker)] = worker
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, stop)
+    for worker in range(workers):
+        start(worker)
+    while running:
+        process, status = os.wait()
+        worker = running.pop(process)
+        if not stopping:
+            console.warn(f"worker {worker} has ended ({os.waitstatus_to_exitcode(status)}); another takes its place")
+            time.sleep(1)
+            start(worker)
+
+
+def _forked(work: Callable[[int], None], worker: int) -> int:
+    """The process in which the work is done; its signals are blocked until it has handlers of its own."""
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        work(worker)
+        code = 0
+    except Exception:  # noqa: BLE001  (there is nobody above to tell)
+        traceback.print_exc()
+    finally:
+        os._exit(code)

@@ -1,5 +1,0 @@
-"""``python -m pipeline`` is ``distill``."""
-
-from pipeline.cli import app
-
-app()

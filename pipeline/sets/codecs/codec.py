@@ -1,0 +1,116 @@
+"""What each codec's file says of it: its settings, its columns, and the way to them and back.
+
+Shapes: P positions, V vocabulary, H hidden size.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import pyarrow as pa
+from pydantic import Field
+
+from pipeline.sets.codecs.common import Columns, Distribution, Predictions
+from pipeline.sets.codecs.decoder import Decoder
+from pipeline.sets.config import CodecFlags
+from pipeline.sets.record_parts import MAX_VOCABULARY, Part
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Codec(Part):
+    """How distributions over the vocabulary are stored, with its settings, as a set's record says it.
+
+    Attributes:
+        card_line: its columns, as a row of the card's table.
+        keeps_everything: whether other codecs can be made of what it stores.
+        needs_decoder: whether it is read with the teacher's last layer, and made of that layer's input.
+        is_unbiased: whether what is stored is right in expectation.
+        name: of the codec.
+        vocabulary_size: V.
+    """
+
+    card_line: ClassVar[str]
+    keeps_everything: ClassVar[bool] = False
+    needs_decoder: ClassVar[bool] = False
+    is_unbiased: ClassVar[bool] = True
+
+    name: str
+    vocabulary_size: int = Field(ge=2, le=MAX_VOCABULARY)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    @abstractmethod
+    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
+        """The codec that `CodecFlags` ask for.
+
+        Raises:
+            ConfigError: if they do not fit the sizes.
+        """
+
+    @classmethod
+    @abstractmethod
+    def worth_trying(cls, source: "Codec") -> Sequence["Codec"]:
+        """Those that `distill budget` measures on what another codec has kept."""
+
+    @abstractmethod
+    def fields(self) -> dict[str, pa.DataType]:
+        """The columns' names, with the type of one position's entry."""
+
+    def columns(self) -> list[pa.Field]:
+        """The columns of a file, with a list entry per masked position of a row."""
+        return [pa.field(name, pa.list_(kind), nullable=False) for name, kind in self.fields().items()]
+
+    @abstractmethod
+    def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
+        """The columns, one entry per position, and the mass_P that the teacher gives to what is kept.
+
+        Raises:
+            BeyondHalfError: if a number that is kept as float16 is too large for it.
+        """
+
+    @abstractmethod
+    def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Distribution:
+        """The distributions at a temperature that the codec honours."""
+
+    @abstractmethod
+    def problem(self, columns: Columns) -> str | None:
+        """What is wrong with stored columns; None if nothing is."""
+
+    @property
+    def temperature_kept(self) -> float:
+        """A temperature at which the distribution can be had."""
+        return 1.0
+
+    def honours(self, temperature: float) -> bool:
+        """Whether the distribution at this temperature can be had from what is stored."""
+        return self.keeps_everything or temperature == self.temperature_kept
+
+    @abstractmethod
+    def num_bytes(self) -> float:
+        """About how many bytes a position takes on disk, of a small BERT's predictions on Wikipedia."""
+
+    @abstractmethod
+    def candidates_sql(self) -> tuple[str, str]:
+        """SQL for the kept ids of a position and their probabilities, as two lists."""
+
+    def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
+        """What the teacher said, from the columns of a codec that keeps everything; ``random_P`` is to draw with."""
+        raise AssertionError(f"codec {self} has not kept everything; whoever asks looks at `keeps_everything` first")
+
+    @property
+    def decoder_bytes(self) -> int:
+        """Bytes of the numbers of its decoder."""
+        return 0
+
+    def read_decoder(self, path: Path) -> Decoder | None:
+        """Reads the teacher's last layer, if the codec needs it.
+
+        Raises:
+            IntegrityError: if the file is missing or damaged, or of another size.
+        """
+        return None

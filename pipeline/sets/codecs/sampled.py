@@ -1,0 +1,165 @@
+"""N draws from the teacher's distribution at a temperature: ids and how often each was drawn.
+
+A student trained on the shares of the draws sees the gradient of the whole distribution, in expectation (Sparse Logit
+Sampling, Anshumann et al. 2025); the K likeliest tokens do not give that. The draws are systematic: one random number
+per position, and N points at equal distances of 1/N from it. A token's count has the expectation N p, as with
+independent draws, but is never further from it than 1.
+
+Shapes: P positions, V vocabulary, N draws, G groups of W tokens, E distinct tokens drawn.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from pipeline.sets.codecs.codec import Codec
+from pipeline.sets.codecs.common import Columns, Kept, Predictions, lists, unknown_id
+from pipeline.sets.codecs.decoder import Decoder
+from pipeline.sets.config import CodecFlags
+from pipeline.sets.row_kinds import id_type
+
+if TYPE_CHECKING:
+    import torch
+
+GROUP = 128
+
+
+class SampledCodec(Codec):
+    """Columns ``candidates``: the ids that were drawn, ascending; ``counts``: how often.
+
+    Attributes:
+        num_samples: N.
+        temperature: of the distribution that was drawn from, the only one that can be had.
+    """
+
+    card_line: ClassVar[str] = (
+        "| `candidates`, `counts` | the ids that were drawn from the teacher's distribution, and how often |"
+    )
+
+    name: Literal["sampled"] = "sampled"
+    num_samples: int = Field(ge=1, le=255)
+    temperature: float = Field(gt=0)
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.num_samples}" + (f" at T={self.temperature:g}" if self.temperature != 1 else "")
+
+    @classmethod
+    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
+        """The codec with N of ``--num-samples``, drawn at ``--temperature``."""
+        return cls(vocabulary_size=vocabulary_size, num_samples=flags.num_samples, temperature=flags.temperature)
+
+    @classmethod
+    def worth_trying(cls, source: Codec) -> Sequence[Codec]:
+        """Codecs of a few N at temperature 1."""
+        size = source.vocabulary_size
+        return [cls(vocabulary_size=size, num_samples=n, temperature=1.0) for n in (8, 16, 32, 50, 100)]
+
+    def fields(self) -> dict[str, pa.DataType]:
+        """See `Codec`."""
+        return {"candidates": pa.list_(id_type(self.vocabulary_size)), "counts": pa.list_(pa.uint8())}
+
+    def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
+        """See `Codec`."""
+        import torch
+
+        probability_PV = _probabilities(predictions, self.temperature)
+        drawn_PN = draw(probability_PV, predictions.random_P, self.num_samples)
+        first_PN = torch.ones_like(drawn_PN, dtype=torch.bool)
+        first_PN[:, 1:] = drawn_PN[:, 1:] != drawn_PN[:, :-1]
+        starts_E = first_PN.flatten().nonzero().squeeze(1)
+        counts_E = torch.diff(starts_E, append=starts_E.new_tensor([drawn_PN.numel()]))
+        kept_P = first_PN.sum(dim=1).cpu().numpy()
+        mass_P = (probability_PV.gather(1, drawn_PN) * first_PN).sum(dim=1)
+        columns = {
+            "candidates": lists(drawn_PN[first_PN].cpu().numpy(), kept_P, id_type(self.vocabulary_size)),
+            "counts": lists(counts_E.cpu().numpy(), kept_P, pa.uint8()),
+        }
+        return columns, mass_P
+
+    def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Kept:
+        """See `Codec`."""
+        import torch
+
+        candidates, counts = columns["candidates"], columns["counts"]
+        lengths_P = np.diff(candidates.offsets.to_numpy())
+        position_E = np.repeat(np.arange(len(candidates)), lengths_P)
+        token_E = candidates.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+        drawn_E = counts.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+        return Kept(
+            torch.from_numpy(position_E),
+            torch.from_numpy(token_E),
+            torch.from_numpy(drawn_E / np.float32(self.num_samples)),
+            torch.zeros(len(candidates)),
+        )
+
+    def problem(self, columns: Columns) -> str | None:
+        """See `Codec`."""
+        candidates, counts = columns["candidates"], columns["counts"]
+        lengths_P = pc.list_value_length(candidates).to_numpy()
+        if not np.array_equal(lengths_P, pc.list_value_length(counts).to_numpy()) or not lengths_P.all():
+            return "candidates and counts do not go together"
+        drawn_E = counts.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+        starts_P = np.cumsum(lengths_P) - lengths_P
+        if (np.add.reduceat(drawn_E, starts_P) != self.num_samples).any():
+            return f"a position's counts are not {self.num_samples} in all"
+        return unknown_id(self.vocabulary_size, candidates)
+
+    @property
+    def temperature_kept(self) -> float:
+        """See `Codec`."""
+        return self.temperature
+
+    def num_bytes(self) -> float:
+        """See `Codec`."""
+        return float(3 * self.num_samples**0.73)
+
+    def candidates_sql(self) -> tuple[str, str]:
+        """See `Codec`."""
+        return "candidates", f"list_transform(counts, lambda x: x / {self.num_samples})"
+
+
+def _probabilities(predictions: Predictions, temperature: float) -> "torch.Tensor":
+    """The distributions, with zeros after the vocabulary that fill up the last group."""
+    import torch
+
+    num_positions, vocabulary_size = predictions.logits_PV.shape
+    whole = predictions.logits_PV.new_zeros(num_positions, vocabulary_size + -vocabulary_size % GROUP)
+    probability_PV = whole[:, :vocabulary_size]
+    if temperature == 1:
+        torch.sub(predictions.logits_PV, predictions.log_z_P[:, None], out=probability_PV).exp_()
+    else:
+        probability_PV.copy_((predictions.logits_PV / temperature).softmax(dim=1))
+    return whole
+
+
+def draw(probability_PV: "torch.Tensor", random_P: "torch.Tensor", num_samples: int) -> "torch.Tensor":
+    """Systematic draws: the tokens in whose part of the cumulated distribution the points (k + random) / N lie.
+
+    Cumulates groups of tokens first and then only those that a point lies in, which saves most of the work.
+
+    Returns:
+        token_PN, int64, ascending.
+    """
+    import torch
+    from torch.nn.functional import pad
+
+    vocabulary_size = probability_PV.shape[1]
+    if vocabulary_size % GROUP:
+        probability_PV = pad(probability_PV, (0, -vocabulary_size % GROUP))
+    groups_PGW = probability_PV.view(len(probability_PV), -1, GROUP)
+    group_PG = groups_PGW.sum(dim=2).double()
+    upto_PG = group_PG.cumsum(dim=1)
+    points_PN = (torch.arange(num_samples, device=random_P.device) + random_P[:, None]) / num_samples
+    points_PN = points_PN.clamp(max=1 - 1e-12) * upto_PG[:, -1:]  # rounding must not put one past the end
+    chosen_PN = torch.searchsorted(upto_PG, points_PN, right=True).clamp(max=upto_PG.shape[1] - 1)
+    left_PN = points_PN - (upto_PG - group_PG).gather(1, chosen_PN)
+    rows_P1 = torch.arange(len(points_PN), device=points_PN.device)[:, None]
+    upto_PNW = groups_PGW[rows_P1, chosen_PN].double().cumsum(dim=2)
+    # a point that rounding puts past its group's last likely token is that token's
+    left_PN = torch.minimum(left_PN, upto_PNW[..., -1] * (1 - 1e-12))
+    within_PN = torch.searchsorted(upto_PNW, left_PN[..., None], right=True).squeeze(2)
+    return (chosen_PN * GROUP + within_PN).clamp(max=vocabulary_size - 1)

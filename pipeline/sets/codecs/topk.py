@@ -1,0 +1,114 @@
+"""The K most likely tokens with their log-probabilities, and log Z, so that the mass of the tail is known.
+
+The tail is one more class: known in sum, not in detail, and only at temperature 1. Leaving it out instead would teach a
+student too much confidence.
+
+Shapes: P positions, V vocabulary, K candidates.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from pipeline.errors import ConfigError
+from pipeline.sets.codecs.codec import Codec
+from pipeline.sets.codecs.common import (
+    Columns,
+    Kept,
+    Predictions,
+    from_half_bits,
+    half_bits,
+    lists,
+    not_finite,
+    rectangle,
+    unknown_id,
+    wrong_width,
+)
+from pipeline.sets.codecs.decoder import Decoder
+from pipeline.sets.config import CodecFlags
+from pipeline.sets.record_parts import MAX_VOCABULARY
+from pipeline.sets.row_kinds import id_type
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TopKCodec(Codec):
+    """Columns ``candidates``: ids, the likeliest first; ``log_probs``: float16 bits; ``log_z``, as for `DenseCodec`.
+
+    Attributes:
+        top_k: K. At another temperature than 1 the mass of the tail depends on tokens that are not there.
+    """
+
+    card_line: ClassVar[str] = (
+        "| `candidates`, `log_probs`, `log_z` | the likeliest ids, bits of float16 of their log-probabilities; "
+        "the logit is log_prob + log_z |"
+    )
+    is_unbiased: ClassVar[bool] = False
+
+    name: Literal["topk"] = "topk"
+    top_k: int = Field(ge=1, le=MAX_VOCABULARY)
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.top_k}"
+
+    @classmethod
+    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
+        """The codec with the K of ``--top-k``."""
+        if flags.top_k > vocabulary_size:
+            raise ConfigError(f"--top-k: {flags.top_k}, but the vocabulary has {vocabulary_size} tokens")
+        return cls(vocabulary_size=vocabulary_size, top_k=flags.top_k)
+
+    @classmethod
+    def worth_trying(cls, source: Codec) -> Sequence[Codec]:
+        """Codecs of a few K, as far as the vocabulary has so many tokens."""
+        size = source.vocabulary_size
+        return [cls(vocabulary_size=size, top_k=k) for k in (12, 50, 100) if k <= size]
+
+    def fields(self) -> dict[str, pa.DataType]:
+        """See `Codec`."""
+        ids = pa.list_(id_type(self.vocabulary_size))
+        return {"candidates": ids, "log_probs": pa.list_(pa.uint16()), "log_z": pa.float32()}
+
+    def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
+        """See `Codec`."""
+        log_z_P = predictions.log_z_P
+        best_PK, token_PK = predictions.logits_PV.topk(self.top_k, dim=1)
+        log_probs_PK = best_PK - log_z_P[:, None]
+        counts_P = np.full(len(log_z_P), self.top_k)
+        columns = {
+            "candidates": lists(token_PK.cpu().numpy().ravel(), counts_P, id_type(self.vocabulary_size)),
+            "log_probs": lists(half_bits(log_probs_PK).ravel(), counts_P, pa.uint16()),
+            "log_z": pa.array(log_z_P.cpu().numpy()),
+        }
+        return columns, log_probs_PK.exp().sum(dim=1)
+
+    def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Kept:
+        """See `Codec`."""
+        import torch
+
+        probability_PK = from_half_bits(rectangle(columns["log_probs"], np.uint16)).exp()
+        token_PK = torch.from_numpy(rectangle(columns["candidates"], np.int64))
+        position_PK = torch.arange(len(token_PK))[:, None].expand_as(token_PK)
+        rest_P = (1 - probability_PK.sum(dim=1)).clamp(min=0)
+        return Kept(position_PK.flatten(), token_PK.flatten(), probability_PK.flatten(), rest_P)
+
+    def problem(self, columns: Columns) -> str | None:
+        """See `Codec`."""
+        return (
+            wrong_width(columns["candidates"], self.top_k)
+            or wrong_width(columns["log_probs"], self.top_k)
+            or not_finite(columns, "log_probs", "log_z")
+            or unknown_id(self.vocabulary_size, columns["candidates"])
+        )
+
+    def num_bytes(self) -> float:
+        """See `Codec`."""
+        return 2.85 * self.top_k + 8
+
+    def candidates_sql(self) -> tuple[str, str]:
+        """See `Codec`."""
+        return "candidates", "list_transform(log_probs, lambda x: exp(half(x)))"

@@ -1,0 +1,239 @@
+"""Reading a set: verified, by keys, with a SQL condition if wanted."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tokenizers import Tokenizer
+
+from pipeline.arrays import Floats, Ints
+from pipeline.environment import store_folder
+from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
+from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, Scores, SetRecord, read_record_of, read_set_record
+from pipeline.sets.record_parts import RowsName, Shard, TokenizerRecord
+from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.verify import require_shards
+from pipeline.shown import Rows
+from pipeline.sql.answer import fetch_rows
+from pipeline.sql.gate import check_condition, open_files, select, to_arrow
+from pipeline.sql.names import view_name
+from pipeline.tasks.metrics import score_logits
+from pipeline.tasks.target import gold_arrays
+from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabulary_size
+
+KEYS = ("split", "source_row", "variant")
+ORIGINALS = "variant = 0"
+ROWS_AT_ONCE = 8192
+
+
+@dataclass(frozen=True)
+class OpenSet:
+    """An opened set: its folder, and its record."""
+
+    root: Path
+    record: SetRecord
+
+    def tokenizer_json(self) -> str:
+        """The text of the tokenizer that the set's ids belong to.
+
+        Raises:
+            IntegrityError: if the file is not that tokenizer.
+        """
+        load_set_tokenizer(self.root, self.record.tokenizer)
+        return read_tokenizer_json(self.root / TOKENIZER_FILE, self.record.tokenizer.sha256)
+
+    def check_split(self, split: str) -> None:
+        """Raises ConfigError if there is no such split."""
+        if split not in self.splits:
+            raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.splits)}")
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that can be read."""
+        return tuple(self.record.splits)
+
+
+@dataclass(frozen=True)
+class LogitSet(OpenSet):
+    """An opened set of a task's examples."""
+
+    @property
+    def sets(self) -> tuple["LogitSet", ...]:
+        """The sets whose rows these are; the first gives keys, ids, texts and gold."""
+        return (self,)
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.root.resolve().name
+
+    @property
+    def view(self) -> str:
+        """Name of the view of the set, as in the catalog."""
+        return view_name(self.name)
+
+    @property
+    def rows_sql(self) -> str:
+        """What `read` reads from, in SQL."""
+        return "examples"
+
+    def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
+        """What the teacher says of a split's source rows, logits [N, C], and their gold, see `gold_arrays`."""
+        rows = self.read(split, ("label", "score", "logits"), ORIGINALS)
+        return logits_of(rows, self.record.target.num_logits), *gold_arrays(self.record.target, rows)
+
+    def scores(self) -> Scores:
+        """What the teacher scores against the gold of each split, by the task's metrics."""
+        metrics, target = self.record.metrics, self.record.target
+        return {split: score_logits(metrics, target, *self.gold(split)) for split in self.record.splits}
+
+    def read_shard(self, shard: Shard, columns: list[str]) -> pa.Table:
+        """Some columns of one file, whose bytes have been checked."""
+        return pq.read_table(self.root / shard.path, columns=columns, partitioning=None)
+
+    def query(self, split: str, where: str | None = None) -> str:
+        """The SQL text that `read` runs, apart from its columns."""
+        self.check_split(split)
+        condition = f" and ({where}\n)" if where else ""
+        return f"from {self.rows_sql} where split = '{split}'{condition} order by source_row, variant"
+
+    @contextmanager
+    def opened(self, split: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Opens the rows of one split, and of no other, for queries: a view named like the set, and ``examples``.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+        """
+        files = self.checked_files(split)
+        with open_files({"examples": files, self.view: files}) as connection:
+            yield connection
+
+    def sql(self, query: str) -> Rows:
+        """What a SELECT over the rows of all splits answers; the view is called as the set is, or ``examples``.
+
+        The macros of ``distill sql`` are there: ``argmax``, ``entropy``, ``margin`` and the others.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+            QueryError: if it is no SELECT, or fails.
+        """
+        files = [file for split in self.splits for file in self.checked_files(split)]
+        with open_files({"examples": files, self.view: files}) as connection:
+            relation = select(connection, query)
+            return Rows(relation.columns, fetch_rows(relation))
+
+    def checked_files(self, split: str) -> list[Path]:
+        """The files of a split, after checking their checksums.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+        """
+        shards = self.record.shards_of(split)
+        require_shards(self.root, self.record, shards)
+        return [self.root / shard.path for shard in shards]
+
+    def read(self, split: str, columns: tuple[str, ...], where: str | None = None) -> pa.Table:
+        """Reads columns of a split, ordered by key, after checking the checksums of its files.
+
+        Args:
+            split: name of a split of the set.
+            columns: names of columns, or SQL expressions.
+            where: a SQL condition on the columns, macros such as ``margin(logits)`` included.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+            QueryError: if the condition is not one SQL expression or fails.
+        """
+        if where:
+            check_condition(where)
+        sql = f"select {', '.join(columns)} {self.query(split, where)}"
+        with self.opened(split) as connection:
+            return to_arrow(select(connection, sql))
+
+
+def open_set(path: Path | str, allow_unverified: bool = False, needs_text: bool = True) -> LogitSet:
+    """Opens a set of examples for use.
+
+    Raises:
+        ConfigError: if it is of another kind, or without the text that is needed.
+        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
+    """
+    advice = (
+        "it is for `distill pretrain-student`, but one of words, alone, for `train-student` and `evaluate`; "
+        "for this a set of texts with one answer each is needed"
+    )
+    root = Path(path)
+    record = usable_record(root, allow_unverified, "examples", advice)
+    if needs_text and not record.has_text:
+        raise ConfigError(f"{root}: holds logits without texts; put yours beside them first, with `distill join`")
+    return LogitSet(root, record)
+
+
+def usable_record(
+    path: Path, allow_unverified: bool = False, rows: RowsName | None = None, advice: str = ""
+) -> SetRecord:
+    """Reads the record of a set that is to be used.
+
+    Args:
+        path: the set.
+        allow_unverified: read one that is complete but not verified, too.
+        rows: the kind of rows it must have. (default: any)
+        advice: what to do if it has others.
+
+    Raises:
+        ConfigError: if it is of another kind.
+        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
+    """
+    record = read_set_record(path) if rows is None else read_record_of(path, rows, advice)
+    if record.state == "staged":
+        raise IntegrityError(f"{path}: not finished yet; repeat its command to finish it:\n  {record.command}")
+    if record.state != "verified" and not allow_unverified:
+        raise IntegrityError(
+            f"{path}: state {record.state!r}, not verified; repeat its command, or use --allow-unverified"
+        )
+    return record
+
+
+def find_set(name_or_path: str, store: Path | None = None) -> Path:
+    """Finds a set by its path, or by its name in the store.
+
+    Raises:
+        DataError: if there is none, naming those there are.
+    """
+    folder = store or store_folder()
+    for path in (Path(name_or_path), folder / name_or_path):
+        if (path / FILE_NAME).is_file():
+            return path
+    names = [path.parent.name for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
+    raise DataError(
+        f"no logit set {name_or_path!r} in the store {folder}: {did_you_mean(name_or_path, names)} "
+        "Write one with `distill teacher-dump`, or give its folder, or the store's with --store or DISTILL_STORE"
+    )
+
+
+def keys_sha256(table: pa.Table) -> str:
+    """Hash of the keys of the rows in a table, in their order: which rows were chosen."""
+    digest = hashlib.sha256()
+    for batch in table.select(KEYS).to_batches(max_chunksize=ROWS_AT_ONCE):
+        for key in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            digest.update(repr(key).encode())
+    return digest.hexdigest()
+
+
+def load_set_tokenizer(root: Path, record: TokenizerRecord) -> Tokenizer:
+    """Reads the tokenizer of the set in ``root``.
+
+    Raises:
+        IntegrityError: if the file is not that tokenizer, or of another size than the record says.
+    """
+    path = root / TOKENIZER_FILE
+    tokenizer = load_tokenizer(path, record.sha256)
+    size = vocabulary_size(tokenizer)
+    if size != record.vocabulary_size:
+        raise IntegrityError(f"{path}: a vocabulary of {size:,}, but distill.json says {record.vocabulary_size:,}")
+    return tokenizer

@@ -1,0 +1,347 @@
+"""``distill.json``: everything a set says about itself.
+
+A set is rows and what a teacher says about them: examples of a task, masked sequences, sentences, or labelled words.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeVar
+
+import pyarrow as pa
+from pydantic import ConfigDict, Field, model_validator
+
+from pipeline.config import parse_model
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.files import read_small_file, write_text
+from pipeline.record_file import CHECKSUM, MAX_RECORD_BYTES, with_checksum, without_checksum
+from pipeline.sets.codecs import AnyCodec
+from pipeline.sets.fingerprint import fingerprint, lasting
+from pipeline.sets.record_parts import (
+    MAX_SEQ_LENGTH,
+    SET_NAME,
+    SHA256_PATTERN,
+    AugmentationRecord,
+    CorpusRecord,
+    MaskingRecord,
+    Part,
+    RowsName,
+    Setting,
+    Shard,
+    SplitName,
+    SplitRecord,
+    TaskRecord,
+    TeacherRecord,
+    Time,
+    TokenizerRecord,
+    UnlabelledRecord,
+    Version,
+)
+from pipeline.sets.row_kinds import OPTIONAL_PARTS, ROW_KINDS, with_label_lists
+from pipeline.sets.signals import Signals
+from pipeline.sets.windows import WindowsRecord
+from pipeline.tasks.target import Target
+from pipeline.tasks.task import TRAIN, Metric
+from pipeline.untrusted import num_values, parse_json
+
+FILE_NAME = "distill.json"
+TOKENIZER_FILE = "tokenizer.json"
+FORMAT_VERSION: Final = 1
+MAX_VALUES, MAX_SHARDS = 100_000, 2**16
+State = Literal["staged", "complete", "verified"]
+Scores = dict[str, dict[str, float]]  # by split and metric
+P = TypeVar("P")
+
+
+def _with_checksum(schema: dict[str, Any]) -> None:
+    """The file has a key that the record has not."""
+    schema["properties"][CHECKSUM] = {"pattern": SHA256_PATTERN, "type": "string"}
+
+
+class SetRecord(Part):
+    """The record of a set.
+
+    Attributes:
+        rows: the kind of rows that the teacher was asked about.
+        signals: what it said about them, and how that is stored.
+        task: what a reader needs to know of the task, for examples, and for sentences of one.
+        corpus: the same of the corpus, for tokens, and for sentences of one.
+        masking: how the corpus was masked.
+        windows: how the teacher read rows that are longer than it takes, if not cut.
+        source: where the rows were read.
+        settings: everything that decides the rows and what the teacher says; their hash is the fingerprint.
+        scores: the teacher's metrics on gold labels, per split.
+        notes: what is unusual, such as a partial split.
+        versions: of the libraries it was written with.
+        augmentation: the variants of rows, if there are any.
+        unlabelled: the rows without gold that were added to those of the task, if there are any.
+        has_text: whether the rows hold what the teacher read, or only a hash of it.
+        versions_before: the earlier versions that wrote some of its shards: of other rows, but of the same settings.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_with_checksum)
+    format_version: Literal[1] = FORMAT_VERSION
+    name: str = Field(pattern=SET_NAME)
+    state: State
+    created: Time
+    command: str
+    rows: RowsName
+    signals: Signals
+    task: TaskRecord | None = None
+    corpus: CorpusRecord | None = None
+    masking: MaskingRecord | None = None
+    teacher: TeacherRecord
+    tokenizer: TokenizerRecord
+    max_seq_length: int = Field(ge=1, le=MAX_SEQ_LENGTH)
+    windows: WindowsRecord | None = None
+    precision: str
+    source: str
+    splits: Mapping[SplitName, SplitRecord] = Field(min_length=1)
+    settings: dict[str, Setting]
+    fingerprint: str
+    shards: tuple[Shard, ...] = Field(min_length=1, max_length=MAX_SHARDS, fail_fast=True)
+    scores: dict[SplitName, dict[SplitName, float]] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    versions: dict[str, str] = Field(default_factory=dict)
+    augmentation: AugmentationRecord | None = None
+    unlabelled: UnlabelledRecord | None = None
+    has_text: bool = True
+    versions_before: tuple[Version, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.fingerprint != fingerprint(self.settings):
+            raise ValueError("the fingerprint does not belong to the settings")
+        if len({shard.path for shard in self.shards}) != len(self.shards):
+            raise ValueError("a shard is listed twice")
+        if any(shard.folder != self.rows for shard in self.shards):
+            raise ValueError(f"a shard does not lie in the folder {self.rows!r} of its rows")
+        return self
+
+    @model_validator(mode="after")
+    def _signals_fit(self) -> Self:
+        """Refuses signals that this kind of rows has not."""
+        if not any(signal.is_in_rows for signal in self.signals.stored):
+            raise ValueError("signals: none of rows, but a set stores what its teacher said about them")
+        for signal in self.signals.stored:
+            if self.rows not in signal.rows:
+                kinds = " or ".join(signal.rows)
+                raise ValueError(f"signals: {signal.title} are for sets of {kinds}, but this set is of {self.rows}")
+        for signal in self.signals.of_layers:
+            if not self.has_text:
+                raise ValueError(f"signals: {signal.title} tell the text, but this set is without it")
+            if self.windows is not None:
+                raise ValueError(f"signals: {signal.title} are of rows that were read whole, not by windows")
+            if [shard.range for shard in signal.shards] != [shard.range for shard in self.shards]:
+                raise ValueError(f"signals: {signal.title} have other files than the rows")
+        tokens, size = self.signals.token_vectors, self.tokenizer.vocabulary_size
+        if tokens and tokens.file.rows != size:
+            raise ValueError(f"token_vectors: of {tokens.file.rows:,} tokens, but the tokenizer has {size:,}")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        """Refuses optional parts that this kind of rows has not."""
+        kind = ROW_KINDS[self.rows]
+        if kind.needs_one and sum(getattr(self, part) is not None for part in kind.needs_one) != 1:
+            raise ValueError(f"{' and '.join(sorted(kind.needs_one))}: a set of {self.rows} has one of them")
+        for part in sorted(OPTIONAL_PARTS):
+            if getattr(self, part) is None and part in kind.needs:
+                raise ValueError(f"missing key {part!r}, which a set of {self.rows} has")
+            if getattr(self, part) is not None and part not in kind.needs | kind.needs_one | kind.may_have:
+                raise ValueError(f"{part}: a set of {self.rows} has none")
+        if not (self.has_text or kind.may_lack_text):
+            raise ValueError(f"has_text: {self.rows} cannot do without their text")
+        return self
+
+    @model_validator(mode="after")
+    def _unlabelled_rows_are_last(self) -> Self:
+        if self.unlabelled is not None:
+            train = self.splits.get(TRAIN)
+            if train is None or self.unlabelled.first_row + self.unlabelled.rows != train.rows:
+                raise ValueError(f"unlabelled: not the last rows of the split {TRAIN!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _same_teacher(self) -> Self:
+        before = {fingerprint(earlier.settings) for earlier in self.versions_before}
+        if not {shard.version for shard in self.shards if shard.version is not None} <= before:
+            raise ValueError("a shard is of a version that is not among those before")
+        for earlier in self.versions_before:
+            if lasting(earlier.settings) != lasting(self.settings):
+                raise ValueError("a version before was made with other settings than this one")
+        return self
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns of the set's files: those of its rows, then those of its signals."""
+        size = self.signals.mlm.codec.vocabulary_size if self.signals.mlm else self.tokenizer.vocabulary_size
+        rows = ROW_KINDS[self.rows].columns(size, self.has_text)
+        schema = pa.schema([*rows, *(column for signal in self.signals.stored for column in signal.columns())])
+        return with_label_lists(schema) if self.signals.logits and self.target.kind == "labels" else schema
+
+    def shards_of(self, split: str) -> list[Shard]:
+        """The shards of a split, in row order."""
+        return [shard for shard in self.shards if shard.split == split]
+
+    def rows_of(self, split: str) -> int:
+        """Rows of a split; before they are counted, as many as its source has."""
+        return sum(s.stop - s.start if s.rows is None else s.rows for s in self.shards_of(split))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all splits."""
+        return sum(self.rows_of(split) for split in {shard.split for shard in self.shards})
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files that are finished: the shards of rows, and what signals have besides them."""
+        return sum(shard.bytes or 0 for shard in self.shards) + self.signals.num_bytes
+
+    @property
+    def what_it_holds(self) -> str:
+        """The signals and the rows, in a few words."""
+        titles = " and ".join(signal.title for signal in self.signals.stored)
+        added = {"variants": self.augmentation, "unlabelled rows": self.unlabelled}
+        names = " and ".join(name for name, part in added.items() if part)
+        return titles + (f" with {names}" if names else "")
+
+    @property
+    def subject(self) -> str:
+        """Name of the task or the corpus."""
+        return (self.task or _of_its_kind(self.corpus)).name
+
+    @property
+    def licence(self) -> str:
+        """Licence of the texts."""
+        return (self.task or _of_its_kind(self.corpus)).licence
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether a row has two sentences."""
+        return self.task is not None and self.task.is_pair
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The task's metrics; of a corpus there are none."""
+        return self.task.metrics if self.task else ()
+
+    @property
+    def mask_seed(self) -> int:
+        """Seed of masking and draws, of a set of tokens."""
+        return _of_its_kind(self.masking).seed
+
+    @property
+    def target(self) -> Target:
+        """What the logits mean, of a set that has them."""
+        texts, words = self.signals.logits, self.signals.token_logits
+        return texts.target if texts else _of_its_kind(words).target
+
+    @property
+    def codec(self) -> AnyCodec:
+        """How distributions are stored, of a set of masked positions."""
+        return _of_its_kind(self.signals.mlm).codec
+
+
+def _of_its_kind(part: P | None) -> P:
+    """A part that the kind of a set's rows has."""
+    assert part is not None, "asked of a set of the other kind"
+    return part
+
+
+def staged(
+    settings: dict[str, Setting],
+    command: str,
+    libraries: Sequence[str] = (),
+    base: SetRecord | None = None,
+    **parts: Any,
+) -> SetRecord:
+    """The record of a set before its first shard: what every maker of one fills in alike, and the maker's own parts.
+
+    Args:
+        settings: everything that decides its content.
+        command: the command line.
+        libraries: packages whose versions are recorded, if there is no ``base``, whose are kept.
+        base: a set that it is made from, which gives all parts that are not named: its shards unmeasured, and of its
+            signals those of rows.
+        parts: fields of `SetRecord`.
+    """
+    base_parts: dict[str, Any] = {"versions": {name: version(name) for name in libraries}}
+    if base is not None:
+        shards = tuple(shard.unmeasured() for shard in base.shards)
+        base_parts = dict(base) | {"shards": shards, "scores": {}, "signals": base.signals.in_rows()}
+    common = {
+        "state": "staged",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "settings": settings,
+        "fingerprint": fingerprint(settings),
+    }
+    return SetRecord(**base_parts | common | parts)
+
+
+def changed(record: SetRecord, **parts: Any) -> SetRecord:
+    """The record with other parts, checked anew."""
+    return SetRecord(**dict(record) | parts)
+
+
+def read_set_record(root: Path) -> SetRecord:
+    """Reads the ``distill.json`` of a set.
+
+    Raises:
+        IntegrityError: if there is none, or it is damaged, too large, or of another format.
+    """
+    path = root / FILE_NAME
+    try:
+        text = read_small_file(path, MAX_RECORD_BYTES)
+    except FileNotFoundError as error:
+        raise IntegrityError(f"{root}: not a logit set: it has no {FILE_NAME}") from error
+    return parse_set_record(text, str(path))
+
+
+def parse_set_record(text: bytes, path: str) -> SetRecord:
+    """Reads the content of a ``distill.json``; ``path`` is for the message.
+
+    Raises:
+        IntegrityError: if it is damaged, or of another format.
+    """
+    try:
+        values: Any = parse_json(text)
+        number = values.get("format_version") if isinstance(values, dict) else None
+        if type(number) is not int or number != FORMAT_VERSION:
+            raise IntegrityError(
+                f"{path}: format version {number!r}, but this release reads {FORMAT_VERSION}; "
+                "install the release of distill that wrote it"
+            )
+        values = without_checksum(values)
+    except ValueError as error:
+        raise IntegrityError(f"{path}: cannot be read: {error}") from error
+    if num_values(values, besides="shards") > MAX_VALUES:
+        raise IntegrityError(f"{path}: more than {MAX_VALUES:,} values beside the shards, so not the record of a set")
+    try:
+        return parse_model(SetRecord, values, path)
+    except ConfigError as error:
+        raise IntegrityError(str(error)) from error
+
+
+def read_record_of(root: Path, rows: RowsName, advice: str) -> SetRecord:
+    """Reads the ``distill.json`` of a set that must be of one kind of rows, or else says the ``advice``.
+
+    Raises:
+        ConfigError: if it is of another kind.
+        IntegrityError: as `read_set_record`.
+    """
+    record = read_set_record(root)
+    if record.rows != rows:
+        raise ConfigError(f"{root}: holds {record.what_it_holds}; {advice}")
+    return record
+
+
+def write_set_record(root: Path, record: SetRecord) -> None:
+    """Writes ``distill.json`` atomically."""
+    write_text(root / FILE_NAME, to_json(record))
+
+
+def to_json(record: SetRecord) -> str:
+    """The text of a ``distill.json``, with its checksum; what is None is left out."""
+    return with_checksum(record.model_dump_json(indent=2, exclude_none=True))

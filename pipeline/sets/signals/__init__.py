@@ -1,0 +1,84 @@
+"""What a teacher says about rows and vocabulary: a file per signal, and the record's field for each."""
+
+from pathlib import Path
+from typing import Self
+
+from pipeline.sets.record_parts import Part
+from pipeline.sets.signals.attention import Attention
+from pipeline.sets.signals.blocks import Blocks
+from pipeline.sets.signals.init import InitLayers
+from pipeline.sets.signals.layer_signal import LayerSignal
+from pipeline.sets.signals.logits import Logits
+from pipeline.sets.signals.mlm import Mlm
+from pipeline.sets.signals.signal import Signal
+from pipeline.sets.signals.states import Cls, States
+from pipeline.sets.signals.token_logits import TokenLogits
+from pipeline.sets.signals.token_vectors import TokenVectors
+from pipeline.sets.signals.values import Values
+from pipeline.sets.signals.vectors import Vectors
+
+
+class Signals(Part):
+    """The signals of a set, by their names: a line for each there is."""
+
+    logits: Logits | None = None
+    token_logits: TokenLogits | None = None
+    mlm: Mlm | None = None
+    token_vectors: TokenVectors | None = None
+    vectors: Vectors | None = None
+    states: States | None = None
+    cls: Cls | None = None
+    attention: Attention | None = None
+    values: Values | None = None
+    init: InitLayers | None = None
+
+    @property
+    def stored(self) -> tuple[Signal, ...]:
+        """Those that the set has."""
+        return tuple(signal for name in type(self).model_fields if (signal := getattr(self, name)) is not None)
+
+    @property
+    def of_layers(self) -> tuple[LayerSignal, ...]:
+        """Those of the teacher's layers."""
+        return tuple(signal for signal in self.stored if isinstance(signal, LayerSignal))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the finished files that they have beside the shards of the rows, as far as the record tells."""
+        files = [file.bytes or 0 for signal in self.of_layers for file in signal.shards]
+        files += [self.token_vectors.file.bytes] if self.token_vectors else []
+        return sum(files) + (self.init.bytes if self.init else 0)
+
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of the files that they have beside the shards of the rows, as far as the record tells."""
+        return {path: digest for signal in self.stored for path, digest in signal.hashes().items()}
+
+    def without_token_vectors(self) -> Self:
+        """Those of the rows and of layers."""
+        return self.model_copy(update={"token_vectors": None})
+
+    def in_rows(self) -> Self:
+        """Those in the files of the rows."""
+        return type(self)(**{name: signal for name, signal in self if signal is not None and signal.is_in_rows})
+
+    def measured(self, root: Path) -> Self:
+        """Those of a set in ``root`` once it is complete."""
+        return type(self)(**{name: signal.measured(root) for name, signal in self if signal is not None})
+
+
+__all__ = [
+    "Attention",
+    "Blocks",
+    "Cls",
+    "InitLayers",
+    "LayerSignal",
+    "Logits",
+    "Mlm",
+    "Signal",
+    "Signals",
+    "States",
+    "TokenLogits",
+    "TokenVectors",
+    "Values",
+    "Vectors",
+]

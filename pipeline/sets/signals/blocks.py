@@ -1,0 +1,142 @@
+"""What ``attention`` and ``values`` share: a square of numbers for each head, stored row by row of that square.
+
+Shapes: A heads, L tokens of a row, R rows, K numbers of a square that are kept.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import Field
+
+from pipeline.arrays import Bools, Floats, Ints
+from pipeline.sets.config import BlockCodecName
+from pipeline.sets.signals.layer_signal import MAX_HEADS, LayerSignal, Numbers, Stored
+from pipeline.sets.vector_basis import Basis
+
+MOST = 255  # of a stored number
+DISK_SHARE = 0.95  # of what is stored, after compression
+
+
+class Blocks(LayerSignal):
+    """A list of A·K numbers a row and layer, head after head.
+
+    Attributes:
+        numbers: what the card calls them.
+        heads: A.
+        codec: ``float32``; or ``u8``, whole numbers between the least (``_low``) and the greatest (``_high``) of a head
+            and token.
+    """
+
+    numbers: ClassVar[str]
+
+    heads: int = Field(ge=1, le=MAX_HEADS)
+    codec: BlockCodecName = "u8"
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.layers_text()}, {self.heads} heads, codec {self.codec!r}"
+
+    @property
+    def how(self) -> str:
+        """See `LayerSignal`."""
+        return self.codec
+
+    @abstractmethod
+    def kept(self, length: int) -> Bools:
+        """Which numbers of a square are stored [L, L]; of each row at least one."""
+
+    @abstractmethod
+    def whole(self, block_ALL: Floats) -> Floats:
+        """The squares, from the numbers that are stored, with 0 for the others."""
+
+    def column_types(self) -> dict[str, pa.DataType]:
+        """See `LayerSignal`."""
+        return {"": pa.float32()} if self.codec == "float32" else dict(zip(ENDS, U8_TYPES, strict=True))
+
+    def sizes(self, length_R: Ints) -> dict[str, Ints]:
+        """See `LayerSignal`."""
+        sizes = {"": self.heads * self.num_kept(length_R), **dict.fromkeys(ENDS[1:], self.heads * length_R)}
+        return {end: sizes[end] for end in self.column_types()}
+
+    @abstractmethod
+    def num_kept(self, length_R: Ints) -> Ints:
+        """How many numbers `kept` keeps of rows of so many tokens."""
+
+    def num_floats(self, length_R: Ints) -> Ints:
+        """See `LayerSignal`."""
+        return self.heads * length_R**2
+
+    def num_bytes(self, length_R: Ints) -> float:
+        """See `LayerSignal`."""
+        return DISK_SHARE * float(self.stored_bytes(length_R).sum())
+
+    def encode(self, said: Sequence[Floats], basis: Basis | None = None) -> Stored:
+        """See `LayerSignal`; of each row [A, L, L]."""
+        kept = [self.kept(block_ALL.shape[1]) for block_ALL in said]
+        if self.codec == "float32":
+            return {"": _joined([block[:, mask] for block, mask in zip(said, kept, strict=True)], np.float32)}
+        parts = [_quantised(block, mask) for block, mask in zip(said, kept, strict=True)]
+        stored = {end: _joined([part[k] for part in parts], kind) for k, (end, kind) in enumerate(U8_KINDS.items())}
+        return stored | {end: stored[end].view(np.uint16) for end in ENDS[1:]}
+
+    def decode(self, stored: Stored, length_R: Ints, basis: Basis | None = None) -> list[Floats]:
+        """See `LayerSignal`; of each row [A, L, L]."""
+        sizes = self.sizes(length_R)
+        parts = {end: np.split(stored[end], np.cumsum(sizes[end])[:-1]) for end in sizes}
+        blocks = []
+        for row, length in enumerate(length_R.tolist()):
+            mask_LL = self.kept(length)
+            block_ALL = np.zeros((self.heads, length, length), dtype=np.float32)
+            block_ALL[:, mask_LL] = parts[""][row].reshape(self.heads, -1)
+            if self.codec == "u8":
+                low_AL, high_AL = (_halves(parts[end][row]).reshape(self.heads, length) for end in ENDS[1:])
+                block_ALL = low_AL[..., None] + block_ALL * ((high_AL - low_AL) / MOST)[..., None]
+                block_ALL[:, ~mask_LL] = 0
+            blocks.append(self.whole(block_ALL))
+        return blocks
+
+    def numbers_problem(self, stored: Stored) -> str | None:
+        """See `LayerSignal`."""
+        if self.codec == "float32":
+            return None if np.isfinite(stored[""]).all() else "a number is NaN or Inf"
+        low, high = (_halves(stored[end]) for end in ENDS[1:])
+        is_sound = np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()
+        return None if is_sound else "the range of a token's numbers is NaN or Inf, or ends below its beginning"
+
+    def column_meanings(self) -> dict[str, str]:
+        """See `LayerSignal`."""
+        if self.codec == "float32":
+            return {"": self.numbers}
+        return {
+            "": f"{self.numbers}, each q of them `low + q / 255 * (high - low)`",
+            "_low": "the least of each head and token, bits of float16",
+            "_high": "the greatest",
+        }
+
+
+ENDS = ("", "_low", "_high")
+U8_TYPES = (pa.uint8(), pa.uint16(), pa.uint16())
+U8_KINDS: dict[str, Any] = dict(zip(ENDS, (np.uint8, np.float16, np.float16), strict=True))
+
+
+def _quantised(block_ALL: Floats, mask_LL: Bools) -> tuple[npt.NDArray[np.uint8], Floats, Floats]:
+    """Whole numbers [A, K], and the range of each head and token as float16 [A, L] twice."""
+    with np.errstate(over="ignore"):
+        low_AL = block_ALL.min(axis=2, where=mask_LL, initial=np.inf).astype(np.float16)
+        high_AL = block_ALL.max(axis=2, where=mask_LL, initial=-np.inf).astype(np.float16)
+    step_AL = (high_AL.astype(np.float32) - low_AL.astype(np.float32)) / MOST
+    with np.errstate(invalid="ignore"):
+        number_ALL = (block_ALL - low_AL[..., None].astype(np.float32)) / np.where(step_AL > 0, step_AL, 1)[..., None]
+        rounded_ALL = np.rint(number_ALL).clip(0, MOST).astype(np.uint8)
+    return rounded_ALL[:, mask_LL], low_AL, high_AL
+
+
+def _joined(parts: Sequence[Numbers], dtype: Any) -> Numbers:
+    return np.concatenate([np.empty(0, dtype=dtype), *(part.ravel() for part in parts)])
+
+
+def _halves(bits: Numbers) -> Floats:
+    return np.ascontiguousarray(bits).view(np.float16).astype(np.float32)

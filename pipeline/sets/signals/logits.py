@@ -1,0 +1,59 @@
+"""``logits``: what a teacher says about a task's row before softmax, float32, in the task's label order."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrays import Floats
+from pipeline.sets.markdown import code
+from pipeline.sets.record_parts import RowsName
+from pipeline.sets.signals.signal import Signal
+from pipeline.tasks.target import Target
+
+
+class Logits(Signal):
+    """Column ``logits``: a list of C numbers.
+
+    Attributes:
+        target: what they mean, a name for each.
+    """
+
+    rows: ClassVar[tuple[RowsName, ...]] = ("examples",)
+    title: ClassVar[str] = "logits of a task"
+    task_category: ClassVar[str] = "text-classification"
+
+    target: Target
+
+    def __str__(self) -> str:
+        return f"{self.target.num_logits} logits"
+
+    def columns(self) -> list[pa.Field]:
+        """See `Signal`."""
+        return [pa.field("logits", pa.list_(pa.float32(), self.target.num_logits), nullable=False)]
+
+    def card_lines(self) -> str:
+        """See `Signal`."""
+        names = ", ".join(f"`{code(name)}`" for name in self.target.names).replace("|", "\\|")
+        apart = ", each for a sigmoid of its own" if self.target.kind == "labels" else ""
+        return f"| `logits` | {self.target.num_logits} float32, in this order: {names}{apart} |"
+
+    def facts(self) -> dict[str, Any]:
+        """See `Signal`."""
+        names = ", ".join(self.target.names)
+        return {"logits": "the score itself" if self.target.kind == "score" else f"{self.target.num_logits}: {names}"}
+
+    def problem(self, rows: pa.Table) -> str | None:
+        """See `Signal`."""
+        if rows.column("logits").null_count or rows.column("logits").combine_chunks().flatten().null_count:
+            return "a logit is null"
+        finite_R = np.isfinite(logits_of(rows, self.target.num_logits)).all(axis=1)
+        if not finite_R.all():
+            return f"logits of source row {rows.column('source_row')[int(np.flatnonzero(~finite_R)[0])]} are not finite"
+        return None
+
+
+def logits_of(table: pa.Table, num_logits: int) -> Floats:
+    """The logits column as an array [N, C] of float32."""
+    flat = table.column("logits").combine_chunks().flatten()
+    return np.array(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)

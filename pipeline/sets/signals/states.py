@@ -1,0 +1,191 @@
+"""``states`` and ``cls``: the hidden states of a teacher's layers, of every token and of the first one.
+
+Shapes: T tokens of some rows, H hidden size, R rows, L tokens of a row.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import IntegrityError
+from pipeline.files import is_plain, sha256
+from pipeline.sets.record_parts import LayersName, Sha256
+from pipeline.sets.signals.layer_signal import MAX_LAYER, LayerSignal, Stored
+from pipeline.sets.vector_basis import BASIS_FILE, INT8_MAX, Basis, read_basis
+from pipeline.sets.vector_codecs import AnyStateCodec
+
+HEADER_BYTES = 2**20
+MEANINGS = {
+    "float32": "numbers",
+    "float16": "numbers, bits of float16",
+    "int8": "whole numbers, to be multiplied by the scale of their token",
+    "pca": "whole numbers along the layer's components in `basis.safetensors`, the largest first",
+}
+
+
+class States(LayerSignal):
+    """A list of L·K numbers a row and layer, token after token.
+
+    Attributes:
+        codec: how states are stored.
+        basis_sha256: hash of the signal's ``basis.safetensors``, for a codec that needs one.
+        variance_lost: what that basis leaves out of the states that it was fitted to, a share of their variance for
+            each layer; None where that was not kept.
+    """
+
+    name: ClassVar[LayersName] = "states"
+    title: ClassVar[str] = "states of layers"
+    meaning: ClassVar[str] = "The hidden states of every token, one after the other."
+
+    codec: AnyStateCodec
+    basis_sha256: Sha256 | None = None
+    variance_lost: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = Field(None, max_length=MAX_LAYER)
+
+    @model_validator(mode="after")
+    def _basis_fits(self) -> Self:
+        if self.basis_sha256 and not self.codec.basis_bytes:
+            raise ValueError(f"basis_sha256: states stored as {self.codec} have no basis")
+        if self.variance_lost is not None and (not self.basis_sha256 or len(self.variance_lost) != len(self.layers)):
+            raise ValueError("variance_lost: has to be there for each layer, of states that have a basis")
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.layers_text()}, codec {str(self.codec)!r}"
+
+    @property
+    def how(self) -> str:
+        """See `LayerSignal`."""
+        return str(self.codec)
+
+    @property
+    def basis_path(self) -> str:
+        """Where its basis lies in a set."""
+        return f"{self.name}/{BASIS_FILE}"
+
+    def tokens(self, length_R: Ints) -> Ints:
+        """How many tokens of rows of such lengths it is of."""
+        return length_R
+
+    def column_types(self) -> dict[str, pa.DataType]:
+        """See `LayerSignal`."""
+        types = {column.name: column.type for column in self.codec.columns()}
+        scale = {"_scale": types["scale"]} if "scale" in types else {}
+        return {"": types["vector"].value_type, **scale}
+
+    def sizes(self, length_R: Ints) -> dict[str, Ints]:
+        """See `LayerSignal`."""
+        token_R = self.tokens(length_R)
+        sizes = {"": token_R * self.codec.num_stored, "_scale": token_R}
+        return {end: sizes[end] for end in self.column_types()}
+
+    def num_floats(self, length_R: Ints) -> Ints:
+        """See `LayerSignal`."""
+        return self.tokens(length_R) * self.codec.width
+
+    def encode(self, said: Sequence[Floats], basis: Basis | None = None) -> Stored:
+        """See `LayerSignal`; of each row [L, H]."""
+        states_TH = np.concatenate([np.empty((0, self.codec.width), dtype=np.float32), *said])
+        columns = self.codec.encode(states_TH, basis)
+        stored = {"": columns["vector"].flatten().to_numpy(zero_copy_only=False)}
+        return stored | ({"_scale": columns["scale"].to_numpy(zero_copy_only=False)} if "scale" in columns else {})
+
+    def decode(self, stored: Stored, length_R: Ints, basis: Basis | None = None) -> list[Floats]:
+        """See `LayerSignal`; of each row [L, H]."""
+        states_TH = self.codec.decode(self._columns(stored), basis)
+        return np.split(states_TH, np.cumsum(self.tokens(length_R))[:-1]) if len(length_R) else []
+
+    def num_cut_off(self, rows: pa.Table) -> int:
+        """See `LayerSignal`; those at the end of the range count, too."""
+        if self.codec.name != "pca":
+            return 0
+        numbers = (self.stored_in(rows, layer)[""] for layer in self.layers)
+        return int(sum((np.abs(part.astype(np.int16)) == INT8_MAX).sum() for part in numbers))
+
+    def numbers_problem(self, stored: Stored) -> str | None:
+        """See `LayerSignal`."""
+        return self.codec.problem(self._columns(stored))
+
+    def num_bytes(self, length_R: Ints) -> float:
+        """See `LayerSignal`."""
+        return float(self.tokens(length_R).sum() * self.codec.num_bytes())
+
+    def files(self) -> dict[str, int]:
+        """Its files, and the basis if the codec needs one."""
+        most = len(self.layers) * self.codec.basis_bytes + HEADER_BYTES
+        return super().files() | ({self.basis_path: most} if self.codec.basis_bytes else {})
+
+    def hashes(self) -> dict[str, str]:
+        """See `Signal`."""
+        return super().hashes() | ({self.basis_path: self.basis_sha256} if self.basis_sha256 else {})
+
+    def check_files(self, root: Path) -> None:
+        """See `Signal`."""
+        self.read_bases(root)
+
+    def read_bases(self, root: Path) -> Mapping[int, Basis]:
+        """See `LayerSignal`."""
+        if not self.codec.basis_bytes:
+            return {}
+        path = root / self.basis_path
+        if not is_plain(path) or sha256(path) != self.basis_sha256:
+            raise IntegrityError(f"{path}: missing, or not the basis that belongs to this set")
+        return self.bases_in(path)
+
+    def with_basis(self, path: Path) -> Self:
+        """The signal with what a record says of its basis, which lies there.
+
+        Raises:
+            IntegrityError: if it is missing or damaged, or has other bases.
+        """
+        shares = [basis.variance_lost for basis in self.bases_in(path).values()]
+        lost = None if None in shares else tuple(round(share or 0.0, 6) for share in shares)
+        return self.model_copy(update={"basis_sha256": sha256(path), "variance_lost": lost})
+
+    def without_basis(self) -> Self:
+        """The signal before it had a basis, and files that were written with it."""
+        unmeasured = tuple(shard.unmeasured() for shard in self.shards)
+        return self.model_copy(update={"basis_sha256": None, "variance_lost": None, "shards": unmeasured})
+
+    def has_basis(self, path: Path) -> bool:
+        """Whether a file is there, and is the basis that was recorded, if one was."""
+        return is_plain(path) and self.basis_sha256 in (None, sha256(path))
+
+    def bases_in(self, path: Path) -> dict[int, Basis]:
+        """The basis of each layer, from a file that may be anybody's.
+
+        Raises:
+            IntegrityError: if it is missing or damaged, or has other bases.
+        """
+        stored, width = self.codec.num_stored, self.codec.width
+        return {layer: read_basis(path, stored, width, f"{layer}.") for layer in self.layers}
+
+    def column_meanings(self) -> dict[str, str]:
+        """See `LayerSignal`."""
+        text = f"{self.codec.num_stored} {MEANINGS[self.codec.name]}, a token"
+        if self.variance_lost is not None:
+            shares = ", ".join(f"{share:.1%}" for share in self.variance_lost)
+            text += f"; of the variance of each layer {shares} is left out"
+        return {"": text} | ({"_scale": "a number a token"} if "_scale" in self.column_types() else {})
+
+    def _columns(self, stored: Stored) -> pa.Table:
+        """What is stored, as the codec's columns."""
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(stored[""]), self.codec.num_stored)
+        scale = {"scale": pa.array(stored["_scale"])} if "_scale" in stored else {}
+        return pa.table({"vector": vectors, **scale})
+
+
+class Cls(States):
+    """The same of the first token alone, ``[CLS]``: K numbers a row and layer."""
+
+    name: ClassVar[LayersName] = "cls"
+    title: ClassVar[str] = "states of [CLS]"
+    meaning: ClassVar[str] = "The hidden state of the first token, `[CLS]`."
+
+    def tokens(self, length_R: Ints) -> Ints:
+        """See `States`."""
+        return np.ones_like(length_R)

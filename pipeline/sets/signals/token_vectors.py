@@ -1,0 +1,111 @@
+"""``token_vectors``: what a teacher's encoder says of each vocabulary entry alone, in a file of its own.
+
+Shapes: W width.
+"""
+
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pydantic import Field
+
+from pipeline.sets.record_parts import FileRecord, Part, RowsName, TeacherRecord
+from pipeline.sets.signals.signal import Signal
+
+VOCABULARY_FILE = "vocabulary/token_vectors.parquet"
+MAX_WIDTH = 2**14
+EMBEDDINGS = 0  # the layer of a teacher whose hidden states are stored
+
+
+def columns_of(width: int) -> pa.Schema:
+    """The columns of the file of vectors of this width; a count is null without the text of the rows."""
+    return pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("token", pa.string()),
+            pa.field("count", pa.int64()),
+            pa.field("vector", pa.list_(pa.uint16(), width), nullable=False),
+        ]
+    )
+
+
+class Speaker(Part):
+    """Who says something of each vocabulary entry.
+
+    Attributes:
+        layer: whose hidden state of the entry it is, between the special tokens of a sentence; 0 is the embeddings'.
+        encoder: the encoder that the mean over the entry and the special tokens is taken of: another than a teacher of
+            logits, or the teacher of a set of sentences itself.
+    """
+
+    layer: int = Field(EMBEDDINGS, ge=0)
+    encoder: TeacherRecord | None = None
+
+
+class TokenVectors(Signal):
+    """A vector for each id of the tokenizer, and how often the training rows use it.
+
+    Attributes:
+        width: W.
+        layer: of whose hidden states they are, see `Speaker`.
+        encoder: whose they are, if not those of a teacher of logits, see `Speaker`.
+        file: its file, with a row per id.
+    """
+
+    rows: ClassVar[tuple[RowsName, ...]] = ("examples", "sentences", "words")
+    title: ClassVar[str] = "token vectors"
+    task_category: ClassVar[str] = "feature-extraction"
+    is_in_rows: ClassVar[bool] = False
+
+    width: int = Field(ge=1, le=MAX_WIDTH)
+    layer: int = Field(ge=0)
+    encoder: TeacherRecord | None = None
+    file: FileRecord
+
+    def __str__(self) -> str:
+        return f"token vectors of {self.width}"
+
+    @property
+    def speaker(self) -> Speaker:
+        """Who said it."""
+        return Speaker(layer=self.layer, encoder=self.encoder)
+
+    def card_section(self) -> str:
+        """See `Signal`."""
+        return f"""
+## Columns of `{VOCABULARY_FILE}`
+
+{self._origin()} A student can start from it.
+
+| column | meaning |
+|---|---|
+| `id`, `token` | the entry, as in `tokenizer.json` |
+| `count` | how often the original training rows use it; null in a set of examples without text |
+| `vector` | {self.width} numbers, bits of float16 |
+"""
+
+    def configs(self) -> list[dict[str, Any]]:
+        """See `Signal`."""
+        return [{"config_name": "token_vectors", "data_files": VOCABULARY_FILE}]
+
+    def facts(self) -> dict[str, Any]:
+        """See `Signal`."""
+        whose = f"layer {self.layer}" + (f" of {self.encoder.name}" if self.encoder else "")
+        return {"token vectors": f"{self.file.rows:,} of {self.width} numbers, of {whose}"}
+
+    def files(self) -> dict[str, int]:
+        """See `Signal`."""
+        return {VOCABULARY_FILE: self.file.bytes}
+
+    def hashes(self) -> dict[str, str]:
+        """See `Signal`."""
+        return {VOCABULARY_FILE: self.file.sha256}
+
+    def _origin(self) -> str:
+        """What the numbers are, as a sentence of the card."""
+        place = "of each vocabulary entry alone, between the special tokens of a sentence"
+        if self.encoder is not None:
+            return (
+                f"The mean over the last states (layer {self.layer}) {place}, which are part of the mean, of the\n"
+                f"encoder {self.encoder.name}."
+            )
+        return f"The teacher's hidden state {place}, in layer\n{self.layer} (0: the embeddings)."

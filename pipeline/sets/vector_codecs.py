@@ -1,0 +1,263 @@
+"""How vectors of sentences and of tokens are stored: each codec, and the table of them.
+
+Shapes: N vectors, H their width, K numbers that are stored of each.
+"""
+
+from abc import abstractmethod
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import Field
+
+from pipeline.arrays import Floats
+from pipeline.errors import ConfigError
+from pipeline.sets.config import StateCodecName, VectorFlags
+from pipeline.sets.record_parts import Part
+from pipeline.sets.vector_basis import INT8_MAX, Basis
+
+MAX_WIDTH = 2**16
+Arrays = dict[str, pa.Array]  # a codec's columns
+
+
+class VectorCodec(Part):
+    """How vectors are stored, with its settings, as a set's record says it.
+
+    Attributes:
+        card_line: its columns, as rows of the card's table.
+        name: of the codec.
+        width: H.
+    """
+
+    card_line: ClassVar[str]
+
+    name: StateCodecName
+    width: int = Field(ge=1, le=MAX_WIDTH)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def num_stored(self) -> int:
+        """K, numbers a vector."""
+        return self.width
+
+    @property
+    def basis_bytes(self) -> int:
+        """Bytes of the numbers of its basis; 0 if it needs none."""
+        return 0
+
+    @abstractmethod
+    def columns(self) -> list[pa.Field]:
+        """The columns of a file, an entry a vector."""
+
+    @abstractmethod
+    def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
+        """The columns of some vectors."""
+
+    @abstractmethod
+    def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
+        """The vectors of some rows, [N, H] of float32."""
+
+    def problem(self, rows: pa.Table) -> str | None:
+        """What is wrong with stored columns; None if nothing is."""
+        column = rows.column("vector").combine_chunks()
+        if column.null_count or column.flatten().null_count:
+            return "a number of a vector is null"
+        return None
+
+    @abstractmethod
+    def num_bytes(self) -> float:
+        """About how many bytes a vector takes on disk."""
+
+
+class Float32Codec(VectorCodec):
+    """Column ``vector``: float32, as the teacher said them."""
+
+    card_line: ClassVar[str] = "| `vector` | {width} numbers |"
+
+    name: Literal["float32"] = "float32"
+
+    def columns(self) -> list[pa.Field]:
+        """See `VectorCodec`."""
+        return [pa.field("vector", pa.list_(pa.float32(), self.width), nullable=False)]
+
+    def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
+        """See `VectorCodec`."""
+        return {"vector": _fixed(vectors_NH.astype(np.float32, copy=False))}
+
+    def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
+        """See `VectorCodec`."""
+        return _rectangle(rows, np.float32, self.width)
+
+    def problem(self, rows: pa.Table) -> str | None:
+        """See `VectorCodec`."""
+        return super().problem(rows) or _finite_problem(self.decode(rows))
+
+    def num_bytes(self) -> float:
+        """See `VectorCodec`."""
+        return 3.6 * self.width
+
+
+class Float16Codec(VectorCodec):
+    """Column ``vector``: bits of float16."""
+
+    card_line: ClassVar[str] = "| `vector` | {width} numbers, bits of float16 |"
+
+    name: Literal["float16"] = "float16"
+
+    def columns(self) -> list[pa.Field]:
+        """See `VectorCodec`."""
+        return [pa.field("vector", pa.list_(pa.uint16(), self.width), nullable=False)]
+
+    def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
+        """See `VectorCodec`; what float16 cannot hold becomes Inf, which `problem` finds."""
+        with np.errstate(over="ignore"):
+            return {"vector": _fixed(vectors_NH.astype(np.float16).view(np.uint16))}
+
+    def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
+        """See `VectorCodec`."""
+        return _rectangle(rows, np.uint16, self.width).view(np.float16).astype(np.float32)
+
+    def problem(self, rows: pa.Table) -> str | None:
+        """See `VectorCodec`."""
+        return super().problem(rows) or _finite_problem(self.decode(rows))
+
+    def num_bytes(self) -> float:
+        """See `VectorCodec`."""
+        return 1.7 * self.width
+
+
+class Int8Codec(VectorCodec):
+    """Columns ``vector`` and ``scale``: whole numbers, and what they are to be multiplied by, a number a vector."""
+
+    card_line: ClassVar[str] = "| `vector`, `scale` | {width} whole numbers, to be multiplied by the scale |"
+
+    name: Literal["int8"] = "int8"
+
+    def columns(self) -> list[pa.Field]:
+        """See `VectorCodec`."""
+        vector = pa.field("vector", pa.list_(pa.int8(), self.width), nullable=False)
+        return [vector, pa.field("scale", pa.float32(), nullable=False)]
+
+    def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
+        """See `VectorCodec`; the largest number of a vector becomes 127 or -127."""
+        scale_N = (np.abs(vectors_NH).max(axis=1) / INT8_MAX).astype(np.float32)
+        numbers_NH = np.rint(vectors_NH / np.where(scale_N > 0, scale_N, 1)[:, None])
+        return {"vector": _fixed(numbers_NH.astype(np.int8)), "scale": pa.array(scale_N)}
+
+    def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
+        """See `VectorCodec`."""
+        scale_N = rows.column("scale").to_numpy()
+        vectors_NH: Floats = _rectangle(rows, np.int8, self.width).astype(np.float32) * scale_N[:, None]
+        return vectors_NH
+
+    def problem(self, rows: pa.Table) -> str | None:
+        """See `VectorCodec`."""
+        scale = rows.column("scale")
+        if scale.null_count or not (np.isfinite(scale.to_numpy()) & (scale.to_numpy() >= 0)).all():
+            return "the scale of a vector is null, not finite or below 0"
+        return super().problem(rows)
+
+    def num_bytes(self) -> float:
+        """See `VectorCodec`."""
+        return 0.95 * self.width + 4
+
+
+class PcaCodec(VectorCodec):
+    """Column ``vector``: whole numbers along the first components of the set's basis.
+
+    Attributes:
+        dims: K.
+    """
+
+    card_line: ClassVar[str] = (
+        "| `vector` | whole numbers along the components of `basis.safetensors`, the largest first: times `scale`, "
+        "times `components`, plus `mean` they are the vector of {width} numbers |"
+    )
+
+    name: Literal["pca"] = "pca"
+    dims: int = Field(ge=1, le=MAX_WIDTH)
+
+    def __str__(self) -> str:
+        return f"pca-{self.dims}"
+
+    @property
+    def num_stored(self) -> int:
+        """See `VectorCodec`."""
+        return self.dims
+
+    @property
+    def basis_bytes(self) -> int:
+        """See `VectorCodec`."""
+        return 4 * (2 * self.width + self.dims * self.width + self.dims)
+
+    def columns(self) -> list[pa.Field]:
+        """See `VectorCodec`."""
+        return [pa.field("vector", pa.list_(pa.int8(), self.dims), nullable=False)]
+
+    def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
+        """See `VectorCodec`."""
+        assert basis is not None, "the set keeps its basis"
+        numbers_NK = (vectors_NH - basis.mean_H) @ basis.components_KH.T / basis.scale_K
+        return {"vector": _fixed(np.rint(numbers_NK).clip(-INT8_MAX, INT8_MAX).astype(np.int8))}
+
+    def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
+        """See `VectorCodec`."""
+        assert basis is not None, "the set keeps its basis"
+        numbers_NK = _rectangle(rows, np.int8, self.dims).astype(np.float32) * basis.scale_K
+        return (numbers_NK @ basis.components_KH + basis.mean_H).astype(np.float32, copy=False)
+
+    def num_bytes(self) -> float:
+        """See `VectorCodec`."""
+        return 0.9 * self.dims
+
+
+AnyVectorCodec = Annotated[Float16Codec | Int8Codec | PcaCodec, Field(discriminator="name")]
+AnyStateCodec = Annotated[Float32Codec | Float16Codec | Int8Codec | PcaCodec, Field(discriminator="name")]
+
+
+def vector_codec_for(flags: VectorFlags, width: int) -> Float16Codec | Int8Codec | PcaCodec:
+    """The codec that the flags ask for, for vectors of so many numbers.
+
+    Raises:
+        ConfigError: if more components are asked for than there are.
+    """
+    if flags.vector_codec == "pca":
+        if flags.pca_dims > width:
+            raise ConfigError(f"--pca-dims: {flags.pca_dims}, but the teacher's vectors have {width} numbers")
+        return PcaCodec(width=width, dims=flags.pca_dims)
+    return Int8Codec(width=width) if flags.vector_codec == "int8" else Float16Codec(width=width)
+
+
+def state_codec(text: str, width: int) -> Float32Codec | Float16Codec | Int8Codec | PcaCodec:
+    """The codec of a name such as ``float16`` or ``pca-64``, for states of so many numbers.
+
+    Raises:
+        ConfigError: if more components are asked for than there are.
+    """
+    name, _, dims = text.partition("-")
+    if name == "pca":
+        if int(dims) > width:
+            raise ConfigError(f"codec {text}: but the teacher's states have {width} numbers")
+        return PcaCodec(width=width, dims=int(dims))
+    kinds: dict[str, type[Float32Codec | Float16Codec | Int8Codec]] = {
+        "float32": Float32Codec,
+        "float16": Float16Codec,
+        "int8": Int8Codec,
+    }
+    return kinds[name](width=width)
+
+
+def _finite_problem(vectors_NH: Floats) -> str | None:
+    return None if np.isfinite(vectors_NH).all() else "a number of a vector is NaN or Inf"
+
+
+def _fixed(array_NK: npt.NDArray[Any]) -> pa.FixedSizeListArray:
+    return pa.FixedSizeListArray.from_arrays(pa.array(array_NK.ravel()), array_NK.shape[1])
+
+
+def _rectangle(rows: pa.Table, dtype: Any, width: int) -> npt.NDArray[Any]:
+    flat: npt.NDArray[Any] = rows.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return flat.astype(dtype, copy=False).reshape(-1, width)

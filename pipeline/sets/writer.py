@@ -1,0 +1,234 @@
+"""Writing a set: start it, write its shards in any order from any number of processes, finish it.
+
+A set is resumed by doing the same again. A shard is done when its file is there and its footer carries the set's
+fingerprint; ``distill.json`` lists checksums only once all are.
+"""
+
+from collections.abc import Callable, Container, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
+from pipeline.files import make_folder, remove_temporaries, sha256, write_atomically, write_text, write_text_once
+from pipeline.sets.card import write_card_and_record
+from pipeline.sets.cut_rows import note_of_cut_rows
+from pipeline.sets.examples import write_examples
+from pipeline.sets.file_check import check_bytes
+from pipeline.sets.fingerprint import lasting
+from pipeline.sets.record import (
+    FILE_NAME,
+    TOKENIZER_FILE,
+    Scores,
+    SetRecord,
+    read_record_of,
+    to_json,
+    write_set_record,
+)
+from pipeline.sets.record_parts import RowsName, Shard
+from pipeline.sets.sentences import write_sentences
+from pipeline.sets.shard_file import Footer, footer_of, read_footer, read_metadata
+from pipeline.sets.signals import LayerSignal, Signals
+from pipeline.sets.tokens import Statistics, write_tokens
+from pipeline.sets.verify import verify_shards
+from pipeline.sets.words import write_words
+from pipeline.text.tokenizer import is_tokenizer
+
+
+def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: RowsName = "examples") -> list[Shard]:
+    """Cuts a split into ranges of nearly equal size; the number of processes has no say in it."""
+    count = max(1, -(-num_rows // rows_per_shard))
+    bounds = [k * num_rows // count for k in range(count + 1)]
+    return [
+        Shard(folder=folder, split=split, index=k, count=count, start=bounds[k], stop=bounds[k + 1])
+        for k in range(count)
+    ]
+
+
+def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
+    """Creates the set, or opens the one that is there if it was made with the same settings.
+
+    Args:
+        root: the set's folder.
+        planned: a staged record with all shards.
+        tokenizer_json: content for ``tokenizer.json``.
+
+    Returns:
+        The record on disk.
+
+    Raises:
+        ConfigError: if the folder holds a set of other rows.
+        FingerprintMismatchError: if it holds a set with other settings, naming each that differs.
+        DataError: if the folder cannot be written.
+    """
+    make_folder((root / planned.shards[0].path).parent)
+    write_text_once(root / FILE_NAME, to_json(planned))
+    existing = read_record_of(root, planned.rows, "give the new set another --name, or remove the folder")
+    _check_same(root, existing, planned)
+    if not is_tokenizer(root / TOKENIZER_FILE, existing.tokenizer.sha256):
+        write_text(root / TOKENIZER_FILE, tokenizer_json)
+    return existing
+
+
+def _check_same(root: Path, existing: SetRecord, planned: SetRecord) -> None:
+    if existing.fingerprint != planned.fingerprint:
+        changes = setting_changes(existing.settings, planned.settings, short)
+        only_rows = existing.task is not None and lasting(existing.settings) == lasting(planned.settings)
+        raise FingerprintMismatchError(
+            f"{root} holds a logit set made with other settings:\n{changes}\n"
+            "Give the new set another --name, or remove the folder if the old one is not needed"
+            + (f". The teacher is the same: `teacher-dump --extend {root.name}` asks what is new" if only_rows else "")
+        )
+    if [(s.path, s.version) for s in existing.shards] != [(s.path, s.version) for s in planned.shards]:
+        raise FingerprintMismatchError(
+            f"{root} was started with other shards ({len(existing.shards)} files, now {len(planned.shards)}): "
+            "repeat the command with the --rows-per-shard (and the --extend, if any) it was started with"
+        )
+
+
+def unfinished_shards(root: Path, record: SetRecord) -> list[Shard]:
+    """The shards that are still to be written: missing, torn, foreign, or not what was recorded when it was done."""
+    return [shard for shard in record.shards if not is_done(root, shard, footer_of(record, shard))]
+
+
+def shards_to_write(root: Path, record: SetRecord) -> tuple[SetRecord, list[Shard]]:
+    """The record and its unfinished shards, for one process alone; a finished set that has such is ``staged`` again."""
+    unfinished = unfinished_shards(root, record)
+    if unfinished and record.state != "staged":
+        record = reopen_set(root, record, unfinished)
+    return record, unfinished
+
+
+def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> SetRecord:
+    """Takes a finished set of which shards were lost or damaged back to ``staged``, their checksums forgotten.
+
+    What it has of the vocabulary is recorded again at the end, as in a new set. What layers say stays as it is: if a
+    file of theirs was lost, too, it is written once the rows are verified.
+    """
+    lost = {shard.path for shard in unfinished}
+    shards = tuple(s.unmeasured() if s.path in lost else s for s in record.shards)
+    parts = {"state": "staged", "shards": shards, "signals": record.signals.without_token_vectors()}
+    staged_again = record.model_copy(update=parts)
+    write_set_record(root, staged_again)
+    return staged_again
+
+
+def write_shard(root: Path, record: SetRecord, shard: Shard, table: pa.Table) -> None:
+    """Writes one shard of examples whole or not at all.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    footer = footer_of(record, shard)
+    write_atomically(root / shard.path, lambda path: write_examples(path, table, footer))
+
+
+def write_words_shard(root: Path, record: SetRecord, shard: Shard, table: pa.Table) -> None:
+    """Writes one shard of words whole or not at all.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    footer = footer_of(record, shard)
+    write_atomically(root / shard.path, lambda path: write_words(path, table, footer))
+
+
+def write_tokens_shard(
+    root: Path, record: SetRecord, shard: Shard, groups: Iterable[pa.Table], statistics: Statistics
+) -> None:
+    """Writes one shard of tokens whole or not at all, a row group per table; see `write_tokens`.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    footer = footer_of(record, shard)
+    write_atomically(root / shard.path, lambda path: write_tokens(path, record.codec, groups, footer, statistics))
+
+
+def write_sentences_shard(
+    root: Path, record: SetRecord, shard: Shard, groups: Iterable[pa.Table], statistics: Statistics
+) -> None:
+    """Writes one shard of sentences whole or not at all, a row group per table; see `write_sentences`.
+
+    Raises:
+        DataError: if the disk is full or the folder cannot be written.
+    """
+    footer = footer_of(record, shard)
+    write_atomically(root / shard.path, lambda path: write_sentences(path, record, groups, footer, statistics))
+
+
+def complete_set(root: Path, record: SetRecord) -> SetRecord:
+    """Records rows, bytes and checksum of every shard once all are there: state ``complete``."""
+    missing = unfinished_shards(root, record)
+    if missing:
+        raise IntegrityError(f"{root}: {len(missing)} of {len(record.shards)} shards are missing")
+    for folder in (root, (root / record.shards[0].path).parent):
+        remove_temporaries(folder)
+    shards = tuple(measured(root, shard) for shard in record.shards)
+    signals = without_lost_layers(root, record.signals.measured(root))
+    complete = record.model_copy(update={"state": "complete", "shards": shards, "signals": signals})
+    write_set_record(root, complete)
+    return complete
+
+
+def without_lost_layers(root: Path, signals: Signals, names: Container[str] | None = None) -> Signals:
+    """Removes files of layers that are not what was recorded, and their checksums: rewritten they may be others.
+
+    Args:
+        root: the set's folder.
+        signals: as recorded.
+        names: those that are looked at. (default: all)
+    """
+    parts: dict[str, LayerSignal] = {}
+    for signal in (one for one in signals.of_layers if names is None or one.name in names):
+        lost = {shard.path for shard in signal.shards if shard.sha256 and check_bytes(root, shard)}
+        for path in lost:
+            (root / path).unlink(missing_ok=True)
+        shards = tuple(shard.unmeasured() if shard.path in lost else shard for shard in signal.shards)
+        parts[signal.name] = signal.model_copy(update={"shards": shards})
+    return signals.model_copy(update=parts)
+
+
+def complete_and_verify(root: Path, record: SetRecord, scores: Callable[[SetRecord], Scores]) -> SetRecord:
+    """The record of a set once it is verified; all its shards have to be there.
+
+    Args:
+        root: the set's folder.
+        record: of the set, in any state.
+        scores: the teacher's metrics per split, from the complete set.
+    """
+    if record.state == "verified":
+        return record
+    complete = complete_set(root, record)
+    return finish_set(root, complete, scores(complete))
+
+
+def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
+    """Verifies a complete set, records the teacher's scores and writes the card: state ``verified``."""
+    verify_shards(root, record)
+    cut = note_of_cut_rows(root, record)
+    if cut is not None:
+        console.warn(f"{root}: {cut}")
+    notes = tuple(dict.fromkeys((*record.notes, *([cut] if cut else []))))
+    verified = record.model_copy(update={"state": "verified", "scores": scores, "notes": notes})
+    write_card_and_record(root, verified)
+    return verified
+
+
+def is_done(root: Path, shard: Shard, footer: Footer) -> bool:
+    """Whether a shard's file is there and says in its footer what it must, and is what was recorded if it was."""
+    path = root / shard.path
+    if not path.is_file() or (shard.sha256 is not None and check_bytes(root, shard)):
+        return False
+    try:
+        return read_footer(path) == footer
+    except IntegrityError:
+        return False
+
+
+def measured(root: Path, shard: Shard) -> Shard:
+    """A shard with rows, bytes and checksum of its file."""
+    path = root / shard.path
+    rows = read_metadata(path).num_rows
+    return shard.model_copy(update={"rows": rows, "bytes": path.stat().st_size, "sha256": sha256(path)})

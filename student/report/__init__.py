@@ -1,1 +1,0 @@
-"""A run or a sweep as one HTML page with pictures."""

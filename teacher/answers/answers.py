@@ -1,0 +1,187 @@
+"""What a file says of each of its rows, as logits in the task's order of labels.
+
+A row's answer is a list of numbers, or an object from label to number; in CSV such a thing as JSON. A missing or empty
+one says that the teacher did not answer. Shapes: N rows of the file, A of them with an answer, C logits.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrays import Floats, Floats64, Ints
+from pipeline.config import names_of
+from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
+from pipeline.sources import local
+from pipeline.sources.wording import rows_in_words
+from pipeline.tasks.target import Target, make_target
+from pipeline.tasks.task import Task
+from pipeline.untrusted import parse_json
+from teacher.answers.config import AnswersKind, ImportConfig
+from teacher.answers.probabilities import to_logits, to_logits_apart, wrong_apart, wrong_numbers
+from teacher.models.label_order import label_places, stated_labels
+
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers of a file.
+
+    Attributes:
+        table: all that the file holds.
+        kind: what its answers are.
+        target: what the logits mean.
+        labels: the order of labels in lists of numbers.
+        row_A: rows of the file that have an answer, ascending.
+        logits_AC: float32, their logits in the task's order.
+        num_spread: how many of them did not name every label.
+    """
+
+    table: pa.Table
+    kind: AnswersKind
+    target: Target
+    labels: tuple[str, ...]
+    row_A: Ints
+    logits_AC: Floats
+    num_spread: int
+
+
+MISSING: tuple[Any, ...] = (None, "", {})  # where a row has no answer
+
+
+def read_answers(config: ImportConfig, task: Task) -> Answers:
+    """Reads the answers of a file.
+
+    Raises:
+        ConfigError: if it is not plain which answers are meant, or they do not fit the task or the flags.
+        DataError: if the file cannot be read or has no answers, or listing every answer that is wrong.
+    """
+    table = local.read(config.file)
+    kind = _kind(config, table)
+    target = _target(task, kind)
+    labels = names_of_outputs(config, target)
+    if target.kind == "labels" and config.rest == "spread":
+        raise ConfigError("--rest spread: nothing is left to share out where each label has a probability of its own")
+    with local.reading(config.file):  # a key of JSON that is no text is found now
+        values = list(map(_parsed, table.column(kind).to_pylist()))
+    row_A = np.array([row for row, value in enumerate(values) if value not in MISSING], dtype=np.int64)
+    if not len(row_A):
+        raise DataError(f"{config.file}: none of its {table.num_rows:,} rows has an answer in {kind!r}")
+    numbers_AC, problems = _numbers([values[row] for row in row_A], labels, target)
+    if target.kind == "labels":
+        problems = wrong_apart(kind, numbers_AC, target.names) | problems
+    elif kind != "score":
+        problems = wrong_numbers(kind, numbers_AC, target.names, config.rest == "spread") | problems
+    raise_all(DataError, str(config.file), [f"{rows}: {kind}: {what}" for what, rows in _by_problem(problems, row_A)])
+    num_spread = int(np.isnan(numbers_AC).any(axis=1).sum())
+    as_logits = to_logits_apart if target.kind == "labels" else to_logits
+    return Answers(table, kind, target, labels, row_A, as_logits(kind, numbers_AC), num_spread)
+
+
+def _by_problem(problems: Mapping[int, str], row_A: Ints) -> list[tuple[str, str]]:
+    """What is wrong with answers, each once, and the rows that it is wrong in: many have the same cause."""
+    rows_of = defaultdict(list)
+    for a in sorted(problems):
+        rows_of[problems[a]].append(int(row_A[a]))
+    return [(what, rows_in_words(rows)) for what, rows in rows_of.items()]
+
+
+def names_of_outputs(config: ImportConfig, target: Target) -> tuple[str, ...]:
+    """The order of labels in lists of numbers: as told, or the task's.
+
+    Raises:
+        ConfigError: if what is told are not the task's labels.
+    """
+    stated = names_of(config.teacher_labels)
+    if not stated:
+        return target.names
+    if not target.has_labels:
+        raise ConfigError(f"--teacher-labels: the answers are {target.kind}, not labels")
+    return stated_labels(stated, target.names)
+
+
+def _kind(config: ImportConfig, table: pa.Table) -> AnswersKind:
+    known = get_args(AnswersKind)
+    there = [name for name in known if name in table.column_names]
+    if config.answers is not None and config.answers not in there:
+        advice = did_you_mean(config.answers, table.column_names)
+        raise ConfigError(f"--answers {config.answers}: {config.file} has no such column; {advice}")
+    if config.answers is None and len(there) != 1:
+        found = " and ".join(there) if there else f"none; its columns are {', '.join(table.column_names)}"
+        advice = "say with --answers which one counts" if there else "rename the one with the answers"
+        raise ConfigError(f"{config.file}: of the columns {', '.join(known)} it has {found}; {advice}")
+    return config.answers or there[0]
+
+
+def _target(task: Task, kind: AnswersKind) -> Target:
+    if kind == "score" and task.type != "regression":
+        raise ConfigError(
+            f"score: task {task.name!r} has labels ({', '.join(task.labels)}); give probabilities, of each label one"
+        )
+    return make_target(task, "classification" if kind != "score" else "regression")
+
+
+def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> tuple[Floats64, dict[int, str]]:
+    """Numbers in the task's order, NaN where an answer does not name a label; and what is wrong with which."""
+    order = label_places(target.names, labels)
+    assert order is not None, "the names of the outputs were checked"
+    numbers_AC, problems = np.full((len(values), len(labels)), np.nan), {}
+    for a, value in enumerate(values):
+        try:
+            if isinstance(value, ValueError):
+                raise value
+            if isinstance(value, Mapping):
+                for name, number in value.items():
+                    place = _place(str(name), target)
+                    if not np.isnan(numbers_AC[a, place]):
+                        raise ValueError(f"label {target.names[place]!r} is named twice, in two spellings")
+                    numbers_AC[a, place] = _number(number)
+            else:
+                numbers_AC[a] = _list(value, labels)[list(order)]
+        except ValueError as error:
+            problems[a] = str(error)
+    return numbers_AC, problems
+
+
+def _parsed(value: Any) -> Any:
+    """A list of numbers, or a mapping without its nulls, which are how Arrow says that a key is not there.
+
+    What is no answer is among `MISSING`, and what cannot be read the error.
+    """
+    try:
+        answer = parse_json(value) if isinstance(value, str) and value else value
+    except ValueError as error:
+        return error
+    if answer in MISSING:
+        return answer
+    if isinstance(answer, list) and answer and isinstance(answer[0], tuple):
+        answer = dict(answer)  # Arrow's maps
+    if isinstance(answer, Mapping):
+        return {name: number for name, number in answer.items() if number is not None}
+    return answer if isinstance(answer, list) else [answer]
+
+
+def _list(answer: list[Any], labels: tuple[str, ...]) -> Floats64:
+    if len(answer) != len(labels):
+        raise ValueError(f"{len(answer)} numbers, but there are {len(labels)} ({', '.join(labels)})")
+    return np.array([_number(number) for number in answer])
+
+
+def _place(name: str, target: Target) -> int:
+    for spelling in (str, str.lower):
+        places = [number for number, label in enumerate(target.names) if spelling(label) == spelling(name)]
+        if len(places) == 1:
+            return places[0]
+    raise ValueError(f"unknown label {name!r}: {did_you_mean(name, target.names)}")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a number")
+    if not abs(value) <= MAX_FLOAT32:
+        raise ValueError(f"{value} is not a finite number")
+    return float(value)

@@ -1,0 +1,134 @@
+"""Which rows of a task the answers of a file are about: by split and source row, else by their text, never by place.
+
+Shapes: A answers, M rows of a split that have one.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import DataError, raise_all
+from pipeline.sources import Source
+from pipeline.sources.checks import text_column
+from pipeline.tasks.task import Task
+from teacher.answers.answers import Answers
+
+KEYS = ("split", "source_row")
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The rows of a split that have an answer.
+
+    Attributes:
+        source_row_M: their numbers, ascending.
+        logits_MC: float32, their answers.
+    """
+
+    source_row_M: Ints
+    logits_MC: Floats
+
+
+def match(answers: Answers, place: str, task: Task, source: Source) -> tuple[dict[str, Matched], int]:
+    """The rows of each split that have an answer, and how many answers are about no row of the task.
+
+    Args:
+        answers: of the file.
+        place: the file, for messages.
+        task: the task.
+        source: its rows.
+
+    Raises:
+        DataError: if the file has neither keys nor texts, a key or a text has two answers, a text is another than that
+            of the row with its key, or not one answer is about a row of the task.
+    """
+    rows, by_key = answers.table.take(pa.array(answers.row_A)), all(k in answers.table.column_names for k in KEYS)
+    texts = _texts(rows, place, task, is_needed=not by_key)
+    keys: Sequence[Hashable]
+    if by_key:
+        keys = _keys(rows, place, answers.row_A)
+        if texts is not None:
+            _check_texts(keys, texts, place, answers.row_A, source)
+    else:
+        assert texts is not None, "asked for"
+        keys = texts
+    answer_of = _one_answer_each(keys, answers, place)
+    matched, used = {}, set[int]()
+    for split, split_rows in source.splits.items():
+        wanted = [(split, row) for row in range(split_rows.num_rows)] if by_key else _sentences(split_rows)
+        found = [(row, answer_of[key]) for row, key in enumerate(wanted) if key in answer_of]
+        used.update(a for _, a in found)
+        places = np.array([a for _, a in found], dtype=np.int64)
+        matched[split] = Matched(np.array([row for row, _ in found], dtype=np.int64), answers.logits_AC[places])
+    if not used:
+        what = "keys" if by_key else "texts"
+        raise DataError(
+            f"{place}: none of its {len(keys):,} {what} is one of {source.description}; are these the same data?"
+        )
+    return matched, len(answer_of) - len(used)
+
+
+def _sentences(rows: pa.Table) -> list[tuple[str, str | None]]:
+    return list(zip(*(rows.column(name).to_pylist() for name in ("sentence1", "sentence2")), strict=True))
+
+
+def _texts(rows: pa.Table, place: str, task: Task, is_needed: bool) -> list[tuple[str, str | None]] | None:
+    """The texts of rows with an answer; None if there are none and they are not needed."""
+    columns, problems = dict[str, pa.Array](), list[str]()
+    for name, own in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
+        accepted = dict.fromkeys([*(own or ()), name])
+        if own is None:
+            columns[name] = pa.nulls(rows.num_rows, pa.string())
+        elif is_needed or any(column in rows.column_names for column in accepted):
+            columns[name] = text_column(rows, place, list(accepted), problems)
+        else:
+            return None
+    if problems and is_needed:
+        problems.append("instead of texts, the columns split and source_row name the task's rows, too")
+    raise_all(DataError, place, [problem.removeprefix(f"{place}: ") for problem in problems])
+    return _sentences(pa.table(columns))
+
+
+def _keys(rows: pa.Table, place: str, row_A: Ints) -> list[tuple[str, int]]:
+    splits, numbers = (rows.column(name).to_pylist() for name in KEYS)
+    keys, problems = [], []
+    for row, split, number in zip(row_A.tolist(), splits, numbers, strict=True):
+        try:
+            keys.append((str(split), _whole(number)))
+        except (TypeError, ValueError, OverflowError):
+            problems.append(f"row {row}: source_row {number!r} is not a row's number")
+    raise_all(DataError, place, problems)
+    return keys
+
+
+def _whole(number: Any) -> int:
+    whole = int(number)
+    if whole != float(number):
+        raise ValueError
+    return whole
+
+
+def _check_texts(keys: Sequence[Any], texts: Sequence[Any], place: str, row_A: Ints, source: Source) -> None:
+    own = {split: _sentences(rows) for split, rows in source.splits.items()}
+    problems = [
+        f"row {row}: its text is not that of source row {number} of {split!r}: {text[0]!r}, there {theirs[number][0]!r}"
+        for row, (split, number), text in zip(row_A.tolist(), keys, texts, strict=True)
+        if 0 <= number < len(theirs := own.get(split, [])) and theirs[number] != text
+    ]
+    raise_all(DataError, place, problems)
+
+
+def _one_answer_each(keys: Sequence[Hashable], answers: Answers, place: str) -> dict[Hashable, int]:
+    """The answer to each key; the same one may be there several times."""
+    first, problems = dict[Hashable, int](), []
+    for a, key in enumerate(keys):
+        before = first.setdefault(key, a)
+        if before != a and not np.array_equal(answers.logits_AC[before], answers.logits_AC[a]):
+            rows = f"rows {answers.row_A[before]} and {answers.row_A[a]}"
+            problems.append(f"{rows}: two answers to {key!r}; keep one")
+    raise_all(DataError, place, problems)
+    return first

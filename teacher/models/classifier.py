@@ -1,0 +1,226 @@
+"""Classifiers as teachers: loading one, and making sure that it fits the task before it runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from pipeline import console
+from pipeline.errors import ConfigError, TeacherError
+from pipeline.sets.windows import WindowsRecord
+from pipeline.tasks.target import Target, target_of_width
+from pipeline.tasks.task import Task
+from pipeline.text.windows import Windows
+from teacher.models.label_order import label_places, stated_labels
+from teacher.models.loaded import (
+    LoadedModel,
+    LoadedTokenizer,
+    load_config,
+    load_tokenizer,
+    load_weights,
+    require_encoder,
+)
+
+PROBLEM_TYPES = {  # as transformers' configs have them, by kind of target
+    "classes": "single_label_classification",
+    "labels": "multi_label_classification",
+    "bins": "single_label_classification",
+    "score": "regression",
+}
+HEADS = {"texts": "ForSequenceClassification", "words": "ForTokenClassification"}  # how names of such classes end
+
+
+@dataclass(frozen=True)
+class Teacher(LoadedModel):
+    """A classifier, ready to be asked.
+
+    Attributes:
+        target: what its logits mean once reordered.
+        labels: the names of its outputs in its own order.
+        order: for each logit of the task, the number of the teacher's output.
+        windows: how it reads longer inputs; None to give it inputs that are cut.
+    """
+
+    target: Target
+    labels: tuple[str, ...]
+    order: tuple[int, ...]
+    windows: Windows | None = None
+
+
+def load_teacher(
+    task: Task,
+    name: str,
+    revision: str | None,
+    teacher_labels: Sequence[str],
+    max_seq_length: int,
+    windows: WindowsRecord | None = None,
+) -> Teacher:
+    """Loads a fine-tuned classifier and its tokenizer.
+
+    Args:
+        task: what it is asked about.
+        name: hub id or folder.
+        revision: hub revision.
+        teacher_labels: its order of labels as the user states it; empty if not.
+        max_seq_length: longest input that it will be given, in tokens.
+        windows: how it reads longer ones than fit a window, whatever ``max_seq_length`` is.
+
+    Raises:
+        ConfigError: if the model does not read such long inputs, or windows have no room for a text.
+        DataError: if the model cannot be found or read.
+        TeacherError: if its outputs, its tokenizer or its length do not fit the task.
+    """
+    console.note(f"loading teacher {name}")
+    config = load_config(name, revision)
+    target, labels, order = outputs(task, name, config, teacher_labels)
+    tokens = load_tokenizer(name, revision, config, windows.size if windows else max_seq_length)
+    _require_padding(task, name, config, tokens)
+    cut = Windows.of(tokens.tokenizer, task.is_pair, windows.size, windows.stride) if windows else None
+    model, missing = load_weights(_auto_model(task), name, revision)
+    if missing:
+        raise TeacherError(
+            f"teacher {name}: has no weights for {', '.join(missing[:3])}: it is not fine-tuned. "
+            "Fine-tune it first with `distill finetune-teacher`"
+        )
+    return Teacher(name, revision, model, tokens, target, labels, order, cut)
+
+
+def outputs(
+    task: Task, name: str, config: Any, teacher_labels: Sequence[str]
+) -> tuple[Target, tuple[str, ...], tuple[int, ...]]:
+    """What a teacher's outputs mean, their names in its own order, and which of them is each of the task's logits.
+
+    Args:
+        task: what it is asked about.
+        name: of the teacher.
+        config: its transformers config.
+        teacher_labels: its order of labels as the user states it; empty if not.
+
+    Raises:
+        ConfigError: if what is stated are not the task's labels.
+        TeacherError: if the outputs do not fit the task.
+    """
+    _check_what_it_labels(task, name, config)
+    _check_problem_type(task, name, getattr(config, "problem_type", None))
+    labels = tuple(str(config.id2label.get(k, f"LABEL_{k}")) for k in range(config.num_labels))
+    target = target_of_width(task, config.num_labels)
+    if target is None:
+        raise TeacherError(
+            f"teacher {name}: has {config.num_labels} outputs ({', '.join(labels)}), but task {task.name!r} needs "
+            f"{_widths(task)}; was it fine-tuned for this task?"
+        )
+    return target, *_label_order(task, target, name, labels, teacher_labels)
+
+
+def new_classifier(task: Task, target: Target, name: str, revision: str | None, max_seq_length: int) -> Teacher:
+    """Puts a new classification head on an encoder, to be fine-tuned for a task.
+
+    Raises:
+        DataError: if the encoder cannot be found or read.
+        TeacherError: if tokenizer, model and length do not fit each other, or the encoder lacks weights.
+    """
+    config = load_config(name, revision)
+    tokens = load_tokenizer(name, revision, config, max_seq_length)
+    _require_padding(task, name, config, tokens)
+    model, missing = load_weights(
+        _auto_model(task),
+        name,
+        revision,
+        num_labels=target.num_logits,
+        id2label=dict(enumerate(target.names)),
+        label2id={label: number for number, label in enumerate(target.names)},
+        problem_type=PROBLEM_TYPES[target.kind],
+        ignore_mismatched_sizes=True,
+    )
+    require_encoder(name, missing, f"{model.base_model_prefix}.")
+    return Teacher(name, revision, model, tokens, target, target.names, tuple(range(target.num_logits)))
+
+
+def _auto_model(task: Task) -> Any:
+    return AutoModelForTokenClassification if task.type == "tokens" else AutoModelForSequenceClassification
+
+
+def _check_what_it_labels(task: Task, name: str, config: Any) -> None:
+    """Refuses a teacher of texts for a task of words, and the other way round: the weights of one fit the other."""
+    has, needs = ("texts", "words") if task.type == "tokens" else ("words", "texts")
+    if _is_called(config, HEADS[has]):
+        raise TeacherError(
+            f"teacher {name}: labels {has} ({config.architectures[0]}), but {task.name!r} labels {needs}"
+        )
+
+
+def doubt_head(task: Task, name: str, config: Any) -> None:
+    """Warns of a model that has no head for a task by what its config calls it, before its weights are loaded."""
+    if config.architectures and not _is_called(config, HEADS["words" if task.type == "tokens" else "texts"]):
+        console.warn(
+            f"teacher {name}: is a {config.architectures[0]} by its config.json, which classifies nothing; the dump "
+            "will refuse it unless it was fine-tuned all the same (`distill finetune-teacher` does that)"
+        )
+
+
+def _is_called(config: Any, head: str) -> bool:
+    return any(model.endswith(head) for model in config.architectures or ())
+
+
+def _require_padding(task: Task, name: str, config: Any, tokens: LoadedTokenizer) -> None:
+    """Refuses a classifier such as GPT-2's, which looks for the last token before the padding, if it cannot find it."""
+    is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
+    if task.type != "tokens" and is_causal and config.pad_token_id != tokens.pad_id:
+        raise TeacherError(
+            f"teacher {name}: answers by the last token before the padding, which is {config.pad_token_id} in its "
+            f"config.json (pad_token_id), but {tokens.pad_id} for its tokenizer; give both the same and save them: "
+            "`tokenizer.pad_token = tokenizer.eos_token`, `model.config.pad_token_id = tokenizer.pad_token_id`"
+        )
+
+
+def _label_order(
+    task: Task, target: Target, name: str, labels: tuple[str, ...], given: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Finds which output of the teacher is which label: as told, as the manifest or the config says, or in order."""
+    if not target.has_labels:
+        if given:
+            raise ConfigError(f"--teacher-labels: the outputs of this teacher are {target.kind}, not labels")
+        return target.names, tuple(range(target.num_logits))
+    default = task.teacher
+    if given:
+        stated = stated_labels(given, task.labels)
+        if label_places(task.labels, labels) != label_places(task.labels, stated):
+            labels = stated  # else the config's spelling stays: it is in the fingerprint
+    elif default is not None and name == default.model and default.labels:
+        labels = default.labels
+    elif all(label.upper() == f"LABEL_{number}" for number, label in enumerate(labels)):
+        labels = task.labels
+    order = label_places(task.labels, labels)
+    if order is None:
+        raise TeacherError(
+            f"teacher {name}: calls its outputs {', '.join(labels)}, but the labels of {task.name!r} are "
+            f"{', '.join(task.labels)}; say which is which with --teacher-labels, in the teacher's order"
+        )
+    return labels, order
+
+
+def _check_problem_type(task: Task, name: str, problem_type: str | None) -> None:
+    """Refuses a teacher whose logits mean something else; one that does not say so is believed."""
+    if problem_type == PROBLEM_TYPES["labels"] and task.type != "multilabel":
+        raise TeacherError(
+            f"teacher {name}: says yes or no to each label by itself ({problem_type}), but {task.name!r} is a "
+            f"{task.type} task; its logits would be taken for something else. If any number of labels may hold of a "
+            "row, write `type: multilabel` into the manifest"
+        )
+    if task.type == "multilabel" and problem_type not in (None, PROBLEM_TYPES["labels"]):
+        raise TeacherError(
+            f"teacher {name}: says which one of its labels holds ({problem_type}), but of the multilabel task "
+            f"{task.name!r} any number may; fine-tune one with `distill finetune-teacher`"
+        )
+
+
+def _widths(task: Task) -> str:
+    if task.type != "regression":
+        return f"{len(task.labels)} ({', '.join(task.labels)})"
+    return "1 (the score)" + (f" or {task.bins.count} (its bins)" if task.bins else "")

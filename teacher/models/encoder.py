@@ -1,0 +1,133 @@
+"""Encoders of sentences: loading one, with or without a head, and pooling its last states.
+
+Shapes: N sentences, B batch, L tokens with special ones, H hidden size.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModel
+from transformers.utils import cached_file
+
+from pipeline import console
+from pipeline.arrays import Floats, Ragged, side_by_side
+from pipeline.device import to_device
+from pipeline.errors import DataError, TeacherError
+from pipeline.sets.config import Pooling
+from pipeline.text.safety import reported
+from pipeline.untrusted import parse_json
+from teacher.models.batches import run_batches
+from teacher.models.loaded import LoadedModel, load_config, load_tokenizer, load_weights, require_encoder
+from teacher.models.model_folder import require_model_folder
+
+POOLING_FILE = "1_Pooling/config.json"  # of sentence-transformers
+
+
+@dataclass(frozen=True)
+class SentenceEncoder(LoadedModel):
+    """An encoder, ready to be asked for vectors of sentences.
+
+    Attributes:
+        pooling: what is made of the tokens' last states.
+    """
+
+    pooling: Pooling
+
+    @property
+    def width(self) -> int:
+        """H, numbers of a vector."""
+        return int(self.model.config.hidden_size)
+
+
+def load_encoder(name: str, revision: str | None, max_seq_length: int, pooling: Pooling) -> SentenceEncoder:
+    """Loads an encoder and its tokenizer; a head is left out, and so is the pooler, which gives no token's state.
+
+    Raises:
+        DataError: if the model cannot be found or read.
+        TeacherError: if it is no encoder, lacks weights, or does not fit its tokenizer or the pooling.
+    """
+    console.note(f"loading encoder {name}")
+    config = load_config(name, revision)
+    if getattr(config, "is_encoder_decoder", False):
+        raise TeacherError(
+            f"teacher {name}: has an encoder and a decoder; vectors are asked of an encoder such as BERT"
+        )
+    tokens = load_tokenizer(name, revision, config, max_seq_length)
+    if pooling == "cls" and not tokens.frame[0]:
+        raise TeacherError(f"teacher {name}: puts no token before a sentence, so --pooling cls has none to take")
+    model, missing = load_weights(AutoModel, name, revision)
+    require_encoder(name, missing)
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    return SentenceEncoder(name, revision, model, tokens, pooling)
+
+
+def stated_pooling(name: str, revision: str | None) -> Pooling | None:
+    """What sentence-transformers makes of the states of a model that it has saved; None if nothing or neither of both.
+
+    Raises:
+        DataError: if its file cannot be read.
+    """
+    require_model_folder(name)
+    with reported(f"teacher {name}: cannot be read", DataError):
+        file = cached_file(name, POOLING_FILE, revision=revision, _raise_exceptions_for_missing_entries=False)
+    if file is None:
+        return None
+    with reported(f"{file}: cannot be read", DataError):
+        modes = parse_json(Path(file).read_bytes())
+        poolings: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+        return next((pooling for mode, pooling in poolings.items() if modes.get(mode) is True), None)
+
+
+def sentence_vectors(
+    encoder: SentenceEncoder, ids: Ragged, max_tokens: int, advance: Callable[[int], None] = lambda rows: None
+) -> Floats:
+    """The pooled last states of sentences, asked in batches of like length. Call it inside `inference_mode`.
+
+    Args:
+        encoder: on its device.
+        ids: the sentences without special tokens, N of them.
+        max_tokens: most padded tokens per batch.
+        advance: called with the number of sentences after each batch.
+
+    Returns:
+        vectors_NH: float32; the mean over all tokens that the encoder reads, special ones included, or the first state.
+
+    Raises:
+        TeacherError: if a number is not finite, or a single sentence does not fit the memory.
+    """
+    before, after = encoder.tokens.frame
+    framed = side_by_side(Ragged.repeated(before, len(ids)), ids, Ragged.repeated(after, len(ids)))
+    vectors_NH = np.empty((len(ids), encoder.width), dtype=np.float32)
+
+    def run(batch: list[int]) -> None:
+        vectors_NH[batch] = _pooled(encoder, framed, batch).cpu().numpy()
+        advance(len(batch))
+
+    run_batches(framed.lengths.tolist(), max_tokens, run)
+    if not np.isfinite(vectors_NH).all():
+        raise TeacherError(
+            f"teacher {encoder.name}: gives NaN or Inf; fp16 overflows with some models, try --precision bf16 or fp32"
+        )
+    return vectors_NH
+
+
+def _pooled(encoder: SentenceEncoder, framed: Ragged, batch: list[int]) -> torch.Tensor:
+    """Vectors [B, H] of one forward pass, float32, on the encoder's device."""
+    ids_BL = torch.from_numpy(framed.padded(batch, encoder.tokens.pad_id))
+    lengths_B = torch.from_numpy(framed.lengths[batch])
+    attention_BL = (torch.arange(ids_BL.shape[1]) < lengths_B[:, None]).long()
+    inputs = {"input_ids": ids_BL, "attention_mask": attention_BL}
+    if encoder.tokens.reads_token_types:
+        inputs["token_type_ids"] = torch.zeros_like(ids_BL)
+    inputs = {name: to_device(values, encoder.model.device) for name, values in inputs.items()}
+    states_BLH = encoder.model(**inputs).last_hidden_state.float()
+    if encoder.pooling == "cls":
+        first_BH: torch.Tensor = states_BLH[:, 0]
+        return first_BH
+    weights_BL1 = inputs["attention_mask"].float().unsqueeze(2)
+    mean_BH: torch.Tensor = (states_BLH * weights_BL1).sum(dim=1) / weights_BL1.sum(dim=1)
+    return mean_BH

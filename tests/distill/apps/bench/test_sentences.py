@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from distill.apps.bench.sentences import MAX_LENGTH, MEAN_LENGTH, PAPER_LENGTH, ROWS, make_sentences
+from distill.apps.bench.vocabulary import made_up_tokenizer
+from pipeline.arrays import Ragged
+from pipeline.text.words import SPECIAL_TOKENS
+
+VOCABULARY = 30522
+TOKENIZER = made_up_tokenizer(VOCABULARY)
+SENTENCES = make_sentences(TOKENIZER, VOCABULARY, pad_id=0, is_pair=True)
+
+
+def test_the_paper_reads_256_times_64_uniform_ids() -> None:
+    assert SENTENCES.paper.lengths.tolist() == [PAPER_LENGTH] * ROWS
+    fifths = np.histogram(SENTENCES.paper.flat, bins=5, range=(0, VOCABULARY))[0]
+    np.testing.assert_allclose(fifths, ROWS * PAPER_LENGTH / 5, rtol=0.1)
+
+
+def test_realistic_lengths_are_short_on_average_and_differ() -> None:
+    lengths = SENTENCES.realistic.lengths
+    assert len(lengths) == ROWS
+    assert lengths.min() >= 1
+    assert lengths.max() <= MAX_LENGTH
+    assert lengths.mean() == pytest.approx(MEAN_LENGTH, rel=0.1)
+    assert lengths.std() > 4
+
+
+@pytest.mark.parametrize("pad_id", [0, 2, 4])
+def test_every_id_but_the_padding_occurs(pad_id: int) -> None:
+    sentences = make_sentences(TOKENIZER, 5, pad_id, is_pair=False)
+    for ids in (sentences.paper, sentences.realistic):
+        assert set(ids.flat.tolist()) == set(range(5)) - {pad_id}
+
+
+def test_texts_are_of_known_words_as_many_as_the_lengths_say() -> None:
+    assert SENTENCES.seconds is not None
+    for texts in (SENTENCES.texts, SENTENCES.seconds):
+        encodings = TOKENIZER.encode_batch(texts, add_special_tokens=False)
+        lengths = Ragged.of([encoding.ids for encoding in encodings]).lengths - 1  # the full stop
+        assert lengths.mean() == pytest.approx(MEAN_LENGTH, rel=0.1)
+        assert all("[UNK]" not in encoding.tokens for encoding in encodings)
+    assert SENTENCES.texts != SENTENCES.seconds
+
+
+def test_frequent_words_come_first() -> None:
+    words = " ".join(SENTENCES.texts).replace(".", "").split()
+    ranks = np.array([TOKENIZER.token_to_id(word) for word in words]) - len(SPECIAL_TOKENS)
+    assert (ranks <= 100).mean() == pytest.approx(np.log(100) / np.log(VOCABULARY), abs=0.08)
+
+
+def test_everybody_reads_the_same() -> None:
+    again = make_sentences(TOKENIZER, VOCABULARY, pad_id=0, is_pair=True)
+    assert again.texts == SENTENCES.texts
+    np.testing.assert_array_equal(again.paper.flat, SENTENCES.paper.flat)
+
+
+def test_a_tokenizer_without_words_still_gives_texts() -> None:
+    sentences = make_sentences(made_up_tokenizer(6), 6, pad_id=0, is_pair=False)
+    assert set("".join(sentences.texts)) <= set("a. ")
+
+
+def test_the_made_up_tokenizer_is_like_berts() -> None:
+    assert TOKENIZER.get_vocab_size() == VOCABULARY
+    assert TOKENIZER.encode("BABA", "bebe").tokens == ["[CLS]", "baba", "[SEP]", "bebe", "[SEP]"]

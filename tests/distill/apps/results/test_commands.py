@@ -1,0 +1,50 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distill.apps.results.commands import Command, read_json, run_once
+from pipeline.errors import DistillError
+
+SIZES = ("--matrix-size", "2", "--vector-size", "2", "--hidden-size", "4", "--num-train-epochs", "1")
+
+
+@pytest.mark.slow
+def test_a_command_is_run_once_for_the_same_files(
+    store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows, run = tmp_path / "rows.txt", tmp_path / "run"
+    arguments = ("train-student", "--logits", str(store / "opinion"), "--output-dir", str(run), *SIZES)
+    command = Command(arguments, run / "run.json", ("text", rows), tmp_path / "records" / "done.json")
+    rows.write_text("rows")
+    first = run_once(command)
+    assert (run / "model.safetensors").is_file()
+    assert first["seconds"] > 0
+    assert first == read_json(command.record)
+    assert "$ distill train-student" in capfd.readouterr().err
+    assert run_once(command) == first
+    assert capfd.readouterr().err == ""
+    rows.write_text("other rows")
+    again = run_once(command)
+    assert "$ distill train-student" in capfd.readouterr().err
+    assert again["reads"] != first["reads"]
+    assert again["seconds"] is None  # the command found its run finished: that was no training
+
+
+@pytest.mark.slow
+def test_a_command_that_fails_has_not_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = Command(("verify", "none"), tmp_path / "x", (), tmp_path / "done.json")
+    with pytest.raises(DistillError, match="exit code 2: distill verify none"):
+        run_once(command)
+    assert "no logit set 'none'" in capfd.readouterr().err
+    assert not command.record.exists()
+
+
+def test_a_command_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "distill.commands.child", "demo", "--output-dir", str(tmp_path)]
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=60) == 1

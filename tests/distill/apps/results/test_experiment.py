@@ -1,0 +1,90 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from distill.apps.results.experiment import TaskParts, load_experiment
+from pipeline.errors import ConfigError
+
+WHOLE = """
+teacher: {num_train_epochs: 2}
+sets:
+  plain: {augment: none}
+  masked: {augment: mask-pos, num_variants: 3}
+students:
+  small: {vector_size: 8}
+  on variants: {set: masked, alpha: 0.2, bidirectional: false}
+tasks:
+  rte:
+    teacher: {num_train_epochs: 9, held_out: 0.2}
+    students: {small: {alpha: 1}}
+"""
+
+
+def parts(path: Path, text: str, task: str = "sst2") -> TaskParts:
+    path.write_text(text)
+    return TaskParts(load_experiment(path)[0], task, f"--experiment {path.name}")
+
+
+def test_settings_become_flags(tmp_path: Path) -> None:
+    of_all = parts(tmp_path / "a.yaml", WHOLE)
+    assert of_all.teacher == ["--num-train-epochs", "2", "--held-out", "0.1"]
+    assert of_all.sets["plain"] == ["--augment", "none"]
+    assert sorted(of_all.sets["masked"]) == sorted(["--augment", "mask-pos", "--num-variants", "3"])
+    assert of_all.students["small"] == ["--vector-size", "8"]
+    assert sorted(of_all.students["on variants"]) == sorted(["--alpha", "0.2", "--no-bidirectional"])
+    assert of_all.set_of == {"small": "plain", "on variants": "masked"}
+
+
+def test_a_task_may_have_settings_of_its_own(tmp_path: Path) -> None:
+    rte = parts(tmp_path / "a.yaml", WHOLE, "rte")
+    assert rte.teacher == ["--num-train-epochs", "9", "--held-out", "0.2"]
+    assert rte.students["small"] == ["--vector-size", "8", "--alpha", "1.0"]
+
+
+def test_a_recipe_is_written_out(tmp_path: Path) -> None:
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("task: mrpc\nhead: linear\nalpha: 0.7")
+    students = parts(
+        tmp_path / "a.yaml", f"sets: {{a: {{}}}}\nstudents: {{own: {{recipe: {recipe}, alpha: 0.1}}}}"
+    ).students
+    assert sorted(students["own"]) == sorted(["--head", "linear", "--alpha", "0.1"])
+
+
+def test_the_one_of_the_package_can_be_read() -> None:
+    experiment, subject = load_experiment(None)
+    told = TaskParts(experiment, "mnli", subject)
+    assert sorted(told.students["gold alone"]) == sorted(["--alpha", "1.0", "--where", "variant = 0"])
+    assert told.teacher == ["--held-out", "0.1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sets: {a: {}}\nstudnts: {}", "unknown key 'studnts': did you mean 'students'?"),
+        ("sets: {a: {}}", "name at least one of `sets` and one of `students`"),
+        ("sets: {a: {}}\nstudents: {b: {alhpa: 1}}", "students: b: unknown key 'alhpa': did you mean 'alpha'?"),
+        ("sets: {a: {}}\nstudents: {b: {seed: 1}}", "'seed' is not for an experiment: `distill results` decides it"),
+        ("sets: {a: {}}\nstudents: {b: {set: aa}}", "students: b: no set 'aa': did you mean 'a'?"),
+        ("sets: {a: {}}\nstudents: {b: {set: [a]}}", "students: b: no set \"['a']\": known: a."),
+        ("sets: {a: {}}\nstudents: {b 1: {}, b-1: {}}", "names must differ in letters or digits"),
+        ("sets: {a: {}}\nstudents: {b: {alpha: 3}}", "less than or equal to 1"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_what_is_wrong_is_told(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parts(tmp_path / "a.yaml", text)
+    assert message in str(caught.value)
+
+
+def test_a_set_that_is_left_empty_is_the_first(tmp_path: Path) -> None:
+    assert parts(tmp_path / "a.yaml", "sets: {a: {}, c: {}}\nstudents: {b: {set: }}").set_of == {"b": "a"}
+
+
+def test_the_one_of_the_documentation_can_be_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "students.md").read_text()
+    [text] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    rte = parts(tmp_path / "a.yaml", text, "rte")
+    assert rte.students["default"] == ["--pairing", "compare"]
+    assert rte.set_of["with variants"] == "masked"

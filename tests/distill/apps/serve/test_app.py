@@ -1,0 +1,255 @@
+import asyncio
+import json
+import re
+import shutil
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from distill.apps.serve import batches
+from distill.apps.serve.app import App
+from distill.apps.serve.config import ServeConfig
+from distill.apps.serve.http import Receive, Scope, Send
+from distill.apps.serve.metrics import Metrics
+from distill.apps.serve.served import Served, name_of
+from pipeline.sets.reader import LogitSet
+from pipeline.tasks.target import softmax
+from student.model.embeddings import matrix_encoder
+from student.predict import Predictor
+from tests.helpers.asgi import Answered, ask, asking
+
+TEXT = "the food was lovely ."
+PAIR = ["anna paid ben .", "ben was paid by anna ."]
+PATHS = ("/", "/predict", "/embed", "/teacher")
+LIMITS = {"max_client_batch_size": 3, "payload_limit": 2000, "max_concurrent_requests": 2}
+
+
+@pytest.fixture(scope="module")
+def app(opinion_run: Path, roles_run: Path, tmp_path_factory: pytest.TempPathFactory) -> App:
+    """The student of opinions, and under its name that of roles; with small limits."""
+    folder = tmp_path_factory.mktemp("served")
+    runs = {"opinion": opinion_run, "roles": roles_run}
+    metrics, config = Metrics(1), ServeConfig(runs=tuple(runs), **LIMITS)
+    return App({n: Served(shutil.copytree(run, folder / n), metrics) for n, run in runs.items()}, config, metrics)
+
+
+def post(app: App, path: str, inputs: object, **others: object) -> Answered:
+    return ask(app, "POST", path, {"inputs": inputs} | others)
+
+
+def ranked(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """What `Predictor` says of a text, as clients get it."""
+    labels = sorted(result["probabilities"].items(), key=lambda item: -item[1])
+    return [{"score": pytest.approx(score, abs=1e-6), "label": label} for label, score in labels]
+
+
+def test_predict_says_what_the_predictor_says(app: App, opinion_run: Path) -> None:
+    texts = [TEXT, "the wine was awful .", ""]
+    expected = [ranked(result) for result in Predictor(opinion_run)(texts)]
+    assert post(app, "/predict", TEXT).json == expected[0]
+    assert post(app, "/predict", [TEXT]).json == expected[0]
+    assert post(app, "/predict", [[text] for text in texts]).json == expected
+    raw = {one["label"]: one["score"] for one in post(app, "/predict", TEXT, raw_scores=True).json}
+    (logits,) = Predictor(opinion_run).logits([TEXT])
+    assert [*raw.values()] == sorted(raw.values(), reverse=True)
+    assert sorted(raw.values()) == pytest.approx(sorted(logits.tolist()), abs=1e-5)
+
+
+def test_pairs_are_for_the_student_that_takes_them(app: App, roles_run: Path) -> None:
+    (expected,) = Predictor(roles_run)(PAIR[:1], PAIR[1:])
+    assert post(app, "/runs/roles/predict", PAIR).json == ranked(expected)
+    assert post(app, "/runs/roles/predict", [PAIR, PAIR]).json == [ranked(expected)] * 2
+    assert post(app, "/runs/roles", {"text": PAIR[0], "text_pair": PAIR[1]}).json == [ranked(expected)]
+    assert post(app, "/predict", PAIR).status == 422
+    assert post(app, "/runs/roles/predict", TEXT).status == 422
+
+
+def test_the_hub_gets_a_list_of_lists(app: App, opinion_run: Path) -> None:
+    first, second = (ranked(result) for result in Predictor(opinion_run)([TEXT, "dull ."]))
+    assert post(app, "/", TEXT).json == [first]
+    assert post(app, "/", [TEXT, "dull ."]).json == [first, second]
+    assert post(app, "/", TEXT, parameters={"top_k": 1, "function_to_apply": None}).json == [first[:1]]
+
+
+def test_vectors_are_those_of_the_encoder(app: App, opinion_run: Path) -> None:
+    predictor = Predictor(opinion_run)
+    (whole,) = post(app, "/embed", TEXT, normalize=False).json
+    weight = matrix_encoder(predictor.student.encoder).parts()[0].table.weight
+    ids = predictor.reader.tokenizer.encode(TEXT, add_special_tokens=False).ids
+    assert whole[:5] == pytest.approx(weight[ids].sum(dim=0).tolist(), abs=1e-5)  # the sum of vectors
+    unit, other = np.array(post(app, "/embed", [TEXT, "dull ."]).json)
+    np.testing.assert_allclose(unit, np.array(whole) / np.linalg.norm(whole), atol=1e-6)
+    assert np.linalg.norm(other) == pytest.approx(1, abs=1e-5)
+
+
+def test_long_texts_are_cut_unless_the_client_will_not_have_it(app: App) -> None:
+    fits, long = (" ".join(["food"] * words) for words in (30, 31))  # and two special tokens; 32 are read
+    assert post(app, "/predict", long).json == post(app, "/predict", fits).json
+    assert post(app, "/predict", fits, truncate=False).status == 200
+    refused = post(app, "/predict", long, truncate=False)
+    assert (refused.status, refused.json["error_type"]) == (413, "Validation")
+    assert "must have at most 32 tokens. Given: 33" in refused.json["error"]
+
+
+def test_the_teacher_is_told_where_it_was_asked(app: App, opinion_set: LogitSet, roles_set: LogitSet) -> None:
+    for prefix, logit_set in (("", opinion_set), ("/runs/roles", roles_set)):
+        row = logit_set.read("validation", ("sentence1", "sentence2", "logits"), "variant = 0").slice(7, 1)
+        text = [row["sentence1"][0].as_py(), row["sentence2"][0].as_py()]
+        sentences = [one for one in text if one is not None]
+        never = ["never seen"] * len(sentences)
+        found, missing = post(app, f"{prefix}/teacher", [sentences, never]).json
+        expected = softmax(np.array([row["logits"][0].as_py()]))[0]
+        told = {one["label"]: one["score"] for one in found}
+        assert [told[name] for name in logit_set.record.target.names] == pytest.approx(expected.tolist(), abs=1e-6)
+        assert missing is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind", "message"),
+    [
+        ("/predict", b"{", 400, "Validation", "JSON"),
+        ("/predict", {"inputs": []}, 400, "Empty", "cannot be empty"),
+        ("/predict", {"inputs": [["a"]] * 4}, 413, "Validation", "batch size 4 > maximum allowed batch size 3"),
+        ("/predict", {"inputs": "a" * 2000}, 413, "Validation", "more than 2,000 bytes"),
+        ("/embed", {"inputs": [["a"]]}, 422, "Validation", "a string or a list of strings"),
+        ("/predikt", {"inputs": "a"}, 404, "Validation", "did you mean '/predict'?"),
+        ("/runs/opinions/predict", {"inputs": "a"}, 404, "Validation", "did you mean 'opinion'? Known: opinion, roles"),
+        ("/health", {"inputs": "a"}, 405, "Validation", "/health takes GET"),
+    ],
+)
+def test_refusals_say_why(app: App, path: str, body: object, status: int, kind: str, message: str) -> None:
+    refused = ask(app, "POST", path, body)
+    assert (refused.status, refused.json["error_type"]) == (status, kind)
+    assert message in refused.json["error"]
+    assert refused.headers["connection"] == "close"
+
+
+def test_a_length_that_is_told_is_believed_before_the_body_is_read(app: App) -> None:
+    assert ask(app, "POST", "/predict", b"", {"content-length": "2001"}).status == 413
+    assert ask(app, "POST", "/predict", b'{"inputs": "a"}', {"content-length": "9" * 5000}).status == 413
+
+
+def test_more_requests_than_there_is_room_for_are_refused_and_counted(app: App) -> None:
+    async def three() -> list[Answered]:
+        return await asyncio.gather(*(asking(app, "POST", "/predict", {"inputs": TEXT}) for _ in range(3)))
+
+    before = metric(app, 'te_request_failure{err="overloaded"}')
+    first, second, third = asyncio.run(three())
+    assert (first.status, second.status, third.status) == (200, 200, 429)
+    assert third.json == {"error": "Model is overloaded", "error_type": "Overloaded"}
+    assert metric(app, 'te_request_failure{err="overloaded"}') == before + 1
+    assert post(app, "/predict", TEXT).status == 200
+
+
+def test_a_request_counts_until_its_answer_is_sent(app: App) -> None:
+    async def story() -> list[Answered]:
+        may_send = asyncio.Event()
+
+        async def held(scope: Scope, receive: Receive, send: Send) -> None:
+            async def send_later(message: dict[str, Any]) -> None:
+                sending.append(message)
+                await may_send.wait()
+                await send(message)
+
+            await app(scope, receive, send_later)
+
+        sending: list[dict[str, Any]] = []
+        slow = [asyncio.create_task(asking(held, "POST", "/predict", {"inputs": TEXT})) for _ in range(2)]
+        while len(sending) < 2:
+            await asyncio.sleep(0.01)
+        third = await asking(app, "POST", "/predict", {"inputs": TEXT})
+        may_send.set()
+        return [third, *await asyncio.gather(*slow)]
+
+    assert [one.status for one in asyncio.run(story())] == [429, 200, 200]
+    assert post(app, "/predict", TEXT).status == 200
+
+
+@pytest.mark.parametrize("truncate", [None, False])
+def test_nobody_waits_for_ever(app: App, truncate: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "ANSWER_SECONDS", 0)
+    refused = post(app, "/predict", TEXT, truncate=truncate)
+    assert (refused.status, refused.json["error_type"]) == (429, "Overloaded")
+    monkeypatch.undo()
+    assert post(app, "/predict", TEXT, truncate=truncate).status == 200
+
+
+def metric(app: App, name: str) -> float:
+    lines = ask(app, "GET", "/metrics").body.decode().splitlines()
+    return float(next(line for line in lines if line.startswith(name)).rsplit(" ", 1)[1])
+
+
+def test_requests_are_counted(app: App) -> None:
+    names = ['te_request_success{method="single"}', 'te_request_success{method="batch"}', "te_batch_next_size_sum"]
+    before = [metric(app, name) for name in names]
+    post(app, "/predict", TEXT)
+    post(app, "/predict", [["a"], ["b"]])
+    assert [metric(app, name) for name in names] == [before[0] + 1, before[1] + 1, before[2] + 3]
+    assert metric(app, "te_queue_size") == 0
+
+
+def test_health_and_the_page_share_a_path(app: App) -> None:
+    for path in ("/health", "/ping", "/"):
+        answered = ask(app, "GET", path, headers={"accept": "*/*"})
+        assert (answered.status, answered.body) == (200, b"")
+    page = ask(app, "GET", "/", headers={"accept": "text/html,*/*"})
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    beside = ask(app, "GET", "/runs/roles", headers={"accept": "text/html,*/*"})
+    assert (beside.status, beside.body) == (200, b"")  # what the page asks for is not there
+    assert ask(app, "HEAD", "/health").status == 200
+    assert ask(app, "DELETE", "/").headers["allow"] == "GET, POST"
+
+
+def test_info_is_as_text_embeddings_inference_has_it(app: App) -> None:
+    info = ask(app, "GET", "/runs/opinion/info").json
+    names = list(info["model_type"]["classifier"]["label2id"])
+    assert info["model_type"]["classifier"]["id2label"] == {"0": names[0], "1": names[1]}
+    assert (info["max_input_length"], info["max_client_batch_size"], info["auto_truncate"]) == (32, 3, True)
+    one, other = ask(app, "GET", "/runs").json
+    assert (one["name"], one["is_pair"], one["has_teacher"]) == ("opinion", False, True)
+    assert one["max_client_batch_size"] == 3
+    assert (other["name"], other["is_pair"], other["labels"]) == ("roles", True, ["different", "same"])
+
+
+def test_a_run_has_the_name_by_which_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "best").symlink_to(tmp_path / "run-17")
+    assert name_of(tmp_path / "best") == "best"
+    assert name_of(Path()) == Path.cwd().name
+    assert name_of(tmp_path / "best" / "..") == tmp_path.name
+
+
+def test_the_description_has_every_path_and_every_path_is_there(app: App) -> None:
+    document = ask(app, "GET", "/openapi.json").json
+    known = ask(app, "GET", "/nothing").json["error"].partition("nown: ")[2].rstrip(".").split(", ")
+    assert sorted(document["paths"]) == sorted(known)
+    for path, operations in document["paths"].items():
+        for method in operations:
+            assert ask(app, method.upper(), path, {"inputs": TEXT}).status == 200
+    for reference in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)):
+        assert reference in document["components"]["schemas"]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=8,
+)
+questions = st.fixed_dictionaries(
+    {"inputs": st.text() | st.lists(st.text() | st.lists(st.text(), max_size=3), max_size=4) | values},
+    optional={"raw_scores": values, "truncate": values, "normalize": values, "parameters": values},
+)
+bodies = st.binary() | values.map(json.dumps).map(str.encode) | questions.map(json.dumps).map(str.encode)
+
+
+@given(body=bodies, path=st.sampled_from([f"{run}{path}" for run, path in product(("", "/runs/roles"), PATHS)]))
+@example(body=b'{"inputs": "\\ud800"}', path="/predict")
+@example(body=json.dumps({"inputs": "\0\U000e0001\u200d[MASK]\u4e0d"}).encode(), path="/predict")
+def test_no_body_breaks_it(app: App, body: bytes, path: str) -> None:
+    answered = ask(app, "POST", path, body)
+    assert answered.status in {200, 400, 413, 422}
+    assert isinstance(answered.json, list if answered.status == 200 else dict)

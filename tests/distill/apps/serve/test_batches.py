@@ -1,0 +1,143 @@
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distill.apps.serve import batches
+from distill.apps.serve.batches import Batches
+from distill.apps.serve.metrics import Metrics
+from distill.apps.serve.questions import Texts
+from distill.apps.serve.worker import Worker
+from pipeline.arrays import Floats
+from pipeline.errors import IntegrityError
+
+
+class Lengths:
+    """Answers with the lengths of texts, and waits before its first answer until it may go on."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def __call__(self, first: list[str], second: list[str] | None) -> Floats:
+        self.asked.append(first)
+        self.has_begun.set()
+        assert self.may_go_on.wait(60)
+        if "poison" in first:
+            raise IntegrityError("cannot read poison")
+        return np.array([[len(a), len(b)] for a, b in zip(first, second or first, strict=True)], dtype=np.float32)
+
+
+@pytest.fixture
+def lengths() -> Lengths:
+    return Lengths()
+
+
+@pytest.fixture
+def waiting(lengths: Lengths) -> Batches[Floats]:
+    """Batches that wait for a thread, not for the event loop, which the test goes on in."""
+    return Batches(lengths, Worker(is_quick=False), Metrics(1))
+
+
+def texts(*first: str) -> Texts:
+    return Texts(list(first), None)
+
+
+async def while_busy(waiting: Batches[Floats], lengths: Lengths, *others: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Asks for one text, everything else while that is being answered; returns all answers or what was raised."""
+    first = asyncio.create_task(waiting.ask(texts("alone")))
+    await asyncio.to_thread(lengths.has_begun.wait, 60)
+    tasks = [asyncio.create_task(other) for other in others]
+    await asyncio.sleep(0)  # each of them gets into the queue
+    lengths.may_go_on.set()
+    return await asyncio.gather(first, *tasks, return_exceptions=True)
+
+
+def test_what_comes_while_it_works_is_one_batch(waiting: Batches[Floats], lengths: Lengths) -> None:
+    asked = [waiting.ask(texts("a", "bb")), waiting.ask(texts("ccc")), waiting.ask(texts("dddd"))]
+    answers = asyncio.run(while_busy(waiting, lengths, *asked))
+    assert lengths.asked == [["alone"], ["a", "bb", "ccc", "dddd"]]
+    assert [answer[:, 0].tolist() for answer in answers] == [[5], [1, 2], [3], [4]]
+
+
+def test_what_has_just_arrived_comes_along(lengths: Lengths) -> None:
+    async def story() -> list[Floats]:
+        idle = Batches(lengths, Worker(is_quick=True), Metrics(1))
+        first = asyncio.create_task(idle.ask(texts("a")))
+        await asyncio.sleep(0)  # it waits for its answer before there is another
+        return [*await asyncio.gather(first, idle.ask(texts("bb")))]
+
+    lengths.may_go_on.set()
+    assert [answer[:, 0].tolist() for answer in asyncio.run(story())] == [[1], [2]]
+    assert lengths.asked == [["a", "bb"]]
+
+
+def test_pairs_stay_together(waiting: Batches[Floats], lengths: Lengths) -> None:
+    lengths.may_go_on.set()
+    answer = asyncio.run(waiting.ask(Texts(["a", "bb"], ["ccc", "dddd"])))
+    assert answer.tolist() == [[1, 3], [2, 4]]
+
+
+def test_a_text_that_cannot_be_read_spoils_no_other(waiting: Batches[Floats], lengths: Lengths) -> None:
+    asked = [waiting.ask(texts("a")), waiting.ask(texts("poison")), waiting.ask(texts("bb"))]
+    _, a, poison, b = asyncio.run(while_busy(waiting, lengths, *asked))
+    assert (a[:, 0].tolist(), b[:, 0].tolist()) == ([1], [2])
+    assert isinstance(poison, IntegrityError)
+
+
+def test_after_a_failure_it_goes_on(waiting: Batches[Floats], lengths: Lengths) -> None:
+    async def twice() -> Floats:
+        with pytest.raises(IntegrityError):
+            await waiting.ask(texts("poison"))
+        return await waiting.ask(texts("abc"))
+
+    lengths.may_go_on.set()
+    assert asyncio.run(twice())[:, 0].tolist() == [3]
+
+
+def test_who_has_gone_is_not_worked_for(waiting: Batches[Floats], lengths: Lengths) -> None:
+    async def gives_up() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await waiting.ask(texts("given up"))
+
+    async def story() -> list[Any]:
+        first = asyncio.create_task(waiting.ask(texts("alone")))
+        await asyncio.to_thread(lengths.has_begun.wait, 60)
+        await gives_up()
+        last = asyncio.create_task(waiting.ask(texts("last")))
+        lengths.may_go_on.set()
+        return [*await asyncio.gather(first, last)]
+
+    assert [answer[:, 0].tolist() for answer in asyncio.run(story())] == [[5], [4]]
+    assert lengths.asked == [["alone"], ["last"]]
+
+
+def test_a_crowd_is_answered_in_parts(
+    waiting: Batches[Floats], lengths: Lengths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "MOST_AT_ONCE", 3)
+    asked = [waiting.ask(texts("a", "b")), waiting.ask(texts("c", "d")), waiting.ask(texts("e"))]
+    asyncio.run(while_busy(waiting, lengths, *asked, waiting.ask(texts("f", "g", "h", "i"))))
+    assert lengths.asked == [["alone"], ["a", "b"], ["c", "d", "e"], ["f", "g", "h", "i"]]
+
+
+def test_who_comes_after_a_thread_that_could_not_start_is_answered(
+    waiting: Batches[Floats], lengths: Lengths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def story() -> None:
+        lengths.may_go_on.set()
+        with monkeypatch.context() as short_of_threads:
+            short_of_threads.setattr(threading.Thread, "start", no_more)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await waiting.ask(texts("a"))
+        assert (await waiting.ask(texts("bb"))).tolist() == [[2, 2]]
+
+    monkeypatch.setattr(batches, "ANSWER_SECONDS", 5)
+    asyncio.run(story())

@@ -1,0 +1,102 @@
+import json
+from typing import Any
+
+import pytest
+
+from distill.apps.serve.http import RefusedError
+from distill.apps.serve.questions import (
+    MAX_CHARACTERS,
+    EmbedQuestion,
+    HubQuestion,
+    PredictQuestion,
+    Question,
+    checked_texts,
+    parsed,
+)
+
+
+def read(kind: type[Question], inputs: object, **others: object) -> Any:
+    return parsed(kind, json.dumps({"inputs": inputs} | others).encode())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rows", "is_batch"),
+    [
+        ("a", [["a"]], False),
+        (["a"], [["a"]], False),
+        (["a", "b"], [["a", "b"]], False),  # a pair, not two texts
+        ([["a"], ["b"]], [["a"], ["b"]], True),
+        ([["a", "b"]], [["a", "b"]], True),
+        ([], [], True),
+    ],
+)
+def test_inputs_of_predict(inputs: object, rows: list[list[str]], is_batch: bool) -> None:
+    question = read(PredictQuestion, inputs)
+    assert (question.rows(), question.is_batch) == (rows, is_batch)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rows"),
+    [
+        ("a", [["a"]]),
+        (["a", "b"], [["a"], ["b"]]),  # two texts, not a pair
+        ({"text": "a", "text_pair": "b"}, [["a", "b"]]),
+        ([{"text": "a", "text_pair": "b"}, "c"], [["a", "b"], ["c"]]),
+    ],
+)
+def test_inputs_of_the_hub(inputs: object, rows: list[list[str]]) -> None:
+    assert read(HubQuestion, inputs).rows() == rows
+
+
+def test_what_is_not_known_is_ignored_as_clients_send_it() -> None:
+    question = read(EmbedQuestion, "a", prompt_name=None, dimensions=3)
+    assert (question.rows(), question.normalize, question.truncate) == ([["a"]], True, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status", "message"),
+    [
+        (PredictQuestion, b"", 400, "JSON"),
+        (PredictQuestion, b"{'inputs': 'a'}", 400, "JSON"),
+        (PredictQuestion, b'{"inputs": "\xff"}', 400, "JSON"),
+        (PredictQuestion, b'{"inputs": "\\ud800"}', 400, "JSON"),
+        (PredictQuestion, b"[" * 100_000, 400, "JSON"),
+        (PredictQuestion, b"[]", 422, "object"),
+        (PredictQuestion, b"{}", 422, "`inputs`: Field required"),
+        (PredictQuestion, b'{"inputs": 1}', 422, "`inputs` must be a string, a pair"),
+        (PredictQuestion, b'{"inputs": ["a", "b", "c"]}', 422, "`inputs` must be a string, a pair"),
+        (PredictQuestion, b'{"inputs": ["a", ["b"]]}', 422, "`inputs` must be a string, a pair"),
+        (PredictQuestion, b'{"inputs": [["a"], []]}', 422, "`inputs` must be a string, a pair"),
+        (PredictQuestion, b'{"inputs": "a", "raw_scores": "yes"}', 422, "`raw_scores`"),
+        (EmbedQuestion, b'{"inputs": [["a"]]}', 422, "`inputs` must be a string or a list"),
+        (HubQuestion, b'{"inputs": {"text": "a"}}', 422, '{"text": string, "text_pair": string}'),
+        (HubQuestion, b'{"inputs": "a", "parameters": {"top_k": 0}}', 422, "`parameters`"),
+    ],
+)
+def test_other_bodies_are_refused(kind: type[Question], body: bytes, status: int, message: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        parsed(kind, body)
+    assert refused.value.status == status
+    assert message in str(refused.value)
+
+
+def test_texts_are_put_side_by_side() -> None:
+    assert checked_texts([["a"], ["b"]], False, 2).first == ["a", "b"]
+    pairs = checked_texts([["a", "b"], ["c", "d"]], True, 2)
+    assert (pairs.first, pairs.second) == (["a", "c"], ["b", "d"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_pair", "status", "message"),
+    [
+        ([], False, 400, "`inputs` cannot be empty"),
+        ([["a"]] * 4, False, 413, "batch size 4 > maximum allowed batch size 3"),
+        ([["a"], ["b", "c"]], False, 422, "takes single texts, and input 1 is a pair"),
+        ([["a", "b"], ["c"]], True, 422, "takes pairs, and input 1 is one text"),
+        ([["a"], ["b" * (MAX_CHARACTERS + 1)]], False, 413, "input 1 has more than 100,000 characters"),
+    ],
+)
+def test_texts_are_within_bounds(rows: list[list[str]], is_pair: bool, status: int, message: str) -> None:
+    with pytest.raises(RefusedError, match=message) as refused:
+        checked_texts(rows, is_pair, 3)
+    assert refused.value.status == status

@@ -1,0 +1,103 @@
+"""The codes that commands end with: what launchers decide by."""
+
+import errno
+import os
+import signal
+from collections import namedtuple
+from pathlib import Path
+
+import duckdb
+import pytest
+import typer
+
+from distill.commands.options import reports_errors
+from pipeline.errors import DataError, PassingError, passes
+from pipeline.files import write_error
+from pipeline.text.safety import reported
+from tests.conftest import dump_config
+from tests.helpers.commands import invoke
+
+
+def raised_from(error: Exception, cause: Exception) -> Exception:
+    try:
+        raise error from cause
+    except type(error) as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("error", "is_passing"),
+    [
+        (OSError(errno.ENOSPC, "full"), True),
+        (OSError(errno.ESTALE, "stale"), True),
+        (ConnectionResetError(), True),
+        (TimeoutError(), True),
+        (raised_from(RuntimeError("hub"), ConnectionError("refused")), True),
+        (raised_from(RuntimeError("hub"), ValueError("what")), False),
+        (type("OfflineModeIsEnabled", (ConnectionError,), {})(), False),
+        (FileNotFoundError(errno.ENOENT, "gone"), False),
+        (PermissionError(errno.EACCES, "no"), False),
+        (ValueError(), False),
+    ],
+)
+def test_what_time_mends(error: Exception, is_passing: bool) -> None:
+    assert passes(error) == is_passing
+
+
+def test_a_circle_of_causes_comes_to_an_end() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert not passes(one)
+
+
+def test_libraries_failures_keep_their_kind() -> None:
+    with pytest.raises(PassingError, match="the model: refused"), reported("the model", DataError):
+        raise ConnectionRefusedError("refused")
+    with pytest.raises(DataError) as caught, reported("the model", DataError):
+        raise ValueError("what")
+    assert type(caught.value) is DataError
+    assert type(write_error(Path("x"), PermissionError(errno.EACCES, "no"))) is DataError
+
+
+def test_a_full_disk_is_75_and_a_wrong_flag_2(work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = dump_config(work, "opinion", tmp_path)
+    flags = ["--manifest", config.manifest, "--data", config.data, "--model-name-or-path", "x", "--store", tmp_path]
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(10, 10, 0))
+    full = invoke("teacher-dump", *flags)
+    assert (full.exit_code, "but its disk has 0 left" in full.stderr) == (75, True)
+    assert invoke("teacher-dump", *flags, "--shard-index", 3).exit_code == 2
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(errno.ESTALE, 75), (errno.EBADF, 1)])
+def test_a_store_that_cannot_be_reached_is_75_and_a_fault_of_ours_is_none_of_its_kind(
+    code: int, exit_code: int, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise OSError(code, "reason")
+
+    monkeypatch.setattr("teacher.dump.examples.make_folder", read)
+    config = dump_config(work, "opinion", work)
+    result = invoke("teacher-dump", "--manifest", config.manifest, "--data", config.data, "--model-name-or-path", "x")
+    assert result.exit_code == exit_code
+    assert isinstance(result.exception, OSError) == (exit_code == 1)
+
+
+def test_a_data_base_without_memory_is_2_and_another_fault_of_it_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    @reports_errors
+    def run(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as ended:
+        run(duckdb.OutOfMemoryException("Out of Memory Error: Allocation failure"))
+    assert ended.value.exit_code == 2
+    assert "no memory is left" in capsys.readouterr().err
+    with pytest.raises(duckdb.BinderException):
+        run(duckdb.BinderException("no such column"))
+
+
+def test_sigterm_is_143(work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("pyarrow.json.read_json", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    config = dump_config(work, "opinion", tmp_path)
+    result = invoke("teacher-dump", "--manifest", config.manifest, "--data", config.data, "--model-name-or-path", "x")
+    assert (result.exit_code, "stopped; repeat the command to go on" in result.stderr) == (143, True)

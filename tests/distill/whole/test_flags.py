@@ -1,0 +1,324 @@
+import dataclasses
+import re
+import shlex
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from transformers import TrainingArguments
+from typer.testing import CliRunner
+
+from distill.commands import COMMANDS, app
+from distill.commands.help import EXAMPLES
+from pipeline.config import Config, flag_help
+from pipeline.sets.record import FILE_NAME
+from student.config import TrainConfig
+from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
+
+TRAINING = (
+    "--task --logits --tasks --mix --store --output-dir --where --query --recipe --init --init-from --init-vectors "
+    "--embedding --lstm-size --channels --num-hidden-layers --num-attention-heads --intermediate-size --init-layers "
+    "--pooler --objective --layers --intermediate-epochs --objective-weight --filters --optimizer "
+    "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
+    "--num-bigrams --pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature "
+    "--class-weights --num-train-epochs --metric-for-best-model --held-out --early-stopping-patience --learning-rate "
+    "--warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified --json"
+)
+CODEC = "--codec --num-samples --temperature --top-k"
+CORPUS = (
+    "--corpus --max-documents --packing --min-seq-length --validation-every --masking --mlm-probability --manifest "
+    "--data --model-name-or-path --model-revision --max-seq-length --seed"
+)
+AUGMENT = (
+    "--num-variants --pairs --masked-lm --word-vectors --num-candidates --replace-probability --mask-probability "
+    "--mask-token --pos-probability --ngram-probability --sentences"
+)
+RAY = "--ray --ray-workers --ray-resources"
+# A flag that is renamed or removed breaks the scripts of those who use it: change this only on purpose.
+FLAGS = {
+    "finetune-teacher": f"{CORPUS} --task --tasks --output-dir --objective --num-train-epochs --held-out --max-steps "
+    "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps "
+    "--report-to --json",
+    "augment": f"{AUGMENT} {RAY} --task --method --splits --manifest --data --store --name --precision "
+    "--max-seq-length --seed --json",
+    "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --ray-write --augment --extend --variants --task --signal "
+    "--teacher-labels --token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
+    "--states --states-codec --cls --cls-codec --attention --attention-codec --values --values-codec --layers-of "
+    "--init-layers --doc-stride --unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision "
+    "--num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
+    "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
+    "--name --max-seq-length --rows-per-shard --json",
+    "check": "logits --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "
+    "--allow-unverified --json",
+    "push": "logits url --store --without-text --replace --public --json",
+    "pull": "url --name --store --replace --json",
+    "verify": "logits --store --json",
+    "card": "logits --store --write",
+    "join": "logits --store --data --manifest --name --allow-unverified --json",
+    "diff": "a b --tolerance --store --allow-unverified --json",
+    "recode": f"logits {CODEC} --states-codec --cls-codec --attention-codec --values-codec --name --store "
+    "--allow-unverified --json",
+    "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json --task --sample --states --cls "
+    "--attention --values",
+    "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
+    "--vector-size --pooling --init --initializer-range --alpha --temperature --vector-loss --vector-map "
+    "--num-train-epochs --max-steps --learning-rate "
+    "--warmup-ratio --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed --report-to "
+    "--allow-unverified --json",
+    "filters": "logits --layers --dim --store --output-dir --alpha --num-train-epochs --learning-rate "
+    "--per-device-train-batch-size --seed --allow-unverified --json",
+    "index": "--store --json",
+    "sql": "query --file --explain-row --store --json --csv --parquet",
+    "train-student": TRAINING,
+    "sweep": f"{TRAINING} {RAY} --grid --seeds --processes --storage",
+    "evaluate": "run --cost --logits --store --allow-unverified --json",
+    "reproduce": "run --store --allow-unverified --json",
+    "describe": "run_or_recipe --json",
+    "export": "run --onnx --html --output-dir --tables --logits --store --json",
+    "certify": "run --logits --store --where --disagreement --confidence --allow-unverified --json",
+    "predict": "run texts --cost --file --output --columns --manifest --explain --abstain --json",
+    "masked-words": "runs --logits --output --store --allow-unverified --json",
+    "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit",
+    "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
+    "--output-dir --plan --json",
+    "report": "set_or_run --output --store --allow-unverified --json",
+    "bench": "--student --peer --seconds --output --json",
+    "demo": "--output-dir --json",
+    "tasks": "--json",
+    "tasks show": "name --manifest --json",
+    "corpora": "--json",
+    "corpora show": "name --manifest --json",
+}
+WITHOUT_LOG = {"corpora", "corpora show", "demo", "index", "sql", "tasks", "tasks show"}  # of moments, or of others
+MODEL = ["--model-name-or-path", "x", "--output-dir", "y"]
+HUGGING_FACE = {
+    "num_train_epochs",
+    "learning_rate",
+    "per_device_train_batch_size",
+    "warmup_steps",
+    "weight_decay",
+    "max_grad_norm",
+    "save_steps",
+    "seed",
+    "output_dir",
+}
+NOT_IMPORTED = (
+    "torch",
+    "transformers",
+    "datasets",
+    "accelerate",
+    "tokenizers",
+    "duckdb",
+    "prompt_toolkit",
+    "sklearn",
+    "scipy",
+    "numpy",
+    "pyarrow",
+    "matplotlib",
+    "jinja2",
+)
+
+
+def commands(command: Any, path: str = "") -> dict[str, Any]:
+    """All commands by their names, groups that do something by themselves included."""
+    found = {} if path == "" else {path: command}
+    for name, part in getattr(command, "commands", {}).items():
+        found |= commands(part, f"{path} {name}".strip())
+    return found
+
+
+def test_flags_are_those_promised() -> None:
+    flags = {
+        path: {
+            name
+            for p in command.params
+            for name in ([*p.opts, *p.secondary_opts] if p.param_type_name == "option" else [p.name])
+        }
+        for path, command in commands(typer.main.get_command(app)).items()
+    }
+    logs = {path: set() if path in WITHOUT_LOG else {"--log-file"} for path in FLAGS}
+    assert flags == {path: set(names.split()) | logs[path] for path, names in FLAGS.items()}
+
+
+def test_flags_that_hugging_face_has_are_spelled_as_there() -> None:
+    theirs = {field.name for field in dataclasses.fields(TrainingArguments)}
+    assert theirs >= HUGGING_FACE
+    assert set(FinetuneTask.model_fields) >= HUGGING_FACE
+    assert set(TrainConfig.model_fields) >= HUGGING_FACE - {"weight_decay", "save_steps"}
+
+
+@pytest.mark.parametrize("path", FLAGS)
+def test_every_command_and_flag_has_a_help_text(path: str) -> None:
+    assert CliRunner().invoke(app, [*path.split(), "--help"]).exit_code == 0
+    command = commands(typer.main.get_command(app))[path]
+    assert command.help
+    assert not [parameter.name for parameter in command.params if not parameter.help]
+
+
+def test_the_command_line_starts_without_heavy_libraries() -> None:
+    code = f"import sys, distill.commands; print(*[name for name in {NOT_IMPORTED} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.split() == []
+
+
+def test_all_wrong_flags_are_told_at_once() -> None:
+    flags = {"--name": "../x", "--max-seq-length": "3", "--rows-per-shard": "0", "--shard-index": "-1"}
+    arguments = [part for flag in flags.items() for part in flag]
+    result = CliRunner().invoke(app, ["teacher-dump", "--task", "sst2", *arguments])
+    assert result.exit_code == 2
+    assert "wrong flags: 4 problems" in result.stderr
+    lines = [line.removeprefix("  - ") for line in result.stderr.splitlines() if line.startswith("  - ")]
+    assert {line.split(":")[0] for line in lines} == flags.keys()
+    assert all(flags[line.split(":")[0]] in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        (
+            ["teacher-dump", "--task", "sst2", "--codec", "topk", "--top-k", "5", "--rows-per-shard", "0"],
+            {
+                "--codec: is for a corpus, not for a task",
+                "--top-k: is for a corpus, not for a task",
+                "--rows-per-shard",
+            },
+        ),
+        (
+            ["teacher-dump", "--corpus", "tiny", "--task", "sst2", "--splits", "train", "--augment", "tinybert"],
+            {
+                "--task: give --task or --corpus, one of them",
+                *(f"{flag}: is for a task, not for a corpus" for flag in ("--splits", "--augment")),
+            },
+        ),
+        (
+            ["teacher-dump", "--corpus", "tiny", "--num-variants", "2", "--extend", "x"],
+            {f"{flag}: is for a task, not for a corpus" for flag in ("--num-variants", "--extend")},
+        ),
+        (
+            ["finetune-teacher", *MODEL, "--objective", "mlm", "--corpus", "tiny", "--num-train-epochs", "2"],
+            {"--num-train-epochs: is for a task, not for a corpus"},
+        ),
+        (
+            ["finetune-teacher", *MODEL, "--task", "sst2", "--max-steps", "2", "--masking", "uniform"],
+            {f"{flag}: is for a corpus, not for a task" for flag in ("--max-steps", "--masking")},
+        ),
+        (["finetune-teacher", *MODEL, "--objective", "mlm"], {"--objective mlm and --corpus go together"}),
+        (["finetune-teacher", *MODEL, "--corpus", "tiny"], {"--objective mlm and --corpus go together"}),
+        (["teacher-dump", "--task", "sst2", "--signal", "mlm"], {"--signal mlm and --corpus go together"}),
+        (
+            ["teacher-dump", "--task", "mrpc", "--seed", "1"],
+            {"--seed: is for a corpus, or for rows that are added to a task's"},
+        ),
+        (["teacher-dump", "--plan", "--extend", "x"], {"--plan: cannot tell what --extend saves"}),
+    ],
+)
+def test_flags_of_the_other_kind_are_refused_all_at_once(arguments: list[str], problems: set[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert [problem for problem in problems if problem not in result.stderr] == []
+    assert f"{len(problems)} problems" in result.stderr or len(problems) == 1
+
+
+@pytest.mark.parametrize("kinds", [(DumpTask, DumpCorpus), (FinetuneTask, FinetuneCorpus)])
+def test_a_flag_of_several_kinds_is_the_same_in_all(kinds: tuple[type[Config], ...]) -> None:
+    one, other = (kind.model_fields for kind in kinds)
+    for name in one.keys() & other.keys():
+        assert (one[name].annotation, one[name].metadata) == (other[name].annotation, other[name].metadata)
+        assert one[name].get_default(call_default_factory=True) == other[name].get_default(call_default_factory=True)
+        assert flag_help(kinds[0], name) == flag_help(kinds[1], name)
+
+
+def test_other_help_texts_are_for_flags_that_are_there() -> None:
+    classes = [Config]
+    for config in classes:
+        classes += config.__subclasses__()
+        assert config.helps.keys() <= config.model_fields.keys()
+    assert len(classes) > 40
+
+
+def test_one_wrong_flag_is_one_line() -> None:
+    flags = ["--task", "sst2", "--model-name-or-path", "x", "--output-dir", "y", "--learning-rate", "0"]
+    result = CliRunner().invoke(app, ["finetune-teacher", *flags])
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: wrong flags: --learning-rate: Input should be greater than 0 (got 0.0)\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        (["finetune-teacher", "--task", "sst2", "--output-dir", "x"], "--model-name-or-path"),
+        (["teacher-dump", "--precision", "fp8"], "--precision"),
+        (["teacher-dump", "--max-seq-len", "3"], "--max-seq-length"),
+    ],
+)
+def test_missing_and_unknown_flags_are_named(arguments: list[str], flag: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert flag in result.stderr
+
+
+def test_the_help_has_every_command_once_under_its_panel_and_cuts_no_sentence() -> None:
+    text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
+    panels = dict(re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", text, re.MULTILINE))
+    assert list(panels) == ["Options", *COMMANDS, "Data"]
+    listed = {title: re.findall(r"^  (\S+)", lines, re.MULTILINE) for title, lines in panels.items()}
+    assert {title: listed[title] for title in COMMANDS} == {title: list(names) for title, names in COMMANDS.items()}
+    assert listed["Data"] == ["tasks", "corpora"]
+    assert "..." not in text.partition("Options:")[2]
+    assert "Train a student for every combination of values and seed, and compare them." in " ".join(text.split())
+
+
+@pytest.mark.parametrize("path", FLAGS)
+def test_help_cuts_no_flag_and_keeps_brackets_on_a_narrow_screen(path: str) -> None:
+    text = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
+    command = commands(typer.main.get_command(app))[path]
+    flags = {flag for p in command.params if p.param_type_name == "option" for flag in (*p.opts, *p.secondary_opts)}
+    assert flags <= set(re.findall(r"--?[a-z][a-z0-9-]*", text))
+    assert "…" not in re.sub(r"<.*?>", "", text) or "SET:SPLIT" in text
+    if path == "train-student":
+        assert "[u; w; |u-w|]" in text
+
+
+def test_flags_stand_under_what_they_are_about() -> None:
+    text = CliRunner().invoke(app, ["teacher-dump", "--help"]).stdout
+    sections = dict(re.findall(r"^([A-Z][^\n]*):\n(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL))
+    for title, flag in (("A corpus", "--packing"), ("Variants of training rows", "--mask-probability")):
+        assert flag in sections[title]
+        assert flag not in sections["Options"]
+    assert "distill teacher-dump --task mnli\n" in sections["Examples"]
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_examples_have_flags_that_exist(line: str) -> None:
+    program, name, *words = shlex.split(line)
+    known = {flag for p in commands(typer.main.get_command(app))[name].params for flag in p.opts}
+    assert program == "distill"
+    assert {word for word in words if word.startswith("--")} <= known
+
+
+def test_a_command_without_arguments_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTILL_STORE", str(tmp_path))
+    result = CliRunner().invoke(app, ["index"])
+    assert (result.exit_code, result.exception) == (0, None)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"distill {version('distill-offline')}\n")
+
+
+def test_names_of_sets_are_completed(tmp_path: Path) -> None:
+    for name in ("mnli", "mnli-2", "mrpc", "no[set]"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / FILE_NAME).touch()
+    (tmp_path / "mnli-of-none").mkdir()
+    shell = {"_DISTILL_COMPLETE": "complete_bash", "COMP_CWORD": "4"}
+    words = f"distill verify --store {tmp_path} mn"
+    result = CliRunner().invoke(app, [], prog_name="distill", env=shell | {"COMP_WORDS": words})
+    assert result.stdout.split() == ["mnli", "mnli-2"]

@@ -1,0 +1,171 @@
+"""Layers in smaller codecs: as the teacher would have written them; what is repeated, refused or damaged on the way."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.sets.layer_reader import open_layers
+from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.record import TOKENIZER_FILE, changed, read_set_record, write_set_record
+from pipeline.sets.verify import verify_shards
+from pipeline.sets.writer import measured
+from tests.helpers.commands import invoke
+from tests.helpers.damage import damage
+from tests.helpers.layer_dumps import write
+
+
+@pytest.fixture
+def own(layers_set: LogitSet, tmp_path: Path) -> LogitSet:
+    """A set with all that layers say, free to be changed."""
+    return open_set(shutil.copytree(layers_set.root, tmp_path / "roles"))
+
+
+@pytest.mark.parametrize("codec", ["float16", "int8", "pca-8"])
+def test_a_recoded_set_is_as_the_teacher_would_have_written_it(
+    codec: str, work: Path, layers_set: LogitSet, roles_set: LogitSet, tmp_path: Path
+) -> None:
+    direct = shutil.copytree(roles_set.root, tmp_path / "direct")
+    write(work, tmp_path, name="direct", states="0,1", states_codec=codec)
+    flags = ["--store", layers_set.root.parent, "--states-codec", codec]
+    name = f"recoded-{codec}"
+    result = invoke("recode", layers_set.root, "--name", name, *flags)
+    assert result.exit_code == 0, result.stderr
+    new, old = open_set(layers_set.root.parent / name), open_set(direct)
+    assert new.record.fingerprint == old.record.fingerprint
+    if codec != "pca-8":  # fitted to other rows
+        pairs = zip(*(one.record.signals.of_layers[0].shards for one in (new, old)), strict=True)
+        for mine, other in pairs:
+            tables = [pq.read_table(one.root / s.path, partitioning=None) for one, s in ((new, mine), (old, other))]
+            assert tables[0].equals(tables[1])
+    assert new.record.signals.attention == layers_set.record.signals.attention
+    verify_shards(new.root, new.record)
+    stored, live = (open_layers(one, "states", "train") for one in (new, layers_set))
+    rows = np.arange(len(live))
+    near_TH, exact_TH = (one.tokens(1, rows)[0] for one in (stored, live))
+    error = ((near_TH - exact_TH) ** 2).mean() / exact_TH.var(axis=0).mean()
+    assert error < {"float16": 1e-6, "int8": 1e-3, "pca-8": 0.6}[codec]
+
+
+def test_a_prefix_of_pca_is_recoded_number_by_number(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+    shutil.copytree(roles_set.root, tmp_path / "roles")
+    write(work, tmp_path, states="0,1", states_codec="pca-12")
+    flags = ["--store", tmp_path, "--name", "small"]
+    assert invoke("recode", "roles", *flags, "--states-codec", "pca-5").exit_code == 0
+    large, small = (open_layers(open_set(tmp_path / name), "states", "train") for name in ("roles", "small"))
+    for layer in (0, 1):
+        expected = large.stored[layer][""].reshape(-1, 12)[:, :5]
+        np.testing.assert_array_equal(small.stored[layer][""].reshape(-1, 5), expected)
+    for codec, why in (("float16", "has states as pca-5"), ("pca-9", "has states as pca-5")):
+        result = invoke("recode", "small", "--store", tmp_path, "--name", "more", "--states-codec", codec)
+        assert result.exit_code == 2
+        assert why in result.stderr
+    assert "has no cls" in invoke("recode", "small", *flags[:2], "--name", "more", "--cls-codec", "int8").stderr
+    both = invoke("recode", "small", *flags[:2], "--name", "more", "--states-codec", "int8", "--codec", "topk")
+    assert "--codec: is for sets of tokens" in both.stderr
+
+
+def test_bytes_of_attention_and_values_can_be_made_of_their_numbers(
+    work: Path, roles_set: LogitSet, tmp_path: Path
+) -> None:
+    codecs = ["--attention-codec", "u8", "--values-codec", "u8"]
+    for name, codec in (("exact", "float32"), ("direct", "u8")):
+        shutil.copytree(roles_set.root, tmp_path / name)
+        write(work, tmp_path, name=name, attention="1", values="1", attention_codec=codec, values_codec=codec)
+    result = invoke("recode", "exact", "--store", tmp_path, "--name", "small", *codecs)
+    assert result.exit_code == 0, result.stderr
+    small, direct = (open_set(tmp_path / name).record.signals for name in ("small", "direct"))
+    assert (small.attention, small.values) == (direct.attention, direct.values)
+    again = invoke("recode", "small", "--store", tmp_path, "--name", "more", *codecs)
+    assert again.exit_code == 2
+    assert "has attention as u8" in again.stderr
+
+
+@pytest.mark.parametrize("codec", ["int8", "pca-8"])
+def test_a_repeated_recode_mends_what_was_damaged(codec: str, own: LogitSet) -> None:
+    flags = ["--store", own.root.parent, "--name", "small", "--states-codec", codec]
+    assert invoke("recode", "roles", *flags).exit_code == 0
+    root = own.root.parent / "small"
+    record = read_set_record(root)
+    assert record.signals.states is not None
+    assert record.signals.attention is not None
+    paths = [record.shards[0].path, record.signals.states.shards[1].path, *list(record.signals.attention.hashes())[:1]]
+    paths += [record.signals.states.basis_path] if codec == "pca-8" else []
+    paths += [TOKENIZER_FILE]
+    for path in paths:
+        damage(root / path)
+    assert invoke("recode", "roles", *flags).exit_code == 0
+    assert read_set_record(root) == record
+    verify_shards(root, record)
+    assert open_set(root).tokenizer_json() == own.tokenizer_json()
+
+
+def test_a_basis_that_was_lost_alone_is_fitted_and_recorded_again(own: LogitSet) -> None:
+    flags = ["--store", own.root.parent, "--name", "small", "--states-codec", "pca-8"]
+    assert invoke("recode", "roles", *flags).exit_code == 0
+    root = own.root.parent / "small"
+    record = read_set_record(root)
+    assert record.signals.states is not None
+    (root / record.signals.states.basis_path).unlink()
+    assert invoke("recode", "roles", *flags).exit_code == 0
+    assert read_set_record(root) == record
+    verify_shards(root, record)
+
+
+def test_one_codec_of_two_repeated_leaves_the_other_as_it_is(own: LogitSet) -> None:
+    flags = ["--store", own.root.parent, "--name", "small", "--states-codec", "int8"]
+    assert invoke("recode", "roles", *flags, "--cls-codec", "int8").exit_code == 0
+    root = own.root.parent / "small"
+    record = read_set_record(root)
+    assert invoke("recode", "roles", *flags).exit_code == 0
+    assert read_set_record(root) == record
+    verify_shards(root, record)
+
+
+def test_a_recode_that_is_refused_changes_nothing(own: LogitSet) -> None:
+    flags = ["--store", own.root.parent, "--name", "small"]
+    assert invoke("recode", "roles", *flags, "--states-codec", "int8").exit_code == 0
+    root = own.root.parent / "small"
+    record = read_set_record(root)
+    result = invoke("recode", "roles", *flags, "--states-codec", "float16", "--cls-codec", "int8")
+    assert result.exit_code == 2
+    assert "stored in another way" in result.stderr
+    assert read_set_record(root) == record
+    verify_shards(root, record)
+    shutil.rmtree(root / "states")  # as the message advises
+    assert invoke("recode", "roles", *flags, "--states-codec", "float16").exit_code == 0
+    states = read_set_record(root).signals.states
+    assert states is not None
+    assert str(states.codec) == "float16"
+    verify_shards(root, read_set_record(root))
+
+
+def test_a_recoded_set_keeps_its_rows_when_its_source_is_mended_with_other_bytes(own: LogitSet) -> None:
+    flags = ["--store", own.root.parent, "--name", "small", "--states-codec", "int8"]
+    assert invoke("recode", "roles", *flags).exit_code == 0
+    root = own.root.parent / "small"
+    record = read_set_record(root)
+    path = own.root / own.record.shards[0].path
+    rows, metadata = pq.read_table(path, partitioning=None), pq.read_metadata(path).metadata
+    path.unlink()
+    with pq.ParquetWriter(path, rows.schema.remove_metadata(), compression="gzip") as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata({key: value for key, value in metadata.items() if key != b"ARROW:schema"})
+    shards = (measured(own.root, own.record.shards[0]), *own.record.shards[1:])
+    write_set_record(own.root, changed(own.record, shards=shards))
+    verify_shards(own.root, read_set_record(own.root))
+    assert invoke("recode", "roles", *flags).exit_code == 0
+    assert read_set_record(root) == record
+    verify_shards(root, record)
+
+
+@pytest.mark.parametrize("folder", ["states", "attention"])
+def test_a_damaged_source_is_not_recoded(folder: str, own: LogitSet) -> None:
+    shard = getattr(own.record.signals, folder).shards[0]
+    damage(own.root / shard.path)
+    result = invoke("recode", "roles", "--store", own.root.parent, "--name", "small", "--states-codec", "int8")
+    assert result.exit_code != 0
+    assert f"{shard.path}: " in result.stderr
+    assert not (own.root.parent / "small").exists()

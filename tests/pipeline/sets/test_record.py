@@ -1,0 +1,166 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pipeline.errors import IntegrityError
+from pipeline.record_file import MAX_RECORD_BYTES, read_record
+from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import (
+    FILE_NAME,
+    read_set_record,
+    staged,
+    write_set_record,
+)
+from pipeline.sets.record import changed as changed_record
+from pipeline.sets.record_parts import Setting
+
+MASKING = {"kind": "uniform", "probability": 0.15, "num_copies": 1, "seed": 1, "mask_id": 1}
+settings = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers() | st.booleans(), max_size=6)
+
+
+def changed(logit_set: LogitSet, folder: Path, **changes: Any) -> Path:
+    """A folder with a distill.json in which some keys are different."""
+    values = read_record(logit_set.root / FILE_NAME)
+    (folder / FILE_NAME).write_text(json.dumps(values | changes))
+    return folder
+
+
+def test_round_trip(tmp_path: Path, roles_set: LogitSet) -> None:
+    record = roles_set.record.model_copy(update={"notes": ("Ärger mit \u2028 “Zeilen”",)})
+    write_set_record(tmp_path, record)
+    assert read_set_record(tmp_path) == record
+
+
+@given(values=settings, random=st.randoms())
+def test_fingerprint_ignores_order_only(values: dict[str, Setting], random: Any) -> None:
+    items = list(values.items())
+    random.shuffle(items)
+    assert fingerprint(dict(items)) == fingerprint(values)
+    assert fingerprint({**values, "one more": 1}) != fingerprint(values)
+    for key, value in values.items():
+        assert fingerprint({**values, key: f"{value}, changed"}) != fingerprint(values)
+
+
+def test_counts(opinion_set: LogitSet) -> None:
+    record = opinion_set.record
+    assert record.num_rows == 96 + 40
+    assert record.num_bytes == sum(path.stat().st_size for path in (opinion_set.root / "examples").iterdir())
+    assert [(s.start, s.stop) for s in record.shards_of("validation")] == [(0, 20), (20, 40)]
+
+
+def test_newer_format_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
+    changed(opinion_set, tmp_path, format_version=5, something_new=True)
+    with pytest.raises(IntegrityError, match="format version 5, but this release reads 1; install the release"):
+        read_set_record(tmp_path)
+
+
+@pytest.mark.parametrize("split", ["../../../etc/cron", "a/b", "..", "", "Train", "train\n", "/train", "tr ain", "'x'"])
+def test_split_name_that_leaves_the_folder_is_refused(tmp_path: Path, opinion_set: LogitSet, split: str) -> None:
+    shard = opinion_set.record.shards[0].model_dump() | {"split": split}
+    changed(opinion_set, tmp_path, shards=[shard])
+    with pytest.raises(IntegrityError, match=r"shards\.0\.split"):
+        read_set_record(tmp_path)
+
+
+def test_changed_setting_no_longer_fits_the_fingerprint(tmp_path: Path, opinion_set: LogitSet) -> None:
+    changed(opinion_set, tmp_path, settings=opinion_set.record.settings | {"precision": "bf16"})
+    with pytest.raises(IntegrityError, match="the fingerprint does not belong to the settings"):
+        read_set_record(tmp_path)
+
+
+def test_every_problem_is_listed(tmp_path: Path, opinion_set: LogitSet) -> None:
+    changed(opinion_set, tmp_path, nam="x", state="finished", max_seq_length="long")
+    with pytest.raises(IntegrityError) as caught:
+        read_set_record(tmp_path)
+    assert "3 problems" in str(caught.value)
+    assert "unknown key 'nam': did you mean 'name'?" in str(caught.value)
+
+
+def test_shard_listed_twice_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
+    shard = opinion_set.record.shards[0].model_dump()
+    changed(opinion_set, tmp_path, shards=[shard, shard])
+    with pytest.raises(IntegrityError, match="a shard is listed twice"):
+        read_set_record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+        ("[]", "format version None"),
+        ("1", "format version None"),
+        ('{"format_version": 1}', "missing key 'name'"),
+        (b"\xff", "cannot be read"),
+    ],
+)
+def test_damaged_file(tmp_path: Path, text: str | bytes, message: str) -> None:
+    (tmp_path / FILE_NAME).write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(IntegrityError, match=message):
+        read_set_record(tmp_path)
+
+
+def test_missing_and_oversized_file(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=f"not a logit set: it has no {FILE_NAME}"):
+        read_set_record(tmp_path)
+    with (tmp_path / FILE_NAME).open("wb") as stream:
+        stream.truncate(MAX_RECORD_BYTES + 1)
+    with pytest.raises(IntegrityError, match="which is more than the 16,777,216 it may have"):
+        read_set_record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"signals": {}}, "signals: none"),
+        ({"signals": {"smell": {}}}, "signals.smell: Extra inputs"),
+        (
+            {"signals": {"mlm": {"codec": {"name": "dense", "vocabulary_size": 9}}}},
+            "are for sets of tokens, but",
+        ),
+        ({"rows": "tokens"}, "a shard does not lie in the folder 'tokens' of its rows"),
+        ({"task": None}, "missing key 'task', which a set of examples has"),
+        ({"masking": MASKING}, "masking: a set of examples has none"),
+        ({"versions_before": [{"format_version": 1, "settings": {"precision": "bf16"}}]}, "made with other settings"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(
+    tmp_path: Path, opinion_set: LogitSet, changes: dict[str, Any], message: str
+) -> None:
+    changed(opinion_set, tmp_path, **changes)
+    with pytest.raises(IntegrityError, match=message):
+        read_set_record(tmp_path)
+
+
+def test_what_is_made_from_a_set_is_staged_anew_and_checked(opinion_set: LogitSet) -> None:
+    record = opinion_set.record
+    new = staged(record.settings | {"one": "more"}, "distill", base=record, name="new")
+    assert (new.name, new.state, new.command, new.scores) == ("new", "staged", "distill", {})
+    assert (new.fingerprint, new.versions) == (fingerprint(new.settings), record.versions)
+    assert {shard.sha256 for shard in new.shards} == {None}
+    with pytest.raises(ValidationError, match="a set of examples has none"):
+        changed_record(record, masking=MASKING)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answers_sha256": "0" * 64}, "a teacher has one of them"),
+        ({"weights_sha256": None}, "a teacher has one of them"),
+        ({"weights_sha256": None, "answers_sha256": "0" * 64}, "known of a teacher whose weights are known"),
+        ({"num_parameters": None}, "known of a teacher whose weights are known"),
+    ],
+)
+def test_a_teacher_is_known_by_its_weights_or_by_its_answers(
+    tmp_path: Path, opinion_set: LogitSet, changes: dict[str, Any], message: str
+) -> None:
+    teacher = read_record(opinion_set.root / FILE_NAME)["teacher"]
+    with pytest.raises(IntegrityError, match=message):
+        read_set_record(changed(opinion_set, tmp_path, teacher=teacher | changes))

@@ -1,0 +1,179 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import IntegrityError
+from pipeline.files import sha256
+from pipeline.sets.examples import write_examples
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.shard_file import footer_of
+from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.verify import verify_shards
+
+
+def recorded(logit_set: LogitSet, number: int, **changes: object) -> SetRecord:
+    """The record after someone also wrote a changed shard's size and hash into distill.json."""
+    shards = list(logit_set.record.shards)
+    path = logit_set.root / shards[number].path
+    update = {"bytes": path.stat().st_size, "sha256": sha256(path), **changes}
+    shards[number] = shards[number].model_copy(update=update)
+    return logit_set.record.model_copy(update={"shards": tuple(shards)})
+
+
+def rewrite(logit_set: LogitSet, change: Callable[[pa.Table], pa.Table], number: int = 3) -> SetRecord:
+    """Changes the rows of a shard, with the right footer and an honest record of its bytes."""
+    shard = logit_set.record.shards[number]
+    table = change(pq.read_table(logit_set.root / shard.path, partitioning=None))
+    write_examples(logit_set.root / shard.path, table, footer_of(logit_set.record, shard))
+    return recorded(logit_set, number, rows=table.num_rows)
+
+
+def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.column_names.index(name), table.schema.field(name), values)
+
+
+def with_logit(table: pa.Table, value: float) -> pa.Table:
+    logits = logits_of(table, 2)
+    logits[5, 1] = value
+    return with_column(table, "logits", pa.FixedSizeListArray.from_arrays(pa.array(logits.ravel()), 2))
+
+
+def split_value(table: pa.Table) -> pa.Table:
+    return with_column(table, "split", pa.array(["train"] * (table.num_rows - 1) + ["validation"]))
+
+
+def doubled(table: pa.Table) -> pa.Table:
+    return pa.concat_tables([table, table.slice(4, 1)])
+
+
+def replaced(table: pa.Table) -> pa.Table:
+    return pa.concat_tables([table.slice(1), table.slice(1, 1)])
+
+
+def extra_variant_twice(table: pa.Table) -> pa.Table:
+    extra = with_column(table.slice(0, 1), "variant", pa.array([1], pa.int32()))
+    return pa.concat_tables([table, extra, extra])
+
+
+def other_type(table: pa.Table) -> pa.Table:
+    place = table.column_names.index("source_row")
+    return table.set_column(
+        place, pa.field("source_row", pa.int32(), False), table.column("source_row").cast(pa.int32())
+    )
+
+
+def test_sound_sets(opinion_set: LogitSet, roles_set: LogitSet) -> None:
+    for logit_set in (opinion_set, roles_set):
+        verify_shards(logit_set.root, logit_set.record)
+        assert logit_set.record.state == "verified"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.slice(1), "source rows 24 to 48 are not there exactly once"),
+        (doubled, "keys do not ascend at source row "),
+        (replaced, "keys do not ascend at source row 25"),
+        (extra_variant_twice, "keys do not ascend at source row 24"),
+        (lambda t: with_logit(t, np.nan), "logits of source row 29 are not finite"),
+        (lambda t: with_logit(t, np.inf), "logits of source row 29 are not finite"),
+        (split_value, "holds rows of another split than 'train'"),
+        (lambda t: t.drop_columns(["label"]), "columns missing or of another type: label"),
+        (other_type, "columns missing or of another type: source_row"),
+    ],
+)
+def test_wrong_rows_are_found(own_set: LogitSet, change: Callable[[pa.Table], pa.Table], message: str) -> None:
+    with pytest.raises(IntegrityError, match=rf"train-00001-of-00004\.parquet: .*{message}"):
+        verify_shards(own_set.root, rewrite(own_set, change))
+
+
+def test_wrong_row_count_is_found(own_set: LogitSet) -> None:
+    with pytest.raises(IntegrityError, match=r"24 rows, but distill\.json says 23"):
+        verify_shards(own_set.root, recorded(own_set, 3, rows=23))
+
+
+def test_wrong_footer_is_found(own_set: LogitSet) -> None:
+    shard = own_set.record.shards[3]
+    table = pq.read_table(own_set.root / shard.path, partitioning=None)
+    other = footer_of(own_set.record, shard) | {"fingerprint": "0" * 64}
+    write_examples(own_set.root / shard.path, table, other)
+    with pytest.raises(IntegrityError, match="footer belongs to another run"):
+        verify_shards(own_set.root, recorded(own_set, 3))
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def changed_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, 100)
+
+
+def linked(path: Path) -> None:
+    path.rename(path.parent.parent / "elsewhere")
+    path.symlink_to(path.parent.parent / "elsewhere")
+
+
+def linked_folder(path: Path) -> None:
+    path.parent.rename(path.parent.parent / "elsewhere")
+    path.parent.symlink_to(path.parent.parent / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (missing, "missing, or not a plain file"),
+        (linked, "missing, or not a plain file"),
+        (linked_folder, "missing, or not a plain file"),
+        (changed_byte, "SHA-256 is not the one in distill.json"),
+        (cut_short, r"100 bytes, but distill\.json says"),
+    ],
+)
+def test_damaged_file_is_found(own_set: LogitSet, damage: Callable[[Path], None], message: str) -> None:
+    damage(own_set.root / own_set.record.shards[3].path)
+    with pytest.raises(IntegrityError, match=rf"train-00001-of-00004\.parquet: .*{message}"):
+        verify_shards(own_set.root, own_set.record)
+
+
+def test_unreadable_pages_are_found_although_the_hash_is_right(own_set: LogitSet) -> None:
+    path = own_set.root / own_set.record.shards[3].path
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + b"\xff" * 1000 + data[1004:])  # the footer is whole
+    with pytest.raises(IntegrityError, match=r"train-00001-of-00004\.parquet"):
+        verify_shards(own_set.root, recorded(own_set, 3))
+
+
+def without(record: SetRecord, keep: Callable[[Shard], bool]) -> SetRecord:
+    return record.model_copy(update={"shards": tuple(shard for shard in record.shards if keep(shard))})
+
+
+@pytest.mark.parametrize("keep", [lambda s: s.stop != 96, lambda s: s.start != 24, lambda s: s.split != "train"])
+def test_shards_must_cover_their_split(own_set: LogitSet, keep: Callable[[Shard], bool]) -> None:
+    with pytest.raises(IntegrityError, match="split 'train': its shards do not cover the rows 0 to 96 once"):
+        verify_shards(own_set.root, without(own_set.record, keep))
+
+
+def test_shards_of_a_split_that_is_not_listed_are_found(own_set: LogitSet) -> None:
+    splits = {"train": own_set.record.splits["train"]}
+    with pytest.raises(IntegrityError, match="validation"):
+        verify_shards(own_set.root, own_set.record.model_copy(update={"splits": splits}))
+
+
+def test_everything_wrong_is_listed(own_set: LogitSet) -> None:
+    missing(own_set.root / own_set.record.shards[0].path)
+    changed_byte(own_set.root / own_set.record.shards[4].path)
+    with pytest.raises(IntegrityError, match=r"(?s)not a sound logit set: 2 problems.*missing.*SHA-256"):
+        verify_shards(own_set.root, own_set.record)

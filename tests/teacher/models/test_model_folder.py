@@ -1,0 +1,83 @@
+"""Folders that others have saved: loaded, or refused with what mends them."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+from pipeline.errors import DataError
+from teacher.models.encoder import stated_pooling
+from teacher.models.loaded import load_config, load_weights, weights_sha256
+from teacher.models.model_folder import require_model_folder
+
+
+@pytest.fixture
+def folder(teachers: Path, tmp_path: Path) -> Path:
+    """A classifier, free to be changed."""
+    return Path(shutil.copytree(teachers / "opinion", tmp_path / "teacher"))
+
+
+def test_a_trainer_that_kept_checkpoints_alone_is_told_which(folder: Path, tmp_path: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    trainer = Trainer(model, TrainingArguments(tmp_path / "out", report_to="none", use_cpu=True))
+    for step in (20, 100):
+        trainer.save_model(str(tmp_path / "out" / f"checkpoint-{step}"))
+    with pytest.raises(DataError, match=r"out: has no config.json, .* name one of them: .*/checkpoint-20, .*-100$"):
+        load_config(str(tmp_path / "out"), None)
+    found, missing = load_weights(AutoModelForSequenceClassification, str(tmp_path / "out" / "checkpoint-20"), None)
+    assert (weights_sha256(found), missing) == (weights_sha256(model), [])
+
+
+def test_pickled_weights_are_refused_and_the_command_converts_them(folder: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")  # noqa: TID251
+    with pytest.raises(DataError, match=r"cannot be loaded.*no file named model\.safetensors"):
+        load_weights(AutoModelForSequenceClassification, str(folder), None)  # whoever comes by another way
+    with pytest.raises(DataError, match=r"pickle.*may hold any program and is not read") as refused:
+        require_model_folder(str(folder))
+    [program] = re.findall(r'python -c "(.*)"$', str(refused.value))
+    assert "BertForSequenceClassification" in program
+    exec(program)  # noqa: S102
+    require_model_folder(str(folder))
+    found, _ = load_weights(AutoModelForSequenceClassification, str(folder), None)
+    assert weights_sha256(found) == weights_sha256(model)
+
+
+@pytest.mark.parametrize("architectures", [["os;import this"], [], None, [7]])
+def test_the_command_has_no_words_of_a_config(folder: Path, architectures: object) -> None:
+    (folder / "config.json").write_text(json.dumps({"architectures": architectures}))
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(DataError, match="import AutoModelForSequenceClassification as Model;"):
+        require_model_folder(str(folder))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_adapter_is_told_how_to_merge(folder: Path, alone: bool) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    if alone:
+        (folder / "config.json").unlink()
+    with pytest.raises(DataError, match=r"teacher: holds an adapter.*num_labels=NUMBER\)\.merge_and_unload"):
+        load_config(str(folder), None)
+
+
+@pytest.mark.parametrize(
+    ("modes", "pooling"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_max_tokens": True}, None),
+        (None, None),
+    ],
+)
+def test_pooling_is_what_sentence_transformers_says(
+    folder: Path, modes: dict[str, bool] | None, pooling: str | None
+) -> None:
+    if modes is not None:
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+    assert stated_pooling(str(folder), None) == pooling
