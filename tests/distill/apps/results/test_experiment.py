@@ -83,7 +83,7 @@ def test_a_set_that_is_left_empty_is_the_first(tmp_path: Path) -> None:
 
 
 def test_the_one_of_the_documentation_can_be_read(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "students.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "students.md").read_text()
     [text] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     rte = parts(tmp_path / "a.yaml", text, "rte")
     assert rte.students["default"] == ["--pairing", "compare"]
