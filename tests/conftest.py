@@ -1,4 +1,8 @@
-"""What the tests share: a tiny task, a tiny BERT, a dumped logit set. Nothing here is trained or downloaded."""
+"""Fixtures that all tests share: tiny tasks, models and sets, and finished runs of tiny students.
+
+Nothing is downloaded. Models are tiny and their weights random; only the fixtures of runs train, for two epochs.
+What lives for a session is made once by each worker and read only.
+"""
 
 import json
 import logging
@@ -36,7 +40,6 @@ from pipeline.sql.gate import open_database, open_files
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Objective, Task, load_task
 from student.train.train import train
-from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.examples import dump
 from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm
@@ -44,6 +47,8 @@ from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, corpus_config, dump_config, vectors_config
+from tests.helpers.layer_dumps import EVERY, write
 from tests.helpers.students import tiny_config
 
 torch.set_num_threads(1)
@@ -53,10 +58,9 @@ os.fsync = lambda fd: None  # no test cuts the power
 settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("tests")
 
-TRAIN_ROWS, VALIDATION_ROWS = 96, 40
 LONGEST = (
     "tests/test_docs.py",
-    "tests/student/test_export.py",
+    "tests/student/export/test_run.py",
     "tests/student/sweep/test_run.py",
     "tests/test_examples.py",
     "tests/distill/whole/test_results.py",
@@ -75,10 +79,21 @@ splits: {train: , validation: }
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest files first, so that no worker is left alone with one at the end."""
+    gone = [path for path in LONGEST if not (config.rootpath / path).is_file()]
+    if gone:
+        raise pytest.UsageError(f"tests/conftest.py: LONGEST names files that do not exist: {', '.join(gone)}")
     rank = {path: number for number, path in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder that the caller's DISTILL_DATA names; hidden from all other tests."""
+    if REAL_DATA is None:
+        pytest.skip("DISTILL_DATA is not set")
+    return Path(REAL_DATA)
 
 
 @pytest.fixture(scope="session")
@@ -114,20 +129,6 @@ def teachers(work: Path) -> Path:
     return work / "teachers"
 
 
-def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpTask:
-    """Settings that dump a tiny task in a few shards."""
-    settings: dict[str, object] = {
-        "manifest": work / f"{task}.yaml",
-        "data": work / "data",
-        "model_name_or_path": str(work / "teachers" / task),
-        "store": store,
-        "max_seq_length": 32,
-        "rows_per_shard": 25,
-        "token_vectors": False,
-    }
-    return DumpTask.from_flags(**settings | changes)
-
-
 @pytest.fixture(scope="session")
 def store(work: Path, teachers: Path) -> Path:
     """A store with the verified logit sets ``opinion`` and ``roles``; read only."""
@@ -151,8 +152,6 @@ def roles_set(store: Path) -> LogitSet:
 @pytest.fixture(scope="session")
 def layers_set(work: Path, roles_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
     """The pair task with all states in float32, and those of [CLS] in float16; read only."""
-    from tests.helpers.layer_dumps import EVERY, write
-
     store = tmp_path_factory.mktemp("layers")
     shutil.copytree(roles_set.root, store / "roles")
     write(work, store, **EVERY)
@@ -240,23 +239,6 @@ def masked_lm(work: Path) -> Path:
     return work / "teachers" / "mlm"
 
 
-def corpus_config(work: Path, store: Path, **changes: object) -> DumpCorpus:
-    """Settings that dump the tiny corpus in a few shards."""
-    settings: dict[str, object] = {
-        "corpus": "tiny",
-        "data": work / "corpus.txt",
-        "model_name_or_path": str(work / "teachers" / "mlm"),
-        "store": store,
-        "max_seq_length": 32,
-        "min_seq_length": 4,
-        "validation_every": 5,
-        "rows_per_shard": 25,
-        "num_samples": 20,
-        "num_copies": 2,
-    }
-    return DumpCorpus.from_flags(**settings | changes)
-
-
 @pytest.fixture(scope="session")
 def token_store(work: Path, corpus_file: Path, masked_lm: Path) -> Path:
     """A store with verified sets of tokens: ``hidden``, ``sampled``, ``topk`` and ``dense``; read only."""
@@ -272,23 +254,6 @@ def vector_store(work: Path, corpus_file: Path) -> Path:
         dims = {"pca_dims": 12} if codec == "pca" else {}
         dump_vectors(vectors_config(work, work / "vectors", name=codec, vector_codec=codec, **dims), "teacher-dump")
     return work / "vectors"
-
-
-def vectors_config(work: Path, store: Path, **changes: object) -> DumpCorpus:
-    """Settings that dump the vectors of the tiny corpus, of the tiny BERT without a head, in a few shards."""
-    settings: dict[str, object] = {
-        "corpus": "tiny",
-        "signal": "vectors",
-        "data": work / "corpus.txt",
-        "model_name_or_path": str(work / "bert"),
-        "store": store,
-        "max_seq_length": 32,
-        "min_seq_length": 4,
-        "validation_every": 5,
-        "rows_per_shard": 25,
-        "token_vectors": False,
-    }
-    return DumpCorpus.from_flags(**settings | changes)
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ from student.model.architecture import FORMAT_VERSION as STUDENT_VERSION
 from student.predict import Predictor
 from student.pretrain.evaluate import evaluate_mlm
 from student.pretrain.model import MlmStudent
-from tests.fixtures.formats.generate import CODECS, FOLDER
+from tests.helpers.formats import CODECS, FOLDER
 
 SCHEMA = Path(__file__).parents[1] / "docs" / "set.schema.json"
 NUM_ROWS = {"extended": (7, 4), "text-free": (6, 4), "joined": (6, 4)}  # of train and validation

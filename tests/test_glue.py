@@ -6,16 +6,13 @@ import pytest
 
 from pipeline.sources import load_source
 from pipeline.tasks.task import load_task, task_names
-from tests.conftest import REAL_DATA
 
 
 @pytest.mark.glue
-@pytest.mark.skipif(REAL_DATA is None, reason="DISTILL_DATA is not set")
 @pytest.mark.parametrize("name", task_names())
-def test_rows_are_read_whole_or_the_record_says_what_is_missing(name: str) -> None:
+def test_rows_are_read_whole_or_the_record_says_what_is_missing(name: str, real_data: Path) -> None:
     task = load_task(name)
-    assert REAL_DATA is not None
-    source = load_source(task, Path(REAL_DATA))
+    source = load_source(task, real_data)
     partial = {split for split, rows in source.splits.items() if rows.num_rows != task.splits[split]}
     missing = set(task.splits) - set(source.splits)
     assert len(source.warnings) == len(partial) + len(missing)

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.sets.record import SetRecord
 from teacher.dump.examples import dump
-from tests.conftest import dump_config
+from tests.helpers.dumps import dump_config
 
 EVERY = {"states": "0,1", "states_codec": "float32", "cls": "all", "attention": "1", "attention_codec": "float32"}
 EVERY |= {"values": "all"}

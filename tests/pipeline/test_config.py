@@ -2,30 +2,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from distill.commands.options import takes
 from pipeline.config import Config, as_flags, as_names, names_of
 from pipeline.errors import ConfigError
 from student.config import TrainConfig
-
-
-def parsed(flags: list[str]) -> TrainConfig:
-    """What the command line makes of flags."""
-    seen: list[TrainConfig] = []
-
-    def command(config: TrainConfig) -> None:
-        """Keep it."""
-        seen.append(config)
-
-    application = typer.Typer()
-    application.command()(takes(TrainConfig)(command))
-    result = CliRunner().invoke(application, flags)
-    assert result.exit_code == 0, result.output
-    return seen[0]
+from tests.helpers.flags import parsed
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from student.model.weights import CONFIG_FILE
 from student.pretrain.model import MlmStudent
 from teacher.answers.answers import read_answers
 from teacher.answers.config import ImportConfig
-from tests.fixtures.formats.generate import FOLDER
+from tests.helpers.formats import FOLDER
 
 CORPUS = Corpus(name="own", columns=("text",))
 DEEP = "[" * 100_000

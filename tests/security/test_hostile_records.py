@@ -15,7 +15,7 @@ from pipeline.sets.card import card_text
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import FILE_NAME, parse_set_record, read_set_record
 from tests.helpers.commands import invoke
-from tests.security.hostile import edit, limited
+from tests.helpers.hostile import edit, limited
 
 ESCAPES = "\x1b]0;owned\x07\x1b[31m\x9b2J"
 HASH = "0" * 64

@@ -17,7 +17,7 @@ from pipeline.files import sha256
 from pipeline.sets.reader import LogitSet, open_set
 from pipeline.sets.verify import verify_shards
 from student.data import load_examples
-from tests.security.hostile import Change, edit, limited, rerecord, rewrite, with_value, with_values
+from tests.helpers.hostile import Change, edit, limited, rerecord, rewrite, with_value, with_values
 
 SHARD = "examples/train-00001-of-00004.parquet"  # shard 3
 MIB = 2**20

@@ -12,7 +12,7 @@ from pipeline.sets.reader import LogitSet, open_set
 from pipeline.text import safety
 from pipeline.text.safety import growth_problem
 from pipeline.text.tokenizer import load_tokenizer, tokenize, tokenizer_sha256
-from tests.security.hostile import edit, limited
+from tests.helpers.hostile import edit, limited
 
 TENFOLD = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
 BOMB = {"type": "Sequence", "normalizers": [TENFOLD] * 9}  # 11^9: for a letter itself or ten, nine times

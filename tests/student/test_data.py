@@ -12,7 +12,7 @@ from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import NO_LABEL
 from student.data import gold_tensor, load_examples, sorted_batches
 from student.sequences import sequences
-from tests.student.model.test_model import student_config
+from tests.helpers.toy_students import student_config
 
 PAD = 99
 ROWS = [[1, 2, 3], [], [4], [5, 6]]

@@ -9,7 +9,7 @@ from student.describe import describe, describe_config
 from student.model.model import Student
 from student.model.weights import CONFIG_FILE
 from tests.helpers.students import weights
-from tests.student.model.test_model import student, student_config
+from tests.helpers.toy_students import student, student_config
 
 # Students of 10 tokens and 3 classes; unless changed vectors of 4, matrices of 3 x 3 both ways, and an MLP 6 wide.
 VECTORS, MATRICES = 10 * 4, 10 * 9

@@ -16,8 +16,8 @@ from student.config import MaskedWordsConfig
 from student.masked_words import COLUMNS, compared, importance, masked_row, masked_words, read_masked
 from student.predict import Predictor
 from teacher.dump.examples import dump
-from tests.conftest import VALIDATION_ROWS, dump_config
 from tests.helpers.commands import invoke
+from tests.helpers.dumps import VALIDATION_ROWS, dump_config
 
 
 def test_the_same_order_is_one_the_opposite_minus_one() -> None:

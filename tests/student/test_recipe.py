@@ -12,10 +12,11 @@ from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import load_task, task_names
 from student.config import SweepConfig, TrainConfig
 from student.describe import describe
-from student.model.architecture import Facts, StudentConfig
+from student.model.architecture import StudentConfig
 from student.model.design import design
 from student.recipe import load_recipe, recipe_names, with_recipe
 from student.sweep.grid import Trial, make_trials, read_grid
+from tests.helpers.shipped_tasks import facts
 
 # Table II of the paper's supplement: classifier, embedding, DiffCat, bidirectional, learning rate.
 TABLE = {
@@ -33,22 +34,6 @@ TABLE = {
 LSTMS = {"sst2-lstm": (0.1, 963_002), "mrpc-lstm": (0.2, 1_143_002)}
 # Table I: what was tried.
 LEARNING_RATES = [1e-3, 5e-4, 1e-4, 5e-5, 1e-5, 5e-6]
-
-
-def facts(task_name: str, target: Target | None = None) -> Facts:
-    """What a logit set of BERT's would say of a shipped task."""
-    task = load_task(task_name)
-    return {
-        "task": task.name,
-        "target": target or make_target(task),
-        "metrics": task.metrics,
-        "is_pair": task.is_pair,
-        "special_ids": ((101,), (102,), (102,)),
-        "vocabulary_size": 30522,
-        "pad_id": 0,
-        "tokenizer_sha256": "0" * 64,
-        "max_seq_length": 128,
-    }
 
 
 def designed(name: str, target: Target | None = None) -> StudentConfig:

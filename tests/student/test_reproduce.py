@@ -10,7 +10,7 @@ from distill.commands import app
 from pipeline.record_file import read_record
 from pipeline.sets.reader import LogitSet, open_set
 from student.train.train import train
-from tests.fixtures.formats.generate import FOLDER
+from tests.helpers.formats import FOLDER
 from tests.helpers.rewritten_sets import Change, Row, rewritten
 from tests.helpers.students import tiny_config
 

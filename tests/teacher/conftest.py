@@ -1,22 +1,17 @@
 """A task and a teacher whose answers are known (one word per sentence, one label per word)."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from safetensors.numpy import load_file
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
+from transformers import AutoModel, AutoTokenizer, BertForSequenceClassification
 
 from pipeline.tasks.task import Task, load_task
 from teacher.tiny import create_tiny_bert
-
-WORDS = ("apple", "bread", "candle", "door", "engine")
-WEIGHTS = "model.safetensors"
-MakeTask = Callable[..., Task]
-MakeTeacher = Callable[..., Path]
+from tests.helpers.word_tasks import WORDS, MakeTask, MakeTeacher
 
 
 @pytest.fixture
@@ -70,13 +65,3 @@ def word_teacher(tmp_path: Path) -> MakeTeacher:
         return tmp_path / name
 
     return make
-
-
-def make_louder(folder: Path) -> None:
-    """Makes the matrices of a tiny BERT larger, so that small differences between inputs show."""
-    kind = AutoModelForSequenceClassification if "classifier.weight" in load_file(folder / WEIGHTS) else AutoModel
-    model = kind.from_pretrained(folder)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight *= 8 if weight.ndim == 2 else 1
-    model.save_pretrained(folder)

@@ -29,7 +29,7 @@ from student.train.train import train
 from student.train.training_data import task_facts
 from teacher.tiny import create_tiny_bert
 from tests.helpers.students import tiny_config, weights
-from tests.teacher.conftest import make_louder
+from tests.helpers.word_tasks import make_louder
 
 PAIRS = [("anna paid ben .", "ben paid anna ."), ("the food", "was lovely , and so was all of it ."), ("anna", "ben")]
 

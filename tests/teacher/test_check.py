@@ -21,8 +21,8 @@ from pipeline.tasks.task import load_task
 from teacher.check import Check, check
 from teacher.config import CheckConfig
 from teacher.dump.examples import dump
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
-from tests.pipeline.sets.test_verify import rewrite, with_column
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.rewritten_shards import rewrite, with_column
 
 
 def checked(root: Path, work: Path, **flags: Any) -> Check:

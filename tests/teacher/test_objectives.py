@@ -34,9 +34,9 @@ from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
-from tests.conftest import dump_config
+from tests.helpers.dumps import dump_config
 from tests.helpers.students import tiny_config
-from tests.teacher.conftest import make_louder
+from tests.helpers.word_tasks import make_louder
 
 EXACT = {"states": "all", "attention": "all", "values": "all"}
 EXACT |= {f"{name}_codec": "float32" for name in EXACT}

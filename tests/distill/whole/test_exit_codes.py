@@ -14,8 +14,8 @@ from distill.commands.options import reports_errors
 from pipeline.errors import DataError, PassingError, passes
 from pipeline.files import write_error
 from pipeline.text.safety import reported
-from tests.conftest import dump_config
 from tests.helpers.commands import invoke
+from tests.helpers.dumps import dump_config
 
 
 def raised_from(error: Exception, cause: Exception) -> Exception:

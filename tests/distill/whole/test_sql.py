@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from distill.commands import app
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.commands import invoke
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
 
 COUNTS = "select split, count(*) as n, min(source_row) as first from opinion group by all order by split"
 EXPECTED = [{"split": "train", "n": TRAIN_ROWS, "first": 0}, {"split": "validation", "n": VALIDATION_ROWS, "first": 0}]

@@ -6,8 +6,8 @@ from transformers import BertConfig
 
 from pipeline.sets.record import read_set_record
 from pipeline.training.run_record import read_run_record
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.commands import distill, invoke
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
 
 
 @pytest.fixture

@@ -23,11 +23,11 @@ from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.commands import invoke
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.joined_sets import Lines, changed_data, joined
 from tests.helpers.places import send
-from tests.pipeline.sets.test_verify import rewrite, with_column
-from tests.pipeline.sharing.test_join import Lines, data, joined
+from tests.helpers.rewritten_shards import rewrite, with_column
 
 LN3 = math.log(3)
 NOTHING = {"only_a": 0, "only_b": 0, "other_text": 0, "other_gold": 0, "moved": 0}
@@ -99,7 +99,7 @@ def test_other_rows_texts_and_gold(opinion_set: LogitSet, work: Path, tmp_path: 
         return [lines[1], lines[0], *lines[2:-3]]
 
     send(opinion_set.root, str(tmp_path / "blind"), without_text=True)
-    other = joined(tmp_path / "blind", work, data(work, tmp_path, train=change), tmp_path).root
+    other = joined(tmp_path / "blind", work, changed_data(work, tmp_path, train=change), tmp_path).root
     train, validation = compared(opinion_set.root, other).splits
     assert {name: train[name] for name in ("both", *NOTHING)} == {
         "both": TRAIN_ROWS - 5,

@@ -13,7 +13,7 @@ from pipeline.sets.reader import LogitSet, open_set
 from pipeline.sets.record import write_set_record
 from pipeline.sharing.text_free import without_text
 from pipeline.sql.gate import select, to_arrow
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.token_sets import CODECS_BY_NAME
 from tests.helpers.token_sets import write_set as write_token_set
 

@@ -25,7 +25,7 @@ from pipeline.sets.shard_file import footer_of
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
 from student.data import load_examples
-from tests.conftest import TRAIN_ROWS
+from tests.helpers.dumps import TRAIN_ROWS
 
 COLUMNS = ("source_row", "variant", "origin", "sentence1", "label", "logits")
 

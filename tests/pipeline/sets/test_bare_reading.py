@@ -12,7 +12,7 @@ import pytest
 from pipeline.sets.card import card_text
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import read_set_record
-from tests.fixtures.formats.generate import FOLDER
+from tests.helpers.formats import FOLDER
 from tests.helpers.places import fetch, send
 
 SCRIPT = """

@@ -14,7 +14,7 @@ from pipeline.sets.reader import LogitSet, load_set_tokenizer, open_set
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.tasks.task import Task
 from teacher.dump.examples import dump
-from tests.conftest import dump_config
+from tests.helpers.dumps import dump_config
 
 
 def front_matter(text: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pipeline.tasks.target import NO_LABEL
 from student.data import load_examples
 from student.train.train import train
 from teacher.dump.examples import dump
-from tests.conftest import TRAIN_ROWS, dump_config
+from tests.helpers.dumps import TRAIN_ROWS, dump_config
 from tests.helpers.students import tiny_config
 
 NEW = [f"the {thing} was great but the music was {word} ." for thing in ("tea", "rice", "door") for word in "abcd"]

@@ -17,7 +17,7 @@ from pipeline.sets.record import read_set_record
 from pipeline.sets.shard_file import bomb_problem
 from pipeline.sets.verify import verify_shards
 from tests.helpers.places import send
-from tests.pipeline.sets.test_verify import recorded, rewrite, with_column
+from tests.helpers.rewritten_shards import recorded, rewrite, with_column
 
 Change = Callable[[pa.Table], pa.Table]
 

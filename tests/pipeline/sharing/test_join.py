@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,15 @@ from pipeline.sets.reader import LogitSet, open_set
 from pipeline.sets.record import changed, read_set_record, write_set_record
 from pipeline.sets.record_parts import Version
 from pipeline.sets.verify import verify_shards
-from pipeline.sharing.config import JoinConfig
-from pipeline.sharing.join import Joined, join
+from pipeline.sharing.join import Joined
 from student.data import load_examples
 from teacher.dump.examples import dump
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.commands import invoke
 from tests.helpers.damage import with_other_bytes
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.joined_sets import Lines, changed_data, joined
 from tests.helpers.places import contents, send
 
-Lines = list[dict[str, Any]]
-Change = Callable[[Lines], Lines]
 TEXT = "sentence1"
 
 
@@ -39,21 +36,6 @@ def blind(opinion_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> Pa
     root = tmp_path_factory.mktemp("blind") / "opinion"
     send(opinion_set.root, str(root), without_text=True)
     return root
-
-
-def data(work: Path, folder: Path, **changes: Change) -> Path:
-    """The rows of the single-sentence task, some splits of them changed."""
-    shutil.copytree(work / "data" / "opinion", folder / "data" / "opinion", dirs_exist_ok=True)
-    for split, change in changes.items():
-        path = folder / "data" / "opinion" / f"{split}.jsonl"
-        lines = change([json.loads(line) for line in path.read_text().splitlines()])
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder / "data"
-
-
-def joined(root: Path, work: Path, rows: Path, store: Path, name: str = "joined", **flags: Any) -> Joined:
-    flags = {"manifest": work / "opinion.yaml", "store": store, **flags}
-    return join(JoinConfig(logits=str(root), data=rows, name=name, **flags), "distill join")
 
 
 def rows(root: Path, split: str = "train") -> Lines:
@@ -119,7 +101,7 @@ def test_variants_without_their_texts_are_left_behind(
 def test_rows_are_found_by_their_text(blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
     logits = by_text(opinion_set)
     new = [{TEXT: f"Nobody knows text {k}.", "label": 0} for k in range(2)]
-    own = data(
+    own = changed_data(
         work,
         tmp_path,
         train=lambda lines: [lines[1], lines[0], new[0], *lines[3:], new[1]],  # swapped, changed, one more
@@ -151,7 +133,7 @@ def test_any_choice_of_rows_gets_the_logits_of_its_texts(
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
     logits = by_text(opinion_set)
-    own = data(
+    own = changed_data(
         work,
         folder,
         train=lambda lines: [lines[k] if k >= 0 else {TEXT: f"unheard of {k}", "label": 1} for k in picks],
@@ -172,7 +154,7 @@ def test_gold_is_ones_own(blind: Path, opinion_set: LogitSet, work: Path, tmp_pa
     def other(lines: Lines) -> Lines:
         return [line | {"label": 1 - line["label"]} if k == 5 else line for k, line in enumerate(lines)]
 
-    found = joined(blind, work, data(work, tmp_path, train=other), tmp_path)
+    found = joined(blind, work, changed_data(work, tmp_path, train=other), tmp_path)
     assert found.other_gold == {"validation": [], "train": [5]}
     before, after = rows(opinion_set.root), rows(found.root)
     assert [k for k in range(TRAIN_ROWS) if before[k] != after[k]] == [5]
@@ -181,7 +163,7 @@ def test_gold_is_ones_own(blind: Path, opinion_set: LogitSet, work: Path, tmp_pa
 
 
 def test_of_equal_texts_the_one_at_the_same_place_counts(work: Path, teachers: Path, tmp_path: Path) -> None:
-    own = data(work, tmp_path, train=lambda lines: [*lines, lines[0] | {"label": 1 - lines[0]["label"]}])
+    own = changed_data(work, tmp_path, train=lambda lines: [*lines, lines[0] | {"label": 1 - lines[0]["label"]}])
     dump(dump_config(work, "opinion", tmp_path / "store", data=own), "distill teacher-dump")
     send(tmp_path / "store" / "opinion", str(tmp_path / "blind"), without_text=True)
     found = joined(tmp_path / "blind", work, own, tmp_path / "store")
@@ -192,7 +174,9 @@ def test_of_equal_texts_the_one_at_the_same_place_counts(work: Path, teachers: P
 @pytest.fixture
 def gaps(blind: Path, work: Path, tmp_path: Path) -> Joined:
     """Joined with data of which four rows of train are unknown."""
-    own = data(work, tmp_path, train=lambda lines: [*lines[:-4], *({TEXT: f"new {k}", "label": 0} for k in range(4))])
+    own = changed_data(
+        work, tmp_path, train=lambda lines: [*lines[:-4], *({TEXT: f"new {k}", "label": 0} for k in range(4))]
+    )
     return joined(blind, work, own, tmp_path / "store")
 
 
@@ -245,7 +229,7 @@ def test_a_lost_file_may_come_back_with_other_bytes(blind: Path, work: Path, tmp
 def test_a_split_that_one_does_not_have_is_missing(
     blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path
 ) -> None:
-    (data(work, tmp_path) / "opinion" / "validation.jsonl").unlink()
+    (changed_data(work, tmp_path) / "opinion" / "validation.jsonl").unlink()
     found = joined(blind, work, tmp_path / "data", tmp_path)
     assert found.matched == {"train": TRAIN_ROWS}
     there = {row["sentence1"] for row in rows(opinion_set.root)}  # a text is known wherever it stands
@@ -264,7 +248,7 @@ def test_what_does_not_fit_is_refused(blind: Path, opinion_set: LogitSet, work: 
         joined(blind, work, work / "data", tmp_path, manifest=tmp_path / "other.yaml")
     strange = {"train": lambda lines: [{TEXT: "x", "label": 0}], "validation": lambda lines: [{TEXT: "y", "label": 0}]}
     with pytest.raises(DataError, match=r"knows none of the 2 texts of .*are these the same data"):
-        joined(blind, work, data(work, tmp_path, **strange), tmp_path)
+        joined(blind, work, changed_data(work, tmp_path, **strange), tmp_path)
     assert not (tmp_path / "joined").exists()
 
 
@@ -278,7 +262,7 @@ def test_a_damaged_set_is_refused(blind: Path, work: Path, tmp_path: Path) -> No
 
 
 def test_the_command_tells_the_rows(blind: Path, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = data(work, tmp_path, train=lambda lines: [{TEXT: f"{k} new", "label": 0} for k in range(12)] + lines)
+    own = changed_data(work, tmp_path, train=lambda lines: [{TEXT: f"{k} new", "label": 0} for k in range(12)] + lines)
     flags = ["--data", str(own), "--manifest", str(work / "opinion.yaml"), "--store", str(tmp_path), "--name", "mine"]
     values = json.loads(CliRunner().invoke(app, ["join", str(blind), *flags, "--json"]).stdout)
     assert values["extra"] == {"validation": [], "train": list(range(12))}

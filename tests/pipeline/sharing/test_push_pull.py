@@ -16,24 +16,16 @@ from pipeline.query.catalog import open_catalog
 from pipeline.sets.reader import LogitSet, open_set
 from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, read_set_record, write_set_record
 from pipeline.sets.vector_basis import BASIS_FILE
-from pipeline.sets.writer import finish_set
 from pipeline.sharing.place import open_place
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL, _require_empty
 from tests.helpers.damage import damage
 from tests.helpers.places import contents, edit_record, fetch, objects, replace, send
-from tests.pipeline.sets.test_verify import rewrite, with_logit
+from tests.helpers.rewritten_shards import rewrite_logit
 
 
 def inodes(root: Path) -> dict[str, int]:
     return {path.name: path.stat().st_ino for path in (root / "examples").iterdir()}
-
-
-def changed(logit_set: LogitSet, number: int = 3) -> str:
-    """Rewrites a shard with another logit, consistently: a set of the same settings with other bytes."""
-    record = rewrite(logit_set, lambda table: with_logit(table, 9), number)
-    finish_set(logit_set.root, record, record.scores)
-    return record.shards[number].path
 
 
 def test_what_a_pull_left_that_was_killed_at_its_very_end_goes(opinion_set: LogitSet, tmp_path: Path) -> None:
@@ -71,7 +63,7 @@ def test_only_what_was_changed_travels(own_set: LogitSet, place: str, tmp_path: 
     send(own_set.root, place)
     fetch(place, tmp_path / "store")
     old = inodes(tmp_path / "store" / "opinion")
-    path = changed(own_set)
+    path = rewrite_logit(own_set)
     assert send(own_set.root, place).sent == ("README.md", path)  # the card tells the bytes
     assert objects(place) == contents(own_set.root)
     assert fetch(place, tmp_path / "store").fetched == (path, TOKENIZER_FILE)
@@ -110,7 +102,7 @@ def test_the_old_set_stays_until_a_file_of_it_must_go(
     with pytest.raises(DataError, match="the line is dead"):
         send(own_set.root, place)
     assert objects(place)[FILE_NAME] == old  # the card is no part of what the record answers for
-    path = changed(own_set)
+    path = rewrite_logit(own_set)
     fail_for(monkeypatch, Path(path).name)
     with pytest.raises(DataError, match="the line is dead"):
         send(own_set.root, place)

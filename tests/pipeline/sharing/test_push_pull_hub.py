@@ -14,7 +14,7 @@ from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import FILE_NAME
 from tests.helpers.hub_server import Hub
 from tests.helpers.places import contents
-from tests.pipeline.sharing.test_push_pull import changed
+from tests.helpers.rewritten_shards import rewrite_logit
 
 URL = "hf://datasets/me/opinion"
 WORKER = """
@@ -84,7 +84,7 @@ def test_a_set_goes_to_the_hub_and_back(own_set: LogitSet, hub: Hub, distill: Di
     distill("push", own_set.root, URL)
     assert hub.uploads() == []
     assert max(size for _, _, size in hub.log) < 100_000
-    path = changed(own_set)
+    path = rewrite_logit(own_set)
     distill("push", own_set.root, URL)
     assert len(hub.uploads()) == 1
     assert distill("pull", f"{URL}@{first}", "--store", tmp_path / "old")

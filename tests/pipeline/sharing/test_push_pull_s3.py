@@ -17,7 +17,7 @@ from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL
 from tests.helpers.places import contents, fetch, objects, send
-from tests.pipeline.sharing.test_push_pull import changed
+from tests.helpers.rewritten_shards import rewrite_logit
 
 # one file at a time, and the line is dead from the fourth on: it neither fails nor goes on
 HANGS = """
@@ -79,7 +79,7 @@ def test_a_change_puts_only_what_it_changes(own_set: LogitSet, bucket: str, monk
     import s3fs
 
     send(own_set.root, f"{bucket}/set")
-    path = changed(own_set)
+    path = rewrite_logit(own_set)
     put, usual = [], s3fs.S3FileSystem.put_file
 
     def noted(self: Any, source: str, *arguments: Any, **options: Any) -> Any:

@@ -17,7 +17,7 @@ from pipeline.sets.row_kinds import TEXT_COLUMNS
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.writer import write_shard
 from tests.helpers.places import contents, fetch, send
-from tests.pipeline.sets.test_verify import with_logit
+from tests.helpers.rewritten_shards import with_logit
 
 
 def text_free(logit_set: LogitSet, folder: Path) -> tuple[Path, SetRecord]:

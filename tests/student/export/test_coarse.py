@@ -7,7 +7,7 @@ from hypothesis.extra.numpy import arrays
 
 from student.export.coarse import LARGEST, coarse, packed
 from student.export.run import with_small_tables
-from tests.student.model.test_model import student
+from tests.helpers.toy_students import student
 
 weights = arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 7)), elements=st.floats(-2, 2, width=32))
 

@@ -23,8 +23,8 @@ from student.predict import in_batches
 from student.sequences import sequences
 from tests.helpers.node import PROGRAM, Node, running_node
 from tests.helpers.token_sets import word_tokenizer
-from tests.pipeline.text.test_reader import TOKENS, VARIANTS, bert, expected, texts
-from tests.student.model.test_model import student
+from tests.helpers.tokenizers import TOKENS, VARIANTS, bert, expected, texts
+from tests.helpers.toy_students import student
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Node")
 LENGTH = 14

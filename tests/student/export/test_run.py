@@ -24,24 +24,13 @@ from student.model.model import Student, num_bytes
 from student.model.tables import SmallDtype
 from student.predict import Predictor
 from student.train.train import train
+from tests.helpers.onnx_files import run_onnx, session
 from tests.helpers.students import tiny_config
-from tests.student.model.test_bigrams import pair_student
-from tests.student.model.test_model import padded, student
+from tests.helpers.toy_students import padded, pair_student, student
 
 JOINT = {"is_pair": True, "pairing": "joint", "special_ids": ((1,), (2,), (2,))}
 LSTM = {"embedding": "lstm", "matrix_size": 0, "bidirectional": False, "lstm": {"hidden_size": 3}}
 SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}
-
-
-def session(path: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what it refuses is seen by the exception
-    return onnxruntime.InferenceSession(path, options)
-
-
-def says(path: Path, *ids: torch.Tensor) -> torch.Tensor:
-    inputs = {f"ids{number + 1}": part.numpy() for number, part in enumerate(ids)}
-    return torch.from_numpy(session(path).run(None, inputs)[0])
 
 
 @pytest.mark.slow
@@ -68,9 +57,9 @@ def test_the_file_says_what_torch_says(tmp_path: Path, changes: dict[str, object
         shapes = ((batch_size, length), (batch_size, max(1, length - 2)))[: made.config.num_sequences]
         ids = [torch.randint(made.config.vocabulary_size, shape) for shape in shapes]
         expected = made(*ids).detach()
-        torch.testing.assert_close(says(tmp_path / "x.onnx", *ids), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", *ids), expected, rtol=1e-4, atol=1e-5)
         padded = [torch.nn.functional.pad(part, (0, longest - part.shape[1]), value=pad) for part in ids]
-        torch.testing.assert_close(says(tmp_path / "x.onnx", *padded), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", *padded), expected, rtol=1e-4, atol=1e-5)
     metadata = session(tmp_path / "x.onnx").get_modelmeta().custom_metadata_map
     assert json.loads(metadata["distill"]) == json.loads(made.config.model_dump_json())
 
@@ -85,7 +74,7 @@ def test_the_file_says_what_torch_says_of_pairs_of_tokens(
     assert write_onnx(made, tmp_path / "x.onnx") < 1e-5
     sentences = [[1, 2, 2, 6, 3], [4], [2, 6, 3, 1, 2, 1], [6, 2]]
     ids = [padded(sentences), padded(sentences[::-1])][: made.config.num_sequences]
-    torch.testing.assert_close(says(tmp_path / "x.onnx", *ids), made(*ids).detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", *ids), made(*ids).detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -93,7 +82,7 @@ def test_an_input_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> Non
     made = student(is_pair=False, max_seq_length=16).eval()
     write_onnx(made, tmp_path / "x.onnx")
     with pytest.raises(Exception, match="ONNXRuntimeError"):
-        says(tmp_path / "x.onnx", torch.ones(2, 17, dtype=torch.int64))
+        run_onnx(tmp_path / "x.onnx", torch.ones(2, 17, dtype=torch.int64))
 
 
 @pytest.mark.slow
@@ -102,10 +91,10 @@ def test_a_too_long_sentence_is_refused_or_read_whole(tmp_path: Path) -> None:
     write_onnx(made, tmp_path / "x.onnx")
     for lengths in ((12, 3), (3, 16)):
         ids = [torch.randint(1, 10, (2, length)) for length in lengths]
-        torch.testing.assert_close(says(tmp_path / "x.onnx", *ids), made(*ids).detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", *ids), made(*ids).detach(), rtol=1e-4, atol=1e-5)
     for lengths in ((17, 3), (3, 17), (40, 40)):
         with pytest.raises(Exception, match="ONNXRuntimeError"):
-            says(tmp_path / "x.onnx", *(torch.ones(2, length, dtype=torch.int64) for length in lengths))
+            run_onnx(tmp_path / "x.onnx", *(torch.ones(2, length, dtype=torch.int64) for length in lengths))
 
 
 @pytest.mark.slow
@@ -174,7 +163,7 @@ def test_a_file_leaves_them_out_too(store: Path, tmp_path: Path) -> None:
     assert write_onnx(few_rows, tmp_path / "x.onnx") < 1e-5
     assert (tmp_path / "x.onnx").stat().st_size < num_bytes(all_rows) - 8 * vocabulary  # the rows, less an index
     ids = torch.tensor([[3, vocabulary - 1, 20, 21, 4]])
-    torch.testing.assert_close(says(tmp_path / "x.onnx", ids), made(ids).detach(), rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", ids), made(ids).detach(), rtol=1e-2, atol=1e-3)
 
 
 def test_a_folder_of_another_student_is_left_alone(
@@ -223,7 +212,7 @@ def test_the_command_prints_what_it_costs(opinion_run: Path, store: Path, tmp_pa
     assert result["onnx"]["bytes"] == (tmp_path / "x.onnx").stat().st_size
     ids = torch.from_numpy(np.array([[1, 2, 3]]))
     expected = with_small_tables(Student.load(opinion_run), "int8")(ids).detach()
-    torch.testing.assert_close(says(tmp_path / "x.onnx", ids), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", ids), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -235,7 +224,7 @@ def test_a_pair_run_becomes_a_file_and_a_folder_that_agree(roles_run: Path, stor
     assert result["onnx"]["difference"] < 1e-5
     small = Student.load(folder)
     ids = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[9, 10]])
-    torch.testing.assert_close(says(file, *ids), small(*ids).detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run_onnx(file, *ids), small(*ids).detach(), rtol=1e-4, atol=1e-5)
     metadata = session(file).get_modelmeta().custom_metadata_map
     assert json.loads(metadata["distill"]) == read_record(folder / "config.json")
     assert size(num_bytes(small)) in (folder / "README.md").read_text()

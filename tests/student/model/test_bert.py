@@ -13,7 +13,6 @@ from pipeline.errors import ConfigError, IntegrityError
 from student.config import TrainConfig
 from student.describe import describe_config
 from student.model import bert
-from student.model.architecture import StudentConfig
 from student.model.bert import BertEncoder
 from student.model.bert_shape import BertShape, Inherited
 from student.model.design import design
@@ -23,38 +22,13 @@ from student.model.weights import CONFIG_FILE
 from student.sequences import sequences
 from student.train.optimizer import RowAdam
 from student.train.used_rows import active_ids, renumber, restore, shrunk
-from tests.student.model.test_model import padded, student_config
-from tests.student.test_recipe import facts
-from tests.student.train.test_used_rows import toy
-
-SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "max_position_embeddings": 16}
-BERT = {
-    "embedding": "bert",
-    "bert": SHAPE,
-    "matrix_size": 0,
-    "vector_size": 8,
-    "bidirectional": False,
-    "head": "dense",
-    "hidden_size": None,
-    "special_ids": ((2,), (3,), (3,)),
-    "pairing": "joint",
-    "hidden_dropout": 0.0,
-    "initializer_range": 0.5,
-}
-SENTENCES = [[2, 5, 4, 3, 6, 3], [2, 3], [2, 9, 8, 7, 6, 5, 4, 3, 4, 3], [], [2, 4, 3]]
-
-
-def config(**changes: object) -> StudentConfig:
-    return student_config(**BERT | changes)
-
-
-def student(**changes: object) -> Student:
-    torch.manual_seed(0)
-    return Student(config(**changes)).eval()
+from tests.helpers.shipped_tasks import facts
+from tests.helpers.toy_berts import SENTENCES, SHAPE, bert_config, bert_student
+from tests.helpers.toy_students import padded, student_config, toy_examples
 
 
 def test_a_sequence_means_the_same_alone_padded_or_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = student(is_pair=True).encoder
+    encoder = bert_student(is_pair=True).encoder
     together_NF = encoder(padded(SENTENCES))
     assert together_NF.isfinite().all()
     for sentence, features_F in zip(SENTENCES, together_NF, strict=True):
@@ -69,7 +43,7 @@ def test_a_sequence_means_the_same_alone_padded_or_among_others(monkeypatch: pyt
 
 
 def test_order_and_the_second_sentence_are_seen() -> None:
-    pairs, single = student(is_pair=True).encoder, student().encoder
+    pairs, single = bert_student(is_pair=True).encoder, bert_student().encoder
     same = padded([[2, 5, 4, 3, 6, 3], [2, 4, 5, 3, 6, 3]])
     for encoder in (pairs, single):
         assert (encoder(same)[0] - encoder(same)[1]).abs().max() > 1e-3
@@ -85,17 +59,17 @@ def test_order_and_the_second_sentence_are_seen() -> None:
 
 def test_a_single_sentence_is_read_with_special_tokens() -> None:
     one, other = Ragged.of([[5, 0, 4], []]), Ragged.of([[7], [6, 6]])
-    assert sequences(config(), one)[0].lists() == [[2, 5, 4, 3], [2, 3]]
-    assert sequences(config(is_pair=True), one, other)[0].lists() == [[2, 5, 4, 3, 7, 3], [2, 3, 6, 6, 3]]
-    assert sequences(config(is_pair=True), one)[0].lists() == [[2, 5, 4, 3], [2, 3]]
+    assert sequences(bert_config(), one)[0].lists() == [[2, 5, 4, 3], [2, 3]]
+    assert sequences(bert_config(is_pair=True), one, other)[0].lists() == [[2, 5, 4, 3, 7, 3], [2, 3, 6, 6, 3]]
+    assert sequences(bert_config(is_pair=True), one)[0].lists() == [[2, 5, 4, 3], [2, 3]]
     assert sequences(student_config(), one)[0].lists() == [[5, 4], []]
 
 
 @pytest.mark.parametrize("pad_id", [0, 5, 10])
 def test_a_shrunk_bert_says_the_same_and_what_it_learns_comes_back(pad_id: int) -> None:
     special = {"special_ids": ((2,), (8,), (8,)), "pad_id": pad_id, "is_pair": True}
-    examples = toy([[2, 7, 8, 3, 8], [2, 8, 9, 8]], None)
-    whole, active = student(**special), active_ids([examples], pad_id)
+    examples = toy_examples([[2, 7, 8, 3, 8], [2, 8, 9, 8]], None)
+    whole, active = bert_student(**special), active_ids([examples], pad_id)
     small = shrunk(whole, active).eval()
     inputs = renumber(examples, active).batch(range(2))
     torch.testing.assert_close(small.logits(*inputs), whole.logits(*examples.batch(range(2))), rtol=0, atol=1e-6)
@@ -110,7 +84,7 @@ def test_a_shrunk_bert_says_the_same_and_what_it_learns_comes_back(pad_id: int) 
 
 def test_steps_on_rows_move_a_bert_as_steps_on_the_whole_table_do() -> None:
     def stepped(by_rows: bool) -> dict[str, torch.Tensor]:
-        made = student(is_pair=True)
+        made = bert_student(is_pair=True)
         tables, others = made.encoder.trained_tables(), [*made.encoder.other_parameters(), *made.head.parameters()]
         optimizer = RowAdam([table.weight for table in tables], others, lr=0.01, padding_idx=0)
         ids_T, starts_S = without_padding(padded(SENTENCES[:3]), 0)
@@ -123,7 +97,7 @@ def test_steps_on_rows_move_a_bert_as_steps_on_the_whole_table_do() -> None:
         optimizer.catch_up()
         return made.state_dict()
 
-    by_rows, whole, start = stepped(True), stepped(False), student(is_pair=True).state_dict()
+    by_rows, whole, start = stepped(True), stepped(False), bert_student(is_pair=True).state_dict()
     for name, tensor in whole.items():
         if name.endswith("key.bias"):  # no softmax sees it: its gradient is rounding alone
             continue
@@ -133,7 +107,7 @@ def test_steps_on_rows_move_a_bert_as_steps_on_the_whole_table_do() -> None:
 
 
 def test_it_is_trained_in_bf16_where_that_is_fast_and_compared_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = student().encoder
+    encoder = bert_student().encoder
     assert isinstance(encoder, BertEncoder)
     ids_T, starts_S = without_padding(padded(SENTENCES), encoder.pad_id)
     exact_NF, told = encoder.reduce(ids_T, starts_S), {}
@@ -151,7 +125,7 @@ def test_it_is_trained_in_bf16_where_that_is_fast_and_compared_in_float32(monkey
 
 @pytest.mark.parametrize("length", [3, 11])
 def test_multiply_adds_are_those_that_torch_counts(length: int) -> None:
-    made = student()
+    made = bert_student()
     told = describe_config(made.config)["multiply_adds"]
     assert told["per_pair_of_tokens"] == 2 * 8
     encoder = made.encoder
@@ -164,7 +138,7 @@ def test_multiply_adds_are_those_that_torch_counts(length: int) -> None:
 
 
 def test_a_folder_says_what_it_is_to_both_kinds_of_readers(tmp_path: Path) -> None:
-    made = student(is_pair=True)
+    made = bert_student(is_pair=True)
     made.save(tmp_path)
     values = json.loads((tmp_path / CONFIG_FILE).read_text())
     assert (values["model_type"], values["hidden_size"], values["num_hidden_layers"]) == ("bert", 8, 2)
@@ -189,7 +163,7 @@ def test_a_folder_says_what_it_is_to_both_kinds_of_readers(tmp_path: Path) -> No
 )
 def test_a_config_that_contradicts_itself_is_refused(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        config(**changes)
+        bert_config(**changes)
 
 
 def test_layers_are_not_given_longer_texts_than_they_know() -> None:

@@ -19,11 +19,9 @@ from student.model.encoder import EncoderShape, without_padding
 from student.model.model import Student
 from student.short_path import short_path
 from student.train.used_rows import restore, shrunk
-from tests.student.model.test_model import padded, student, student_config
+from tests.helpers.toy_students import BIGRAMS, PAIRS, fill, padded, pair_student, student, student_config
 
 VOCABULARY = 7
-PAIRS = [(1, 2), (2, 1), (2, 2), (2, 6), (6, 3)]
-BIGRAMS = {"num_bigrams": len(PAIRS), "bigram_size": 3}
 
 sentences = st.lists(st.lists(st.integers(1, VOCABULARY - 1), max_size=9), min_size=1, max_size=5)
 
@@ -33,21 +31,6 @@ def loud_sums() -> BigramSums:
     sums = BigramSums(len(PAIRS), 3, VOCABULARY)
     fill(sums)
     return sums
-
-
-@torch.no_grad()
-def fill(sums: BigramSums | None) -> None:
-    assert sums is not None
-    assert isinstance(sums.table, torch.nn.Embedding)
-    torch.nn.init.normal_(sums.table.weight)
-    sums.set_pairs(torch.tensor(PAIRS))
-
-
-def pair_student(**changes: object) -> Student:
-    """A student whose vectors of pairs decide."""
-    made = student(**BIGRAMS | changes)
-    fill(matrix_encoder(made.encoder).bigrams)
-    return made
 
 
 @given(sentences)

@@ -16,7 +16,7 @@ from student.model.model import Student, num_bytes, num_parameters
 from student.predict import Predictor
 from student.train.train import train
 from teacher.dump.examples import dump
-from tests.conftest import dump_config
+from tests.helpers.dumps import dump_config
 from tests.helpers.students import tiny_config
 
 KEPT = ("config.json", "model.safetensors", "tokenizer.json", "README.md")

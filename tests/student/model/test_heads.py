@@ -20,7 +20,7 @@ from student.model.model import Student
 from student.model.pairings import PAIRINGS
 from student.train.train import train
 from tests.helpers.students import tiny_config, weights
-from tests.student.model.test_model import padded, student, student_config
+from tests.helpers.toy_students import padded, student, student_config
 
 CLASSES = 3  # of student_config
 HEADS = ("linear", "mlp", "cnn", "bilstm")

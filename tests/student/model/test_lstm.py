@@ -14,22 +14,13 @@ from student.model.design import design
 from student.model.encoder import Encoder
 from student.model.heads import HEADS
 from student.model.lstm import LstmEncoder
-from student.model.model import Student
 from student.pretrain.student import pretraining_problems
 from student.train.optimizer import RowAdam
-from tests.student.model.test_model import padded, student, student_config
-from tests.student.test_recipe import facts
+from tests.helpers.shipped_tasks import facts
+from tests.helpers.toy_students import lstm_student, padded, student_config
 
 SENTENCES = [[3, 1, 4], [], [7], [2, 2, 9, 5, 3], [], [6, 8]]
 PAD = 0
-
-
-def lstm_student(embedding: str = "lstm", **changes: object) -> Student:
-    channels = changes.pop("channels", 1)
-    sizes = {"matrix_size": 0, "vector_size": 5, "bidirectional": False}
-    pairing = "compare" if embedding == "lstm" else "attention"
-    lstm = {"hidden_size": 4, "channels": channels}
-    return student(**sizes | {"embedding": embedding, "pairing": pairing, "lstm": lstm} | changes)
 
 
 def ragged(sentences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:

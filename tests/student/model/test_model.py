@@ -1,7 +1,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,45 +11,10 @@ from pipeline.errors import IntegrityError
 from pipeline.record_file import read_record
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, write_run_record
-from student.model.architecture import StudentConfig
 from student.model.model import Student
 from student.model.pairings import diff_cat
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
-
-
-def student_config(**changes: object) -> StudentConfig:
-    values: dict[str, object] = {
-        "task": "toy",
-        "target": Target(kind="classes", names=("no", "yes", "maybe")),
-        "metrics": ("accuracy",),
-        "is_pair": False,
-        "vocabulary_size": 10,
-        "pad_id": 0,
-        "tokenizer_sha256": "0" * 64,
-        "max_seq_length": 16,
-        "matrix_size": 3,
-        "vector_size": 4,
-        "bidirectional": True,
-        "hidden_size": 6,
-        "hidden_dropout": 0.5,
-    }
-    values |= changes
-    return StudentConfig.model_validate({"embedding": embedding_of(values)} | values)
-
-
-def embedding_of(sizes: dict[str, Any]) -> str:
-    """The encoder that has these sizes, and no others."""
-    return "cbow" if not sizes["matrix_size"] else "hybrid" if sizes["vector_size"] else "cmow"
-
-
-def student(**changes: object) -> Student:
-    torch.manual_seed(0)
-    return Student(student_config(**changes)).eval()
-
-
-def padded(sentences: list[list[int]], pad_id: int = 0) -> torch.Tensor:
-    width = max(1, *map(len, sentences), 0)
-    return torch.tensor([s + [pad_id] * (width - len(s)) for s in sentences])
+from tests.helpers.toy_students import padded, student, student_config
 
 
 def test_diff_cat() -> None:

@@ -27,7 +27,7 @@ from student.sequences import sequences
 from student.train.train import train
 from student.train.training_data import task_facts
 from tests.helpers.students import tiny_config, weights
-from tests.student.model.test_model import student, student_config
+from tests.helpers.toy_students import student, student_config
 
 SPECIAL = ((1,), (2,), (2,))
 HEADS, PAIRINGS = ("linear", "mlp", "cnn", "bilstm"), ("diffcat", "compare", "joint", None)

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.tasks.target import Target
 from student.describe import describe_config
-from tests.student.model.test_model import student_config
+from tests.helpers.toy_students import student_config
 
 VOCABULARY, CLASSES = 30522, (2, 3, 21)  # CoLA and the like, MNLI, STS-B
 SIZES = {"cbow": (0, 784, False), "cmow": (28, 0, False), "hybrid": (20, 400, False), "bidi": (20, 400, True)}

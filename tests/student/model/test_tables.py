@@ -15,7 +15,7 @@ from student.model.model import Student, num_bytes, num_parameters
 from student.model.tables import INT8_MAX, SmallDtype, SmallTable, put_side_by_side, trained_table
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from tests.helpers.students import weights
-from tests.student.model.test_model import student
+from tests.helpers.toy_students import student
 
 V, D = 7, 3
 NEUTRAL = torch.eye(D).flatten()

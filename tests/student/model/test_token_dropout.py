@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from student.model.model import Student
-from tests.student.model.test_model import padded, student
+from tests.helpers.toy_students import padded, student
 
 ALL = 1 - 1e-9  # a share of 1 is refused; of this nothing is left
 IDS = padded([[1, 2, 3], [4], [5, 6, 7, 8]])

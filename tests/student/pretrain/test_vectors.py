@@ -25,8 +25,8 @@ from student.pretrain.vector_model import VectorStudent
 from student.train.token_vectors import start_vectors
 from student.train.train import train
 from teacher.dump.sentences import dump_vectors
-from tests.conftest import vectors_config
 from tests.helpers.commands import distill, invoke, kill_when
+from tests.helpers.dumps import vectors_config
 from tests.helpers.sentence_sets import rows_of
 from tests.helpers.students import tiny_config, weights
 

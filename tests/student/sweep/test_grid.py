@@ -14,7 +14,7 @@ from student.model.design import design
 from student.recipe import with_recipe
 from student.sweep.grid import Trial, make_trials, read_grid
 from student.train.training_data import task_facts
-from tests.pipeline.test_config import parsed
+from tests.helpers.flags import parsed
 
 
 def trials_of(logit_set: LogitSet, folder: Path, *grid: str, **flags: object) -> list[Trial]:

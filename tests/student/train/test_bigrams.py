@@ -25,8 +25,7 @@ from student.train.initialize import copy_embeddings
 from student.train.learner import make_optimizer, rows_of_batch
 from student.train.train import train
 from tests.helpers.students import tiny_config, weights
-from tests.student.model.test_bigrams import pair_student
-from tests.student.model.test_model import padded, student
+from tests.helpers.toy_students import padded, pair_student, student
 
 CNN = {"head": "cnn", "matrix_size": 4, "vector_size": 16, "hidden_size": None}
 texts = st.lists(st.lists(st.integers(0, 4), max_size=7), min_size=1, max_size=6)

@@ -8,7 +8,7 @@ from pipeline.training.run_record import RunRecord
 from student import config as config_module
 from student.config import TrainConfig
 from student.train.train import train
-from tests.conftest import TRAIN_ROWS
+from tests.helpers.dumps import TRAIN_ROWS
 from tests.helpers.students import tiny_config
 
 STILL = {"num_train_epochs": None, "learning_rate": 1e-30, "early_stopping_patience": 1}

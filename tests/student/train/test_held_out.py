@@ -16,7 +16,7 @@ from student.model.model import Student
 from student.train.held_out import hold_out
 from student.train.train import train
 from teacher.dump.examples import dump
-from tests.conftest import TRAIN_ROWS, dump_config
+from tests.helpers.dumps import TRAIN_ROWS, dump_config
 from tests.helpers.joint_runs import same, tasks_config
 from tests.helpers.students import tiny_config
 

@@ -14,7 +14,7 @@ from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.train.initialize import copy_embeddings, source_sha256
 from student.train.train import train
 from tests.helpers.students import tiny_config, weights
-from tests.student.model.test_model import student, student_config
+from tests.helpers.toy_students import student, student_config
 
 STILL = 1e-30  # a learning rate that moves nothing
 

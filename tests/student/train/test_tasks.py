@@ -36,7 +36,7 @@ from student.train.training_data import task_facts
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.joint_runs import TASKS, same, tasks_config
 from tests.helpers.students import tiny_config, weights
-from tests.student.model.test_model import student
+from tests.helpers.toy_students import student
 
 
 def test_a_run_of_one_task_is_an_ordinary_run(opinion_run: Path, store: Path, tmp_path: Path) -> None:

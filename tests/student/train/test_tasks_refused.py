@@ -17,7 +17,7 @@ from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
-from tests.conftest import dump_config
+from tests.helpers.dumps import dump_config
 from tests.helpers.joint_runs import same, tasks_config
 from tests.helpers.students import tiny_config
 

@@ -29,7 +29,7 @@ from student.train.token_vectors import (
 from student.train.train import train
 from student.train.used_rows import active_ids
 from tests.helpers.students import tiny_config, weights
-from tests.student.model.test_model import student
+from tests.helpers.toy_students import student
 
 TABLE = "encoder.vectors.table.weight"
 STILL = 1e-30  # a learning rate that moves nothing

@@ -22,7 +22,7 @@ from student.predict import Predictor
 from student.train.train import train
 from student.train.training_data import task_facts
 from teacher.dump.examples import dump
-from tests.conftest import dump_config
+from tests.helpers.dumps import dump_config
 from tests.helpers.students import tiny_config, weights
 
 

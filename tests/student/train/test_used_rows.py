@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.arrays import Ragged
 from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import Target
 from student.data import Examples, gold_tensor, load_examples
@@ -15,22 +14,9 @@ from student.train.losses import distillation_loss
 from student.train.train import train as train_run
 from student.train.used_rows import active_ids, neutralise_unmoved, neutralise_untrained, renumber, restore, shrunk
 from tests.helpers.students import tiny_config
+from tests.helpers.toy_students import toy_examples
 
 STEPS = 8
-
-
-def toy(ids1: list[list[int]], ids2: list[list[int]] | None) -> Examples:
-    count = len(ids1)
-    return Examples(
-        Ragged.of(ids1),
-        None if ids2 is None else Ragged.of(ids2),
-        np.zeros(count, np.int64),
-        np.full(count, np.nan, np.float32),
-        np.zeros((count, 2), np.float32),
-        np.ones(count, np.float32),
-        np.zeros((count, 2), np.int64),
-        "",
-    )
 
 
 def whole_student(is_pair: bool, vocabulary_size: int, pad_id: int) -> Student:
@@ -70,12 +56,12 @@ def train(student: Student, examples: Examples) -> None:
 
 @pytest.mark.parametrize("pad_id", [0, 5])
 def test_active_ids_are_those_that_occur_and_the_padding(pad_id: int) -> None:
-    parts = [toy([[7, 3], []], [[3], [9]]), toy([[1]], None)]
+    parts = [toy_examples([[7, 3], []], [[3], [9]]), toy_examples([[1]], None)]
     assert active_ids(parts, pad_id).tolist() == sorted([1, 3, 7, 9, pad_id])
 
 
 def test_renumbered_ids_mean_the_same_tokens() -> None:
-    examples = toy([[7, 3], []], [[3], [9]])
+    examples = toy_examples([[7, 3], []], [[3], [9]])
     active = active_ids([examples], 0)
     small = renumber(examples, active)
     assert small.ids2 is not None
@@ -86,7 +72,7 @@ def test_renumbered_ids_mean_the_same_tokens() -> None:
 
 @pytest.mark.parametrize("pad_id", [0, 40, 50])
 def test_a_shrunk_student_says_the_same(pad_id: int) -> None:
-    examples = toy([[7, 3, 33], [], [49]], None)
+    examples = toy_examples([[7, 3, 33], [], [49]], None)
     whole = whole_student(False, 50, pad_id).eval()
     active = active_ids([examples], pad_id)
     small = shrunk(whole, active).eval()
@@ -123,7 +109,7 @@ def test_training_the_used_rows_equals_training_all(name: str, request: pytest.F
 @pytest.mark.parametrize("pad_id", [0, 9])
 def test_rows_that_no_training_row_uses_become_neutral(pad_id: int) -> None:
     student, before = whole_student(True, 9, pad_id), whole_student(True, 9, pad_id)
-    neutralise_untrained(student, toy([[7, 3], []], [[3], [4]]))
+    neutralise_untrained(student, toy_examples([[7, 3], []], [[3], [4]]))
     for table, was in zip(student.encoder.tables(), before.encoder.tables(), strict=True):
         for token in range(9):
             neutral = table.weight[pad_id]

@@ -15,10 +15,9 @@ from student.model.design import design
 from student.model.encoder import Encoder
 from student.train.train import train
 from student.train.word_vectors import start_from_words
+from tests.helpers.shipped_tasks import facts
 from tests.helpers.students import tiny_config, weights
-from tests.student.model.test_lstm import lstm_student
-from tests.student.model.test_model import student
-from tests.student.test_recipe import facts
+from tests.helpers.toy_students import lstm_student, student
 
 PIECES = ["[PAD]", "[MASK]", "cat", "##s", "dog", "a", "the", "unused", "Cat", "b"]
 TOKENIZER = Tokenizer(WordPiece({piece: token for token, piece in enumerate(PIECES)}, unk_token=PIECES[1])).to_str()

@@ -32,8 +32,8 @@ from teacher.answers.config import ImportConfig
 from teacher.answers.run import Imported, import_answers
 from teacher.check import check
 from teacher.config import CheckConfig
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.damage import with_other_bytes
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.places import send
 from tests.helpers.students import tiny_config
 

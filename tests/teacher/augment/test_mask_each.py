@@ -20,9 +20,9 @@ from student.data import load_dev
 from student.evaluate import evaluate
 from teacher.augment.config import AugmentConfig
 from teacher.augment.run import variants_for
-from tests.conftest import VALIDATION_ROWS, dump_config
 from tests.helpers.commands import invoke
-from tests.teacher.augment.test_run import own_task, rows_of, write
+from tests.helpers.dumps import VALIDATION_ROWS, dump_config
+from tests.helpers.variants import own_task, rows_of, write_variants
 
 KEYS = ("source_row", "variant", "origin", "sentence1", "label", "logits")
 
@@ -35,7 +35,7 @@ def masked(store: Path, name: str = "own-mask-each") -> list[tuple[Any, ...]]:
 def test_a_variant_per_word_whatever_other_rows_read(tmp_path: Path) -> None:
     dev = [("a good film", "so  good"), ("a bad film", ""), ("a good film", "so  good"), ("left out", "")]
     flags = own_task(tmp_path, [("train", "rows")], dev)
-    record = write(tmp_path, tmp_path / "store", method="mask-each", num_variants=4, sentences=3, **flags)
+    record = write_variants(tmp_path, tmp_path / "store", method="mask-each", num_variants=4, sentences=3, **flags)
     first = [
         (1, "mask", "[MASK] good film", "so  good"),
         (2, "mask", "a [MASK] film", "so  good"),
@@ -53,7 +53,7 @@ def test_a_variant_per_word_whatever_other_rows_read(tmp_path: Path) -> None:
 def test_long_sentences_are_masked_from_their_start_and_masks_not_again(tmp_path: Path) -> None:
     flags = own_task(tmp_path, [("one two three", "[MASK] <m>")])
     settings: dict[str, Any] = {"num_variants": 2, "mask_token": "<m>", "splits": "validation"}
-    write(tmp_path, tmp_path / "store", method="mask-each", **settings, **flags)
+    write_variants(tmp_path, tmp_path / "store", method="mask-each", **settings, **flags)
     assert [row[1:2] + row[3:] for row in masked(tmp_path / "store")] == [
         (1, "<m> two three", "[MASK] <m>"),
         (2, "one <m> three", "[MASK] <m>"),
@@ -121,7 +121,7 @@ def test_both_commands_name_the_split_by_the_same_flag(work: Path, opinion: Task
 def test_variants_of_another_method_are_refused(tmp_path: Path) -> None:
     flags = own_task(tmp_path, [("a good film", "so good")]) | {"name": "mine"}
     store = tmp_path / "store"
-    write(tmp_path, store, method="mask-pos", pos_probability=0, mask_probability=0.5, num_variants=2, **flags)
+    write_variants(tmp_path, store, method="mask-pos", pos_probability=0, mask_probability=0.5, num_variants=2, **flags)
     config = AugmentConfig.from_flags(method="mask-each", splits="validation", store=store, **flags)
     task = load_task(None, flags["manifest"])
     rows = load_source(task, flags["data"], ("validation",)).own("validation")
@@ -137,12 +137,12 @@ def test_what_it_is_not_for_is_refused(work: Path, tmp_path: Path) -> None:
         ({"pos_probability": 0.1}, "--pos-probability: is not for method mask-each"),
     ):
         with pytest.raises(ConfigError, match=message):
-            write(work, tmp_path, method="mask-each", **changes)
+            write_variants(work, tmp_path, method="mask-each", **changes)
     with pytest.raises(ConfigError, match="--splits: is not for method mask-pos"):
-        write(work, tmp_path, method="mask-pos", splits="validation")
+        write_variants(work, tmp_path, method="mask-pos", splits="validation")
     with pytest.raises(ConfigError, match="--unlabelled: adds rows to learn from"):
         dump_config(work, "opinion", tmp_path, augment="mask-each", unlabelled="x.txt").check()
     flags = own_task(tmp_path, [("a", "b")])
     (tmp_path / "data" / "validation.jsonl").unlink()
     with pytest.raises(DataError, match="holds no split"):
-        write(tmp_path, tmp_path / "store", method="mask-each", **flags)
+        write_variants(tmp_path, tmp_path / "store", method="mask-each", **flags)

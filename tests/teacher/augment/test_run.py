@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from accelerate import PartialState
 from filelock import FileLock
@@ -29,16 +28,16 @@ from teacher.augment import candidates
 from teacher.augment import folder as folder_module
 from teacher.augment.config import AugmentConfig
 from teacher.augment.folder import open_variants
-from teacher.augment.run import augment, variants_for
+from teacher.augment.run import variants_for
 from teacher.augment.words import replaceable
 from teacher.dump.examples import dump
 from teacher.dump.rows import COLUMNS, Rows
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
-from tests.teacher.conftest import make_louder
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.variants import Changes, augment_settings, own_task, rows_of, write_variants
+from tests.helpers.word_tasks import make_louder
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*textblob:ResourceWarning")
-Changes = dict[str, Any]
 CASES: dict[str, Changes] = {
     "opinion-tinybert": {"num_variants": 5},
     "roles-tinybert": {"num_variants": 2},
@@ -46,26 +45,9 @@ CASES: dict[str, Changes] = {
 }
 
 
-def settings(work: Path, store: Path, task: str, method: str, **changes: object) -> Changes:
-    values: Changes = {"manifest": work / f"{task}.yaml", "data": work / "data", "store": store, "method": method}
-    if method == "tinybert":
-        values |= {"masked_lm": str(work / "teachers" / "mlm"), "max_seq_length": 32}
-    return values | changes
-
-
-def write(
-    work: Path, store: Path, task: str = "opinion", method: str = "tinybert", **changes: Any
-) -> AugmentationRecord:
-    """Augments a tiny task in this process."""
-    values = settings(work, store, task, method, **changes)
-    record = augment(AugmentConfig.from_flags(**values), "distill augment")
-    assert record is not None
-    return record
-
-
 def case(work: Path, store: Path, name: str) -> AugmentationRecord:
     task, method = name.split("-", 1)
-    return write(work, store, task, method, **CASES[name])
+    return write_variants(work, store, task, method, **CASES[name])
 
 
 def stored_record(root: Path) -> AugmentationRecord:
@@ -74,26 +56,8 @@ def stored_record(root: Path) -> AugmentationRecord:
     return variants.record
 
 
-def rows_of(root: Path) -> list[dict[str, Any]]:
-    """The variants in a folder, in the order in which they are stored."""
-    tables = [pq.read_table(path, partitioning=None) for path in sorted((root / "rows").glob("*.parquet"))]
-    return list(pa.concat_tables(tables).to_pylist())
-
-
 def files(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def own_task(folder: Path, rows: list[tuple[str, str]], validation: list[tuple[str, str]] | None = None) -> Changes:
-    """A pair task of one's own, as flags."""
-    lines = ["name: own", "type: classification", "columns: {sentence1: a, sentence2: b, label: label}"]
-    lines += ["labels: [different, same]", "metrics: [accuracy]", "splits: {train: , validation: }"]
-    (folder / "own.yaml").write_text("\n".join(lines))
-    (folder / "data").mkdir()
-    for split, pairs in (("train", rows), ("validation", validation or rows)):
-        values = [{"a": a, "b": b, "label": n % 2} for n, (a, b) in enumerate(pairs)]
-        (folder / "data" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in values))
-    return {"manifest": folder / "own.yaml", "data": folder / "data"}
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +79,7 @@ def copied(made: Path, tmp_path: Path) -> Path:
 def test_workers_on_a_cluster_find_the_same_candidates(
     ray_cluster: Any, work: Path, made: Path, tmp_path: Path
 ) -> None:
-    there = write(work, tmp_path, **CASES["opinion-tinybert"], ray="local", ray_workers=1)
+    there = write_variants(work, tmp_path, **CASES["opinion-tinybert"], ray="local", ray_workers=1)
     assert there.rows_sha256 == stored_record(made / "augmented" / "opinion-tinybert").rows_sha256
     (candidates_there,) = (tmp_path / "candidates").rglob("*.parquet")
     assert sha256(candidates_there) in {sha256(path) for path in (made / "candidates").rglob("*.parquet")}
@@ -123,7 +87,7 @@ def test_workers_on_a_cluster_find_the_same_candidates(
 
 def test_methods_without_a_model_need_no_cluster(work: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--ray: is for method tinybert"):
-        write(work, tmp_path, method="mask-pos", ray="local")
+        write_variants(work, tmp_path, method="mask-pos", ray="local")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -233,10 +197,10 @@ def test_only_the_missing_candidates_are_found_again(
 
 def test_candidates_are_computed_once_for_many_settings(work: Path, copied: Path) -> None:
     before = files(copied / "candidates")
-    other = write(work, copied, "opinion", name="other", seed=7, replace_probability=0.9, num_variants=3)
+    other = write_variants(work, copied, "opinion", name="other", seed=7, replace_probability=0.9, num_variants=3)
     assert files(copied / "candidates") == before
     assert other.change_rate > 1.5 * case(work, copied, "opinion-tinybert").change_rate
-    write(work, copied, "opinion", name="fewer", num_candidates=3, num_variants=1)
+    write_variants(work, copied, "opinion", name="fewer", num_candidates=3, num_variants=1)
     assert files(copied / "candidates").keys() > before.keys()
 
 
@@ -254,7 +218,7 @@ def test_candidates_are_computed_once_for_many_settings(work: Path, copied: Path
 )
 def test_another_setting_is_never_mixed_in(work: Path, copied: Path, changes: Changes, named: str) -> None:
     with pytest.raises(FingerprintMismatchError, match=f"made with other settings:\n  - {named}\nGive"):
-        write(work, copied, **(Changes(num_variants=5) | changes))
+        write_variants(work, copied, **(Changes(num_variants=5) | changes))
 
 
 def test_other_rows_are_refused(work: Path, copied: Path, tmp_path: Path) -> None:
@@ -262,14 +226,14 @@ def test_other_rows_are_refused(work: Path, copied: Path, tmp_path: Path) -> Non
     path = tmp_path / "data" / "opinion" / "train.jsonl"
     path.write_text(path.read_text().replace("the ", "The ", 1))
     with pytest.raises(FingerprintMismatchError, match=r"- source: \w+… there, \w+… now\nGive"):
-        write(work, copied, data=tmp_path / "data", num_variants=5)
+        write_variants(work, copied, data=tmp_path / "data", num_variants=5)
 
 
 def test_words_for_replacement_come_from_train_alone(tmp_path: Path) -> None:
     train = [(f"the {one} cat sees a dog", f"a fox bites the {one} bird") for one in ("big", "old", "red")]
     validation = [("an elephant eats tiny grapes", "tigers hate loud music")]
     flags = own_task(tmp_path, train, validation)
-    write(tmp_path, tmp_path / "store", method="mask-pos", pos_probability=0.8, mask_probability=0, **flags)
+    write_variants(tmp_path, tmp_path / "store", method="mask-pos", pos_probability=0.8, mask_probability=0, **flags)
     words = {
         word for row in rows_of(tmp_path / "store" / "augmented" / "own-mask-pos") for word in texts_of(row).split()
     }
@@ -291,7 +255,7 @@ def test_spacing_case_quotes_tabs_and_contractions_survive(
         "It's the DULL Music, \u201cdon\u2019t\u201d?",
     )
     flags = own_task(tmp_path, [(first, second), ("nothing", "")])
-    write(work, tmp_path / "store", method=method, num_variants=30, **flags)
+    write_variants(work, tmp_path / "store", method=method, num_variants=30, **flags)
     rows = [row for row in rows_of(tmp_path / "store" / "augmented" / f"own-{method}") if row["source_row"] == 0]
     assert rows
     if method == "tinybert":
@@ -311,7 +275,7 @@ def test_spacing_case_quotes_tabs_and_contractions_survive(
 
 def test_sentences_without_words_do_not_matter(tmp_path: Path) -> None:
     flags = own_task(tmp_path, [("a big dog sees the old cat", ""), (" ", "the red fox bites a dog")])
-    record = write(tmp_path, tmp_path / "store", method="mask-pos", num_variants=9, **flags)
+    record = write_variants(tmp_path, tmp_path / "store", method="mask-pos", num_variants=9, **flags)
     rows = rows_of(tmp_path / "store" / "augmented" / "own-mask-pos")
     assert record.rows == len(rows) > 0
     assert {(row["source_row"], row["sentence2"]) for row in rows if row["source_row"] == 0} == {(0, "")}
@@ -320,21 +284,21 @@ def test_sentences_without_words_do_not_matter(tmp_path: Path) -> None:
 def test_masking_alone_needs_no_tagger(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("textblob", "textblob.en", "textblob.en.taggers"):
         monkeypatch.setitem(sys.modules, name, None)
-    record = write(work, tmp_path, method="mask-pos", pos_probability=0)
+    record = write_variants(work, tmp_path, method="mask-pos", pos_probability=0)
     assert record.rows > TRAIN_ROWS
     assert "tagger" not in record.settings
     with pytest.raises(MissingDependencyError, match=r"distill-offline\[teacher\]"):
-        write(work, tmp_path / "other", method="mask-pos")
+        write_variants(work, tmp_path / "other", method="mask-pos")
     assert not (tmp_path / "other").exists()
 
 
 def test_usual_numbers_of_variants_and_those_of_the_task(work: Path, tmp_path: Path) -> None:
-    assert write(work, tmp_path, method="mask-pos", pos_probability=0).tried == 10 * TRAIN_ROWS
+    assert write_variants(work, tmp_path, method="mask-pos", pos_probability=0).tried == 10 * TRAIN_ROWS
     own = (work / "opinion.yaml").read_text() + "num_variants: {mask-pos: 3}\n"
     (tmp_path / "own.yaml").write_text(own)
     flags: Changes = {"manifest": tmp_path / "own.yaml", "name": "own", "method": "mask-pos", "pos_probability": 0}
-    assert write(work, tmp_path, **flags).tried == 3 * TRAIN_ROWS
-    assert write(work, tmp_path, **flags | {"name": "two", "num_variants": 2}).tried == 2 * TRAIN_ROWS
+    assert write_variants(work, tmp_path, **flags).tried == 3 * TRAIN_ROWS
+    assert write_variants(work, tmp_path, **flags | {"name": "two", "num_variants": 2}).tried == 2 * TRAIN_ROWS
 
 
 @pytest.mark.parametrize(
@@ -368,9 +332,9 @@ def test_wrong_flags_end_with_code_2(changes: Changes, message: str, work: Path,
 
 def test_masking_asks_no_masked_lm(work: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--max-seq-length: is not for method mask-pos"):
-        write(work, tmp_path, method="mask-pos", max_seq_length=64)
+        write_variants(work, tmp_path, method="mask-pos", max_seq_length=64)
     with pytest.raises(ConfigError, match="--precision: is not for method mask-pos"):
-        write(work, tmp_path, method="mask-pos", precision="bf16")
+        write_variants(work, tmp_path, method="mask-pos", precision="bf16")
 
 
 def test_flags_of_augmentation_need_a_method(work: Path, tmp_path: Path) -> None:
@@ -388,12 +352,12 @@ def test_a_task_without_rows_to_train_on_is_refused(work: Path, tmp_path: Path) 
     shutil.copytree(work / "data", tmp_path / "data")
     (tmp_path / "data" / "opinion" / "train.jsonl").unlink()
     with pytest.raises(DataError, match=r"train"):
-        write(work, tmp_path / "store", method="mask-pos", pos_probability=0, data=tmp_path / "data")
+        write_variants(work, tmp_path / "store", method="mask-pos", pos_probability=0, data=tmp_path / "data")
 
 
 def test_missing_word_vectors_are_noticed_first(work: Path, masked_lm: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"--word-vectors \S+none\.txt: cannot be read"):
-        write(work, tmp_path / "store", word_vectors=tmp_path / "none.txt")
+        write_variants(work, tmp_path / "store", word_vectors=tmp_path / "none.txt")
     assert not (tmp_path / "store").exists()
 
 
@@ -493,7 +457,7 @@ def test_a_dump_takes_the_variants_that_are_there(work: Path, teachers: Path, co
 def test_named_variants_are_taken_unless_a_flag_disagrees(
     work: Path, teachers: Path, masked_lm: Path, tmp_path: Path
 ) -> None:
-    made = write(work, tmp_path, "roles", name="mine", num_variants=1, seed=5, replace_probability=0.8)
+    made = write_variants(work, tmp_path, "roles", name="mine", num_variants=1, seed=5, replace_probability=0.8)
     given: Changes = {"augment": "tinybert", "variants": "mine", "model_name_or_path": str(teachers / "roles")}
     before = files(tmp_path)
     cases: list[tuple[Changes, str]] = [
@@ -552,7 +516,7 @@ def test_a_teacher_without_a_mask_cannot_label_masked_rows(work: Path, teachers:
 def test_rows_of_a_shard_are_read_by_source_row_and_variant(work: Path, roles: Task, labelled: Path) -> None:
     record = read_set_record(labelled / "roles-tinybert")
     source = load_source(roles, work / "data")
-    config = AugmentConfig.from_flags(**settings(work, labelled, "roles", "tinybert", num_variants=2))
+    config = AugmentConfig.from_flags(**augment_settings(work, labelled, "roles", "tinybert", num_variants=2))
     variants = variants_for(config, roles, source.splits["train"], PartialState(), "again", is_job=True)
     rows, plain = Rows(source, variants), Rows(source, None)
     counts = []
@@ -576,12 +540,12 @@ def large(masked_lm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("large")
     write_demo_data(folder, 2400, 1)
     shutil.copytree(masked_lm, folder / "teachers" / "mlm")
-    write(folder, folder / "store", num_variants=30)
+    write_variants(folder, folder / "store", num_variants=30)
     return folder
 
 
 def command(folder: Path, store: Path) -> list[str]:
-    return flags("augment", settings(folder, store, "opinion", "tinybert", num_variants=30))
+    return flags("augment", augment_settings(folder, store, "opinion", "tinybert", num_variants=30))
 
 
 def assert_as_undisturbed(large: Path, store: Path) -> None:
@@ -600,7 +564,7 @@ def test_killed_and_repeated_gives_the_same_rows(place: str, large: Path, tmp_pa
     kill_when(process, lambda: bool(list(tmp_path.glob(f"{place}.parquet"))))
     assert json.loads((tmp_path / "augmented" / "opinion-tinybert" / "augment.json").read_text())["state"] == "running"
     before = files(tmp_path / "candidates")
-    write(large, tmp_path, num_variants=30)
+    write_variants(large, tmp_path, num_variants=30)
     assert_as_undisturbed(large, tmp_path)
     assert {path: time for path, time in before.items() if path.suffix == ".parquet"}.items() <= files(tmp_path).items()
 

@@ -11,7 +11,7 @@ from teacher.corpus.masking import MaskingPlan
 from teacher.corpus.text import SPLITS, Text, in_split, masking_plan, open_text
 from teacher.models.masked_lm import MlmTokenizer, load_mlm_tokenizer
 from teacher.tiny import create_tiny_bert
-from tests.conftest import corpus_config
+from tests.helpers.dumps import corpus_config
 
 VALIDATION_EVERY = 5  # of corpus_config
 

@@ -16,8 +16,8 @@ from teacher.dump.examples import dump
 from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm
 from teacher.models.masked_lm import load_masked_lm
-from tests.conftest import corpus_config, dump_config, vectors_config
 from tests.helpers.calls import count_calls
+from tests.helpers.dumps import corpus_config, dump_config, vectors_config
 
 pytestmark = pytest.mark.slow
 RAY = {"ray": "local", "ray_workers": 1}

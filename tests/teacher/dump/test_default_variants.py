@@ -10,8 +10,8 @@ from distill import dump_teacher
 from pipeline.errors import ConfigError
 from teacher.config import DumpTask
 from teacher.dump.default_variants import with_default_variants
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.commands import invoke
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
 
 SMALL = ["--matrix-size", 2, "--vector-size", 2, "--hidden-size", 2, "--num-train-epochs", 1]
 

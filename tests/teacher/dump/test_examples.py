@@ -27,9 +27,9 @@ from pipeline.sql.gate import open_files, select
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import tokenizer_sha256
 from teacher.dump.examples import dump
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
-from tests.teacher.conftest import WORDS, MakeTask, MakeTeacher, make_louder
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.word_tasks import WORDS, MakeTask, MakeTeacher, make_louder
 
 KEYS = "select split, source_row, variant from examples order by all"
 

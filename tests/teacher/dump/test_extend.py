@@ -21,9 +21,9 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
 from teacher.dump.examples import dump
 from teacher.models.batches import teacher_logits
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
-from tests.teacher.conftest import make_louder
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.word_tasks import make_louder
 
 Lines = list[dict[str, Any]]
 NEW = [{"sentence1": f"the wine was good {number} times .", "label": 1} for number in ("two", "three", "two")]

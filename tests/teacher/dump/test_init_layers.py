@@ -27,8 +27,8 @@ from teacher.dump.examples import dump
 from teacher.dump.init_layers import check_same_init, init_bytes
 from teacher.dump.layer_flags import LayerFlags
 from teacher.dump.plan_examples import estimate
-from tests.conftest import dump_config
 from tests.helpers.commands import invoke
+from tests.helpers.dumps import dump_config
 from tests.helpers.students import tiny_config
 
 

@@ -10,8 +10,8 @@ from pipeline.sets.signals import Attention, Cls, States
 from pipeline.sets.vector_codecs import state_codec
 from teacher.dump.layer_budget import measured_line
 from teacher.dump.plan_examples import estimate
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.commands import invoke
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 
 LAYERS = {"states": "1", "cls": "0", "attention": "1", "values": "1"}
 

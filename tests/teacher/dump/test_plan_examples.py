@@ -7,7 +7,7 @@ from transformers import BertConfig
 from pipeline.errors import ConfigError, TeacherError
 from pipeline.sets.reader import LogitSet
 from teacher.dump.plan_examples import Plan, estimate
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 
 SPLITS = ("train", "validation")
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.sets.token_reader import open_tokens
 from teacher.dump.plan_tokens import estimate_mlm
-from tests.conftest import corpus_config
+from tests.helpers.dumps import corpus_config
 
 
 def test_a_plan_of_a_corpus_smaller_than_the_sample_counts_it(work: Path, token_store: Path) -> None:

@@ -11,7 +11,7 @@ from pipeline.sets.record import SetRecord
 from teacher.dump.answers import Known
 from teacher.dump.examples import dump
 from teacher.dump.repeated import FOLDER, keep_answers, kept_answers
-from tests.conftest import dump_config
+from tests.helpers.dumps import dump_config
 
 
 @pytest.fixture

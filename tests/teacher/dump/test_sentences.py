@@ -25,9 +25,9 @@ from pipeline.sets.verify import verify_shards
 from teacher.config import DumpTask
 from teacher.dump.plan_sentences import estimate_vectors
 from teacher.dump.sentences import dump_vectors
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config, vectors_config
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.damage import damage
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config, vectors_config
 from tests.helpers.sentence_sets import rewrite, rows_of, with_value
 
 SPLITS = ("train", "validation")

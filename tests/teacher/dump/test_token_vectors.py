@@ -26,9 +26,9 @@ from pipeline.sets.verify import verify_shards
 from teacher.config import ITSELF, FinetuneTask
 from teacher.dump.examples import dump
 from teacher.finetune.classifier import finetune
-from tests.conftest import dump_config
 from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, kill_when
+from tests.helpers.dumps import dump_config
 
 
 def write(work: Path, store: Path, task: str = "opinion", **changes: Any) -> SetRecord:

@@ -27,8 +27,8 @@ from teacher.dump.plan_tokens import estimate_mlm
 from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm
 from teacher.models.masked_lm import load_masked_lm
-from tests.conftest import corpus_config, vectors_config
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
+from tests.helpers.dumps import corpus_config, vectors_config
 
 SPLITS = ("train", "validation")
 

@@ -21,8 +21,8 @@ from teacher.check import check
 from teacher.config import CheckConfig
 from teacher.dump.examples import dump
 from teacher.dump.plan_examples import estimate
-from tests.conftest import dump_config
-from tests.teacher.conftest import make_louder
+from tests.helpers.dumps import dump_config
+from tests.helpers.word_tasks import make_louder
 
 SIZE, STRIDE = {"opinion": 6, "roles": 11}, 2
 SPLITS = ("train", "validation")

@@ -34,7 +34,7 @@ from teacher.models.precision import inference_mode
 from teacher.tiny import create_tiny_bert
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.multilabel import write_topics
-from tests.teacher.conftest import WORDS, MakeTask, make_louder
+from tests.helpers.word_tasks import WORDS, MakeTask, make_louder
 
 Run = Callable[..., RunRecord]
 STEPS = 24  # of an epoch of the opinion task in batches of 4

@@ -25,8 +25,8 @@ from teacher.finetune.learner import ClassifierLearner, Lesson
 from teacher.finetune.rows import splits_of, training_source
 from teacher.finetune.tasks import ENCODER_FILE, HEAD_FILE, new_teachers, targets_of
 from teacher.models.loaded import load_config
-from tests.conftest import dump_config
 from tests.helpers.commands import distill, invoke, kill_when
+from tests.helpers.dumps import dump_config
 from tests.helpers.entities import MANIFEST
 
 Config = Callable[..., FinetuneTask]

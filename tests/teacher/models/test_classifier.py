@@ -23,7 +23,7 @@ from pipeline.tasks.task import Bins, DefaultTeacher, Task
 from pipeline.training.run_record import FINETUNE_RECORD
 from teacher.models.classifier import Teacher, load_teacher, new_classifier
 from teacher.models.loaded import load_tokenizer, weights_sha256
-from tests.teacher.conftest import MakeTask, MakeTeacher
+from tests.helpers.word_tasks import MakeTask, MakeTeacher
 
 LABELS = ("ash", "birch", "cedar")
 

@@ -19,7 +19,7 @@ from teacher.models.batches import teacher_logits
 from teacher.models.classifier import load_teacher
 from teacher.models.label_order import best_order, check_label_order, label_places
 from teacher.models.precision import inference_mode
-from tests.teacher.conftest import WORDS, MakeTask, MakeTeacher
+from tests.helpers.word_tasks import WORDS, MakeTask, MakeTeacher
 
 LABELS = ("ash", "birch", "cedar", "date", "elm", "fir", "gum", "hazel", "iris", "jute")
 SCORE = Target(kind="score", names=("score",))

@@ -24,8 +24,8 @@ from teacher.config import DumpTask
 from teacher.dump.examples import dump
 from teacher.dump.plan_examples import estimate
 from teacher.models.batches import teacher_logits
-from tests.conftest import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.commands import distill, invoke, kill_when
+from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 
 NEW = [f"the {thing} was great but the music was {word} ." for thing in ("tea", "rice", "door") for word in "abcd"]
 

@@ -24,7 +24,7 @@ from student.pretrain.train import pretrain
 from student.sweep.run import sweep
 from student.train.train import train
 from teacher.dump.examples import dump
-from tests.conftest import dump_config
+from tests.helpers.dumps import dump_config
 from tests.helpers.report_pages import Parsed, needs_nothing_else
 from tests.helpers.students import tiny_config
 

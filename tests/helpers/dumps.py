@@ -1,0 +1,55 @@
+"""Settings of dumps of the tiny tasks and the tiny corpus that the fixtures write."""
+
+from pathlib import Path
+
+from teacher.config import DumpCorpus, DumpTask
+
+TRAIN_ROWS, VALIDATION_ROWS = 96, 40
+
+
+def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpTask:
+    """Settings that dump a tiny task in a few shards."""
+    settings: dict[str, object] = {
+        "manifest": work / f"{task}.yaml",
+        "data": work / "data",
+        "model_name_or_path": str(work / "teachers" / task),
+        "store": store,
+        "max_seq_length": 32,
+        "rows_per_shard": 25,
+        "token_vectors": False,
+    }
+    return DumpTask.from_flags(**settings | changes)
+
+
+def corpus_config(work: Path, store: Path, **changes: object) -> DumpCorpus:
+    """Settings that dump the tiny corpus in a few shards."""
+    settings: dict[str, object] = {
+        "corpus": "tiny",
+        "data": work / "corpus.txt",
+        "model_name_or_path": str(work / "teachers" / "mlm"),
+        "store": store,
+        "max_seq_length": 32,
+        "min_seq_length": 4,
+        "validation_every": 5,
+        "rows_per_shard": 25,
+        "num_samples": 20,
+        "num_copies": 2,
+    }
+    return DumpCorpus.from_flags(**settings | changes)
+
+
+def vectors_config(work: Path, store: Path, **changes: object) -> DumpCorpus:
+    """Settings that dump the vectors of the tiny corpus, of the tiny BERT without a head, in a few shards."""
+    settings: dict[str, object] = {
+        "corpus": "tiny",
+        "signal": "vectors",
+        "data": work / "corpus.txt",
+        "model_name_or_path": str(work / "bert"),
+        "store": store,
+        "max_seq_length": 32,
+        "min_seq_length": 4,
+        "validation_every": 5,
+        "rows_per_shard": 25,
+        "token_vectors": False,
+    }
+    return DumpCorpus.from_flags(**settings | changes)

@@ -1,0 +1,90 @@
+"""Students of a toy vocabulary, made in memory."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.arrays import Ragged
+from pipeline.tasks.target import Target
+from student.data import Examples
+from student.model.architecture import StudentConfig
+from student.model.bigrams import BigramSums
+from student.model.embeddings import matrix_encoder
+from student.model.model import Student
+
+
+def student_config(**changes: object) -> StudentConfig:
+    values: dict[str, object] = {
+        "task": "toy",
+        "target": Target(kind="classes", names=("no", "yes", "maybe")),
+        "metrics": ("accuracy",),
+        "is_pair": False,
+        "vocabulary_size": 10,
+        "pad_id": 0,
+        "tokenizer_sha256": "0" * 64,
+        "max_seq_length": 16,
+        "matrix_size": 3,
+        "vector_size": 4,
+        "bidirectional": True,
+        "hidden_size": 6,
+        "hidden_dropout": 0.5,
+    }
+    values |= changes
+    return StudentConfig.model_validate({"embedding": embedding_of(values)} | values)
+
+
+def embedding_of(sizes: dict[str, Any]) -> str:
+    """The encoder that has these sizes, and no others."""
+    return "cbow" if not sizes["matrix_size"] else "hybrid" if sizes["vector_size"] else "cmow"
+
+
+def student(**changes: object) -> Student:
+    torch.manual_seed(0)
+    return Student(student_config(**changes)).eval()
+
+
+def padded(sentences: list[list[int]], pad_id: int = 0) -> torch.Tensor:
+    width = max(1, *map(len, sentences), 0)
+    return torch.tensor([s + [pad_id] * (width - len(s)) for s in sentences])
+
+
+PAIRS = [(1, 2), (2, 1), (2, 2), (2, 6), (6, 3)]
+BIGRAMS = {"num_bigrams": len(PAIRS), "bigram_size": 3}
+
+
+@torch.no_grad()
+def fill(sums: BigramSums | None) -> None:
+    assert sums is not None
+    assert isinstance(sums.table, torch.nn.Embedding)
+    torch.nn.init.normal_(sums.table.weight)
+    sums.set_pairs(torch.tensor(PAIRS))
+
+
+def pair_student(**changes: object) -> Student:
+    """A student whose vectors of pairs decide."""
+    made = student(**BIGRAMS | changes)
+    fill(matrix_encoder(made.encoder).bigrams)
+    return made
+
+
+def lstm_student(embedding: str = "lstm", **changes: object) -> Student:
+    channels = changes.pop("channels", 1)
+    sizes = {"matrix_size": 0, "vector_size": 5, "bidirectional": False}
+    pairing = "compare" if embedding == "lstm" else "attention"
+    lstm = {"hidden_size": 4, "channels": channels}
+    return student(**sizes | {"embedding": embedding, "pairing": pairing, "lstm": lstm} | changes)
+
+
+def toy_examples(ids1: list[list[int]], ids2: list[list[int]] | None) -> Examples:
+    count = len(ids1)
+    return Examples(
+        Ragged.of(ids1),
+        None if ids2 is None else Ragged.of(ids2),
+        np.zeros(count, np.int64),
+        np.full(count, np.nan, np.float32),
+        np.zeros((count, 2), np.float32),
+        np.ones(count, np.float32),
+        np.zeros((count, 2), np.int64),
+        "",
+    )
