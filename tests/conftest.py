@@ -28,10 +28,6 @@ os.environ.pop("DISTILL_STORE", None)
 import duckdb
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # the GPU's kernels run in Triton's interpreter
-
 from hypothesis import settings
 
 from distill.apps.demo.data import GOOD, write_demo_data

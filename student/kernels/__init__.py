@@ -1,7 +1,7 @@
 """What a student's training step spends its time in, straight from the embedding tables and for ragged sequences.
 
-The ordered products have three backends, each with the four functions of `reference`: `reference` is plain torch,
-always there and meant to be read; `compiled` is C++ for the CPU; `gpu` is Triton. `student.model.products` chooses one.
+The ordered products have two backends, each with the four functions of `reference`: `reference` is plain torch, for any
+device and meant to be read; `compiled` is C++ for the CPU. `student.model.products` chooses one.
 Adam on rows has two, `reference_adam` and `compiled_adam`; `student.train.optimizer` chooses. Of the loss only
 `compiled_loss` is here, in plain torch it is `student.train.losses.plain_loss`.
 """

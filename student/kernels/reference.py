@@ -159,7 +159,7 @@ def _padded(table_VX: Tensor, ids_T: Tensor, starts_S: Tensor, neutral_X: Tensor
     rows_TX = table_VX[ids_T]
     if table_VX.dtype in RESIDUALS:
         neutral_X, rows_TX = neutral_X.float(), neutral_X.float() + rows_TX.float()
-    longest = max(1, int(starts_S.diff().amax()))
+    longest = max([1, *starts_S.diff().tolist()])  # `amax` refuses a batch without sequences
     return neutral_X.expand(len(starts_S) - 1, longest, -1).index_put(_places(starts_S), rows_TX)
 
 

@@ -1,7 +1,7 @@
 """Sums, maxima and ordered products of ragged sequences, from the tables of embeddings to features, and gradients.
 
 Both functions are the torch operator ``torch.ops.distill.products``: autograd and `torch.compile` see it. The work is
-done by a backend of `student.kernels`: compiled code on a CPU, Triton on a GPU, plain torch where those are not.
+done by a backend of `student.kernels`: compiled code on a CPU, plain torch on a GPU and where nothing is compiled.
 
 Shapes: as in `student.kernels.reference`.
 """
@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from student.kernels import compiled, reference
-from student.kernels.gpu_trial import gpu_kernels
 from student.kernels.reference import RowGradients, Tables
 
 NO_PADDING = -1
@@ -81,12 +80,10 @@ def scan(
 
 
 def backend(tables: Tables, ids_T: Tensor) -> ModuleType:
-    """The kernels for these tables, where they lie."""
+    """The kernels for these tables: the compiled ones need a CPU, plain torch takes any device (a GPU, too)."""
     dtypes = {table.dtype for table in tables if table is not None}
     if IS_COMPILED and ids_T.device.type == "cpu" and dtypes <= compiled.DTYPES:
         return compiled
-    if ids_T.device.type == "cuda" and dtypes == {torch.float32}:
-        return gpu_kernels() or reference
     return reference
 
 

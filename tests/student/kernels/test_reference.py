@@ -91,3 +91,22 @@ def test_a_small_table_holds_what_is_added_to_the_neutral_row(dtype: torch.dtype
     whole = (small[0].float(), small[1].float() + identity, small[2].float() + identity)
     for function in (reference.reduce, reference.scan):
         torch.testing.assert_close(function(small, ids_T, starts_S), function(whole, ids_T, starts_S))
+
+
+def test_the_order_of_a_product_by_hand() -> None:
+    shear, swap = [1.0, 1.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0]
+    table_VF = torch.tensor([shear, swap])
+    ids_T, starts_S = torch.tensor([0, 1]), torch.tensor([0, 2, 2])
+    features_NF = reference.reduce((None, table_VF, table_VF), ids_T, starts_S)
+    assert features_NF.tolist() == [[1, 1, 1, 0, 0, 1, 1, 1], [1, 0, 0, 1, 1, 0, 0, 1]]
+    features_TP = reference.scan((None, table_VF, table_VF), ids_T, starts_S)
+    assert features_TP.tolist() == [[1, 1, 0, 1, 0, 1, 1, 1], [1, 1, 1, 0, 0, 1, 1, 0]]
+
+
+def test_batches_without_tokens_or_sequences() -> None:
+    tables = (torch.randn(7, 2), torch.randn(7, 9), torch.randn(7, 9))
+    no_ids_T = torch.zeros(0, dtype=torch.int64)
+    identity = [0, 0, *[1, 0, 0, 0, 1, 0, 0, 0, 1] * 2]
+    assert reference.reduce(tables, no_ids_T, torch.zeros(3, dtype=torch.int64)).tolist() == [identity] * 2
+    assert reference.reduce(tables, no_ids_T, torch.zeros(1, dtype=torch.int64)).shape == (0, 2 + 2 * 9)
+    assert reference.scan(tables, no_ids_T, torch.zeros(1, dtype=torch.int64)).shape == (0, 2 * 2 + 2 * 9)

@@ -104,3 +104,13 @@ def test_torch_compile_sees_the_operator_as_one() -> None:
     through = torch.compile(loss, backend="aot_eager", fullgraph=True)
     for a, b in zip(torch.autograd.grad(through(*whole(tables)), whole(tables)), plain, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_the_compiled_kernels_are_for_cpus_and_plain_torch_for_every_other_device() -> None:
+    ids_T = torch.zeros(3, dtype=torch.int64)
+    for dtype in (torch.float32, torch.float16):
+        table_VE = torch.zeros(V, E, dtype=dtype)
+        expected = reference if compiled.library() is None else compiled
+        assert products.backend((table_VE, None, None), ids_T) is expected
+        on_device = table_VE.to("meta")
+        assert products.backend((on_device, None, None), ids_T.to("meta")) is reference
