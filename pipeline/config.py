@@ -3,17 +3,17 @@
 import csv
 import io
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, did_you_mean, raise_all
+from pipeline.settings import Settings, build, flag_name
 
 C = TypeVar("C", bound="Config")
 M = TypeVar("M", bound=BaseModel)
@@ -26,29 +26,10 @@ IN_WORDS = {  # pydantic's own speak of Python
     "int_parsing": "should be a whole number",
     "int_from_float": "should be a whole number",
 }
-SPELLINGS = {"json_output": "--json"}  # pydantic's models have a method `json`
 
 
-class Config(BaseModel):
-    """A command's resolved configuration. Each field is one flag: its description is the flag's help text.
-
-    Attributes:
-        helps: other help texts for flags that the class takes over from its parts.
-        panel: under what heading ``--help`` shows the flags that the class brings in.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-    helps: ClassVar[Mapping[str, str]] = {}
-    panel: ClassVar[str] = "Options"
-
-    @classmethod
-    def from_flags(cls, /, **values: Any) -> Self:
-        """Builds the configuration from flag values.
-
-        Raises:
-            ConfigError: with every flag that is out of range.
-        """
-        return _build(cls, values, {})
+class Config(Settings):
+    """A command's settings whose flags have not been sorted into parts."""
 
 
 class JsonFlags(Config):
@@ -124,8 +105,8 @@ def build_kind(kinds: Mapping[str, type[C]], values: Mapping[str, Any]) -> C:
             reasons[name] = f"give {flag_name(name)} or {flag_name(chosen)}, one of them"
             continue
         reasons[name] = f"is for a {' or a '.join(others)}, not for a {chosen}"
-    given = {name: value for name, value in values.items() if name in fields or value is not None}
-    return _build(kinds[chosen], given, reasons)
+    wrong = [f"{flag_name(name)}: {reason}" for name, reason in reasons.items() if values[name] is not None]
+    return build(kinds[chosen], {name: value for name, value in values.items() if name in fields}, wrong)
 
 
 def parse_yaml(text: str, subject: str) -> Any:
@@ -143,44 +124,6 @@ def parse_yaml(text: str, subject: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:  # the latter by odd tags
         reason = "nested too deep" if isinstance(error, RecursionError) else error
         raise ConfigError(f"{subject}: not YAML: {reason}") from error
-
-
-def flag_help(config: type[Config], field: str) -> str | None:
-    """The help text of a flag: that of the class, or of the nearest of its parts that has one."""
-    texts = (part.__dict__.get("helps", {}).get(field) for part in config.__mro__)
-    return next((text for text in texts if text is not None), config.model_fields[field].description)
-
-
-def flag_panel(config: type[Config], field: str) -> str:
-    """The heading of a flag in ``--help``: that of the part that brings it in, unless the class itself does."""
-    parts = [part for part in config.__mro__ if issubclass(part, Config) and field in part.model_fields]
-    panel = parts[-1].__dict__.get("panel", Config.panel)
-    return str(panel)
-
-
-def flag_order(config: type[Config]) -> list[str]:
-    """The fields as ``--help`` shows them: positional arguments, a class's own, those of its parts as they are listed.
-
-    A field stands with the part that brings it in, also where the class gives it another default.
-    """
-    parts = [part for part in config.__mro__ if issubclass(part, Config)]
-
-    def place(name: str) -> int:
-        if is_argument(config.model_fields[name]):
-            return -1
-        return max(number for number, part in enumerate(parts) if name in part.model_fields)
-
-    return sorted(config.model_fields, key=place)
-
-
-def is_argument(field: FieldInfo) -> bool:
-    """Whether a field is a positional argument: its JSON-schema extra has ``argument: true``."""
-    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("argument"))
-
-
-def flag_name(field: str) -> str:
-    """The command line's spelling of a field: ``max_seq_length`` -> ``--max-seq-length``."""
-    return SPELLINGS.get(field, "--" + field.replace("_", "-"))
 
 
 def names_of(text: str | None) -> tuple[str, ...]:
@@ -208,21 +151,6 @@ def refuse_flags(config: Config, fields: Iterable[str], reason: str) -> None:
     raise_all(ConfigError, "wrong flags", [f"{flag_name(name)}: {reason}" for name in wrong])
 
 
-def as_flags(config: Config, names: Set[str] | None = None) -> list[str]:
-    """The command line that makes a configuration, as far as it was not left to defaults; or of it these fields."""
-    flags = []
-    wanted = config.model_fields_set if names is None else set(names)
-    for name, value in config.model_dump(mode="json", include=wanted).items():
-        if value is True:
-            flags.append(flag_name(name))
-        elif value is False and type(config).model_fields[name].default is True:
-            flags.append(flag_name(name).replace("--", "--no-", 1))
-        elif value is not None and value is not False:
-            for one in value if isinstance(value, list) else [value]:
-                flags += [flag_name(name), str(one)]
-    return flags
-
-
 def parse_model(model: type[M], values: Any, subject: str) -> M:
     """Validates data read from a file, naming every wrong key.
 
@@ -239,23 +167,6 @@ def parse_model(model: type[M], values: Any, subject: str) -> M:
     except ValidationError as error:
         raise_all(ConfigError, subject, [_key_problem(e, model) for e in _innermost(error.errors())])
         raise
-
-
-def _build(kind: type[C], values: Mapping[str, Any], reasons: Mapping[str, str]) -> C:
-    try:
-        return kind(**values)
-    except ValidationError as error:
-        raise_all(ConfigError, "wrong flags", [_flag_problem(e, reasons) for e in error.errors()])
-        raise
-
-
-def _flag_problem(error: Any, reasons: Mapping[str, str]) -> str:
-    if not error["loc"]:
-        return str(error["msg"]).removeprefix("Value error, ")
-    where = flag_name(str(error["loc"][0]))
-    if error["type"] == "extra_forbidden" and error["loc"][0] in reasons:
-        return f"{where}: {reasons[error['loc'][0]]}"
-    return f"{where}: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r})"
 
 
 def _innermost(errors: Sequence[Any]) -> list[Any]:

@@ -15,7 +15,6 @@ from pipeline.config import (
     SetFlags,
     StoreFlags,
     UnverifiedFlags,
-    flag_name,
     names_of,
     refuse_flags,
 )
@@ -23,6 +22,7 @@ from pipeline.errors import ConfigError
 from pipeline.sets.config import CodecFlags, VectorFlags
 from pipeline.sets.record_parts import SET_NAME, UNLABELLED
 from pipeline.sets.windows import WindowsRecord
+from pipeline.settings import flag_name
 from pipeline.tasks.task import TRAIN, Objective
 from teacher.augment.config import AugmentConfig
 from teacher.augment.flags import AugmentFlags

@@ -5,8 +5,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pipeline.config import Config, JsonFlags, flag_help, flag_order, is_argument
+from pipeline.config import Config, JsonFlags
 from pipeline.errors import ConfigError, did_you_mean, raise_all
+from pipeline.settings import Flag, flags, given
 
 C = TypeVar("C", bound=Config)
 R = TypeVar("R")
@@ -17,9 +18,10 @@ def takes_keywords(kind: type[C]) -> Callable[[Callable[[C], R]], Callable[..., 
 
     What is a positional argument of the command may be one of the function, too.
     """
-    names = [name for name in flag_order(kind) if name not in JsonFlags.model_fields]
-    signature = inspect.Signature([_parameter(kind, name) for name in names])
-    helps = "".join(f"    {name}: {flag_help(kind, name)}\n" for name in names)
+    known = {name: flag for name, flag in flags(kind).items() if name not in JsonFlags.model_fields}
+    names = list(known)
+    signature = inspect.Signature(list(map(_parameter, known.values())))
+    helps = "".join(f"    {name}: {flag.help}\n" for name, flag in known.items())
 
     def decorate(function: Callable[[C], R]) -> Callable[..., R]:
         @functools.wraps(function)
@@ -37,12 +39,12 @@ def takes_keywords(kind: type[C]) -> Callable[[Callable[[C], R]], Callable[..., 
 
 def call_text(name: str, config: Config) -> str:
     """A call as somebody may have typed it, for the record."""
-    given = [key for key in type(config).model_fields if key in config.model_fields_set]
-    return f"{name}({', '.join(f'{key}={getattr(config, key)!r}' for key in given)})"
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given(config).items())})"
 
 
-def _parameter(config: type[Config], name: str) -> inspect.Parameter:
-    field = config.model_fields[name]
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if is_argument(field) else inspect.Parameter.KEYWORD_ONLY
-    default = inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
-    return inspect.Parameter(name, kind, default=default, annotation=field.annotation)
+def _parameter(flag: Flag) -> inspect.Parameter:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if flag.is_argument else inspect.Parameter.KEYWORD_ONLY
+    default: Any = inspect.Parameter.empty
+    if not flag.field.is_required():
+        default = flag.field.get_default(call_default_factory=True) if flag.is_shared_default else None
+    return inspect.Parameter(flag.name, kind, default=default, annotation=flag.annotation)

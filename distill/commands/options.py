@@ -14,10 +14,11 @@ from typing import Annotated, Any, TypeVar, overload
 import typer
 
 from pipeline import console, log
-from pipeline.config import Config, build_kind, flag_help, flag_name, flag_order, flag_panel, is_argument
+from pipeline.config import Config, build_kind
 from pipeline.environment import store_folder
 from pipeline.errors import DistillError, MissingDependencyError, PassingError, passes
 from pipeline.limits import limit_reached
+from pipeline.settings import Flag, flag_name, flags
 from pipeline.stopping import GO_ON, Stopped, heeds_signals
 
 SET_FILE = "distill.json"  # `pipeline.sets.record` is too heavy to ask
@@ -142,31 +143,38 @@ def _typed(context: typer.Context, name: str) -> bool:
 
 def _parameters(kinds: dict[str, type[Config]]) -> list[inspect.Parameter]:
     """The flags of all kinds: those that choose one, those of all, those of one kind alone."""
-    by_name = {name: _parameter(kind, name) for kind in reversed(kinds.values()) for name in flag_order(kind)}
-    names = dict.fromkeys(name for kind in kinds.values() for name in flag_order(kind))
-    shared = {name for name in names if all(name in kind.model_fields for kind in kinds.values())}
-    return [by_name[name] for name in sorted(names, key=lambda name: (name not in kinds, name not in shared))]
+    by_name = {name: flag for kind in reversed(kinds.values()) for name, flag in flags(kind).items()}
+    names = dict.fromkeys(name for kind in kinds.values() for name in flags(kind))
+    shared = {name for name in names if all(name in flags(kind) for kind in kinds.values())}
+    return [
+        _parameter(by_name[name]) for name in sorted(names, key=lambda name: (name not in kinds, name not in shared))
+    ]
 
 
-def _parameter(config: type[Config], name: str) -> inspect.Parameter:
-    field, text = config.model_fields[name], flag_help(config, name)
-    complete = set_names if name in NAME_SETS else None
-    if is_argument(field):
-        info = typer.Argument(help=text, show_default=not field.is_required(), autocompletion=complete)
+def _parameter(flag: Flag) -> inspect.Parameter:
+    complete = set_names if flag.name in NAME_SETS else None
+    if flag.is_argument:
+        info = typer.Argument(help=flag.help, show_default=not flag.field.is_required(), autocompletion=complete)
     else:
-        panel = flag_panel(config, name)
-        info = typer.Option(_flag(name, field), help=text, rich_help_panel=panel, autocompletion=complete)
-    default = inspect.Parameter.empty if field.is_required() else _default(field)
-    kind: Any = list[str] if field.annotation == tuple[str, ...] else field.annotation  # typer's way to say "several"
+        info = typer.Option(
+            _spelling(flag),
+            *(flag_name(alias) for alias in flag.aliases),
+            help=flag.help,
+            rich_help_panel=flag.panel,
+            autocompletion=complete,
+        )
+    default = inspect.Parameter.empty if flag.field.is_required() else _default(flag)
+    kind: Any = list[str] if flag.annotation == tuple[str, ...] else flag.annotation  # typer's way to say "several"
     annotation = Annotated[kind, info]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(flag.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _flag(name: str, field: Any) -> str:
-    flag = flag_name(name)
-    return f"{flag}/--no-{flag.removeprefix('--')}" if field.default is True else flag
+def _spelling(flag: Flag) -> str:
+    name = flag_name(flag.name)
+    return f"{name}/--no-{name.removeprefix('--')}" if flag.field.default is True else name
 
 
-def _default(field: Any) -> Any:
-    value = field.get_default(call_default_factory=True)
+def _default(flag: Flag) -> Any:
+    """What ``--help`` shows as the default; members of a union that differ in it name theirs in the description."""
+    value = flag.field.get_default(call_default_factory=True) if flag.is_shared_default else None
     return list(value) if isinstance(value, tuple) else value

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from pipeline.config import flag_name, parse_model
+from pipeline.config import parse_model
 from pipeline.errors import ConfigError, raise_all
+from pipeline.settings import flag_name
 from pipeline.tasks.task import Metric
 from student.config import PairingKind, TrainConfig
 from student.model.architecture import MOST_COMPARED, Facts, StudentConfig

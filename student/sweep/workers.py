@@ -12,8 +12,8 @@ from multiprocessing import Pipe, active_children, connection, get_context, pare
 
 import torch
 
-from pipeline.config import as_flags
 from pipeline.errors import DistillError
+from pipeline.settings import as_flags
 from student.config import TrainConfig
 from student.train.train import train
 from student.train.training_data import Rows, load_data

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from pipeline.arrays import Ints
-from pipeline.config import flag_name
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
 from pipeline.sets.layer_reader import open_layers
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import LayersName
+from pipeline.settings import flag_name
 from student.config import TrainConfig
 from student.data import Examples
 from student.filters.model import FILTERS_FILE, read_filters

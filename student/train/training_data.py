@@ -7,12 +7,12 @@ from functools import cached_property
 from tokenizers import Tokenizer
 
 from pipeline import console
-from pipeline.config import flag_name
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.query.agreement import Comparison, compare_teachers, comparison_lines
 from pipeline.query.mixture import Mixture, open_sets
 from pipeline.sets.reader import LogitSet, find_set
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
+from pipeline.settings import flag_name
 from pipeline.text.tokenizer import frame_ids, special_ids
 from student.config import TrainConfig
 from student.data import Examples, load_chosen, load_dev, load_examples

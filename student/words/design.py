@@ -1,8 +1,9 @@
 """From flags to the architecture of a student of words, and which flags are not for one."""
 
-from pipeline.config import flag_name, parse_model
+from pipeline.config import parse_model
 from pipeline.errors import ConfigError, raise_all
 from pipeline.sets.word_reader import WordSet
+from pipeline.settings import flag_name
 from student.config import TrainConfig
 from student.model.architecture import WordsConfig
 from student.model.design import embedding_problems, flag_problems, metrics_of

@@ -4,10 +4,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pipeline.config import Config, flag_name, refuse_flags
+from pipeline.config import Config, refuse_flags
 from pipeline.errors import ConfigError
 from pipeline.sets.config import LAYER_CODECS, STATE_CODEC, BlockCodecName
 from pipeline.sets.record_parts import LayerRows, LayersName
+from pipeline.settings import flag_name
 
 LAYERS = r"^(all|\d{1,3}(,\d{1,3})*)$"
 FIRST: dict[LayersName, int] = {"states": 0, "cls": 0, "attention": 1, "values": 1}

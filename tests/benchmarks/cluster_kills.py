@@ -23,9 +23,9 @@ import torch
 
 from distill.apps.demo.data import write_demo_data
 from pipeline import console
-from pipeline.config import as_flags
 from pipeline.files import TEMPORARIES
 from pipeline.sets.record import read_set_record
+from pipeline.settings import as_flags
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.config import DumpTask

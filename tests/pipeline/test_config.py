@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config import Config, as_flags, as_names, names_of
+from pipeline.config import Config, as_names, names_of
 from pipeline.errors import ConfigError
+from pipeline.settings import as_flags
 from student.config import TrainConfig
 from tests.helpers.flags import parsed
 

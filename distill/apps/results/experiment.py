@@ -7,8 +7,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pipeline.config import Config, as_flags, parse_model, parse_yaml
+from pipeline.config import Config, parse_model, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean, unreadable
+from pipeline.settings import as_flags
 from student.config import TrainConfig
 from student.recipe import with_recipe
 from teacher.config import DumpTask, FinetuneTask

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from distill.commands import COMMANDS, app
 from distill.commands.help import EXAMPLES
-from pipeline.config import Config, flag_help
+from pipeline.config import Config
 from pipeline.sets.record import FILE_NAME
+from pipeline.settings import flags
 from student.config import TrainConfig
 from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
@@ -229,7 +230,7 @@ def test_a_flag_of_several_kinds_is_the_same_in_all(kinds: tuple[type[Config], .
     for name in one.keys() & other.keys():
         assert (one[name].annotation, one[name].metadata) == (other[name].annotation, other[name].metadata)
         assert one[name].get_default(call_default_factory=True) == other[name].get_default(call_default_factory=True)
-        assert flag_help(kinds[0], name) == flag_help(kinds[1], name)
+        assert flags(kinds[0])[name].help == flags(kinds[1])[name].help
 
 
 def test_other_help_texts_are_for_flags_that_are_there() -> None:

@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from distill.commands import app
-from pipeline.config import as_flags
 from pipeline.errors import ConfigError
 from pipeline.sets.reader import LogitSet
+from pipeline.settings import as_flags
 from student.config import SweepConfig, TrainConfig
 from student.model.design import design
 from student.recipe import with_recipe

@@ -20,7 +20,6 @@ import torch
 from typer.testing import CliRunner
 
 from distill.commands import app
-from pipeline.config import as_flags
 from pipeline.errors import (
     ConfigError,
     DataError,
@@ -30,6 +29,7 @@ from pipeline.errors import (
     PassingError,
 )
 from pipeline.sets.reader import LogitSet
+from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord
 from student.config import SweepConfig, TrainConfig

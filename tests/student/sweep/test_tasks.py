@@ -10,8 +10,8 @@ import pytest
 from distill.apps.report.config import ReportConfig
 from distill.apps.report.page import render
 from distill.apps.report.sweep import sweep_page
-from pipeline.config import as_flags
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError
+from pipeline.settings import as_flags
 from pipeline.training.run_record import read_run_record, write_run_record
 from student.config import EvaluateConfig, SweepConfig, TrainConfig
 from student.evaluate import evaluate

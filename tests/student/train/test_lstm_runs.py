@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.config import as_flags
 from pipeline.record_file import read_record
+from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from student.config import TrainConfig
 from student.predict import Predictor

@@ -5,8 +5,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from pipeline.config import as_flags
 from pipeline.sets.reader import LogitSet
+from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from student.config import TrainConfig
 from student.train.train import train

@@ -13,10 +13,10 @@ import torch
 from distill.apps.report.config import ReportConfig
 from distill.apps.report.page import render
 from distill.apps.report.run import run_page
-from pipeline.config import as_flags
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.reader import open_set
+from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import read_run_record
 from student.config import EvaluateConfig, ReproduceConfig, TrainConfig

@@ -12,9 +12,9 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
-from pipeline.config import as_flags
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
 from pipeline.sets.reader import LogitSet, open_set
+from pipeline.settings import as_flags
 from pipeline.tasks.task import load_task
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record

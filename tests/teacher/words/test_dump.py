@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
-from pipeline.config import flag_name
 from pipeline.errors import ConfigError, TeacherError
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.word_reader import WordSet
+from pipeline.settings import flag_name
 from pipeline.tasks.spans import spans, word_scores
 from teacher.words.dump import doubt_order
 from tests.helpers.commands import invoke

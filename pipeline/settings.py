@@ -1,0 +1,344 @@
+"""Settings of commands: frozen parts and unions of parts, each field a flag.
+
+A command's settings are a tree. A leaf is one flag: its description is the help text, its name the keyword in Python. A
+branch is a part, or a union of parts of which one is chosen: by the flag that names it (``--embedding lstm``), or by
+the flag that only it has (``--corpus NAME``). The command line, Python, recipes and sweeps are flat; `build` makes the
+tree of flat values, and refuses in one place what belongs to a part that was not chosen. Free of torch, so that
+``--help`` is quick.
+"""
+
+import functools
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from pipeline.errors import ConfigError, did_you_mean, raise_all
+
+S = TypeVar("S", bound="Settings")
+SPELLINGS = {"json_output": "--json"}  # pydantic's models have a method `json`
+
+
+class Settings(BaseModel):
+    """A command's settings, or a part of them.
+
+    A field may carry ``json_schema_extra`` with ``argument`` (a positional argument), ``aliases`` (hidden spellings of
+    the flag) and ``decides``: whether the field decides the result. Where files lie, how results are printed and how
+    often they are saved does not, so fingerprints and records leave such fields out.
+
+    Attributes:
+        helps: other help texts for flags that the class inherits.
+        panel: the heading of ``--help`` under which the flags stand that the class introduces.
+        chosen_by: of a member of a union without a naming flag, the flag whose presence chooses it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    helps: ClassVar[Mapping[str, str]] = {}
+    panel: ClassVar[str] = "Options"
+    chosen_by: ClassVar[str | None] = None
+
+    @classmethod
+    def from_flags(cls, /, **values: Any) -> Self:
+        """Returns the settings that flat values describe; see `build`."""
+        return build(cls, values)
+
+    @classmethod
+    def member_for(cls, options: Sequence[type["Settings"]], name: str, given: Mapping[str, Any]) -> "type[Settings]":
+        """Returns the member of the union ``name`` that holds if no flag names one; the first unless overridden."""
+        return options[0]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag of a command, wherever in the tree its field is.
+
+    Attributes:
+        name: of the field, and the keyword in Python.
+        field: of the first part that has it; members of a union may give it different defaults.
+        owners: the parts that have it.
+        annotation: the type of its value on the command line.
+        choices: for the flag that names a union's member, all names.
+    """
+
+    name: str
+    field: FieldInfo
+    owners: tuple[type[Settings], ...]
+    annotation: Any
+    choices: tuple[str, ...] = ()
+
+    @property
+    def help(self) -> str:
+        """The help text: that of the owner, or of the nearest of its bases that has one."""
+        texts = (part.__dict__.get("helps", {}).get(self.name) for part in self.owners[0].__mro__)
+        return next((text for text in texts if text is not None), self.field.description) or ""
+
+    @property
+    def panel(self) -> str:
+        """The heading in ``--help``: that of the class that introduces the field."""
+        bases = [
+            part for part in self.owners[0].__mro__ if issubclass(part, Settings) and self.name in part.model_fields
+        ]
+        return str(bases[-1].__dict__.get("panel", self.owners[0].panel))
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is a positional argument."""
+        return bool(self._extra("argument", False))
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Other names of the field that are accepted and not shown."""
+        return tuple(self._extra("aliases", ()))
+
+    @property
+    def decides(self) -> bool:
+        """Whether it decides the result."""
+        return bool(self._extra("decides", True))
+
+    @property
+    def is_shared_default(self) -> bool:
+        """Whether all owners give it the same default, so that ``--help`` can show it."""
+        defaults = [repr(owner.model_fields[self.name].get_default(call_default_factory=True)) for owner in self.owners]
+        return len(set(defaults)) == 1
+
+    def _extra(self, key: str, default: Any) -> Any:
+        extra = self.field.json_schema_extra
+        return extra.get(key, default) if isinstance(extra, dict) else default
+
+
+def flag_name(field: str) -> str:
+    """Returns the command line's spelling of a field: ``max_seq_length`` -> ``--max-seq-length``."""
+    return SPELLINGS.get(field, "--" + field.replace("_", "-"))
+
+
+@functools.cache
+def flags(kind: type[Settings]) -> dict[str, Flag]:
+    """Returns all flags of a tree of settings by name, in the order of ``--help``: arguments first."""
+    found: dict[str, Flag] = {}
+    for flag in _walk(kind):
+        known = found.get(flag.name)
+        if known is None:
+            found[flag.name] = flag
+            continue
+        owners = tuple(dict.fromkeys(known.owners + flag.owners))
+        choices = tuple(dict.fromkeys(known.choices + flag.choices))
+        found[flag.name] = Flag(flag.name, known.field, owners, known.annotation, choices)
+    return dict(sorted(found.items(), key=lambda item: not item[1].is_argument))
+
+
+def build(kind: type[S], values: Mapping[str, Any], known_problems: Sequence[str] = ()) -> S:
+    """Returns the tree of settings that flat values describe; None stands for a flag that was not given.
+
+    Args:
+        kind: the settings' class.
+        values: by field name.
+        known_problems: what else is wrong with them, to be reported with the rest.
+
+    Raises:
+        ConfigError: naming every flag that is unknown, out of range, or of a part that was not chosen.
+    """
+    known, problems = flags(kind), list(known_problems)
+    names = {alias: name for name, flag in known.items() for alias in flag.aliases}
+    given = {names.get(name, name): value for name, value in values.items() if value is not None}
+    problems += [f"{flag_name(name)}: {did_you_mean(name, list(known))}" for name in given.keys() - known.keys()]
+    given = {name: value for name, value in given.items() if name in known}
+    used: dict[str, type[Settings]] = {}
+    made = _build(kind, given, used, problems)
+    problems += [_misplaced(kind, known[name]) for name in given.keys() - used.keys()]
+    raise_all(ConfigError, "wrong flags", sorted(set(problems)))
+    assert made is not None, "or there would have been problems"
+    return made
+
+
+def flat(settings: Settings, only_given: bool = False) -> dict[str, Any]:
+    """Returns the values of all leaves by name, or of those that were given rather than left to defaults."""
+    values: dict[str, Any] = {}
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if _members(field):
+            values |= flat(value, only_given) if value is not None else {}
+        elif not only_given or name in settings.model_fields_set:
+            values[name] = value
+    return values
+
+
+def given(settings: Settings) -> dict[str, Any]:
+    """Returns the values that were given, by flag."""
+    return flat(settings, only_given=True)
+
+
+def deciding(*parts: Settings | None) -> dict[str, Any]:
+    """Returns the values, as JSON, of all fields of parts that decide a result."""
+    values: dict[str, Any] = {}
+    for part in parts:
+        if part is None:
+            continue
+        leaves = part.model_dump(mode="json")
+        for name, field in type(part).model_fields.items():
+            if _members(field):
+                values |= deciding(getattr(part, name))
+            elif not isinstance(field.json_schema_extra, dict) or field.json_schema_extra.get("decides", True):
+                values[name] = leaves[name]
+    return values
+
+
+def changed(settings: S, **values: Any) -> S:
+    """Returns the settings with other values for some flags, checked anew."""
+    return build(type(settings), given(settings) | values)
+
+
+def as_flags(settings: Settings, names: Collection[str] | None = None) -> list[str]:
+    """Returns the command line that makes the settings, as far as they were given; or of it these flags alone."""
+    words: list[str] = []
+    values = given(settings) if names is None else {name: v for name, v in flat(settings).items() if name in names}
+    defaults = {name: flag.field.default for name, flag in flags(type(settings)).items()}
+    for name, value in values.items():
+        if value is True:
+            words.append(flag_name(name))
+        elif value is False and defaults[name] is True:
+            words.append(flag_name(name).replace("--", "--no-", 1))
+        elif value is not None and value is not False:
+            for one in value if isinstance(value, list | tuple) else [value]:
+                words += [flag_name(name), str(one)]
+    return words
+
+
+def _members(field: FieldInfo) -> tuple[type[Settings], ...]:
+    """The classes of settings that a field may hold; none for a leaf."""
+    annotation = field.annotation
+    options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    return tuple(one for one in options if isinstance(one, type) and issubclass(one, Settings))
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _is_optional(field: FieldInfo) -> bool:
+    return _is_union(field.annotation) and type(None) in typing.get_args(field.annotation)
+
+
+def _names_of_member(member: type[Settings], discriminator: str) -> tuple[str, ...]:
+    return tuple(typing.get_args(member.model_fields[discriminator].annotation))
+
+
+def _walk(kind: type[Settings]) -> Iterator[Flag]:
+    """All flags of a tree, those of a class before those of the parts that it inherits from."""
+    own = [part for part in kind.__mro__ if issubclass(part, Settings)]
+
+    def introduced_by(name: str) -> int:
+        extra = kind.model_fields[name].json_schema_extra
+        if isinstance(extra, dict) and extra.get("argument"):
+            return -1  # a run before its texts: arguments stand in the order of the fields
+        return max(number for number, part in enumerate(own) if name in part.model_fields)
+
+    for name in sorted(kind.model_fields, key=introduced_by):
+        field = kind.model_fields[name]
+        members = _members(field)
+        if not members:
+            yield Flag(name, field, (kind,), field.annotation)
+            continue
+        discriminator = field.discriminator
+        for member in members:
+            for flag in _walk(member):
+                if flag.name == discriminator:
+                    choices = tuple(one for option in members for one in _names_of_member(option, flag.name))
+                    every = typing.Literal[choices]  # type: ignore[valid-type]
+                    yield Flag(flag.name, flag.field, flag.owners, every, choices)
+                else:
+                    yield flag
+
+
+def _choose(kind: type[Settings], name: str, given: Mapping[str, Any], problems: list[str]) -> type[Settings] | None:
+    """The member of a union, or the part, that the given flags choose; None for an optional part that is not wanted."""
+    field = kind.model_fields[name]
+    members, discriminator = _members(field), field.discriminator
+    if isinstance(discriminator, str) and discriminator in given:
+        by_name = {one: member for member in members for one in _names_of_member(member, discriminator)}
+        value = given[discriminator]
+        if value not in by_name:
+            problems.append(f"{flag_name(discriminator)} {value}: {did_you_mean(str(value), list(by_name))}")
+        return by_name.get(value, members[0])
+    chosen = [member for member in members if member.chosen_by is not None and member.chosen_by in given]
+    if len(chosen) > 1:
+        both = " or ".join(flag_name(str(member.chosen_by)) for member in chosen)
+        problems.append(f"{flag_name(str(chosen[0].chosen_by))}: give {both}, one of them")
+    if chosen:
+        return chosen[-1]
+    if _is_optional(field):
+        any_of_it = members[0].chosen_by is None and any(flag in given for flag in flags(members[0]))
+        return members[0] if any_of_it else None
+    return kind.member_for(members, name, given)
+
+
+def _build(kind: type[S], given: Mapping[str, Any], used: dict[str, type[Settings]], problems: list[str]) -> S | None:
+    """A part of the given flags that it and its own parts have; the names of these go to ``used``."""
+    values: dict[str, Any] = {}
+    is_whole = True
+    for name, field in kind.model_fields.items():
+        if not _members(field):
+            if name in given:
+                values[name], used[name] = given[name], kind
+            continue
+        member = _choose(kind, name, given, problems)
+        if member is None:
+            continue
+        part = _build(member, given, used, problems)
+        if part is None:
+            is_whole = False
+        else:
+            values[name] = part
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        problems += [_problem(one) for one in error.errors() if is_whole or one["type"] != "missing"]
+        return None
+
+
+def _problem(error: Any) -> str:
+    """What pydantic found, by the flag it is about."""
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if not error["loc"]:
+        return message
+    where = flag_name(str(error["loc"][0]))
+    if error["type"] == "missing":
+        return f"{where}: is missing; give it"
+    return f"{where}: {message} (got {error['input']!r})"
+
+
+def _misplaced(kind: type[Settings], flag: Flag) -> str:
+    """Why a flag that the command has is of no use beside the others: it is of parts that were not chosen."""
+    homes = dict.fromkeys(home for owner in flag.owners for home in _homes(kind, owner, flag.name))
+    return f"{flag_name(flag.name)}: belongs to {' or '.join(homes) or 'another part'}"
+
+
+def _homes(kind: type[Settings], owner: type[Settings], flag: str) -> Iterator[str]:
+    """How the part that owns a flag is chosen, as one types it: the innermost choice that leads to it."""
+    for field in kind.model_fields.values():
+        for member in _members(field):
+            if member is owner:
+                if field.discriminator != flag:  # a flag cannot be chosen by itself
+                    yield from _choice(field, member)
+            elif owner in _parts(member):
+                yield from list(_homes(member, owner, flag)) or _choice(field, member)
+
+
+def _choice(field: FieldInfo, member: type[Settings]) -> Iterator[str]:
+    """The flag that chooses a member of a union; nothing for a part that is always there."""
+    if isinstance(field.discriminator, str):
+        yield from (f"{flag_name(field.discriminator)} {one}" for one in _names_of_member(member, field.discriminator))
+    elif member.chosen_by is not None:
+        yield flag_name(member.chosen_by)
+
+
+def _parts(kind: type[Settings]) -> set[type[Settings]]:
+    """All parts below a class."""
+    below: set[type[Settings]] = set()
+    for field in kind.model_fields.values():
+        for member in _members(field):
+            below |= {member} | _parts(member)
+    return below
