@@ -29,6 +29,7 @@ from pipeline.text.tokenizer import tokenizer_sha256
 from teacher.dump.examples import dump
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.messages import naming
 from tests.helpers.word_tasks import WORDS, MakeTask, MakeTeacher, make_louder
 
 KEYS = "select split, source_row, variant from examples order by all"
@@ -133,7 +134,7 @@ def test_killed_and_repeated_is_as_undisturbed(shards: int, work: Path, store: P
     )
     assert read_set_record(root).state == "staged"
     before = times(root / "examples")
-    with pytest.raises(IntegrityError, match=r"not finished yet; repeat its command"):
+    with pytest.raises(IntegrityError, match=naming("killed/opinion: ", "\n  distill")):
         open_set(root)
     resumed = write(work, tmp_path / "killed", rows_per_shard=2)
     assert resumed.state == "verified"
@@ -158,7 +159,7 @@ def test_a_job_writes_its_own_shards_only(work: Path, store: Path, tmp_path: Pat
     record = write(work, tmp_path, rows_per_shard=20, shard_index=1, num_shards=3)
     written = {str(path.relative_to(tmp_path / "opinion")) for path in (tmp_path / "opinion").glob("examples/*")}
     assert written == {shard.path for shard in record.shards[1::3]}
-    with pytest.raises(ConfigError, match="--shard-index: 3 is not below --num-shards 3"):
+    with pytest.raises(ConfigError, match=naming("--shard-index: 3", "--num-shards 3")):
         write(work, tmp_path, rows_per_shard=20, shard_index=3, num_shards=3)
 
 
@@ -172,7 +173,7 @@ def test_a_slurm_array_writes_a_set(
             monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(value))
         states.append(write(work, tmp_path, rows_per_shard=20, shard_index="auto").state)
     assert states == ["staged", "verified"]
-    assert "job 1 of 2 (Slurm: SLURM_ARRAY_TASK_ID=4" in capsys.readouterr().err
+    assert "SLURM_ARRAY_TASK_ID=4" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -185,11 +186,11 @@ def copied(store: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"max_seq_length": 16}, r"- max_seq_length: 32 there, 16 now"),
-        ({"precision": "bf16"}, r"- precision: fp32 there, bf16 now"),
-        ({"splits": "validation"}, r"- source\.train: \w+… there, nothing now"),
-        ({"teacher_labels": "good,bad"}, r"- teacher\.labels: bad,good there, good,bad now"),
-        ({"rows_per_shard": 50}, r"other shards \(6 files, now 3\): .*--rows-per-shard"),
+        ({"max_seq_length": 16}, naming("max_seq_length: 32", "16")),
+        ({"precision": "bf16"}, naming("precision: fp32", "bf16")),
+        ({"splits": "validation"}, r"source\.train"),
+        ({"teacher_labels": "good,bad"}, naming("teacher.labels: bad,good", "good,bad")),
+        ({"rows_per_shard": 50}, naming("6 files", "--rows-per-shard")),
     ],
 )
 def test_other_settings_than_those_of_the_set_are_refused(
@@ -208,7 +209,7 @@ def test_other_weights_are_refused(work: Path, copied: Path, tmp_path: Path) -> 
     with torch.no_grad():
         model.classifier.bias[0] += 1e-4
     model.save_pretrained(tmp_path / "teacher")
-    with pytest.raises(FingerprintMismatchError, match=r"settings:\n  - teacher\.weights: \w+… there, \w+… now\nGive"):
+    with pytest.raises(FingerprintMismatchError, match=r"teacher\.weights"):
         write(work, copied, model_name_or_path=str(tmp_path / "teacher"))
 
 
@@ -216,9 +217,7 @@ def test_other_rows_are_refused(work: Path, copied: Path, tmp_path: Path) -> Non
     shutil.copytree(work / "data", tmp_path / "data")
     path = tmp_path / "data" / "opinion" / "validation.jsonl"
     path.write_text(path.read_text().replace("the ", "The ", 1))
-    with pytest.raises(
-        FingerprintMismatchError, match=r"settings:\n  - source\.validation: \w+… there, \w+… now\nGive"
-    ):
+    with pytest.raises(FingerprintMismatchError, match=r"source\.validation"):
         write(work, copied, data=tmp_path / "data")
 
 
@@ -279,7 +278,7 @@ def test_a_changed_byte_of_a_shard_is_noticed_and_mended(work: Path, copied: Pat
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
     path.write_bytes(data)
-    with pytest.raises(IntegrityError, match=rf"{whole.shards[0].path}: its SHA-256 is not the one"):
+    with pytest.raises(IntegrityError, match=naming(whole.shards[0].path, "SHA-256")):
         open_set(root).read(whole.shards[0].split, ("logits",))
     assert write(work, copied) == whole
     assert open_set(root).read(whole.shards[0].split, ("logits",)).num_rows == VALIDATION_ROWS
@@ -335,8 +334,8 @@ def test_a_partial_split_is_noted(word_task: MakeTask, word_teacher: MakeTeacher
     word_task(("ash", "birch"), rows=10, splits={"train": 1000, "validation": 10, "test": None})
     record = write(work, tmp_path / "store", **word_settings(tmp_path, word_teacher((0, 1))))
     notes = "\n".join(record.notes)
-    assert "train.jsonl: 10 rows where the whole split 'train' has 1,000" in notes
-    assert "split 'test' of task 'words' is not in" in notes
+    assert "train.jsonl: 10 rows" in notes
+    assert "'test'" in notes
     assert "validation" not in notes
     assert record.splits["train"].expected_rows == 1000
     assert all(note in (tmp_path / "store" / "words" / "README.md").read_text() for note in record.notes)
@@ -356,7 +355,7 @@ def test_rows_without_gold_have_logits_and_no_label(
 
 
 def test_a_task_without_a_default_teacher_needs_one_named(work: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--model-name-or-path: task 'opinion' has no default teacher"):
+    with pytest.raises(ConfigError, match=naming("--model-name-or-path", "'opinion'")):
         write(work, tmp_path, model_name_or_path=None)
 
 
@@ -374,7 +373,7 @@ def test_a_bf16_set_whose_head_was_in_bf16_is_not_gone_on_with(work: Path, store
     settings = {name: value for name, value in record.settings.items() if name != "head"}
     older = record.model_copy(update={"settings": settings, "fingerprint": fingerprint(settings)})
     (tmp_path / "opinion" / "distill.json").write_text(older.model_dump_json())
-    with pytest.raises(FingerprintMismatchError, match=r"settings:\n  - head: nothing there, fp32 now\nGive"):
+    with pytest.raises(FingerprintMismatchError, match=naming("head: ", "fp32")):
         write(work, tmp_path, precision="bf16")
 
 

@@ -29,6 +29,7 @@ from teacher.dump.layer_flags import LayerFlags
 from teacher.dump.plan_examples import estimate
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import dump_config
+from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 
 
@@ -66,7 +67,7 @@ def test_a_student_starts_from_the_set_as_from_the_teacher(roles_set: LogitSet, 
     assert (from_folder.folder, from_set.folder) == (Path(roles_set.record.teacher.name), init_set.root)
     assert from_set.inherited == from_folder.inherited
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-    with pytest.raises(ConfigError, match=r"--init-layers 2: .* has 1 layers: 1"):
+    with pytest.raises(ConfigError, match=naming("--init-layers 2: ", "1 layers")):
         started(init_set, init_layers="2")
 
 
@@ -78,10 +79,10 @@ def test_the_record_tells_what_the_file_holds(work: Path, init_set: LogitSet) ->
     plan = estimate(dump_config(work, "roles", init_set.root.parent, init_layers="1"))
     assert plan.init_bytes == numbers
     assert plan.disk_bytes > numbers
-    assert "The teacher's embeddings, layers 1 of 1 and pooler" in card_text(init_set.record)
-    with pytest.raises(ValueError, match="cannot hold layers of these sizes"):
+    assert "layers 1 of 1 and pooler" in card_text(init_set.record)
+    with pytest.raises(ValueError, match="bytes"):
         type(init)(**init.model_dump() | {"bytes": numbers - 1})
-    with pytest.raises(ValueError, match="or go beyond 1"):
+    with pytest.raises(ValueError, match="layers"):
         type(init)(**init.model_dump() | {"layers": (1, 2)})
 
 
@@ -98,7 +99,7 @@ def test_weights_of_other_layers_stay(init_set: LogitSet) -> None:
     check_same_init(init_set.root, (1,))
     check_same_init(init_set.root, ())
     with pytest.raises(
-        FingerprintMismatchError, match=r"carries weights of layers 1, not of 1,2: .*\n.*--init-layers 1 or"
+        FingerprintMismatchError, match=naming("layers 1", "1,2", "--init-layers 1", "init.safetensors")
     ):
         check_same_init(init_set.root, (1, 2))
     check_same_init(init_set.root.parent, (2,))
@@ -123,7 +124,7 @@ def test_damaged_weights_are_found_and_come_back(work: Path, roles_set: LogitSet
     content = bytearray((root / INIT_FILE).read_bytes())
     content[-1] ^= 1
     (root / INIT_FILE).write_bytes(content)
-    with pytest.raises(IntegrityError, match=r"not the weights that belong to this set"):
+    with pytest.raises(IntegrityError, match=r"init\.safetensors"):
         verify_shards(root, record)
     (root / record.shards[0].path).unlink()  # with rows lost, too
     assert write(work, tmp_path) == record  # without being named
@@ -159,10 +160,10 @@ def test_recode_and_a_new_version_take_them_over(work: Path, roles_set: LogitSet
 
 def test_other_families_are_refused_before_the_work() -> None:
     shape = SimpleNamespace(model_type="electra", hidden_act="gelu", num_hidden_layers=2)
-    with pytest.raises(TeacherError, match="stores layers of BERTs alone, and its model_type is 'electra'"):
+    with pytest.raises(TeacherError, match=naming("--init-layers", "'electra'")):
         init_bytes(LayerFlags(init_layers="1"), "x", shape)
     without = SimpleNamespace(model_type="modernbert", num_hidden_layers=2)
-    with pytest.raises(TeacherError, match="its model_type is 'modernbert' with another activation; leave it out"):
+    with pytest.raises(TeacherError, match=naming("--init-layers", "'modernbert'")):
         init_bytes(LayerFlags(init_layers="1"), "x", without)
-    with pytest.raises(ConfigError, match="--init-layers: layer 3, but the teacher's go from 1 to 2"):
+    with pytest.raises(ConfigError, match=naming("--init-layers: layer 3", "1 to 2")):
         init_bytes(LayerFlags(init_layers="3"), "x", shape)

@@ -85,9 +85,9 @@ def test_variants_that_a_dump_adds_by_default_are_told(work: Path, teachers: Pat
     assert with_variants.exit_code == without.exit_code == 0, with_variants.stderr
     assert with_variants.stdout == without.stdout
     told, rows = " ".join(with_variants.stderr.split()), TRAIN_ROWS + VALIDATION_ROWS
-    assert f"bytes of its own {rows:,} rows" in told
-    assert f"with --layers-of all those of up to {2 * TRAIN_ROWS:,} variants by mask-pos come on top" in told
-    assert f"up to {(rows + 2 * TRAIN_ROWS) / rows:.1f} times as much" in told
+    assert f"{rows:,} rows" in told
+    assert f"{2 * TRAIN_ROWS:,} variants" in told
+    assert f"{(rows + 2 * TRAIN_ROWS) / rows:.1f} times" in told
     assert "variants" not in without.stderr
     plan = estimate(
         dump_config(work, "opinion", tmp_path, manifest=manifest, augment="mask-pos", cls="0", layers_of="all")
@@ -98,4 +98,4 @@ def test_variants_that_a_dump_adds_by_default_are_told(work: Path, teachers: Pat
 def test_layers_must_be_named(work: Path) -> None:
     result = invoke("budget", "--task", "roles", "--manifest", work / "roles.yaml")
     assert result.exit_code == 2
-    assert "give layers by --states, --cls, --attention or --values" in result.stderr
+    assert all(flag in result.stderr for flag in ("--states", "--cls", "--attention", "--values"))

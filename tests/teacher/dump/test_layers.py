@@ -44,6 +44,7 @@ from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.damage import damage
 from tests.helpers.layer_dumps import EVERY, write
+from tests.helpers.messages import naming
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_a_shard_of_rows_and_a_basis_that_are_lost_together_come_back(
     record = write(work, tmp_path, cls="1", cls_codec="pca-8")
     assert record.signals.cls is not None
     (lost,) = record.signals.cls.variance_lost or ()
-    assert f"of the variance of each layer {lost:.1%} is left out" in card_text(record)
+    assert f"{lost:.1%}" in card_text(record)
     (root / record.shards[0].path).unlink()
     (root / "cls" / "basis.safetensors").unlink()
     asked.clear()
@@ -187,10 +188,10 @@ def test_what_a_kill_left_beside_the_record_goes(work: Path, roles_set: LogitSet
 
 
 def test_other_layers_or_codecs_are_refused(work: Path, own: LogitSet, asked: list[str]) -> None:
-    with pytest.raises(FingerprintMismatchError, match=r"codec: .*float32.* there, .*float16.* now") as error:
+    with pytest.raises(FingerprintMismatchError, match=naming("codec: ", "float32", "float16")) as error:
         write(work, own.root.parent, states="0,1")
-    assert "or remove this folder" in str(error.value)
-    with pytest.raises(FingerprintMismatchError, match=r"layers: \[0, 1\] there, \[1\] now"):
+    assert str(own.root / "states") in str(error.value)
+    with pytest.raises(FingerprintMismatchError, match=naming("layers: [0, 1]", "[1]")):
         write(work, own.root.parent, states="1", states_codec="float32")
     assert asked == []
     shutil.rmtree(own.root / "states")
@@ -201,11 +202,11 @@ def test_other_layers_or_codecs_are_refused(work: Path, own: LogitSet, asked: li
 
 @pytest.mark.usefixtures("teachers")
 def test_wrong_flags_are_refused_before_the_work(work: Path, asked: list[str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--states: layer 2, but the teacher's go from 0 to 1"):
+    with pytest.raises(ConfigError, match=naming("--states: layer 2", "0 to 1")):
         write(work, tmp_path, states="0,2")
-    with pytest.raises(ConfigError, match="codec pca-33: but the teacher's states have 32 numbers"):
+    with pytest.raises(ConfigError, match=naming("pca-33", "32 numbers")):
         write(work, tmp_path, states="1", states_codec="pca-33")
-    with pytest.raises(ConfigError, match="--cls-codec: says how layers are stored; give --cls LAYERS"):
+    with pytest.raises(ConfigError, match=naming("--cls-codec: ", "--cls LAYERS")):
         write(work, tmp_path, states="1", cls_codec="int8")
     result = invoke("teacher-dump", "--task", "mrpc", "--states", "first")
     assert result.exit_code == 2
@@ -288,7 +289,7 @@ def test_their_files_are_counted_and_a_long_list_of_them_is_no_bomb(own: LogitSe
     for part in (text, *(text["signals"][name] for name in folders[1:])):
         part["shards"] *= 700
     (own.root / FILE_NAME).write_text(json.dumps(text))
-    with pytest.raises(IntegrityError, match="a shard is listed twice"):
+    with pytest.raises(IntegrityError, match=naming("distill.json: ", "shard")):
         read_set_record(own.root)
 
 
@@ -337,14 +338,14 @@ WRONG = {
     "another key": (_with("source_row", lambda c: pa.array(c.to_numpy()[::-1])), "source_row is not that of the rows"),
     "another length": (
         _with("length", lambda c: pa.array(c.to_numpy() + np.uint16(1))),
-        "length is not that of the rows",
+        "length",
     ),
-    "missing rows": (lambda table: table.slice(0, 7), "7 rows, but examples/ has"),
+    "missing rows": (lambda table: table.slice(0, 7), "7 rows"),
     "too short": (
         _with("states_1", lambda c: c.combine_chunks().slice(0, len(c)).take(pa.array(np.roll(np.arange(len(c)), 1)))),
-        "states_1 does not have as many numbers",
+        "states_1",
     ),
-    "NaN": (_with("states_0", _nan), "layer 0: a number of a vector is NaN or Inf"),
+    "NaN": (_with("states_0", _nan), "layer 0: .*NaN"),
 }
 
 
@@ -361,12 +362,12 @@ def test_wrong_rows_are_found(wrong: str, own: LogitSet) -> None:
 def test_missing_examples_are_named(own: LogitSet) -> None:
     (own.root / own.record.shards[0].path).unlink()
     for check in (verify_shards, check_layers):
-        with pytest.raises(IntegrityError, match=r"examples/\S+-00000-of-\d+\.parquet: (missing|cannot be read)"):
+        with pytest.raises(IntegrityError, match=r"examples/\S+-00000-of-\d+\.parquet: "):
             check(own.root, own.record)
 
 
 def test_a_basis_that_no_codec_needs_is_refused() -> None:
-    with pytest.raises(ValueError, match="basis_sha256: states stored as float32 have no basis"):
+    with pytest.raises(ValueError, match="basis_sha256: "):
         States(layers=(1,), codec=state_codec("float32", 8), basis_sha256="0" * 64)
 
 
@@ -375,9 +376,9 @@ def test_a_flipped_byte_is_found(own: LogitSet) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(IntegrityError, match=r"its SHA-256 is not the one in distill\.json"):
+    with pytest.raises(IntegrityError, match=naming("states/train-00000-of-00004.parquet: ", "SHA-256")):
         verify_shards(own.root, own.record)
-    with pytest.raises(IntegrityError, match=r"its SHA-256 is not the one in distill\.json"):
+    with pytest.raises(IntegrityError, match=naming("states/train-00000-of-00004.parquet: ", "SHA-256")):
         [open_layers(own, "states", split) for split in own.splits]
 
 
@@ -392,11 +393,11 @@ def test_they_travel_but_not_without_text(own: LogitSet, tmp_path: Path) -> None
     push(PushConfig(logits="roles", store=store, url=f"{url}-blind", without_text=True))
     path = own.root / "cls" / "train-00000-of-00004.parquet"
     path.write_bytes(path.read_bytes()[::-1])
-    with pytest.raises(IntegrityError, match="its SHA-256 is not the one"):
+    with pytest.raises(IntegrityError, match=naming("cls/train-00000-of-00004.parquet: ", "SHA-256")):
         push(PushConfig(logits="roles", store=store, url=f"{url}-damaged"))
     blind = read_set_record(tmp_path / "there-blind")
     assert blind.signals.of_layers == ()
-    with pytest.raises(ValueError, match="states of layers tell the text, but this set is without it"):
+    with pytest.raises(ValueError, match="signals: "):
         changed(blind, signals=own.record.signals)
 
 
@@ -410,7 +411,7 @@ def test_numbers_that_a_codec_cannot_hold_name_the_way_out(
 
     shutil.copytree(roles_set.root, tmp_path / "roles")
     monkeypatch.setattr(teacher.dump.layer_shards, "layers_said", loud)
-    with pytest.raises(TeacherError, match=r"NaN or Inf; remove its folder and take --states-codec float32"):
+    with pytest.raises(TeacherError, match=naming("layer 1", "NaN", "--states-codec float32")):
         write(work, tmp_path, states="1")
     assert read_set_record(tmp_path / "roles") == roles_set.record
 
@@ -469,6 +470,6 @@ def test_a_new_version_takes_over_nothing_damaged(
     data = shutil.copytree(work / "data", tmp_path / "data")
     with (data / "roles" / "train.jsonl").open("a") as lines:
         lines.write((data / "roles" / "train.jsonl").read_text().splitlines()[0].replace("the", "a") + "\n")
-    with pytest.raises(IntegrityError, match=r"SHA-256|not the basis"):
+    with pytest.raises(IntegrityError, match=r"states/(validation-00000.*SHA-256|basis\.safetensors)"):
         write(work, tmp_path, data=data, name="second", extend="roles", **flags)
     assert asked == []

@@ -8,6 +8,7 @@ from pipeline.errors import ConfigError, TeacherError
 from pipeline.sets.reader import LogitSet
 from teacher.dump.plan_examples import Plan, estimate
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.messages import naming
 
 SPLITS = ("train", "validation")
 
@@ -47,7 +48,7 @@ def test_time_and_memory_are_unknown_without_a_config(
     result = plan(work, tmp_path / "store", model_name_or_path=str(tmp_path / "nowhere"))
     assert (result.seconds, result.memory_bytes) == (None, None)
     assert result.rows["train"] == TRAIN_ROWS
-    assert "no estimate of time and memory" in capsys.readouterr().err
+    assert f"{tmp_path / 'nowhere'}: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -59,14 +60,14 @@ def test_an_encoder_without_a_head_is_told_of(
     config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, architectures=[called])
     config.save_pretrained(tmp_path / "bert")
     plan(work, tmp_path / "store", model_name_or_path=str(tmp_path / "bert"))
-    assert (f"is a {called} by its config.json, which classifies nothing" in capsys.readouterr().err) == is_told
+    assert (f"{called} " in capsys.readouterr().err) == is_told
 
 
 @pytest.mark.parametrize("windows", [{}, {"doc_stride": 8}])
 def test_longer_inputs_than_the_teacher_reads_are_refused(
     windows: dict[str, Any], work: Path, config_only: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=f"--max-seq-length: 600 tokens, but {config_only} reads at most 512"):
+    with pytest.raises(ConfigError, match=naming("--max-seq-length: 600", config_only, 512)):
         plan(work, tmp_path, model_name_or_path=config_only, max_seq_length=600, **windows)
 
 
@@ -89,15 +90,15 @@ def test_the_estimate_of_the_tokens_is_near_the_truth(work: Path, opinion_set: L
 
 
 def test_a_job_that_is_not_there_is_refused(work: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--shard-index: 2 is not below --num-shards 2"):
+    with pytest.raises(ConfigError, match=naming("--shard-index: 2", "--num-shards 2")):
         plan(work, tmp_path, shard_index=2, num_shards=2)
 
 
 def test_labels_that_are_not_the_tasks_are_refused_before_a_model_is_loaded(
     work: Path, config_only: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="--teacher-labels: unknown label"):
+    with pytest.raises(ConfigError, match=naming("--teacher-labels: ", "'goood'", "'good'")):
         plan(work, tmp_path / "store", model_name_or_path=config_only, teacher_labels="goood,bad")
     BertConfig(num_labels=5).save_pretrained(tmp_path / "five")
-    with pytest.raises(TeacherError, match="has 5 outputs"):
+    with pytest.raises(TeacherError, match=naming("five: ", "5 outputs", "'opinion'", "2 (bad, good)")):
         plan(work, tmp_path / "store", model_name_or_path=str(tmp_path / "five"))

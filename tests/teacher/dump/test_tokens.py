@@ -29,6 +29,7 @@ from teacher.dump.tokens import dump_mlm
 from teacher.models.masked_lm import load_masked_lm
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import corpus_config, vectors_config
+from tests.helpers.messages import naming
 
 SPLITS = ("train", "validation")
 
@@ -152,7 +153,7 @@ def test_another_setting_is_never_mixed_in(
     work: Path, token_store: Path, tmp_path: Path, changes: dict[str, Any], named: str
 ) -> None:
     shutil.copytree(token_store / "sampled", tmp_path / "sampled")
-    with pytest.raises(FingerprintMismatchError, match=rf"made with other settings:(\n.*)*- {named}"):
+    with pytest.raises(FingerprintMismatchError, match=rf"\n  - {named}"):
         write(work, tmp_path, name="sampled", **({"codec": "sampled", "top_k": 5} | changes))
 
 
@@ -195,7 +196,7 @@ def test_a_teacher_that_says_nan_is_stopped(
     with torch.no_grad():
         model.cls.predictions.decoder.bias[7] = logit
     model.save_pretrained(folder)
-    with pytest.raises(TeacherError, match="gives NaN or Inf near document"):
+    with pytest.raises(TeacherError, match=naming("mlm: ", "NaN", "document 0", "--precision")):
         write(work, tmp_path / "store", model_name_or_path=str(folder))
 
 
@@ -211,14 +212,14 @@ def test_what_float16_cannot_hold_is_refused_by_its_document(
         else:
             model.cls.predictions.decoder.bias[7] = 70_000
     model.save_pretrained(folder)
-    named = rf"document \d+, '.*\[MASK\].*': teacher .*mlm, codec {codec}.*: -?(70|69),\d+ is more than float16"
-    with pytest.raises(TeacherError, match=rf"{named} can hold, 65,504; take --codec sampled"):
+    named = rf"document \d+, '.*\[MASK\].*': teacher .*mlm, codec {codec}.*: -?(70|69),\d+"
+    with pytest.raises(TeacherError, match=rf"{named}.*65,504.*--codec sampled"):
         write(work, tmp_path / "store", model_name_or_path=str(folder), codec=codec, top_k=3)
     assert write(work, tmp_path / "sampled", model_name_or_path=str(folder), codec="sampled").state == "verified"
 
 
 def test_an_encoder_without_a_trained_head_is_no_teacher(work: Path, corpus_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(TeacherError, match=r"no weights for .*predictions.*finetune-teacher --objective mlm"):
+    with pytest.raises(TeacherError, match=naming("bert: ", "cls.predictions.bias", "--objective mlm")):
         write(work, tmp_path, model_name_or_path=str(work / "bert"))
 
 
@@ -228,7 +229,7 @@ def test_a_corpus_of_unknown_words_is_refused(
 ) -> None:
     (tmp_path / "greek.txt").write_text(40 * "\u03c6 \u03c7 \u03c8 \u03c9 awful \u03c6 \u03c7\n")
     config = {dump_mlm: corpus_config, dump_vectors: vectors_config}[dump]
-    with pytest.raises(DataError, match=r"its tokenizer does not know 86% of the tokens"):
+    with pytest.raises(DataError, match="86%"):
         dump(config(work, tmp_path / "store", data=tmp_path / "greek.txt"), "x")
     assert not list(tmp_path.glob("store/*/*"))
 
@@ -238,7 +239,7 @@ def test_a_corpus_with_nothing_to_mask_is_refused(number: int, work: Path, maske
     (tmp_path / "short.txt").write_text(number * "a dog\n")
     config = corpus_config(work, tmp_path / "store", data=tmp_path / "short.txt", min_seq_length=10)
     for refused in (lambda: dump_mlm(config, "x"), lambda: estimate_mlm(config)):
-        with pytest.raises(DataError, match=rf"short\.txt: no text with a token to mask in {number:,} documents"):
+        with pytest.raises(DataError, match=naming("short.txt: ", f"{number:,} documents", "--min-seq-length 10")):
             refused()
     assert not list(tmp_path.glob("store/*/*"))
 
@@ -263,7 +264,7 @@ def test_documents_that_fill_a_block_only_all_together(work: Path, masked_lm: Pa
     record = dump_mlm(config, "x")
     assert record is not None
     assert estimate_mlm(config).rows["masked sequences"] == record.num_rows > 0
-    with pytest.raises(DataError, match=r"in any shard of --rows-per-shard 40 documents, which no block crosses"):
+    with pytest.raises(DataError, match=naming("queries.txt: ", "--rows-per-shard 40", "--min-seq-length 128")):
         write(work, tmp_path / "other", data=tmp_path / "queries.txt", **blocks | {"rows_per_shard": 40})
 
 
@@ -276,7 +277,7 @@ def test_unknown_words_are_noticed_also_in_short_documents(
     greek = 6000 * ["\u03c6 \u03c7"]
     greek[3001] = 12 * "\u03c6 "
     (tmp_path / "greek.txt").write_text("\n".join(greek))
-    with pytest.raises(DataError, match="its tokenizer does not know"):
+    with pytest.raises(DataError, match=r"mlm: .*\d+%"):
         write(work, tmp_path / "store", data=tmp_path / "greek.txt", **changes)
 
 
@@ -295,7 +296,7 @@ def test_a_strange_document_at_the_start_is_no_strange_corpus(work: Path, masked
     text = open_text(corpus_config(work, tmp_path / "store", data=tmp_path / "mixed.txt"), 32)
     tokens = load_masked_lm(str(masked_lm), None, 32).tokens
     (first,) = text.sequences(tokens, "train", 0, 2)
-    with pytest.raises(DataError, match="does not know"):
+    with pytest.raises(DataError, match=naming("x: ", "83%")):
         require_known_ids(tokens.tokenizer, first.ids, "x")
     require_known_words(text, tokens, "x")
 
@@ -303,11 +304,11 @@ def test_a_strange_document_at_the_start_is_no_strange_corpus(work: Path, masked
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"signal": "logits"}, "--signal mlm and --corpus go together"),
-        ({"min_seq_length": 40}, "--min-seq-length: 40 is above --max-seq-length 32"),
-        ({"codec": "topk", "top_k": 100_000}, "--top-k: 100000, but the vocabulary has"),
-        ({"model_name_or_path": None}, "--model-name-or-path: corpus 'tiny' has no default teacher"),
-        ({"shard_index": 3}, "--shard-index: 3 is not below --num-shards 1"),
+        ({"signal": "logits"}, naming("--signal mlm", "--corpus")),
+        ({"min_seq_length": 40}, naming("--min-seq-length: 40", "--max-seq-length 32")),
+        ({"codec": "topk", "top_k": 100_000}, "--top-k: 100000"),
+        ({"model_name_or_path": None}, naming("--model-name-or-path: ", "'tiny'")),
+        ({"shard_index": 3}, naming("--shard-index: 3", "--num-shards 1")),
     ],
 )
 def test_wrong_flags(

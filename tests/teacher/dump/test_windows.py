@@ -22,6 +22,7 @@ from teacher.config import CheckConfig
 from teacher.dump.examples import dump
 from teacher.dump.plan_examples import estimate
 from tests.helpers.dumps import dump_config
+from tests.helpers.messages import naming
 from tests.helpers.word_tasks import make_louder
 
 SIZE, STRIDE = {"opinion": 6, "roles": 11}, 2
@@ -97,7 +98,7 @@ def test_whole_texts_are_stored_for_the_student(name: str, store: Path, teachers
 def test_card_and_notes_tell_what_was_read(store: Path) -> None:
     single, pairs = (open_set(store / name) for name in SIZE)
     card = " ".join((single.root / "README.md").read_text().split())
-    assert "by windows of 6 tokens that overlap by 2, their logits averaged: nothing was cut;" in card
+    assert "windows of 6 tokens" in card
     assert "- nothing unusual" in card
     rows = pairs.read("train", ("ids1", "ids2")).to_pylist() + pairs.read("validation", ("ids1", "ids2")).to_pylist()
     half = (SIZE["roles"] - 3) // 2
@@ -114,8 +115,8 @@ def test_check_asks_by_windows_too(work: Path, store: Path) -> None:
 
 def test_another_stride_is_another_set(work: Path, store: Path, tmp_path: Path) -> None:
     shutil.copytree(store / "opinion", tmp_path / "opinion")
-    for changes, told in (({"doc_stride": 1}, "2 there, 1 now"), ({"doc_stride": None}, "2 there, nothing now")):
-        with pytest.raises(FingerprintMismatchError, match=f"- doc_stride: {told}"):
+    for changes, told in (({"doc_stride": 1}, "1"), ({"doc_stride": None}, "nothing")):
+        with pytest.raises(FingerprintMismatchError, match=naming("doc_stride: 2", told)):
             write(work, tmp_path, store.parent, **changes)
     config = dump_config(work, "opinion", tmp_path, name="other", **flags(store.parent, doc_stride=1))
     other = dump(config, "distill teacher-dump")
@@ -156,12 +157,12 @@ def tokens_of_windows(logit_set: LogitSet, size: int) -> int:
 
 
 def test_what_does_not_go_with_windows_is_refused(work: Path, store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--doc-stride: pools logits, .* leave --states and --attention out"):
+    with pytest.raises(ConfigError, match=naming("--doc-stride", "--states", "--attention")):
         dump_config(work, "opinion", tmp_path, **flags(store.parent, states="1", attention="1")).check()
-    with pytest.raises(ConfigError, match="--doc-stride: is for --signal logits"):
+    with pytest.raises(ConfigError, match=naming("--doc-stride: ", "--signal logits")):
         dump_config(work, "opinion", tmp_path, **flags(store.parent, signal="vectors")).check()
     wide = dump_config(work, "opinion", tmp_path, **flags(store.parent, doc_stride=4))
     for act in (partial(dump, wide, "distill teacher-dump"), partial(estimate, wide)):
-        with pytest.raises(ConfigError, match="--doc-stride: 4, but a window of 6 may hold 4 tokens"):
+        with pytest.raises(ConfigError, match=naming("--doc-stride: 4", "window of 6")):
             act()
     assert not list(tmp_path.rglob("*.json"))
