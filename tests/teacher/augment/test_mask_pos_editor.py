@@ -14,6 +14,7 @@ from pipeline.errors import MissingDependencyError
 from teacher.augment.mask_pos_editor import MaskPosEditor, Pools, make_pools, words_in
 from teacher.augment.tagging import Tagger, pattern_tagger
 from teacher.augment.words import MASK, Edited
+from tests.helpers.messages import naming
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*textblob:ResourceWarning")
 TAGS = {"dog": "NN", "cat": "NN", "fox": "NN", "sees": "VBZ", "bites": "VBZ", "the": "DT"}
@@ -241,5 +242,5 @@ def test_curly_quotes_are_tagged_as_straight_ones(tagger: Tagger) -> None:
 def test_without_textblob_extra_and_flag_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("textblob", "textblob.en", "textblob.en.taggers"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingDependencyError, match=r"'distill-offline\[teacher\]'; .*--pos-probability 0"):
+    with pytest.raises(MissingDependencyError, match=naming("'distill-offline[teacher]'", "--pos-probability 0")):
         pattern_tagger()

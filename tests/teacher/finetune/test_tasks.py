@@ -28,6 +28,7 @@ from teacher.models.loaded import load_config
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import dump_config
 from tests.helpers.entities import MANIFEST
+from tests.helpers.messages import naming
 
 Config = Callable[..., FinetuneTask]
 TASKS = ("opinion", "ratings", "roles")
@@ -119,7 +120,7 @@ def test_a_dump_takes_a_teacher_with_the_scores_of_the_best_epoch(
         assert own == best | {"metrics": {"validation": best["metrics"][f"{task}/validation"]}}
     firsts = [best["metrics"][f"{task}/validation"] for task in TASKS]
     assert best["metrics"]["tasks"]["mean"] == pytest.approx(sum(next(iter(one.values())) for one in firsts) / 3)
-    with pytest.raises(DataError, match="there are models in it; name one of them"):
+    with pytest.raises(DataError, match=naming("config.json", *TASKS)):
         load_config(str(folder), None)
 
 
@@ -154,26 +155,26 @@ def test_killed_and_repeated_is_as_undisturbed(config: Config, tmp_path: Path) -
     kept = tmp_path / "killed" / "opinion" / HEAD_FILE
     kill_when(distill("finetune-teacher", *as_flags(killed)), kept.exists)  # while it keeps the first epoch, or soon
     assert (tmp_path / "killed" / CHECKPOINT).exists()
-    with pytest.raises(TeacherError, match="its fine-tuning is not finished"):
+    with pytest.raises(TeacherError, match=naming("killed/opinion: ", "distill finetune-teacher")):
         load_config(str(tmp_path / "killed" / "opinion"), None)
     assert finetune(killed, "")["result"] == undisturbed["result"]
     assert all(same(tmp_path / "killed" / task, tmp_path / "whole" / task) for task in TASKS)
 
 
 def test_what_does_not_go_together_is_refused(config: Config, together: tuple[Path, RunRecord], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--tasks: opinion is there twice"):
+    with pytest.raises(ConfigError, match=naming("--tasks: ", "opinion")):
         finetune(config(tmp_path, ("opinion", "opinion")), "")
-    with pytest.raises(ConfigError, match="--task: is for one task"):
+    with pytest.raises(ConfigError, match=naming("--task: ", "--tasks")):
         finetune(config(tmp_path, task="mrpc"), "")
-    with pytest.raises(ConfigError, match="unknown task 'mrcp': did you mean 'mrpc'"):
+    with pytest.raises(ConfigError, match=naming("--task: ", "'mrcp'", "'mrpc'")):
         finetune(config(tmp_path, tasks="mrcp,sst2"), "")
     words = together[0].parent / "entities.yaml"
     words.write_text(MANIFEST)
-    with pytest.raises(ConfigError, match=r"--tasks: entities labels words \(type: tokens\)"):
+    with pytest.raises(ConfigError, match=naming("--tasks: ", "entities")):
         finetune(config(tmp_path, tasks=f"mrpc,{words}"), "")
     printed = invoke("finetune-teacher", *as_flags(config(tmp_path)), "--corpus", "tiny")
     assert printed.exit_code == 2
-    with pytest.raises(FingerprintMismatchError, match="tasks: "):
+    with pytest.raises(FingerprintMismatchError, match=naming("tasks: ", "opinion.metrics: ")):
         finetune(config(together[0], ("opinion",)), "")
     assert not list(tmp_path.iterdir())
 
@@ -184,5 +185,5 @@ def test_an_objective_is_for_the_tasks_with_scores(config: Config, tmp_path: Pat
     assert [target.kind for target in targets_of(tasks, made)] == ["classes", "bins", "classes"]
     scores = config(tmp_path, objective="regression")
     assert [target.kind for target in targets_of(tasks, scores)] == ["classes", "score", "classes"]
-    with pytest.raises(ConfigError, match="--objective regression: task 'opinion' has labels"):
+    with pytest.raises(ConfigError, match=naming("--objective regression: ", "'opinion'")):
         targets_of([tasks[0], tasks[2]], scores)

@@ -81,7 +81,7 @@ def test_a_batch_too_large_for_the_memory_is_split(rows: list[list[int]], most_r
 
 
 def test_a_row_too_large_for_the_memory_is_an_error() -> None:
-    with pytest.raises(TeacherError, match="out of memory for a single row of 3 tokens"):
+    with pytest.raises(TeacherError, match="3 tokens"):
         teacher_logits(ramp_teacher(Ramp(most_rows=0)), tokens([1], [1, 2, 3]), 100)
 
 
@@ -94,7 +94,7 @@ def test_other_errors_are_not_taken_for_lack_of_memory() -> None:
 def test_a_logit_that_is_not_finite_is_refused_with_its_row(value: float) -> None:
     inputs = tokens([1, 2, 3], [4], [2, 7], [7])
     columns = {"source_row": [10, 11, 17, 20], "sentence1": list("abcd"), "sentence2": [None, None, "e f", None]}
-    message = r"^train, row 17, 'c' / 'e f': .*NaN or Inf, \[9\.0, -?(nan|inf), 7\.0\].*bf16"
+    message = r"^train, row 17, 'c' / 'e f': .*\[9\.0, -?(nan|inf), 7\.0\].*--precision"
     with pytest.raises(TeacherError, match=message), naming_rows(inputs, pa.table(columns), "train"):
         teacher_logits(ramp_teacher(Ramp(not_finite=value)), inputs, 4)
 

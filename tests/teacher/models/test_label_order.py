@@ -19,6 +19,7 @@ from teacher.models.batches import teacher_logits
 from teacher.models.classifier import load_teacher
 from teacher.models.label_order import best_order, check_label_order, label_places
 from teacher.models.precision import inference_mode
+from tests.helpers.messages import naming
 from tests.helpers.word_tasks import WORDS, MakeTask, MakeTeacher
 
 LABELS = ("ash", "birch", "cedar", "date", "elm", "fir", "gum", "hazel", "iris", "jute")
@@ -81,7 +82,7 @@ def test_the_flag_that_the_message_names_mends_the_teacher(
     if list(outputs) == list(range(size)):
         check_classes(wrong, gold)
         return
-    with pytest.raises(TeacherError, match=rf"with 100\.0%.*--teacher-labels {mended}$"):
+    with pytest.raises(TeacherError, match=rf"100\.0%.*--teacher-labels {mended}$"):
         check_classes(wrong, gold)
     right = ask(task, folder, tuple(mended.split(",")), gold)
     check_classes(right, gold, tuple(mended.split(",")))
@@ -98,7 +99,7 @@ def test_a_wrong_claim_is_mended_in_the_teachers_own_order() -> None:
     # outputs: cedar, ash, birch; claimed: birch, ash, cedar. In the task's order under the claim, ash is right and
     # birch and cedar are exchanged.
     gold = np.arange(60) % 3
-    with pytest.raises(TeacherError, match=r"As birch, ash, cedar it agrees.*--teacher-labels cedar,ash,birch$"):
+    with pytest.raises(TeacherError, match=r"birch, ash, cedar.*--teacher-labels cedar,ash,birch$"):
         check_classes(np.eye(3, dtype=np.float32)[gold][:, [0, 2, 1]], gold, ("birch", "ash", "cedar"))
 
 
@@ -134,14 +135,14 @@ def test_rows_without_gold_have_no_say() -> None:
     unlabelled = np.full(40, NO_LABEL)
     check_classes(logits, np.concatenate([gold, unlabelled]))
     check_classes(logits[:0], gold[:0])
-    with pytest.raises(TeacherError, match="of 40 gold labels"):
+    with pytest.raises(TeacherError, match=naming("0.0% of 40")):
         check_classes(logits, np.concatenate([unlabelled, gold]))
 
 
 def test_scores_that_run_backwards_are_refused() -> None:
     gold = np.linspace(0, 5, 50, dtype=np.float32)
     check_scores(gold[:, None], gold)
-    with pytest.raises(TeacherError, match=r"against the gold scores \(correlation -1\.000 over 50 rows\)"):
+    with pytest.raises(TeacherError, match=naming("-1.000", "50 rows")):
         check_scores(5 - gold[:, None], gold)
 
 
@@ -149,14 +150,14 @@ def test_bins_that_run_backwards_are_refused() -> None:
     gold = np.array([1, 2, 3, 4, 5] * 6, dtype=np.float32)
     sure = 20 * np.eye(5, dtype=np.float32)[gold.astype(int) - 1]
     check_scores(sure, gold, BINS)
-    with pytest.raises(TeacherError, match="against the gold"):
+    with pytest.raises(TeacherError, match=naming("-1.000", "30 rows")):
         check_scores(sure[:, ::-1], gold, BINS)
 
 
-@pytest.mark.parametrize(("factor", "slope"), [(0.2, r"5\.00"), (10.0, r"0\.10")])
+@pytest.mark.parametrize(("factor", "slope"), [(0.2, "5.00"), (10.0, "0.10")])
 def test_scores_on_another_scale_are_refused(factor: float, slope: str) -> None:
     gold = np.linspace(0, 5, 50, dtype=np.float32)
-    with pytest.raises(TeacherError, match=rf"another scale.*gold = {slope} x teacher.*gold from 0 to 5"):
+    with pytest.raises(TeacherError, match=naming(slope, "0 to 5")):
         check_scores(factor * gold[:, None], gold)
 
 

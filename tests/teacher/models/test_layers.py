@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig, DistilB
 from pipeline.errors import TeacherError
 from teacher.models.attention import listening
 from teacher.models.layers import FAMILIES, require_known_family
+from tests.helpers.messages import naming
 
 SHAPE = {"vocab_size": 50, "hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 32}
 CONFIGS = {
@@ -66,5 +67,10 @@ def test_other_families_are_refused_by_name() -> None:
     assert set(CONFIGS) == set(FAMILIES)
     for family in FAMILIES:
         require_known_family("x", family)
-    with pytest.raises(TeacherError, match=r"teacher deberta-base: is of the family 'deberta-v2', .* bert, distilbert"):
+    with pytest.raises(
+        TeacherError,
+        match=naming(
+            "deberta-base: ", "'deberta-v2'", "bert, distilbert", "--states", "--cls", "--attention", "--values"
+        ),
+    ):
         require_known_family("deberta-base", "deberta-v2")

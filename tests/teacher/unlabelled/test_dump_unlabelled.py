@@ -26,6 +26,7 @@ from teacher.dump.plan_examples import estimate
 from teacher.models.batches import teacher_logits
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
+from tests.helpers.messages import naming
 
 NEW = [f"the {thing} was great but the music was {word} ." for thing in ("tea", "rice", "door") for word in "abcd"]
 
@@ -90,7 +91,7 @@ def test_what_is_added_and_what_is_left_out(work: Path, store: Path, tmp_path: P
     expected = {"first_row": TRAIN_ROWS, "found": 8, "empty": 2, "near_dev": 2, "repeated": 2, "rows": 2, "cut": 0}
     assert record.model_dump(include=set(expected)) == expected
     assert record.undrawn == 0
-    assert f"{tmp_path / 'my.parquet'}: no word in rows 1, 6; left out" in " ".join(capsys.readouterr().err.split())
+    assert f"{tmp_path / 'my.parquet'}: no word in rows 1, 6;" in " ".join(capsys.readouterr().err.split())
 
     plain = open_set(store / "opinion")
     columns = ("source_row", "origin", "sentence1", "label", "text_hash")
@@ -175,7 +176,7 @@ def test_other_text_is_another_set(work: Path, teachers: Path, tmp_path: Path) -
     write_parquet(tmp_path / "other.parquet", NEW[:-1])
     with pytest.raises(FingerprintMismatchError, match=r"source\.unlabelled\.content"):
         add(work, tmp_path, tmp_path / "other.parquet")
-    with pytest.raises(FingerprintMismatchError, match=r"source\.unlabelled\.max"):
+    with pytest.raises(FingerprintMismatchError, match=naming("source.unlabelled.max: ", "100")):
         add(work, tmp_path, text, max_unlabelled=100)
     assert fingerprint(first.settings) == first.fingerprint
 
@@ -295,7 +296,7 @@ def test_pairs_of_similar_sentences(work: Path, teachers: Path, tmp_path: Path) 
     logit_set = add(work, tmp_path, tmp_path / "my.txt", "roles")
     assert {frozenset(pair) for pair in added(logit_set)} == {frozenset(lines[0::2]), frozenset(lines[1::2])}
     assert unlabelled_of(logit_set).settings["pairs"] == "similar"
-    with pytest.raises(DataError, match="none to make pairs of"):
+    with pytest.raises(DataError, match=naming("--unlabelled", "my.txt: ")):
         add(work, tmp_path, tmp_path / "my.txt", "roles", unlabelled_pairs="neighbours", name="none")
 
 
@@ -312,33 +313,33 @@ def test_sentences_of_a_corpus_by_name(
     assert unlabelled_of(logit_set).found < 400  # some of its documents were read
     pairs = add(work, tmp_path, "wikitext", "roles", max_unlabelled=20)
     assert {f"{a} {b}" for a, b in added(pairs)} <= set(texts)
-    with pytest.raises(ConfigError, match="how many rows of this corpus with --max-unlabelled"):
+    with pytest.raises(ConfigError, match=naming("--unlabelled wikitext: ", "--max-unlabelled")):
         add(work, tmp_path, "wikitext")
-    with pytest.raises(ConfigError, match="no such file or folder, and no corpus: did you mean 'wikitext'"):
+    with pytest.raises(ConfigError, match=naming("--unlabelled wikitxt: ", "'wikitext'")):
         add(work, tmp_path, "wikitxt")
 
 
 def test_wrong_columns_and_rows_are_named(work: Path, teachers: Path, tmp_path: Path) -> None:
     text = write_parquet(tmp_path / "my.parquet", NEW, "sentense1")
-    with pytest.raises(DataError, match=r"no column 'sentence1' or 'text'; did you mean 'sentense1'\?"):
+    with pytest.raises(DataError, match=naming("my.parquet: ", "'sentence1' or 'text'", "'sentense1'")):
         add(work, tmp_path, text)
     text = write_pairs(tmp_path / "pairs.parquet", PAIRS, ("sentence1", "sentnce2"))
-    with pytest.raises(DataError, match=r"no column 'sentence2'; did you mean 'sentnce2'\?"):
+    with pytest.raises(DataError, match=naming("pairs.parquet: ", "'sentence2'", "'sentnce2'")):
         add(work, tmp_path, text, "roles")
     pq.write_table(pa.table({"sentence1": [NEW[0], None]}), tmp_path / "null.parquet")
-    with pytest.raises(DataError, match=r"null.parquet: 'sentence1' is null in row 1"):
+    with pytest.raises(DataError, match=naming("null.parquet: 'sentence1'", "row 1")):
         add(work, tmp_path, tmp_path / "null.parquet")
     pq.write_table(pa.table({"sentence1": [1, 2]}), tmp_path / "int.parquet")
-    with pytest.raises(DataError, match="holds int64, not text"):
+    with pytest.raises(DataError, match=naming("int.parquet: ", "'sentence1'", "int64")):
         add(work, tmp_path, tmp_path / "int.parquet")
     (tmp_path / "latin.txt").write_bytes(b"fine\nna\xefve\n")
-    with pytest.raises(DataError, match="line 2: byte 0xef is not UTF-8"):
+    with pytest.raises(DataError, match=naming("latin.txt: line 2: ", "0xef", "UTF-8")):
         add(work, tmp_path, tmp_path / "latin.txt")
     (tmp_path / "my.doc").write_text("x")
-    with pytest.raises(DataError, match=r"unknown kind of file '\.doc'"):
+    with pytest.raises(DataError, match=naming("my.doc: ", "'.doc'", ".parquet, .jsonl, .csv, .tsv, .txt")):
         add(work, tmp_path, tmp_path / "my.doc")
     write_parquet(tmp_path / "dev.parquet", texts_of(work, "validation"))
-    with pytest.raises(DataError, match="gives no row to add"):
+    with pytest.raises(DataError, match=naming("dev.parquet: ", "'near_dev': 40")):
         add(work, tmp_path, tmp_path / "dev.parquet")
     assert not (tmp_path / "opinion-unlabelled").exists()
 
@@ -346,10 +347,10 @@ def test_wrong_columns_and_rows_are_named(work: Path, teachers: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        ({"max_unlabelled": 3}, "--max-unlabelled: is for unlabelled rows"),
-        ({"unlabelled_pairs": "similar"}, "--unlabelled-pairs: is for unlabelled rows"),
-        ({"seed": 3}, "--seed: is for a corpus, or for rows that are added"),
-        ({"unlabelled": "x.txt", "splits": "train"}, "--splits: --unlabelled adds to 'train'"),
+        ({"max_unlabelled": 3}, naming("--max-unlabelled: ", "--unlabelled")),
+        ({"unlabelled_pairs": "similar"}, naming("--unlabelled-pairs: ", "--unlabelled")),
+        ({"seed": 3}, "--seed: "),
+        ({"unlabelled": "x.txt", "splits": "train"}, naming("--splits: ", "--unlabelled", "'train'")),
     ],
 )
 def test_flags_that_do_not_go_together(flags: dict[str, Any], problem: str) -> None:
@@ -359,7 +360,7 @@ def test_flags_that_do_not_go_together(flags: dict[str, Any], problem: str) -> N
 
 def test_pairs_are_for_tasks_of_pairs(work: Path, teachers: Path, tmp_path: Path) -> None:
     text = write_parquet(tmp_path / "my.parquet", NEW)
-    with pytest.raises(ConfigError, match="a row of 'opinion' is a single sentence"):
+    with pytest.raises(ConfigError, match=naming("--unlabelled-pairs: ", "'opinion'")):
         add(work, tmp_path, text, unlabelled_pairs="similar")
 
 
