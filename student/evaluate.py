@@ -9,6 +9,7 @@ import torch
 
 from pipeline import console
 from pipeline.arrays import Floats
+from pipeline.config import refuse_flags
 from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.query.mixture import open_sets
 from pipeline.sets.reader import LogitSet
@@ -25,11 +26,12 @@ from pipeline.tasks.metrics import (
 from pipeline.tasks.task import Metric
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, read_run_record
 from student.answers.costs import label_bias, read_costs
-from student.config import EvaluateConfig
+from student.config import CostFlags, EvaluateConfig
 from student.data import Examples, as_read, load_dev, sorted_batches
-from student.model.architecture import StudentConfig
-from student.model.config_file import labels_words
+from student.model.architecture import SentenceConfig, StudentConfig
+from student.model.config_file import labels_words, read_encoder_config
 from student.model.model import Student, default_device
+from student.model.weights import CONFIG_FILE
 from student.trained_sets import evaluated_sets
 from student.words.evaluate import evaluate_words
 
@@ -68,6 +70,27 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     splits = dev_examples(student.config, logit_set)
     own = logit_set.record.metrics
     return {split: evaluate_split(student, rows, bias_C, own) for split, rows in splits.items()}
+
+
+def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
+    """Evaluates a pretraining run on what a set of its kind holds out, by default its own.
+
+    Returns:
+        See `evaluate_masked_words`; or per split the scores of `evaluate_vectors`.
+
+    Raises:
+        ConfigError: if costs of labels are given.
+        DataError: if the set is gone.
+        FingerprintMismatchError: if another is in its place, or its ids come from another tokenizer.
+    """
+    refuse_flags(config, CostFlags.model_fields, "is for labels, and a pretrained student has none")
+    if isinstance(read_encoder_config(config.run / CONFIG_FILE), SentenceConfig):
+        from student.kinds.sentences import evaluate_vector_run
+
+        return evaluate_vector_run(config)
+    from student.kinds.masked_words import evaluate_masked_words
+
+    return evaluate_masked_words(config)
 
 
 def open_evaluated(record: RunRecord, logits: str | None, store: Path, allow_unverified: bool = False) -> LogitSet:

@@ -25,10 +25,10 @@ from pipeline.sets.token_reader import open_tokens
 from pipeline.sets.tokens import split_table
 from pipeline.sets.verify import verify_shards
 from student.data import load_examples
+from student.kinds.masked_words import evaluate_mlm
 from student.model.architecture import FORMAT_VERSION as STUDENT_VERSION
+from student.model.pretrained import MaskedWordStudent
 from student.predict import Predictor
-from student.pretrain.evaluate import evaluate_mlm
-from student.pretrain.model import MlmStudent
 from tests.helpers.formats import CODECS, FOLDER
 
 SCHEMA = Path(__file__).parents[1] / "docs" / "set.schema.json"
@@ -103,7 +103,7 @@ def test_a_student_still_says_the_same(run: str) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_tokens_and_a_pretrained_student_still_say_the_same(codec: CodecName) -> None:
     """The student's loss on a set depends on every number that is stored in either."""
-    scores = evaluate_mlm(MlmStudent.load(FOLDER / "run-pretrained"), open_tokens(FOLDER / codec), "validation")
+    scores = evaluate_mlm(MaskedWordStudent.load(FOLDER / "run-pretrained"), open_tokens(FOLDER / codec), "validation")
     assert scores == pytest.approx(EXPECTED["pretrained"][codec], rel=1e-2)  # bf16 on some processors
 
 

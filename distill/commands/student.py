@@ -50,7 +50,7 @@ def train_student(config: TrainConfig) -> None:
 @takes(PretrainConfig)
 def pretrain_student(config: PretrainConfig) -> None:
     """Pretrain a student on stored predictions of masked words or on vectors of sentences, for train-student."""
-    from student.pretrain.train import pretrain
+    from student.pretrain import pretrain
 
     record = pretrain(config, command_line())
     if not record:
@@ -80,8 +80,8 @@ def sweep(config: SweepConfig) -> None:
 @takes(EvaluateConfig)
 def evaluate(config: EvaluateConfig) -> None:
     """Score a run against gold labels, or masked tokens, and against its teacher."""
+    from student.evaluate import evaluate_pretrained
     from student.model.config_file import is_pretrained
-    from student.pretrain.evaluate import evaluate_pretrained
 
     if is_pretrained(config.run):
         _print_scores(str(config.run), evaluate_pretrained(config), config.json_output)

@@ -25,7 +25,7 @@ def finetune_teacher(config: FinetuneTask | FinetuneCorpus) -> None:
     config.check()
     needs_teacher_libraries()
     if isinstance(config, FinetuneCorpus):
-        from teacher.finetune.masked_lm import finetune_mlm
+        from teacher.finetune.masked_words import finetune_mlm
 
         record = finetune_mlm(config, command_line())
     else:

@@ -1,52 +1,100 @@
-"""The training loop of every model: learning rate, checkpoints, evaluation, the best kept, divergence told."""
+"""The training loop of every model: steps, checkpoints, evaluation, the best weights saved, divergence reported."""
 
 import math
+from collections.abc import Sized
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
 from pipeline import console
 from pipeline.config import ReportTo
 from pipeline.errors import ConfigError
 from pipeline.training.run import Progress, Run
 from pipeline.training.run_record import Entry, Metrics, best_of, last_is_best
-from pipeline.training.steps import linear_decay, scale_learning_rates, seed_step
 from pipeline.training.tracker import tracker
 
+B = TypeVar("B", bound=Sized)
+B_co = TypeVar("B_co", bound=Sized, covariant=True)
 
-class Learner(Protocol):
-    """What is trained, and on what; the loop asks it for one step after another.
+
+class Batches(Protocol[B_co]):
+    """The batches of a training.
 
     Attributes:
-        model: its state is what checkpoints keep.
-        optimizer: made with the peak learning rate of each group.
-        data_state: where the data stand, if the number of the step does not tell; JSON, kept in checkpoints.
+        state: where the data stand, if the number of the step does not decide it; JSON, stored in checkpoints.
     """
 
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
-    data_state: Any = None
+    state: Any
 
-    def train_step(self, step: int) -> tuple[torch.Tensor, int]:
-        """Takes one step, a function of its number, weights, optimizer and `data_state` alone.
+    def at(self, step: int) -> B_co:
+        """The batch of this process at a step, a function of ``step`` and ``state``."""
+        ...
 
-        Returns:
-            The mean loss, a scalar, and of how many rows.
-        """
+
+class TrainTask(Protocol[B]):
+    """What is learnt: a model, its training rows, their loss, and how the model is scored and saved.
+
+    Attributes:
+        model: its state is what checkpoints hold.
+        batches: the training rows of each step.
+    """
+
+    model: nn.Module
+    batches: Batches[B]
+
+    def loss(self, batch: B) -> Tensor:
+        """The mean loss over the batch, a scalar: a function of batch, weights and PyTorch's seed alone."""
         ...
 
     def evaluate(self) -> Metrics:
-        """Scores the model on each dev split; the first metric of the first one decides which weights are best."""
+        """Scores the model on each dev split; the first metric of the first split decides which weights are best."""
         ...
 
-    def keep(self) -> None:
+    def save(self, folder: Path) -> None:
         """Writes the weights as they are now to the run's folder."""
         ...
 
-    def catch_up(self) -> None:
-        """Brings weights and optimizer up to date, where steps put work off; called before they are read."""
+    def finish(self) -> None:
+        """Makes the last changes to the weights, after the last step and before its evaluation."""
         return
+
+
+class TrainOptimizer:
+    """Moves weights down the gradient of a loss.
+
+    Args:
+        inner: PyTorch's, made with the peak learning rate of each group; its state is stored in checkpoints.
+        max_grad_norm: gradients are clipped to this norm. (default: not clipped)
+    """
+
+    def __init__(self, inner: torch.optim.Optimizer, max_grad_norm: float | None = None) -> None:
+        self.inner, self._max_grad_norm = inner, max_grad_norm
+
+    def step(self, loss: Tensor) -> Tensor:
+        """Takes one step; returns the loss without its graph."""
+        loss = self.backward(loss)
+        if self._max_grad_norm is not None:
+            self.clip(self._max_grad_norm)
+        self.inner.step()
+        self.inner.zero_grad()
+        return loss
+
+    def backward(self, loss: Tensor) -> Tensor:
+        """Makes the gradients of a loss, of several processes their means; returns the loss without its graph."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def clip(self, max_norm: float) -> None:
+        """Scales all gradients so that their norm is at most this."""
+        parameters = [parameter for group in self.inner.param_groups for parameter in group["params"]]
+        nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def catch_up(self) -> None:
+        """Brings weights and state up to date where steps have deferred work; called before either is read."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +109,7 @@ class Schedule:
         warmup_steps: steps until the learning rate has its peak.
         save_steps: steps between two checkpoints; every entry has one anyhow.
         patience: entries without a better one after which the run stops.
-        keep_best: whether the best entry's weights are kept, or the last one's.
+        save_best: whether the best entry's weights are saved, or the last one's.
     """
 
     total_steps: int
@@ -71,7 +119,12 @@ class Schedule:
     warmup_steps: int = 0
     save_steps: int | None = None
     patience: int | None = None
-    keep_best: bool = True
+    save_best: bool = True
+
+    @classmethod
+    def of_epochs(cls, steps_per_epoch: int, num_epochs: int, seed: int, **others: Any) -> Self:
+        """A schedule with an entry, and a checkpoint, for each epoch."""
+        return cls(steps_per_epoch * num_epochs, steps_per_epoch, "epoch", seed, **others)
 
     def is_entry(self, step: int) -> bool:
         """Whether the history has an entry after so many steps."""
@@ -90,14 +143,19 @@ class Schedule:
         return entries_since_best >= self.patience
 
 
-def train(run: Run, learner: Learner, schedule: Schedule, report_to: ReportTo = "none") -> list[Entry]:
-    """Trains to the end of the schedule, going on from the run's checkpoint if there is one.
+def fit(
+    run: Run, task: TrainTask[B], optimizer: TrainOptimizer, schedule: Schedule, report_to: ReportTo = "none"
+) -> list[Entry]:
+    """Trains to the end of the schedule, resuming from the run's checkpoint if there is one.
+
+    Several tasks on one encoder are one task, see `JointTask`.
 
     Args:
         run: has been started.
-        learner: is trained in place.
+        task: its model is trained in place.
+        optimizer: of what is trained.
         schedule: what happens at which step.
-        report_to: who is told of each entry of the history.
+        report_to: which tracker gets each entry of the history.
 
     Returns:
         The history: per entry its ``epoch`` or ``step``, mean ``loss`` of the rows since the one before, and
@@ -107,60 +165,76 @@ def train(run: Run, learner: Learner, schedule: Schedule, report_to: ReportTo = 
         ConfigError: if training diverges.
         IntegrityError: if the checkpoint is damaged.
     """
-    progress = run.resume(learner.model, learner.optimizer)
-    learner.data_state = progress.data_state
-    run.tell(progress.history)  # the last try may have been stopped before it could
-    _keep_if_best(run, learner, schedule, progress)
-    told = tracker(report_to if run.is_main else "none", run.folder)
-    with console.progress(schedule.total_steps, "training") as bar, told as track:
+    progress = run.resume(task.model, optimizer.inner)
+    task.batches.state = progress.data_state
+    run.write_metrics(progress.history)  # the last try may have been stopped before it could
+    _save_if_best(run, task, schedule, progress)
+    tracking = tracker(report_to if run.is_main else "none", run.folder)
+    with console.progress(schedule.total_steps, "training") as bar, tracking as track:
         bar.advance(progress.step)
         while not schedule.is_over(progress):
-            _train_to_next_stop(run, learner, schedule, progress, bar)
+            _train_to_next_stop(run, task, optimizer, schedule, progress, bar)
             _check_finite(run, schedule, progress)
-            learner.catch_up()
+            optimizer.catch_up()
+            if progress.step == schedule.total_steps:
+                task.finish()
             if schedule.is_entry(progress.step):
-                _evaluate(learner, schedule, progress)
-            progress.data_state = learner.data_state
-            run.save(learner.model, learner.optimizer, progress)
+                _evaluate(task, schedule, progress)
+            progress.data_state = task.batches.state
+            # the checkpoint comes before the weights: killed between the two, the entry's weights are saved on resuming
+            run.save(task.model, optimizer.inner, progress)
             if schedule.is_entry(progress.step):
-                run.tell(progress.history)
+                run.write_metrics(progress.history)
                 track(progress.history[-1])
-            _keep_if_best(run, learner, schedule, progress)
-    if run.is_main and not schedule.keep_best:
-        learner.keep()
+            _save_if_best(run, task, schedule, progress)
+    if run.is_main and not schedule.save_best:
+        task.save(run.folder)
     return progress.history
 
 
-def _train_to_next_stop(run: Run, learner: Learner, schedule: Schedule, progress: Progress, bar: console.Steps) -> None:
-    loss_sum: float | torch.Tensor = progress.loss_sum
-    learner.model.train()
+def train_step(task: TrainTask[B], optimizer: TrainOptimizer, step: int) -> tuple[Tensor, int]:
+    """Takes the step of this number; returns its mean loss, a scalar, and of how many rows or positions that is."""
+    batch = task.batches.at(step)
+    return optimizer.step(task.loss(batch)), len(batch)
+
+
+def _train_to_next_stop(
+    run: Run,
+    task: TrainTask[B],
+    optimizer: TrainOptimizer,
+    schedule: Schedule,
+    progress: Progress,
+    bar: console.Steps,
+) -> None:
+    loss_sum: float | Tensor = progress.loss_sum  # a tensor from the first step on: reading it would wait for a GPU
+    task.model.train()
     for step in range(progress.step, schedule.next_stop(progress.step)):
-        scale_learning_rates(learner.optimizer, linear_decay(step, schedule.total_steps, schedule.warmup_steps))
+        scale_learning_rates(optimizer.inner, linear_decay(step, schedule.total_steps, schedule.warmup_steps))
         seed_step(schedule.seed, step + 1, run.rank)
-        loss, num_rows = learner.train_step(step)
-        loss_sum = loss_sum + loss.detach() * num_rows
-        progress.num_rows += num_rows
+        loss, count = train_step(task, optimizer, step)
+        loss_sum = loss_sum + loss * count
+        progress.num_rows += count
         progress.step += 1
         bar.advance()
     progress.loss_sum = float(loss_sum)
 
 
-def _evaluate(learner: Learner, schedule: Schedule, progress: Progress) -> None:
+def _evaluate(task: TrainTask[B], schedule: Schedule, progress: Progress) -> None:
     """Adds an entry to the history."""
     number = progress.step // schedule.entry_steps if schedule.unit == "epoch" else progress.step
     loss = progress.loss_sum / progress.num_rows
-    learner.model.eval()
-    metrics = learner.evaluate()
+    task.model.eval()
+    metrics = task.evaluate()
     scores = [f"{split} {name} {value:.4f}" for split, values in metrics.items() for name, value in values.items()]
     console.note(f"{schedule.unit} {number}: " + ", ".join([f"loss {loss:.4f}", *scores]))
     progress.history.append({schedule.unit: number, "loss": loss, "metrics": metrics})
     progress.loss_sum, progress.num_rows = 0.0, 0
 
 
-def _keep_if_best(run: Run, learner: Learner, schedule: Schedule, progress: Progress) -> None:
-    """Keeps the weights if they are those of the last entry, and it is the best so far."""
-    if run.is_main and schedule.keep_best and schedule.is_entry(progress.step) and last_is_best(progress.history):
-        learner.keep()
+def _save_if_best(run: Run, task: TrainTask[B], schedule: Schedule, progress: Progress) -> None:
+    """Saves the weights if they are those of the last entry, and it is the best so far."""
+    if run.is_main and schedule.save_best and schedule.is_entry(progress.step) and last_is_best(progress.history):
+        task.save(run.folder)
 
 
 def _check_finite(run: Run, schedule: Schedule, progress: Progress) -> None:
@@ -169,8 +243,32 @@ def _check_finite(run: Run, schedule: Schedule, progress: Progress) -> None:
     message = f"the loss at step {progress.step:,} is {progress.loss_sum}: training diverged; lower --learning-rate"
     if run.checkpoint.exists():
         message += f" and choose another --output-dir than {run.folder}"
-    if schedule.keep_best and progress.history:
+    if schedule.save_best and progress.history:
         message += (
             f", which keeps the best weights so far, of {schedule.unit} {best_of(progress.history)[schedule.unit]}"
         )
     raise ConfigError(message)
+
+
+def seed_step(seed: int, step: int, rank: int = 0) -> None:
+    """Seeds dropout for one step, so that a resumed run draws what an undisturbed one would.
+
+    `torch.manual_seed` would do the same, and keep a record of its caller for every device that is not in use.
+    """
+    number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(number)
+
+
+def linear_decay(step: int, total_steps: int, warmup_steps: int = 0) -> float:
+    """Factor on the learning rate: up linearly over the warm-up, then down linearly to 0."""
+    if step < warmup_steps:
+        return step / warmup_steps
+    return max(0.0, (total_steps - step) / max(1, total_steps - warmup_steps))
+
+
+def scale_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Sets the learning rate of every group to ``factor`` of the one that it was made with."""
+    for group in optimizer.param_groups:
+        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor

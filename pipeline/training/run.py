@@ -137,7 +137,7 @@ class Run:
                 "It keeps the folder; repeat this command with another --output-dir"
             )
 
-    def tell(self, history: list[Entry]) -> None:
+    def write_metrics(self, history: list[Entry]) -> None:
         """Writes the metrics so far for others to read."""
         if self.is_main and history:
             write_metrics(self.folder, history)

@@ -16,11 +16,10 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.sets.layer_reader import open_layers
 from pipeline.sets.reader import LogitSet, find_set, open_set
 from pipeline.tasks.metrics import score_logits
-from pipeline.training import loop
-from pipeline.training.loop import Learner, Schedule
+from pipeline.training.batches import EpochBatches
+from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit, seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import Metrics, RunRecord
-from pipeline.training.steps import EpochBatches, seed_step
 from student.data import Examples, gold_tensor, load_dev, load_examples
 from student.filters.config import FiltersConfig
 from student.filters.model import FILTERS_RECORD, Filters, task_head, write_filters
@@ -32,7 +31,7 @@ BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
 STANDARD_ROWS = 2000  # whose states decide the scale of a filter
 
 
-class FilterLearner(Learner):
+class FilterTask(TrainTask[list[int]]):
     """Filters, and a head of the task on each.
 
     Args:
@@ -41,7 +40,6 @@ class FilterLearner(Learner):
         splits: the rows.
         targets: the first token's states of each split.
         filters: are trained in place.
-        folder: where they are written to.
     """
 
     def __init__(
@@ -51,52 +49,40 @@ class FilterLearner(Learner):
         splits: dict[str, Examples],
         targets: dict[str, LayerTargets],
         filters: Filters,
-        folder: Path,
     ) -> None:
-        self._config, self._record, self._folder = config, logit_set.record, folder
+        self._alpha, self._record = config.alpha, logit_set.record
         self._splits, self._targets, self._filters = splits, targets, filters
         self._layers = targets["train"].store.signal.layers
         num_logits = self._record.target.num_logits
         heads = {str(layer): task_head(config.dim, num_logits) for layer in self._layers}
         self._heads = nn.ModuleDict(heads)
         self.model = nn.ModuleDict({"filters": filters, "heads": self._heads})
-        self.optimizer = torch.optim.Adam(self.model.parameters(), config.learning_rate, BETAS, EPS)
         self._known = np.flatnonzero(targets["train"].is_known_N)
         sizes = (config.per_device_train_batch_size, config.seed)
-        self._batches = EpochBatches(np.zeros_like(self._known), *sizes)
+        self.batches = EpochBatches(np.zeros_like(self._known), *sizes)
         self._gold_N = gold_tensor(self._record.target, splits["train"])
         self._teacher_NC = torch.from_numpy(splits["train"].teacher_NC)
 
-    def schedule(self) -> Schedule:
-        """An entry for each epoch; the last filters are kept."""
-        steps = self._batches.steps_per_epoch
-        total = steps * self._config.num_train_epochs
-        return Schedule(total, steps, "epoch", self._config.seed, keep_best=False)
-
-    def train_step(self, step: int) -> tuple[torch.Tensor, int]:
-        """Takes one step; returns the mean loss over the layers, and the number of rows."""
-        rows = self._known[self._batches.at(step)]
+    def loss(self, batch: list[int]) -> torch.Tensor:
+        """The mean loss over the layers, a scalar."""
+        rows = self._known[batch]
         gold_B, teacher_BC = self._gold_N[rows], self._teacher_NC[rows]
         losses = [
-            task_loss(self._record.target, self._logits("train", layer, rows), teacher_BC, gold_B, self._config.alpha)
+            task_loss(self._record.target, self._logits("train", layer, rows), teacher_BC, gold_B, self._alpha)
             for layer in self._layers
         ]
-        loss = torch.stack(losses).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss, len(rows)
+        return torch.stack(losses).mean()
 
     def evaluate(self) -> Metrics:
         """The task's metrics of the last layer's head on each dev split."""
         return {split: self._scores(split) for split in self._targets if split != "train"}
 
-    def keep(self) -> None:
+    def save(self, folder: Path) -> None:
         """Writes the filters, scaled by the states of the training rows."""
         rows = self._known[:: max(1, len(self._known) // STANDARD_ROWS)]
         for layer in self._layers:
             self._filters.standardise(layer, self._targets["train"].first(layer, rows))
-        write_filters(self._folder, self._filters)
+        write_filters(folder, self._filters)
 
     def _logits(self, split: str, layer: int, rows: np.ndarray) -> torch.Tensor:
         filtered_BD = self._filters(layer, self._targets[split].first(layer, rows))
@@ -141,8 +127,10 @@ def train_filters(config: FiltersConfig, command: str) -> RunRecord:
         return finished
     seed_step(config.seed, 0)
     filters = Filters(layers, width, config.dim)
-    learner = FilterLearner(config, logit_set, splits, targets, filters, folder)
-    return run.finish({"history": loop.train(run, learner, learner.schedule())})
+    task = FilterTask(config, logit_set, splits, targets, filters)
+    optimizer = TrainOptimizer(torch.optim.Adam(task.model.parameters(), config.learning_rate, BETAS, EPS))
+    schedule = Schedule.of_epochs(task.batches.steps_per_epoch, config.num_train_epochs, config.seed, save_best=False)
+    return run.finish({"history": fit(run, task, optimizer, schedule)})
 
 
 def _settings(config: FiltersConfig, logit_set: LogitSet, layers: tuple[int, ...], width: int) -> dict[str, Any]:

@@ -250,7 +250,7 @@ class StudentConfig(EncoderConfig):
         return HeadShape(self.target.num_logits, self.hidden_size, self.side, self.vector_size, self.hidden_dropout)
 
 
-class MlmConfig(EncoderConfig):
+class MaskedWordConfig(EncoderConfig):
     """Architecture of a pretrained student.
 
     Attributes:
@@ -268,7 +268,7 @@ class MlmConfig(EncoderConfig):
         return self.num_outputs
 
 
-class VectorConfig(EncoderConfig):
+class SentenceConfig(EncoderConfig):
     """Architecture of a student that is pretrained on vectors of sentences.
 
     Attributes:
@@ -284,7 +284,7 @@ class VectorConfig(EncoderConfig):
     vector_map: VectorMap
 
 
-class WordsConfig(EncoderConfig):
+class TokenLabelConfig(EncoderConfig):
     """Architecture of a student that labels words.
 
     Attributes:
@@ -329,5 +329,6 @@ class WordsConfig(EncoderConfig):
         return HeadShape(self.target.num_logits, self.hidden_size, 0, self.vector_size, self.hidden_dropout)
 
 
-PRETRAINED: dict[str, type[MlmConfig | VectorConfig]] = {"mlm": MlmConfig, "vectors": VectorConfig}
-OF_OTHER_KINDS: dict[str, type[MlmConfig | VectorConfig | WordsConfig]] = {**PRETRAINED, "words": WordsConfig}
+Pretrained = MaskedWordConfig | SentenceConfig
+PRETRAINED: dict[str, type[Pretrained]] = {"mlm": MaskedWordConfig, "vectors": SentenceConfig}
+OF_OTHER_KINDS: dict[str, type[Pretrained | TokenLabelConfig]] = {**PRETRAINED, "words": TokenLabelConfig}

@@ -14,7 +14,7 @@ from student.model.architecture import (
     PRETRAINED,
     EncoderConfig,
     StudentConfig,
-    WordsConfig,
+    TokenLabelConfig,
 )
 from student.model.weights import CONFIG_FILE, students_in
 
@@ -35,7 +35,7 @@ def read_config(path: Path) -> StudentConfig:
         values = _own_part(read_record(path))
         kind = _kind(values)
         if kind is not None:
-            raise IntegrityError(f"{path.parent}: {OF_WORDS if kind is WordsConfig else PRETRAINED_ONE}")
+            raise IntegrityError(f"{path.parent}: {OF_WORDS if kind is TokenLabelConfig else PRETRAINED_ONE}")
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise IntegrityError(f"{path}: format version {version!r}; this release reads version {FORMAT_VERSION}")
@@ -80,7 +80,7 @@ def is_pretrained(folder: Path) -> bool:
 
 def labels_words(folder: Path) -> bool:
     """Whether a folder holds a student that labels words."""
-    return _kind_in(folder) is WordsConfig
+    return _kind_in(folder) is TokenLabelConfig
 
 
 def _kind_in(folder: Path) -> type[EncoderConfig] | None:

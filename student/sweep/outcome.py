@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import DistillError
+from pipeline.training.joint import entry_of
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, deciding, quality, read_run_record
-from pipeline.training.several import entry_of
 from student.sweep.grid import Trial
 
 Scored = tuple[Trial, Entry]  # with its best epoch, or what that says of one task

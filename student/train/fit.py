@@ -1,24 +1,27 @@
 """Training itself: one student, or a student for each of several tasks, all of them with the same encoder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
+from pipeline import console
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.training import loop
-from pipeline.training.held_out import HELD_OUT
+from pipeline.training.batches import HELD_OUT
+from pipeline.training.joint import BatchedTask, JointTask
+from pipeline.training.loop import seed_step
 from pipeline.training.run import Run
-from pipeline.training.run_record import Entry, Metrics
-from pipeline.training.several import joint_scores
-from pipeline.training.steps import seed_step
+from pipeline.training.run_record import Entry
 from student.config import TrainConfig
 from student.data import Examples, as_read
 from student.model.architecture import StudentConfig
 from student.model.embeddings import matrix_encoder
 from student.model.model import Student, default_device
+from student.model.products import IS_COMPILED
 from student.model.weights import save_sharing
 from student.train.bert_start import BertStart, copy_layers
 from student.train.bigrams import frequent_pairs, with_bigrams
@@ -27,7 +30,7 @@ from student.train.initialize import copy_embeddings, copy_head, has_head_for
 from student.train.intermediate import learn_layers
 from student.train.layer_choice import layer_loss
 from student.train.layer_loss import LayerLoss
-from student.train.learner import Lesson, StudentLearner
+from student.train.learner import ExampleTask, make_optimizer
 from student.train.token_vectors import start_from_teacher
 from student.train.training_data import TrainingData
 from student.train.used_rows import active_ids, neutralise_untrained, renumber, restore, shrunk, with_used_rows
@@ -97,29 +100,65 @@ def fit(
     if layers is not None and config.intermediate_epochs:
         learn_layers(config, smalls[0], layers, renumbered[0]["train"], run)
         layers = None
-    lessons = [
-        Lesson(subject.config, small, part, layers)
-        for subject, small, part in zip(subjects, smalls, renumbered, strict=True)
-    ]
+    optimizer = make_optimizer(
+        config.optimizer,
+        config.peak_learning_rate,
+        config.max_grad_norm,
+        smalls[0].encoder,
+        *(small.head for small in smalls),
+        *([] if layers is None else [layers]),
+    )
+    note_slow_kernels(smalls[0].device)
 
-    def score() -> Metrics:
-        by_task = {subject.name: lesson.scores() for subject, lesson in zip(subjects, lessons, strict=True)}
-        return joint_scores(by_task) if config.tasks else by_task[subjects[0].name]
+    def restored(number: int) -> Student:
+        student, small = students[number], smalls[number]
+        restore(student, small, active)
+        student.config = with_used_rows(student.config, student.encoder)
+        return student
 
-    def keep() -> None:
-        for student, small in zip(students, smalls, strict=True):
-            restore(student, small, active)
-            student.config = with_used_rows(student.config, student.encoder)
-        by_folder = {subject.folder: one for subject, one in zip(subjects, students, strict=True)}
-        if config.tasks and not students[0].config.is_hugging_face:
-            save_sharing({folder: (one.config_json, one) for folder, one in by_folder.items()})
-        else:  # a BERT's folder is whole, so that others can read it
-            for folder, one in by_folder.items():
-                one.save(folder)
+    tasks: dict[str, BatchedTask] = {
+        subject.name: ExampleTask(subject.config, small, part, optimizer, layers, partial(_write, restored, number))
+        for number, (subject, small, part) in enumerate(zip(subjects, smalls, renumbered, strict=True))
+    }
 
-    learner = StudentLearner(config, lessons, score, keep)
-    history = loop.train(run, learner, learner.schedule(), config.report_to)
+    def save(folder: Path) -> None:
+        whole = {folder / subject.name: restored(number) for number, subject in enumerate(subjects)}
+        if students[0].config.is_hugging_face:  # a BERT's folder is whole, so that others can read it
+            for own, student in whole.items():
+                student.save(own)
+        else:
+            save_sharing({own: (student.config_json, student) for own, student in whole.items()})
+
+    if config.tasks is None:
+        (task,) = tasks.values()
+        history = loop.fit(run, task, optimizer, epochs(config, task.batches.steps_per_epoch), config.report_to)
+    else:
+        model = nn.ModuleList([*smalls, *([] if layers is None else [layers])])
+        joint = JointTask(model, tasks, config.seed, save)
+        history = loop.fit(run, joint, optimizer, epochs(config, joint.batches.steps_per_epoch), config.report_to)
     return [Student.load(subject.folder).to(default_device()) for subject in subjects], history
+
+
+def epochs(config: TrainConfig, steps_per_epoch: int) -> loop.Schedule:
+    """An entry for each epoch; the best one's weights are saved."""
+    assert config.num_train_epochs is not None, "the number of rows has decided it"
+    return loop.Schedule.of_epochs(
+        steps_per_epoch,
+        config.num_train_epochs,
+        config.seed,
+        warmup_steps=config.warmup_steps,
+        patience=config.early_stopping_patience,
+    )
+
+
+def note_slow_kernels(device: torch.device) -> None:
+    """Notes that steps take long where the compiled kernels are missing."""
+    if device.type == "cpu" and not IS_COMPILED:
+        console.note("the compiled kernels were not built at installation: every step takes several times longer")
+
+
+def _write(restored: Callable[[int], Student], number: int, folder: Path) -> None:
+    restored(number).save(folder)
 
 
 def _layer_loss(subject: Subject, student: Student, examples: Examples) -> LayerLoss | None:

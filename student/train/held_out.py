@@ -6,7 +6,7 @@ import numpy as np
 
 from pipeline.arrays import Bools
 from pipeline.tasks.target import Target, has_gold
-from pipeline.training.held_out import held_out_rows
+from pipeline.training.batches import held_out_rows
 from student.data import Examples
 
 

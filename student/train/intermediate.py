@@ -4,7 +4,6 @@ The second stage starts from what this one has written, with a learning rate and
 """
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,7 @@ import torch
 from torch import nn
 
 from pipeline.device import to_device
-from pipeline.training import loop
-from pipeline.training.loop import Learner, Schedule
+from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit
 from pipeline.training.run import Run
 from pipeline.training.run_record import Entry, Metrics, read_run_record
 from student.config import TrainConfig
@@ -21,12 +19,12 @@ from student.data import Examples
 from student.model.model import Student
 from student.model.weights import load_weights
 from student.train.layer_loss import LayerLoss
-from student.train.learner import make_batches, make_optimizer, rows_of_batch, take_step
+from student.train.learner import make_batches, make_optimizer, rows_of_batch
 
 FOLDER, RECORD = "intermediate", "stage.json"
 
 
-class LayerLearner(Learner):
+class LayerTask(TrainTask[list[int]]):
     """A student whose layers are brought near its teacher's.
 
     Args:
@@ -34,7 +32,7 @@ class LayerLearner(Learner):
         student: is trained in place, all but its head.
         layers: the loss, whose maps are trained, too.
         examples: the training rows; those that the teacher's layers are not known of are left out.
-        keep: writes the student's weights.
+        optimizer: takes the gradients of the rows of tables that a batch uses.
     """
 
     def __init__(
@@ -43,46 +41,28 @@ class LayerLearner(Learner):
         student: Student,
         layers: LayerLoss,
         examples: Examples,
-        keep: Callable[[], None],
+        optimizer: TrainOptimizer,
     ) -> None:
         self.model = nn.ModuleDict({"student": student, "layers": layers})
-        self.optimizer = make_optimizer(config, student.encoder, layers)
-        self._config, self._student, self._layers, self._keep = config, student, layers, keep
+        self._student, self._layers, self._optimizer = student, layers, optimizer
         self._examples, self._known = examples, np.flatnonzero(layers.is_known_N)
-        self._batches = make_batches(config, student.config.head, examples.lengths[self._known])
+        sizes = (config.per_device_train_batch_size, config.seed)
+        self.batches = make_batches(student.config.head, examples.lengths[self._known], *sizes)
 
-    def schedule(self) -> Schedule:
-        """An entry for each epoch; the last weights are kept."""
-        steps = self._batches.steps_per_epoch
-        return Schedule(
-            total_steps=steps * self._config.intermediate_epochs,
-            entry_steps=steps,
-            unit="epoch",
-            seed=self._config.seed,
-            warmup_steps=self._config.warmup_steps,
-            keep_best=False,
-        )
-
-    def train_step(self, step: int) -> tuple[torch.Tensor, int]:
-        """Takes one step; returns its mean loss and number of rows."""
-        rows, device = self._known[self._batches.at(step)], self._student.device
+    def loss(self, batch: list[int]) -> torch.Tensor:
+        """The mean loss of the layers, a scalar."""
+        rows, device = self._known[batch], self._student.device
         ids_T, starts_S = (to_device(part, device) for part in self._examples.batch(rows))
-        used = rows_of_batch(self.optimizer, self._student.encoder, ids_T, starts_S)
-        loss = self._layers(*self._layers.read(self._student, ids_T, starts_S, used), starts_S, rows)
-        take_step(self.optimizer, loss, self._config.max_grad_norm)
-        return loss, len(rows)
+        used = rows_of_batch(self._optimizer, self._student.encoder, ids_T, starts_S)
+        return self._layers(*self._layers.read(self._student, ids_T, starts_S, used), starts_S, rows)  # type: ignore[no-any-return]
 
     def evaluate(self) -> Metrics:
-        """Nothing: the head has not been trained yet."""
+        """Returns no scores: the head has not been trained yet."""
         return {}
 
-    def keep(self) -> None:
+    def save(self, folder: Path) -> None:
         """Writes the student's weights."""
-        self._keep()
-
-    def catch_up(self) -> None:
-        """Moves the rows that the last batches did not use to where dense Adam has them."""
-        self.optimizer.catch_up()
+        self._student.save(folder)
 
 
 def stage_history(folder: Path) -> dict[str, list[Entry]]:
@@ -117,6 +97,15 @@ def learn_layers(
         end_stage(whole.folder)  # of a run that was given up before its first checkpoint
     run = Run(whole.folder / FOLDER, record["settings"], record["command"], record_name=RECORD)
     if run.start() is None:
-        learner = LayerLearner(config, student, layers, examples, lambda: student.save(run.folder))
-        run.finish({"history": loop.train(run, learner, learner.schedule())})
+        rates = (config.optimizer, config.peak_learning_rate, config.max_grad_norm)
+        optimizer = make_optimizer(*rates, student.encoder, layers)
+        task = LayerTask(config, student, layers, examples, optimizer)
+        schedule = Schedule.of_epochs(
+            task.batches.steps_per_epoch,
+            config.intermediate_epochs,
+            config.seed,
+            warmup_steps=config.warmup_steps,
+            save_best=False,
+        )
+        run.finish({"history": fit(run, task, optimizer, schedule)})
     load_weights(run.folder, student)

@@ -15,7 +15,7 @@ from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.target import NO_LABEL
 from pipeline.text.word_vectors import file_sha256
-from pipeline.training.held_out import HELD_OUT
+from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
 from student.answers.thresholds import as_logits, best_thresholds
 from student.data import Examples, gold_tensor

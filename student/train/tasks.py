@@ -12,9 +12,9 @@ from typing import Any
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, remove_temporaries
 from pipeline.sets.reader import LogitSet
+from pipeline.training.joint import check_free, entry_of, joint_settings
 from pipeline.training.run import Run
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, best_of, finish_run, write_run_record
-from pipeline.training.several import check_free, entry_of, joint_settings
 from student.config import TrainConfig
 from student.model.architecture import Facts, StudentConfig
 from student.model.design import design

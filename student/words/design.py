@@ -5,7 +5,7 @@ from pipeline.errors import ConfigError, raise_all
 from pipeline.sets.word_reader import WordSet
 from pipeline.settings import flag_name
 from student.config import TrainConfig
-from student.model.architecture import WordsConfig
+from student.model.architecture import TokenLabelConfig
 from student.model.design import embedding_problems, flag_problems, metrics_of
 from student.model.encoders import ENCODERS
 from student.model.flags import BertFlags
@@ -20,7 +20,7 @@ NOT_FOR_WORDS = {
 }
 
 
-def design_words(flags: TrainConfig, words: WordSet) -> WordsConfig:
+def design_words(flags: TrainConfig, words: WordSet) -> TokenLabelConfig:
     """The architecture that the flags ask for, for a set of words.
 
     Raises:
@@ -45,7 +45,7 @@ def design_words(flags: TrainConfig, words: WordSet) -> WordsConfig:
         "hidden_size": flags.hidden_size or head.default_width,
         "hidden_dropout": kind.hidden_dropout if flags.hidden_dropout is None else flags.hidden_dropout,
     }
-    return parse_model(WordsConfig, values, "wrong flags")
+    return parse_model(TokenLabelConfig, values, "wrong flags")
 
 
 def _problems(flags: TrainConfig, words: WordSet) -> list[str]:

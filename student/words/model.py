@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import nn
 
-from student.model.architecture import WordsConfig
+from student.model.architecture import TokenLabelConfig
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.headed import Headed
@@ -22,12 +22,12 @@ from student.model.stored import Stored
 class Tagger(Headed, Stored):
     """A student whose logits are those of tokens."""
 
-    config_type = WordsConfig
+    config_type = TokenLabelConfig
     does = "labels words (type: tokens)"
 
-    def __init__(self, config: WordsConfig, encoder: Encoder | None = None) -> None:
+    def __init__(self, config: TokenLabelConfig, encoder: Encoder | None = None) -> None:
         super().__init__(config, encoder)
-        self.config: WordsConfig = config
+        self.config: TokenLabelConfig = config
         self.reads_alone = ENCODERS[config.embedding].has_sums
         self.dropout = nn.Dropout(0 if HEADS[config.head].drops_itself else config.hidden_dropout)
         num_features = self.encoder.token_size + (3 * self.encoder.size if self.reads_alone else 0)

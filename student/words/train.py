@@ -1,6 +1,6 @@
 """Stage two on labelled words: a student from the stored logits of every token. Shapes: T tokens, C logits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -20,16 +20,17 @@ from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import TRAIN
 from pipeline.text.pieces import Pieces
-from pipeline.training import loop
+from pipeline.training.joint import BatchedTask
+from pipeline.training.loop import TrainOptimizer, fit, seed_step
 from pipeline.training.run import Run
-from pipeline.training.run_record import TEXT_COLUMNS, Metrics, RunRecord, best_of
-from pipeline.training.steps import seed_step
+from pipeline.training.run_record import TEXT_COLUMNS, Entry, Metrics, RunRecord, best_of
 from student.config import TrainConfig
-from student.model.architecture import WordsConfig
+from student.model.architecture import TokenLabelConfig
 from student.model.card import CARD_FILE
 from student.model.model import default_device
+from student.train.fit import epochs, note_slow_kernels
 from student.train.initialize import copy_embeddings, source_sha256, starts_from_teacher
-from student.train.learner import Optimizer, StudentLearner, make_batches, rows_of_batch
+from student.train.learner import make_batches, make_optimizer, rows_of_batch
 from student.train.losses import task_loss
 from student.train.outcome import NO_DEV
 from student.train.token_vectors import start_from_teacher
@@ -78,8 +79,7 @@ def train_words(config: TrainConfig, command: str) -> RunRecord:
         return finished
     write_text(folder / TOKENIZER_FILE, words.tokenizer_json())
     splits = {split: words.read(split) for split in words.splits}
-    learner = _learner(config, _new_student(config, student_config, vectors, splits[TRAIN]), splits, folder)
-    history = loop.train(run, learner, learner.schedule(), config.report_to)
+    history = _fit(config, _new_student(config, student_config, vectors, splits[TRAIN]), splits, run)
     student = Tagger.load(folder).to(default_device())
     result = {
         "history": history,
@@ -92,33 +92,37 @@ def train_words(config: TrainConfig, command: str) -> RunRecord:
     return run.finish(result)
 
 
-class WordLesson:
+class TokenLabelTask(BatchedTask):
     """A student and the sentences that it is trained and scored on.
 
     Args:
         config: the settings.
         student: is trained in place.
         splits: ``train``, and dev splits.
+        optimizer: takes the gradients of the rows of tables that a batch uses. (default: whole tables have gradients)
+        write: writes the student to a folder.
 
     Raises:
         DataError: if no training sentence has a token, or none has gold and nothing else is learnt from.
-
-    Attributes:
-        student: as given.
-        layers: none are learnt from.
-        batches: of the training rows.
     """
 
-    layers = None
-
-    def __init__(self, config: TrainConfig, student: Tagger, splits: dict[str, LabelledWords]) -> None:
-        self.student, self._config = student, config
+    def __init__(
+        self,
+        config: TrainConfig,
+        student: Tagger,
+        splits: dict[str, LabelledWords],
+        optimizer: TrainOptimizer | None = None,
+        write: Callable[[Path], None] | None = None,
+    ) -> None:
+        self.model, self._config, self._optimizer, self._write = student, config, optimizer, write or student.save
         train = splits[TRAIN]
         self._ids = train.pieces.ids.not_empty  # a batch of sentences without tokens would have no mean
         if not len(self._ids):
             raise DataError("no sentence of the train split has a token, nothing to train on")
         self._dev = {split: rows for split, rows in splits.items() if split != TRAIN}
-        self.batches = make_batches(config, student.config.head, self._ids.lengths)
+        self.batches = make_batches(
+            student.config.head, self._ids.lengths, config.per_device_train_batch_size, config.seed
+        )
         gold_T = torch.from_numpy(train.gold_T)
         known_T = (gold_T != NO_LABEL).float()
         if config.alpha == 1 and not known_T.any():
@@ -126,40 +130,48 @@ class WordLesson:
         weight_T = known_T if config.alpha == 1 else torch.ones_like(known_T)
         self._stored = torch.from_numpy(train.teacher_TC), gold_T, weight_T
 
-    def loss(self, rows: Sequence[int], optimizer: Optimizer) -> torch.Tensor:
+    def loss(self, rows: list[int]) -> torch.Tensor:
         """The mean loss of a batch's tokens, a scalar.
 
         Those without gold, of which every word has some that is read in pieces, learn from the teacher alone, and with
         ``--alpha 1`` not at all.
         """
-        device = self.student.device
+        device = self.model.device
         places, taken = tokens_of(self._ids, rows)
         ids_T, starts_S = (to_device(torch.from_numpy(part), device) for part in (taken.flat, taken.offsets))
         teacher_TC, gold_T, weight_T = (to_device(part[places], device) for part in self._stored)
-        used = rows_of_batch(optimizer, self.student.encoder, ids_T, starts_S)
-        logits_TC = self.student(ids_T, starts_S, used)
+        used = rows_of_batch(self._optimizer, self.model.encoder, ids_T, starts_S)
+        logits_TC = self.model(ids_T, starts_S, used)
         soft = (self._config.temperature, self._config.soft_loss)
-        return task_loss(self.student.config.target, logits_TC, teacher_TC, gold_T, self._config.alpha, *soft, weight_T)
+        return task_loss(self.model.config.target, logits_TC, teacher_TC, gold_T, self._config.alpha, *soft, weight_T)
 
-    def scores(self) -> Metrics:
+    def evaluate(self) -> Metrics:
         """The task's metrics on each dev split."""
-        metrics = self.student.config.metrics
-        logits = {split: logits_of_tokens(self.student, rows.pieces.ids) for split, rows in self._dev.items()}
+        metrics = self.model.config.metrics
+        logits = {split: logits_of_tokens(self.model, rows.pieces.ids) for split, rows in self._dev.items()}
         return {split: word_scores(metrics, rows.tallies(logits[split])) for split, rows in self._dev.items()}
 
+    def save(self, folder: Path) -> None:
+        """Writes the student."""
+        self._write(folder)
 
-def _learner(config: TrainConfig, student: Tagger, splits: dict[str, LabelledWords], folder: Path) -> StudentLearner:
-    """Trains the rows of the tables that the data use, and keeps the whole student."""
+
+def _fit(config: TrainConfig, student: Tagger, splits: dict[str, LabelledWords], run: Run) -> list[Entry]:
+    """Trains the rows of the tables that the data use, and saves the whole student."""
     active = active_ids(splits.values(), student.config.pad_id)
     small = shrunk(student, active).to(default_device())
-    lesson = WordLesson(config, small, {split: _renumber(rows, active) for split, rows in splits.items()})
+    rates = (config.optimizer, config.peak_learning_rate, config.max_grad_norm)
+    optimizer = make_optimizer(*rates, small.encoder, small.head)
+    note_slow_kernels(small.device)
 
-    def keep() -> None:
+    def write(folder: Path) -> None:
         restore(student, small, active)
         student.config = with_used_rows(student.config, student.encoder)
         student.save(folder)
 
-    return StudentLearner(config, [lesson], lesson.scores, keep)
+    renumbered = {split: _renumber(rows, active) for split, rows in splits.items()}
+    task = TokenLabelTask(config, small, renumbered, optimizer, write)
+    return fit(run, task, optimizer, epochs(config, task.batches.steps_per_epoch), config.report_to)
 
 
 def _renumber(rows: LabelledWords, active: Any) -> LabelledWords:
@@ -167,7 +179,7 @@ def _renumber(rows: LabelledWords, active: Any) -> LabelledWords:
 
 
 def _new_student(
-    config: TrainConfig, student_config: WordsConfig, vectors: VocabularyVectors | None, train: LabelledWords
+    config: TrainConfig, student_config: TokenLabelConfig, vectors: VocabularyVectors | None, train: LabelledWords
 ) -> Tagger:
     seed_step(config.seed, 0)
     student = Tagger(student_config)
@@ -181,7 +193,7 @@ def _new_student(
 
 
 def _settings(
-    config: TrainConfig, student_config: WordsConfig, words: WordSet, vectors: VocabularyVectors | None
+    config: TrainConfig, student_config: TokenLabelConfig, words: WordSet, vectors: VocabularyVectors | None
 ) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
     wanted = {

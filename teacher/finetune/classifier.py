@@ -1,55 +1,235 @@
-"""Fine-tuning a BERT into a teacher: Accelerate loop, dynamic padding, best checkpoint by the dev metric, resumable."""
+"""Fine-tuning a BERT into a teacher of one task, or into those of several tasks that share one encoder.
 
-from pipeline.files import make_folder
-from pipeline.tasks.target import make_target
-from pipeline.tasks.task import load_task
-from pipeline.training import loop
-from pipeline.training.run_record import RunRecord, best_of
-from pipeline.training.steps import seed_step
+Each of several tasks has a folder in the run's, which is a model's like any other: weights in two files, as
+transformers writes those of large models. The file of the encoder has a name in every folder, and its bytes are
+stored once.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import nn
+from transformers import AutoTokenizer
+
+from pipeline.errors import ConfigError, raise_all
+from pipeline.files import library_writes, link_or_copy, make_folder, remove_temporaries, write_atomically, write_text
+from pipeline.sources import Source
+from pipeline.tasks.target import Target, make_target
+from pipeline.tasks.task import Task, load_task
+from pipeline.training.checkpoint import state_of, write_tensors
+from pipeline.training.joint import BatchedTask, JointTask, check_free, entry_of, joint_settings
+from pipeline.training.loop import Schedule, fit, seed_step
+from pipeline.training.run import Run
+from pipeline.training.run_record import (
+    FINETUNE_RECORD,
+    Entry,
+    RunRecord,
+    best_of,
+    finish_run,
+    write_run_record,
+)
 from teacher.config import FinetuneTask
-from teacher.finetune.common import classifier_settings, new_accelerator, save_teacher, sentence_encoder, start_run
-from teacher.finetune.learner import ClassifierLearner, Lesson
-from teacher.finetune.rows import rows_of, splits_of, training_source
-from teacher.finetune.tasks import finetune_tasks
-from teacher.finetune.words import WordLesson
-from teacher.models.classifier import new_classifier
+from teacher.finetune.common import (
+    AcceleratedOptimizer,
+    adamw,
+    classifier_settings,
+    new_accelerator,
+    sentence_encoder,
+    start_run,
+)
+from teacher.finetune.examples import ExampleTask, rows_of, training_source
+from teacher.finetune.token_labels import TokenLabelTask
+from teacher.models.classifier import Teacher, new_classifier
+
+ENCODER_FILE, HEAD_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+TASKS: dict[str, type[ExampleTask | TokenLabelTask]] = {"tokens": TokenLabelTask}  # by `Task.type`; else of examples
+
+
+class Classifiers(nn.Module):
+    """Classifiers that may share an encoder, as one module; a forward pass is one of them, by its number."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, number: int, **inputs: torch.Tensor) -> torch.Tensor:
+        """Returns logits_BC of the classifier of this number."""
+        return self.models[number](**inputs).logits  # type: ignore[no-any-return]
 
 
 def finetune(config: FinetuneTask, command: str) -> RunRecord:
-    """Fine-tunes a teacher into ``config.output_dir``, or the teachers of its ``tasks``, or goes on with it.
+    """Fine-tunes a teacher into ``config.output_dir``, or one for each of ``config.tasks`` into a folder in it.
+
+    A step of several tasks is a batch of one of them, an epoch all batches of all tasks in random order. The best epoch
+    is that of the best first metric on the first dev split, of several tasks of the best mean of theirs.
 
     Returns:
         The record that is also written to ``finetune.json``: settings, metrics per epoch, and the best epoch, whose
-        weights are kept.
+        weights are saved. Each of several tasks has a record of its own, too.
 
     Raises:
+        ConfigError: for an unknown task, a task that cannot be one of several, or an objective that none has.
         DataError: if there is no train split.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
     config.check()
-    if config.tasks is not None:
-        return finetune_tasks(config, command)
-    task = load_task(config.task, config.manifest)
-    source = training_source(task, config)
-    assert config.objective != "mlm", "check() has refused it"
-    target = make_target(task, config.objective)
-    accelerator = new_accelerator()
+    tasks = _load_tasks(config)
+    targets = targets_of(tasks, config)
+    sources = [training_source(task, config) for task in tasks]
+    accelerator = new_accelerator(*_handlers(config))
     make_folder(config.output_dir)
     seed_step(config.seed, 0)
-    teacher = new_classifier(task, target, config.model_name_or_path, config.model_revision, config.max_seq_length)
-    settings = classifier_settings(config, task, source, teacher, accelerator)
-    run, finished = start_run(config.output_dir, settings, command, accelerator)
+    teachers = new_teachers(config, tasks, targets)
+    parts = list(zip(tasks, sources, teachers, strict=True))
+    if config.tasks is None:
+        (part,) = parts
+        settings = classifier_settings(config, *part, accelerator)
+        run, finished = start_run(config.output_dir, settings, command, accelerator)
+        if finished is not None:
+            return finished
+        history = _train(config, parts, accelerator, run)
+        return run.finish({"history": history, "best": best_of(history), **sentence_encoder(config)})
+    return _finetune_several(config, command, parts, accelerator)
+
+
+def _finetune_several(
+    config: FinetuneTask, command: str, parts: Sequence[tuple[Task, Source, Teacher]], accelerator: Accelerator
+) -> RunRecord:
+    names = [task.name for task, _, _ in parts]
+    by_task = {part[0].name: {"tasks": names} | classifier_settings(config, *part, accelerator) for part in parts}
+    run, finished = start_run(config.output_dir, joint_settings(by_task), command, accelerator)
     if finished is not None:
         return finished
-    lesson = (
-        WordLesson(config, task, teacher, rows_of(source, config), accelerator)
-        if task.type == "tokens"
-        else Lesson(config, task, teacher, splits_of(source, teacher, config), accelerator)
-    )
+    folders = {name: config.output_dir / name for name in names}
+    if run.is_main:
+        for name, folder in folders.items():
+            check_free(folder / FINETUNE_RECORD, by_task[name], folder / "model.safetensors")
+        for name, folder in folders.items():
+            make_folder(folder)
+            remove_temporaries(folder)
+            begun = {"state": "running", "command": command, "settings": by_task[name]}
+            write_run_record(folder / FINETUNE_RECORD, begun)
+    history = _train(config, parts, accelerator, run)
+    best, encoder = best_of(history), sentence_encoder(config)
+    if run.is_main:
+        for name, folder in folders.items():
+            own = {"history": [entry_of(name, entry) for entry in history], "best": entry_of(name, best)}
+            finish_run(folder / FINETUNE_RECORD, own | encoder)
+    return run.finish({"history": history, "best": best})
 
-    def keep() -> None:
-        save_teacher(teacher.model, teacher.name, teacher.revision, config.output_dir)
 
-    learner = ClassifierLearner(config, [lesson], accelerator, lesson.scores, keep)
-    history = loop.train(run, learner, learner.schedule(), config.report_to)
-    return run.finish({"history": history, "best": best_of(history), **sentence_encoder(config)})
+def _train(
+    config: FinetuneTask, parts: Sequence[tuple[Task, Source, Teacher]], accelerator: Accelerator, run: Run
+) -> list[Entry]:
+    """Trains the classifiers in place."""
+    model, tasks, optimizer = train_tasks(config, parts, accelerator)
+
+    def schedule(steps_per_epoch: int) -> Schedule:
+        others = {"warmup_steps": config.warmup_steps, "save_steps": config.save_steps}
+        return Schedule.of_epochs(steps_per_epoch, config.num_train_epochs, config.seed, **others)
+
+    if config.tasks is None:
+        (task,) = tasks.values()
+        return fit(run, task, optimizer, schedule(task.batches.steps_per_epoch), config.report_to)
+    teachers = {task.name: teacher for task, _, teacher in parts}
+    joint = JointTask(model, tasks, config.seed, partial(_save, teachers))
+    return fit(run, joint, optimizer, schedule(joint.batches.steps_per_epoch), config.report_to)
+
+
+def train_tasks(
+    config: FinetuneTask, parts: Sequence[tuple[Task, Source, Teacher]], accelerator: Accelerator
+) -> tuple[nn.Module, dict[str, BatchedTask], AcceleratedOptimizer]:
+    """The classifiers as one model, what each of them learns, by its name, and what moves them.
+
+    Raises:
+        DataError: if no training row of a task has gold, or a teacher's tokenizer does not know its words.
+    """
+    model = Classifiers([teacher.model for _, _, teacher in parts])
+    prepared, inner = accelerator.prepare(model, adamw(model, config.learning_rate, config.weight_decay))
+    tasks: dict[str, BatchedTask] = {
+        task.name: TASKS.get(task.type, ExampleTask)(
+            config, task, teacher, rows_of(source, config.held_out), accelerator, partial(prepared, number)
+        )
+        for number, (task, source, teacher) in enumerate(parts)
+    }
+    return model, tasks, AcceleratedOptimizer(accelerator, prepared, inner, config.max_grad_norm)
+
+
+def new_teachers(config: FinetuneTask, tasks: Sequence[Task], targets: Sequence[Target]) -> list[Teacher]:
+    """Classifiers with new heads on one encoder, which all of them share."""
+    places = (config.model_name_or_path, config.model_revision, config.max_seq_length)
+    teachers = [new_classifier(tasks[0], targets[0], *places)]
+    for task, target in zip(tasks[1:], targets[1:], strict=True):
+        teacher = new_classifier(task, target, *places)
+        setattr(teacher.model, teacher.model.base_model_prefix, teachers[0].model.base_model)
+        teachers.append(teacher)
+    return teachers
+
+
+def targets_of(tasks: Sequence[Task], config: FinetuneTask) -> list[Target]:
+    """What the logits of each task mean; an objective is for the tasks with scores, if there are any.
+
+    Raises:
+        ConfigError: if no task has that objective, a task is there twice, or one of several labels words.
+    """
+    assert config.objective != "mlm", "check() has refused it"
+    if config.tasks is None:
+        return [make_target(task, config.objective) for task in tasks]
+    names = [task.name for task in tasks]
+    problems = [f"{name} is there twice" for name in sorted({name for name in names if names.count(name) > 1})]
+    problems += [f"{task.name} labels words (type: tokens); give it alone" for task in tasks if task.type == "tokens"]
+    raise_all(ConfigError, "--tasks", problems)
+    has_scores = [task.type == "regression" for task in tasks]
+    is_for = has_scores if any(has_scores) else [True] * len(tasks)
+    return [make_target(task, config.objective if own else None) for task, own in zip(tasks, is_for, strict=True)]
+
+
+def _load_tasks(config: FinetuneTask) -> list[Task]:
+    """The one task, or several: shipped ones by their names, those of manifests by their files."""
+    if config.tasks is None:
+        return [load_task(config.task, config.manifest)]
+    return [
+        load_task(manifest=Path(name)) if name.endswith((".yaml", ".yml")) else load_task(name)
+        for name in config.task_names
+    ]
+
+
+def _handlers(config: FinetuneTask) -> list[DistributedDataParallelKwargs]:
+    # a step of several tasks reads one head; processes must not wait for gradients of the others
+    return [] if config.tasks is None else [DistributedDataParallelKwargs(find_unused_parameters=True)]
+
+
+def _save(teachers: Mapping[str, Teacher], folder: Path) -> None:
+    """Writes teachers that share their encoder, each into a folder of its own."""
+    first, *_ = (folder / name for name in teachers)
+    for name, teacher in teachers.items():
+        model, own = teacher.model, folder / name
+        weights = state_of(model)
+        encoder = {name: t for name, t in weights.items() if name.startswith(f"{model.base_model_prefix}.")}
+        head = {name: tensor for name, tensor in weights.items() if name not in encoder}
+        if own == first:
+            write_tensors(own / ENCODER_FILE, encoder, {"format": "pt"})
+        else:
+            write_atomically(own / ENCODER_FILE, partial(link_or_copy, first / ENCODER_FILE))
+        write_tensors(own / HEAD_FILE, head, {"format": "pt"})
+        _write_index(own, encoder, head)
+        model.config.architectures = [type(model).__name__]
+        tokenizer = AutoTokenizer.from_pretrained(teacher.name, revision=teacher.revision)
+        with library_writes(own):
+            model.config.save_pretrained(own)
+            tokenizer.save_pretrained(own)
+
+
+def _write_index(folder: Path, encoder: Mapping[str, torch.Tensor], head: Mapping[str, torch.Tensor]) -> None:
+    """Says which weights are in which file, as transformers reads it."""
+    size = sum(tensor.nbytes for tensor in (*encoder.values(), *head.values()))
+    files = dict.fromkeys(encoder, ENCODER_FILE) | dict.fromkeys(head, HEAD_FILE)
+    index: dict[str, Any] = {"metadata": {"total_size": size}, "weight_map": files}
+    write_text(folder / INDEX_FILE, json.dumps(index, indent=2) + "\n")

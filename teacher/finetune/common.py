@@ -1,4 +1,4 @@
-"""What fine-tuning for a task, for several tasks and for masked language modelling share."""
+"""What every fine-tuning shares: processes, precision, optimizer, settings, the run, and the saved teacher."""
 
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from pipeline.files import library_writes
 from pipeline.processes import processes
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
+from pipeline.training.joint import check_free
+from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run import Run
 from pipeline.training.run_record import FINETUNE_RECORD, RunRecord
-from pipeline.training.several import check_free
 from teacher.config import FinetuneTask
 from teacher.models.classifier import Teacher
 from teacher.models.loaded import (
@@ -66,18 +67,30 @@ def adamw(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> 
     return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
 
 
-def take_step(
-    accelerator: Accelerator,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loss: torch.Tensor,
-    max_grad_norm: float,
-) -> None:
-    """Takes one step down the gradient of a loss, clipped to a norm, in all processes."""
-    accelerator.backward(loss)
-    accelerator.clip_grad_norm_(model.parameters(), max_grad_norm)
-    optimizer.step()
-    optimizer.zero_grad()
+class AcceleratedOptimizer(TrainOptimizer):
+    """Moves a model in all processes down the gradient of their losses.
+
+    Args:
+        accelerator: this process and the others.
+        model: as the accelerator has prepared it.
+        inner: likewise.
+        max_grad_norm: gradients are clipped to this norm.
+    """
+
+    def __init__(
+        self, accelerator: Accelerator, model: torch.nn.Module, inner: torch.optim.Optimizer, max_grad_norm: float
+    ) -> None:
+        super().__init__(inner, max_grad_norm)
+        self._accelerator, self._model = accelerator, model
+
+    def backward(self, loss: torch.Tensor) -> torch.Tensor:
+        """Adds up gradients over all processes; the loss stays that of this one."""
+        self._accelerator.backward(loss)
+        return loss.detach()
+
+    def clip(self, max_norm: float) -> None:
+        """Scales all gradients so that their norm is at most this."""
+        self._accelerator.clip_grad_norm_(self._model.parameters(), max_norm)
 
 
 def classifier_settings(

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from pipeline.sets.codecs import Kept
-from student.pretrain.head import HeadPass
+from student.losses.masked_words import HeadPass
 
 POSITIONS, FEATURES, VOCABULARY, TOP_K = 506, 1600, 30522, 64
 
@@ -37,9 +37,9 @@ def alternatives() -> dict[str, Callable[[], object]]:
         head_pass = HeadPass(head, dtype)
 
         def run() -> None:
-            head_pass.backward(
-                features_PF, target_P, lambda part: teacher.part(part.start, part.stop), 0.5, 1.0, 1 / POSITIONS
-            )
+            teacher_of = lambda part: teacher.part(part.start, part.stop)  # noqa: E731
+            loss = head_pass.loss(features_PF, target_P, teacher_of, 0.5, 1.0, 1 / POSITIONS)
+            loss.backward()  # type: ignore[no-untyped-call]
 
         return run
 

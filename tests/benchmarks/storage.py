@@ -27,7 +27,7 @@ from pipeline.sets.token_reader import open_tokens
 from pipeline.sets.tokens import MaskedRows, no_statistics, read_statistics, rows_per_group, tokens_table
 from pipeline.sets.writer import complete_set, finish_set, start_set, write_tokens_shard
 from pipeline.tasks.target import Target
-from student.pretrain.data import Stream
+from student.kinds.masked_words import masked_batches
 from tests.helpers.token_sets import record_of, word_tokenizer
 
 ROW_KINDS, POSITIONS, CLASSES, VOCABULARY, TOP_K, BATCH = 1_000_000, 200_000, 3, 30522, 64, 256
@@ -121,10 +121,10 @@ def feed(root: Path) -> dict[str, float]:
     token_set = open_tokens(root)
     codec = token_set.record.codec
     decoder = token_set.decoder()
-    stream = Stream(token_set, "train", BATCH, seed=0)
+    batches = masked_batches(token_set, 0, BATCH, seed=0)
     before, positions, start = _peak_bytes(), 0, time.perf_counter()
-    for step in range(stream.num_steps(1)):
-        batch = stream.batch(step, 0, 0)
+    for step in range(batches.num_steps(1)):
+        batch = batches.at(step)
         codec.decode(batch.predictions, codec.temperature_kept, decoder)
         positions += len(batch.row_P)
     seconds = time.perf_counter() - start

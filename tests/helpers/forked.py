@@ -14,7 +14,7 @@ LIBRARIES = [
     "s3fs",
     "student.evaluate",
     "student.predict",
-    "student.pretrain.train",
+    "student.pretrain",
     "student.sweep.run",
     "student.train.train",
     "teacher.augment.run",
@@ -22,7 +22,7 @@ LIBRARIES = [
     "teacher.dump.sentences",
     "teacher.dump.tokens",
     "teacher.finetune.classifier",
-    "teacher.finetune.masked_lm",
+    "teacher.finetune.masked_words",
     "transformers.models.bert.modeling_bert",
 ]
 

@@ -8,21 +8,29 @@ from typing import Any
 
 import torch
 
-from pipeline.training import loop
+from pipeline.training.batches import EpochBatches
 from pipeline.training.checkpoint import write_tensors
+from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit, seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import Metrics, RunRecord, best_of
-from pipeline.training.steps import EpochBatches, seed_step
 
-EPOCHS = loop.Schedule(total_steps=30, entry_steps=6, unit="epoch", seed=3, warmup_steps=4, save_steps=4, patience=2)
-STEPS = loop.Schedule(total_steps=17, entry_steps=5, unit="step", seed=3, keep_best=False)
+EPOCHS = Schedule(total_steps=30, entry_steps=6, unit="epoch", seed=3, warmup_steps=4, save_steps=4, patience=2)
+STEPS = Schedule(total_steps=17, entry_steps=5, unit="step", seed=3, save_best=False)
 WRITES = {"os.rename", "os.remove", "os.mkdir"}  # as Python's audit hooks name them
 
 
-class ToyLearner(loop.Learner):
+class StatefulBatches(EpochBatches):
+    """Batches with a state that only a checkpoint has."""
+
+    def at(self, step: int) -> list[int]:
+        self.state = (self.state or 0) + step
+        return super().at(step)
+
+
+class ToyTask(TrainTask[list[int]]):
     """A net with dropout on 24 rows; how good it is goes up and down."""
 
-    def __init__(self, folder: Path, learning_rate: float) -> None:
+    def __init__(self, learning_rate: float) -> None:
         seed_step(3, 0)
         self.first, self.second = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
         self.model = torch.nn.Sequential(self.first, torch.nn.Dropout(0.3), self.second)
@@ -30,34 +38,31 @@ class ToyLearner(loop.Learner):
             {"params": self.first.parameters()},
             {"params": self.second.parameters(), "lr": 2 * learning_rate},
         ]
-        self.optimizer = torch.optim.AdamW(groups, lr=learning_rate)
-        self.folder, self.rows_N3 = folder, torch.randn(24, 3)
-        self.batches = EpochBatches([1] * 24, 4, seed=3)
+        self.optimizer = TrainOptimizer(torch.optim.AdamW(groups, lr=learning_rate))
+        self.rows_N3 = torch.randn(24, 3)
+        self.batches = StatefulBatches([1] * 24, 4, seed=3)
 
-    def train_step(self, step: int) -> tuple[torch.Tensor, int]:
-        self.data_state = (self.data_state or 0) + step  # a thing that only a checkpoint knows
-        x_B3 = self.rows_N3[self.batches.at(step)]
-        loss = (self.model(x_B3)[:, 0] - x_B3.sum(dim=1) - self.data_state % 5).square().mean()
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss, len(x_B3)
+    def loss(self, batch: list[int]) -> torch.Tensor:
+        x_B3 = self.rows_N3[batch]
+        error_B: torch.Tensor = self.model(x_B3)[:, 0] - x_B3.sum(dim=1) - self.batches.state % 5
+        return error_B.square().mean()
 
     @torch.no_grad()
     def evaluate(self) -> Metrics:
         return {"validation": {"score": float(torch.sin(20 * self.model(self.rows_N3).mean()))}}
 
-    def keep(self) -> None:
-        write_tensors(self.folder / "weights.safetensors", self.model.state_dict())
+    def save(self, folder: Path) -> None:
+        write_tensors(folder / "weights.safetensors", self.model.state_dict())
 
 
-def toy_run(folder: Path, schedule: loop.Schedule = EPOCHS, learning_rate: float = 0.05) -> RunRecord:
+def toy_run(folder: Path, schedule: Schedule = EPOCHS, learning_rate: float = 0.05) -> RunRecord:
     """Trains the toy, or goes on with it."""
     run = Run(folder, {"learning_rate": learning_rate, "seed": 3}, "distill toy")
     finished = run.start()
     if finished is not None:
         return finished
-    history = loop.train(run, ToyLearner(folder, learning_rate), schedule)
+    task = ToyTask(learning_rate)
+    history = fit(run, task, task.optimizer, schedule)
     return run.finish({"history": history, "best": best_of(history)})
 
 
@@ -66,7 +71,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def killed_everywhere(root: Path, schedule: loop.Schedule) -> int:
+def killed_everywhere(root: Path, schedule: Schedule) -> int:
     """Kills the training before each of its writes in turn, repeats it, and compares; returns how often."""
     root.mkdir()
     writes = _in_child(root / "whole", schedule)
@@ -78,7 +83,7 @@ def killed_everywhere(root: Path, schedule: loop.Schedule) -> int:
     return writes
 
 
-def _in_child(folder: Path, schedule: loop.Schedule, kill_at: int | None = None) -> int:
+def _in_child(folder: Path, schedule: Schedule, kill_at: int | None = None) -> int:
     """Trains in a fork that is killed outright before a write; returns how many writes there were without that."""
     reader, writer = os.pipe()
     pid = os.fork()

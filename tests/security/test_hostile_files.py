@@ -21,8 +21,8 @@ from pipeline.tasks.corpus import Corpus
 from pipeline.tasks.task import Task, load_task, own_manifest, parse_manifest
 from student.model.config_file import read_config
 from student.model.model import Student
+from student.model.pretrained import MaskedWordStudent
 from student.model.weights import CONFIG_FILE
-from student.pretrain.model import MlmStudent
 from teacher.answers.answers import read_answers
 from teacher.answers.config import ImportConfig
 from tests.helpers.formats import FOLDER
@@ -104,7 +104,7 @@ def test_a_pretrained_student_is_bounded_too(tmp_path: Path) -> None:
     run = Path(shutil.copytree(FOLDER / "run-pretrained", tmp_path / "run"))
     (run / CONFIG_FILE).write_text(json.dumps(read_record(run / CONFIG_FILE) | {"num_outputs": 2**22}))
     with pytest.raises(IntegrityError, match=r"describes at least .* bytes of weights"):
-        MlmStudent.load(run)
+        MaskedWordStudent.load(run)
 
 
 @pytest.mark.parametrize("text", [DEEP, "[]", '{"kind": []}', '{"kind": {}, "format_version": 1}', "{}", '"x"'])

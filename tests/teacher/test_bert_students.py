@@ -20,9 +20,9 @@ from student.model.bert_shape import BertShape, Inherited
 from student.model.design import design
 from student.model.encoder import Encoder, EncoderShape, without_padding
 from student.model.model import Student
+from student.model.pretrained import pretraining_problems
 from student.model.weights import WEIGHTS_FILE
 from student.predict import Predictor
-from student.pretrain.student import pretraining_problems
 from student.train.bert_start import BertStart, bert_start, copy_layers, spread_evenly
 from student.train.bert_weights import weight_files
 from student.train.train import train

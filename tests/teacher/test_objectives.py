@@ -1,5 +1,6 @@
 """What students learn from stored layers, held against a live teacher."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from student.model.model import Student
 from student.model.weights import read_weights
 from student.train.bert_start import bert_start, copy_layers
 from student.train.contrast import kinds, negatives
-from student.train.intermediate import LayerLearner
+from student.train.intermediate import LayerTask
 from student.train.layer_choice import layer_loss
 from student.train.layer_loss import LayerLoss
-from student.train.learner import StudentLearner
+from student.train.learner import ExampleTask
 from student.train.train import train
 from student.train.training_data import designed, task_facts
 from teacher.dump.examples import dump
@@ -284,12 +285,12 @@ def test_a_run_stopped_between_its_stages_goes_on_with_the_second(
 
     runs = {name: tiny_config(exact / "opinion", tmp_path / name, **STAGES) for name in ("stopped", "whole")}
     with monkeypatch.context() as patched:
-        patched.setattr(StudentLearner, "train_step", stop)
+        patched.setattr(ExampleTask, "loss", stop)
         with pytest.raises(KeyboardInterrupt):
             train(runs["stopped"], "")
     assert (tmp_path / "stopped" / "intermediate" / "model.safetensors").exists()
     with monkeypatch.context() as patched:
-        patched.setattr(LayerLearner, "train_step", stop)  # it is not done again
+        patched.setattr(LayerTask, "loss", stop)  # it is not done again
         train(runs["stopped"], "")
     train(runs["whole"], "")
     first, second = (read_weights(tmp_path / name) for name in runs)
@@ -299,19 +300,19 @@ def test_a_run_stopped_between_its_stages_goes_on_with_the_second(
 def test_a_stage_stopped_in_an_epoch_draws_the_same_negatives_when_it_goes_on(
     exact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = LayerLearner.train_step
+    loss, steps = LayerTask.loss, itertools.count()
 
-    def stopping(learner: LayerLearner, number: int) -> Any:
-        if number == 5:  # of the second epoch of three steps
+    def stopping(task: LayerTask, batch: list[int]) -> Any:
+        if next(steps) == 5:  # of the second epoch of three steps
             raise KeyboardInterrupt
-        return step(learner, number)
+        return loss(task, batch)
 
     runs = {
         name: tiny_config(exact / "opinion", tmp_path / name, **STAGES | {"objective": CONTRAST})
         for name in ("stopped", "whole")
     }
     with monkeypatch.context() as patched:
-        patched.setattr(LayerLearner, "train_step", stopping)
+        patched.setattr(LayerTask, "loss", stopping)
         with pytest.raises(KeyboardInterrupt):
             train(runs["stopped"], "")
     for config in runs.values():

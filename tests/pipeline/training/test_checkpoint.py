@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from pipeline.errors import IntegrityError
 from pipeline.training.checkpoint import check_tensors, load_checkpoint, save_checkpoint, write_tensors
-from pipeline.training.steps import linear_decay, scale_learning_rates, seed_step
+from pipeline.training.loop import linear_decay, scale_learning_rates, seed_step
 
 
 def new_net(seed: int, width: int = 4) -> tuple[torch.nn.Module, torch.optim.Optimizer]:

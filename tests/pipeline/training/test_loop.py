@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from pipeline.errors import ConfigError
-from pipeline.training.loop import Schedule, train
+from pipeline.training.loop import Schedule, fit
 from pipeline.training.run import CHECKPOINT, Progress, Run
-from tests.helpers.toy_run import EPOCHS, STEPS, ToyLearner, contents, toy_run
+from tests.helpers.toy_run import EPOCHS, STEPS, ToyTask, contents, toy_run
 
 WEIGHTS = "weights.safetensors"
 
@@ -34,10 +34,10 @@ def test_the_best_entry_decides_what_is_kept_and_when_to_stop(tmp_path: Path) ->
     assert [entry["epoch"] for entry in result["history"]] == [1, 2, 3, 4]
     assert scores.index(max(scores)) == 1  # and 2 epochs without a better one are patience lost
     assert result["best"] == result["history"][1]
-    learner = ToyLearner(tmp_path, 0.05)
-    learner.model.load_state_dict(load_file(tmp_path / WEIGHTS))
-    learner.model.eval()
-    assert learner.evaluate() == result["best"]["metrics"]
+    task = ToyTask(0.05)
+    task.model.load_state_dict(load_file(tmp_path / WEIGHTS))
+    task.model.eval()
+    assert task.evaluate() == result["best"]["metrics"]
 
 
 @pytest.mark.parametrize("save_steps", [None, 1, 7])
@@ -47,11 +47,14 @@ def test_checkpoints_between_entries_change_nothing(tmp_path: Path, save_steps: 
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
-class Level(ToyLearner):
+class Level(ToyTask):
     """As good after every epoch, and of the loss 1 for 4 rows, then 2, then 3 …"""
 
-    def train_step(self, step: int) -> tuple[torch.Tensor, int]:
-        return torch.tensor(step + 1.0), 4
+    steps = 0
+
+    def loss(self, batch: list[int]) -> torch.Tensor:
+        self.steps += 1
+        return torch.tensor(float(self.steps), requires_grad=True)
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         self.first.bias.data += 1
@@ -59,11 +62,11 @@ class Level(ToyLearner):
 
 
 def test_of_equally_good_entries_the_first_is_kept(tmp_path: Path) -> None:
-    learner = Level(tmp_path, 0.1)
-    bias = learner.first.bias.detach().clone()
+    task = Level(0.1)
+    bias = task.first.bias.detach().clone()
     run = Run(tmp_path, {}, "")
     run.start()
-    history = train(run, learner, replace(EPOCHS, patience=None))
+    history = fit(run, task, task.optimizer, replace(EPOCHS, patience=None))
     assert [entry["loss"] for entry in history] == [3.5, 9.5, 15.5, 21.5, 27.5]
     assert torch.equal(load_file(tmp_path / WEIGHTS)["0.bias"], bias + 1)
 
@@ -71,25 +74,29 @@ def test_of_equally_good_entries_the_first_is_kept(tmp_path: Path) -> None:
 def test_without_a_best_the_last_weights_are_kept(tmp_path: Path) -> None:
     result = toy_run(tmp_path / "a", STEPS)["result"]
     assert [entry["step"] for entry in result["history"]] == [5, 10, 15, 17]
-    learner = ToyLearner(tmp_path, 0.05)
-    learner.model.load_state_dict(load_file(tmp_path / "a" / WEIGHTS))
-    learner.model.eval()
-    assert learner.evaluate() == result["history"][-1]["metrics"]
+    task = ToyTask(0.05)
+    task.model.load_state_dict(load_file(tmp_path / "a" / WEIGHTS))
+    task.model.eval()
+    assert task.evaluate() == result["history"][-1]["metrics"]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("step", [0, 13])
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_best(tmp_path: Path, bad: float, step: int) -> None:
-    class Diverging(ToyLearner):
-        def train_step(self, at: int) -> tuple[torch.Tensor, int]:
-            loss, num_rows = super().train_step(at)
-            return (loss * bad if at == step else loss), num_rows
+    class Diverging(ToyTask):
+        steps = 0
+
+        def loss(self, batch: list[int]) -> torch.Tensor:
+            loss, at = super().loss(batch), self.steps
+            self.steps += 1
+            return loss + bad if at == step else loss
 
     folder = tmp_path / "run"
     run = Run(folder, {}, "")
     run.start()
+    task = Diverging(0.05)
     with pytest.raises(ConfigError) as caught:
-        train(run, Diverging(folder, 0.05), EPOCHS)
+        fit(run, task, task.optimizer, EPOCHS)
     message = str(caught.value)
     if step == 0:
         assert message == f"the loss at step 4 is {bad}: training diverged; lower --learning-rate"
@@ -101,21 +108,22 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_best(tmp_path: Path, bad:
         )
         toy_run(tmp_path / "whole")
         assert contents(tmp_path / "whole")[WEIGHTS] == contents(folder)[WEIGHTS]
-        sound = ToyLearner(folder, 0.05)
-        assert run.resume(sound.model, sound.optimizer).step == 12
+        sound = ToyTask(0.05)
+        assert run.resume(sound.model, sound.optimizer.inner).step == 12
 
 
 def test_each_group_has_its_own_rate_on_one_schedule(tmp_path: Path) -> None:
     rates = []
 
-    class Watched(ToyLearner):
-        def train_step(self, step: int) -> tuple[torch.Tensor, int]:
-            rates.append([group["lr"] for group in self.optimizer.param_groups])
-            return super().train_step(step)
+    class Watched(ToyTask):
+        def loss(self, batch: list[int]) -> torch.Tensor:
+            rates.append([group["lr"] for group in self.optimizer.inner.param_groups])
+            return super().loss(batch)
 
     run = Run(tmp_path, {}, "")
     run.start()
-    train(run, Watched(tmp_path, 0.5), Schedule(total_steps=6, entry_steps=6, unit="step", seed=0, warmup_steps=2))
+    task, schedule = Watched(0.5), Schedule(total_steps=6, entry_steps=6, unit="step", seed=0, warmup_steps=2)
+    fit(run, task, task.optimizer, schedule)
     assert rates == [[0, 0], [0.25, 0.5], [0.5, 1], [0.375, 0.75], [0.25, 0.5], [0.125, 0.25]]
 
 

@@ -12,8 +12,7 @@ from pipeline.training.run_record import RUN_RECORD
 from student.answers.columns import chosen
 from student.answers.costs import label_bias, read_costs
 from student.config import EvaluateConfig
-from student.evaluate import evaluate
-from student.pretrain.evaluate import evaluate_pretrained
+from student.evaluate import evaluate, evaluate_pretrained
 from tests.helpers.commands import invoke
 
 CLASSES = Target(kind="classes", names=("ham", "spam", "fraud"))

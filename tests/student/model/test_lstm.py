@@ -14,7 +14,7 @@ from student.model.design import design
 from student.model.encoder import Encoder
 from student.model.heads import HEADS
 from student.model.lstm import LstmEncoder
-from student.pretrain.student import pretraining_problems
+from student.model.pretrained import pretraining_problems
 from student.train.optimizer import RowAdam
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.toy_students import lstm_student, padded, student_config

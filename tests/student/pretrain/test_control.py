@@ -10,12 +10,9 @@ from torch.nn import functional
 
 from pipeline.sets.token_reader import TokenSet, open_tokens
 from student.config import PretrainConfig
-from student.pretrain.control import control, others
-from student.pretrain.data import read_pool
-from student.pretrain.embedding_learner import new_student
-from student.pretrain.evaluate import evaluate_mlm
-from student.pretrain.frequencies import log_frequencies, start_without_context
-from student.pretrain.model import MlmStudent, design_mlm
+from student.kinds.masked_words import control, evaluate_mlm, log_frequencies, others, read_pool, start_without_context
+from student.model.pretrained import MaskedWordStudent, build_masked_word_config
+from student.pretrain import new_student
 
 
 @pytest.fixture
@@ -23,14 +20,14 @@ def token_set(token_store: Path) -> TokenSet:
     return open_tokens(token_store / "sampled")
 
 
-def a_student(token_set: TokenSet) -> MlmStudent:
+def a_student(token_set: TokenSet) -> MaskedWordStudent:
     flags = PretrainConfig(logits="sampled", matrix_size=3, vector_size=5, initializer_range=0.3)
-    return new_student(flags, MlmStudent, design_mlm(flags, token_set.record))
+    return new_student(MaskedWordStudent, build_masked_word_config(flags, token_set.record), flags.seed)
 
 
 def masked_words(token_set: TokenSet, split: str) -> list[int]:
     groups = [group for group, _ in token_set.groups(split)]
-    words: list[int] = read_pool(token_set, groups).rows.targets.flat.tolist()
+    words: list[int] = read_pool(token_set, 0, groups).rows.targets.flat.tolist()
     return words
 
 
@@ -72,8 +69,8 @@ def test_the_control_by_plain_torch(token_set: TokenSet) -> None:
         student.head.weight.normal_()
     losses = control(student, token_set, "validation", log_frequencies(token_set))
     groups = [group for group, _ in token_set.groups("validation")]
-    pool = read_pool(token_set, groups)
-    batch = pool.batch(list(range(len(pool.rows))), student.config.pad_id)
+    pool = read_pool(token_set, student.config.pad_id, groups)
+    batch = pool.batch(list(range(len(pool.rows))))
     with torch.no_grad():
         features_PF = student(batch.ids_BL, batch.row_P, batch.place_P)
         mean_PF = features_PF.mean(dim=0, keepdim=True).expand_as(features_PF)

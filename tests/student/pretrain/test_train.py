@@ -19,19 +19,17 @@ from pipeline.record_file import read_record
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.token_reader import open_tokens
 from student.config import PretrainConfig
-from student.model.architecture import MlmConfig
+from student.kinds.masked_words import evaluate_mlm, masked_batches, read_pool
+from student.model.architecture import MaskedWordConfig
 from student.model.config_file import read_encoder_config
+from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
-from student.pretrain.data import Stream, read_pool
-from student.pretrain.embedding_learner import BETAS, EPS, new_student
-from student.pretrain.evaluate import evaluate_mlm
-from student.pretrain.model import MlmStudent, design_mlm
-from student.pretrain.train import pretrain
+from student.pretrain import BETAS, EPS, new_student, pretrain
 from student.train.train import train
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.students import tiny_config, weights
 
-CONFIG = MlmConfig(
+CONFIG = MaskedWordConfig(
     corpus="tiny",
     num_outputs=12,
     vocabulary_size=12,
@@ -62,7 +60,7 @@ def config(token_store: Path, output_dir: Path, **changes: Any) -> PretrainConfi
 def test_a_position_sees_its_prefix_and_suffix_alone(sentence: list[int], place: int, token: int, padding: int) -> None:
     """Changing one token changes the prefixes that end there or later and the suffixes that begin there or before."""
     torch.manual_seed(0)
-    student, place = MlmStudent(CONFIG).double(), place % len(sentence)
+    student, place = MaskedWordStudent(CONFIG).double(), place % len(sentence)
     changed = [*sentence[:place], token, *sentence[place + 1 :]]
     everywhere = (torch.zeros(len(sentence), dtype=torch.int64), torch.arange(len(sentence)))
     before, after = (student(torch.tensor([ids + [0] * padding]), *everywhere) for ids in (sentence, changed))
@@ -75,25 +73,25 @@ def test_a_position_sees_its_prefix_and_suffix_alone(sentence: list[int], place:
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_an_epoch_has_every_row_once(token_store: Path, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("student.pretrain.stream.POOL_ROWS", 40)
-    stream = Stream(open_tokens(token_store / "sampled"), "train", 7, 3, processes)
-    steps = stream.num_steps(1)
+    monkeypatch.setattr("student.pretrain.POOL_ROWS", 40)
+    batches = [masked_batches(open_tokens(token_store / "sampled"), 0, 7, 3, processes, k) for k in range(processes)]
+    steps = batches[0].num_steps(1)
     seen = [
         tuple(row[row != 0].tolist())
         for step in range(steps)
-        for process in range(processes)
-        for row in stream.batch(step, process, 0).ids_BL.numpy()
+        for of_process in batches
+        for row in of_process.at(step).ids_BL.numpy()
     ]
     token_set = open_tokens(token_store / "sampled")
-    rows = read_pool(token_set, [group for group, _ in token_set.groups("train")]).rows
+    rows = read_pool(token_set, 0, [group for group, _ in token_set.groups("train")]).rows
     expected = sorted(tuple(rows.ids[row].tolist()) for row in range(len(rows)))
     assert set(seen) == set(expected)
     if processes == 1:
         assert sorted(seen) == expected
         assert seen != [
             tuple(row[row != 0].tolist())
-            for step in range(steps, stream.num_steps(2))
-            for row in stream.batch(step, 0, 0).ids_BL.numpy()
+            for step in range(steps, batches[0].num_steps(2))
+            for row in batches[0].at(step).ids_BL.numpy()
         ]
 
 
@@ -107,8 +105,8 @@ def test_maxima_of_masked_positions_are_refused(token_store: Path, tmp_path: Pat
 def test_a_batch_has_what_was_said_about_its_own_positions(token_store: Path) -> None:
     token_set = open_tokens(token_store / "topk")
     groups = [group for group, _ in token_set.groups("train")]
-    pool = read_pool(token_set, groups)
-    batch = pool.batch([5, 2], 0)
+    pool = read_pool(token_set, 0, groups)
+    batch = pool.batch([5, 2])
     rows = pool.rows
     assert batch.row_P.tolist() == [0] * len(rows.positions[5]) + [1] * len(rows.positions[2])
     assert batch.place_P.tolist() == [*rows.positions[5], *rows.positions[2]]
@@ -123,7 +121,7 @@ def test_a_student_learns_from_every_codec(token_store: Path, tmp_path: Path, co
     record = pretrain(config(token_store, tmp_path, logits=codec, learning_rate=2e-2, num_train_epochs=6), "x")
     first, *_, last = record["result"]["history"]
     assert last["metrics"]["validation"]["teacher_loss"] < first["metrics"]["validation"]["teacher_loss"]
-    student = MlmStudent.load(tmp_path)
+    student = MaskedWordStudent.load(tmp_path)
     assert student.config.num_outputs == open_tokens(token_store / codec).record.codec.vocabulary_size
 
 
@@ -131,24 +129,23 @@ def test_the_first_losses_are_those_of_plain_torch(
     token_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dense AdamW and autograd on logits of all positions, from a bias counted by hand."""
-    for module in ("learner", "held_out"):
-        monkeypatch.setattr(f"student.pretrain.{module}.has_fast_bf16", lambda: False)
+    monkeypatch.setattr("student.kinds.masked_words.has_fast_bf16", lambda: False)
     rates = {"learning_rate": 2e-2, "warmup_ratio": 0.0, "max_grad_norm": 0.5}
     settings = config(token_store, tmp_path, save_steps=1, max_steps=6, **rates)
     history = pretrain(settings, "x")["result"]["history"]
 
     token_set = open_tokens(token_store / "sampled")
-    rows = read_pool(token_set, [group for group, _ in token_set.groups("train")]).rows
-    student = new_student(settings, MlmStudent, design_mlm(settings, token_set.record))
+    rows = read_pool(token_set, 0, [group for group, _ in token_set.groups("train")]).rows
+    student = new_student(MaskedWordStudent, build_masked_word_config(settings, token_set.record), settings.seed)
     count_V = torch.bincount(torch.from_numpy(rows.targets.flat), minlength=student.config.num_outputs) + 1
     with torch.no_grad():
         student.head.weight.zero_()
         student.head.bias.copy_((count_V / count_V.sum()).log())
     optimizer = torch.optim.AdamW(student.parameters(), lr=2e-2, betas=BETAS, eps=EPS, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 6)
-    stream, losses = Stream(token_set, "train", 16, settings.seed), []
+    batches, losses = masked_batches(token_set, student.config.pad_id, 16, settings.seed), []
     for step in range(6):
-        batch = stream.batch(step, 0, student.config.pad_id)
+        batch = batches.at(step)
         log_q_PV = student.head(student(batch.ids_BL, batch.row_P, batch.place_P)).log_softmax(dim=1)
         teacher_PV = torch.zeros_like(log_q_PV)
         for position, (tokens, counts) in enumerate(
@@ -170,8 +167,9 @@ def test_tokens_of_no_training_row_end_neutral(token_store: Path, tmp_path: Path
     """The first step moves the head alone, whose weights are 0 until then."""
     settings = {"per_device_train_batch_size": 2, "max_steps": 2}
     record = pretrain(config(token_store, tmp_path, **settings), "x")
-    ids = Stream(open_tokens(token_store / "sampled"), "train", 2, record["settings"]["seed"]).batch(1, 0, 0).ids_BL
-    student = MlmStudent.load(tmp_path)
+    seed = record["settings"]["seed"]
+    ids = masked_batches(open_tokens(token_store / "sampled"), 0, 2, seed).at(1).ids_BL
+    student = MaskedWordStudent.load(tmp_path)
     used = student.encoder.used_ids().tolist()
     assert used == sorted({student.config.pad_id, *ids.flatten().tolist()})
     assert student.config.used_rows == len(used) < student.config.num_tokens
@@ -224,7 +222,7 @@ def test_it_feeds_a_student_of_a_task(token_store: Path, opinion_set: LogitSet, 
 
 def test_what_is_not_a_pretrained_student(token_store: Path, opinion_run: Path, tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="not a student that was pretrained on masked words"):
-        MlmStudent.load(opinion_run)
+        MaskedWordStudent.load(opinion_run)
     pretrain(config(token_store, tmp_path / "mlm", max_steps=1), "x")
     values = read_record(tmp_path / "mlm" / CONFIG_FILE)
     (tmp_path / "mlm" / CONFIG_FILE).write_text(json.dumps(values | {"format_version": 2}))
@@ -233,7 +231,7 @@ def test_what_is_not_a_pretrained_student(token_store: Path, opinion_run: Path, 
     (tmp_path / "mlm" / CONFIG_FILE).write_text(json.dumps(values))
     (tmp_path / "mlm" / WEIGHTS_FILE).write_bytes(b"torn")
     with pytest.raises(IntegrityError, match="not the weights of this student"):
-        MlmStudent.load(tmp_path / "mlm")
+        MaskedWordStudent.load(tmp_path / "mlm")
 
 
 @pytest.mark.parametrize(

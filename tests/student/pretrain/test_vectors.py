@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,10 @@ from pipeline.sets.reader import LogitSet
 from pipeline.sets.sentence_reader import open_sentences
 from pipeline.sets.token_vectors import read_token_vectors
 from student.config import PretrainConfig
-from student.model.architecture import VectorConfig
-from student.pretrain.train import pretrain
-from student.pretrain.vector_data import VectorStream, first_batches
-from student.pretrain.vector_evaluate import evaluate_vectors
-from student.pretrain.vector_loss import gram_divergence, vector_loss
-from student.pretrain.vector_model import VectorStudent
+from student.kinds.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
+from student.model.architecture import SentenceConfig
+from student.model.pretrained import SentenceStudent
+from student.pretrain import first_batches, pretrain
 from student.train.token_vectors import start_vectors
 from student.train.train import train
 from teacher.dump.sentences import dump_vectors
@@ -30,7 +29,7 @@ from tests.helpers.dumps import vectors_config
 from tests.helpers.sentence_sets import rows_of
 from tests.helpers.students import tiny_config, weights
 
-CONFIG = VectorConfig(
+CONFIG = SentenceConfig(
     subject="tiny",
     width=5,
     vector_map="linear",
@@ -105,7 +104,7 @@ def test_gradients_are_those_of_finite_differences(loss: Any) -> None:
 @given(sentences=st.lists(st.lists(st.integers(1, 11), max_size=6), min_size=1, max_size=4))
 def test_the_map_reads_means_and_products(sentences: list[list[int]]) -> None:
     torch.manual_seed(0)
-    student = VectorStudent(CONFIG)
+    student = SentenceStudent(CONFIG)
     ids_T = torch.tensor([token for sentence in sentences for token in sentence], dtype=torch.int64)
     starts_S = torch.tensor([0, *itertools.accumulate(map(len, sentences))])
     encoder = student.encoder
@@ -121,7 +120,7 @@ def test_the_map_reads_means_and_products(sentences: list[list[int]]) -> None:
 
 def test_without_a_map_the_mean_is_the_vector() -> None:
     shape = {"embedding": "cbow", "matrix_size": 0, "vector_size": 5, "bidirectional": False, "vector_map": "none"}
-    student = VectorStudent(CONFIG.model_copy(update=shape))
+    student = SentenceStudent(CONFIG.model_copy(update=shape))
     (said_H,) = student(torch.tensor([3, 4, 4]), torch.tensor([0, 3]))
     torch.testing.assert_close(said_H, student.encoder.tables()[0].weight[[3, 4, 4]].mean(dim=0))
     assert {name.split(".")[0] for name in student.state_dict()} == {"encoder"}
@@ -134,10 +133,10 @@ def test_a_batch_has_the_vectors_of_its_own_sentences(vector_store: Path) -> Non
         tuple(ids): vector
         for ids, vector in zip(rows.column("ids").to_pylist(), sentence_set.decode(rows), strict=True)
     }
-    stream = VectorStream(sentence_set, "train", 7, 3)
+    stream = vector_batches(sentence_set, 7, 3)
     seen = 0
     for step in range(stream.num_steps(1)):
-        batch = stream.batch(step, 0)
+        batch = stream.at(step)
         starts = batch.starts_S.tolist()
         for vector_H, (start, stop) in zip(batch.vectors_BH, itertools.pairwise(starts), strict=True):
             expected = torch.from_numpy(stored[tuple(batch.ids_T[start:stop].tolist())])
@@ -172,8 +171,9 @@ def test_scores_by_hand(vector_store: Path, tmp_path: Path) -> None:
     """A student that says the mean gets the baseline's cosine and explains nothing."""
     sentence_set = open_sentences(vector_store / "int8")
     pretrain(config(vector_store, tmp_path, max_steps=1), "x")
-    student = VectorStudent.load(tmp_path)
-    stored_NH = torch.cat([batch.vectors_BH for batch in first_batches(sentence_set, "validation", 4096, 256)])
+    student = SentenceStudent.load(tmp_path)
+    batches = first_batches(sentence_set, "validation", partial(read_vectors, sentence_set))
+    stored_NH = torch.cat([batch.vectors_BH for batch in batches])
     with torch.no_grad():
         linear = student.map
         assert isinstance(linear, torch.nn.Linear)
@@ -214,10 +214,10 @@ def test_it_feeds_a_student_of_a_task(vector_store: Path, opinion_set: LogitSet,
 
 def test_tokens_of_no_training_row_end_neutral(vector_store: Path, tmp_path: Path) -> None:
     record = pretrain(config(vector_store, tmp_path, per_device_train_batch_size=2, max_steps=1), "x")
-    stream = VectorStream(open_sentences(vector_store / "int8"), "train", 2, record["settings"]["seed"])
-    student = VectorStudent.load(tmp_path)
+    stream = vector_batches(open_sentences(vector_store / "int8"), 2, record["settings"]["seed"])
+    student = SentenceStudent.load(tmp_path)
     used = student.encoder.used_ids().tolist()
-    assert used == sorted({*stream.batch(0, 0).ids_T.tolist(), student.config.pad_id})
+    assert used == sorted({*stream.at(0).ids_T.tolist(), student.config.pad_id})
     assert student.config.used_rows == len(used)
 
 
@@ -232,8 +232,8 @@ def test_vectors_start_from_what_the_encoder_says_of_the_vocabulary(
     pad_id = sentences.record.tokenizer.pad_id
     settings = {"vector_size": 40, "per_device_train_batch_size": 2, "max_steps": 1, "learning_rate": 1e-4}
     record = pretrain(config(tmp_path, tmp_path / "run", **settings), "x")
-    used = VectorStream(sentences, "train", 2, record["settings"]["seed"]).batch(0, 0).ids_T
-    vectors, forward, _ = (table.weight for table in VectorStudent.load(tmp_path / "run").encoder.tables())
+    used = vector_batches(sentences, 2, record["settings"]["seed"]).at(0).ids_T
+    vectors, forward, _ = (table.weight for table in SentenceStudent.load(tmp_path / "run").encoder.tables())
     start_VK = torch.from_numpy(start_vectors(stored, 40, pad_id))
     is_used_V = torch.zeros(len(vectors), dtype=torch.bool)
     is_used_V[used] = True
@@ -246,7 +246,7 @@ def test_vectors_start_from_what_the_encoder_says_of_the_vocabulary(
     assert record["settings"]["token_vectors_sha256"] == stored.sha256
     noise = pretrain(config(tmp_path, tmp_path / "noise", init="noise", **settings), "x")
     assert "token_vectors_sha256" not in noise["settings"]
-    assert not torch.equal(VectorStudent.load(tmp_path / "noise").encoder.tables()[0].weight[used], vectors[used])
+    assert not torch.equal(SentenceStudent.load(tmp_path / "noise").encoder.tables()[0].weight[used], vectors[used])
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_the_commands(vector_store: Path, opinion_run: Path, tmp_path: Path) -> 
     page = invoke("report", tmp_path, "--store", vector_store, "--output", tmp_path / "page.html")
     assert page.exit_code == 0, page.stderr
     with pytest.raises(IntegrityError, match="not a student that was pretrained on vectors"):
-        VectorStudent.load(opinion_run)
+        SentenceStudent.load(opinion_run)
 
 
 def test_another_setting_is_another_run(vector_store: Path, tmp_path: Path) -> None:

@@ -142,14 +142,11 @@ def test_gradients_by_rows_move_them_as_those_of_whole_tables_do() -> None:
     trained = []
     for by_rows in (True, False):
         made = pair_student()
-        optimizer = make_optimizer(TrainConfig(learning_rate=0.1), made.encoder, made.head)
+        optimizer = make_optimizer("adam", 0.1, 1.0, made.encoder, made.head)
         for sentences in ([[1, 2, 2, 6], [2, 1]], [[2, 6, 3, 1]], [[4], []], [[1, 2, 1, 2], [6, 3, 6, 3]]):
             ids_T, starts_S = without_padding(padded(sentences), 0)
             rows = rows_of_batch(optimizer, made.encoder, ids_T, starts_S) if by_rows else None
-            made.logits(ids_T, starts_S, rows).square().sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.clip_gradients(1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+            optimizer.step(made.logits(ids_T, starts_S, rows).square().sum())
         optimizer.catch_up()
         trained.append(made.state_dict())
     start = pair_student().state_dict()["encoder.bigrams.table.weight"]

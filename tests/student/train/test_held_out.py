@@ -9,7 +9,7 @@ from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import NO_LABEL, Target
-from pipeline.training.held_out import held_out_rows
+from pipeline.training.batches import held_out_rows
 from student.data import Examples, load_examples
 from student.evaluate import score_student
 from student.model.model import Student

@@ -17,6 +17,8 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.reader import open_set
 from pipeline.settings import as_flags
+from pipeline.training.joint import JointTask
+from pipeline.training.loop import TrainOptimizer, train_step
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import read_run_record
 from student.config import EvaluateConfig, ReproduceConfig, TrainConfig
@@ -29,7 +31,7 @@ from student.model.weights import ENCODER_FILE, read_weights, save_sharing
 from student.predict import Predictor
 from student.recipe import with_recipe
 from student.reproduce import reproduce
-from student.train.learner import Lesson, StudentLearner
+from student.train.learner import ExampleTask, make_optimizer
 from student.train.tasks import of_task
 from student.train.train import train
 from student.train.training_data import task_facts
@@ -138,8 +140,8 @@ def test_the_command_prints_every_task(task_sets: list[Path], tmp_path: Path) ->
     assert "by the mean over opinion, roles, score" in (tmp_path / "page.html").read_text()
 
 
-def two_lessons(task_sets: list[Path]) -> tuple[StudentLearner, list[Student]]:
-    """A learner of the first two tasks."""
+def two_tasks(task_sets: list[Path]) -> tuple[JointTask, TrainOptimizer, list[Student]]:
+    """The first two tasks as one, what moves them, and their students."""
     logit_sets = [open_set(root) for root in task_sets[:2]]
     config = tiny_config(task_sets[0], task_sets[0], per_device_train_batch_size=16, hidden_dropout=0.0)
     torch.manual_seed(0)
@@ -147,26 +149,28 @@ def two_lessons(task_sets: list[Path]) -> tuple[StudentLearner, list[Student]]:
     for logit_set in logit_sets:
         made = design(config, task_facts(logit_set))
         students.append(Student(made, students[0].encoder if students else None))
-    lessons = [
-        Lesson(config, one, {"train": load_examples(logit_set, "train")})
+    rates = (config.optimizer, config.peak_learning_rate, config.max_grad_norm)
+    optimizer = make_optimizer(*rates, students[0].encoder, *(one.head for one in students))
+    tasks = {
+        logit_set.name: ExampleTask(config, one, {"train": load_examples(logit_set, "train")}, optimizer)
         for one, logit_set in zip(students, logit_sets, strict=True)
-    ]
-    return StudentLearner(config, lessons, dict, lambda: None), students
+    }
+    return JointTask(torch.nn.ModuleList(students), tasks, config.seed, lambda _: None), optimizer, students
 
 
 def test_a_batch_of_one_task_leaves_the_head_of_the_other_and_moves_what_they_share(task_sets: list[Path]) -> None:
-    learner, students = two_lessons(task_sets)
+    joint, optimizer, students = two_tasks(task_sets)
     assert students[0].encoder is students[1].encoder
-    assert learner.schedule().entry_steps == 2 * 6  # 96 rows of each in batches of 16
+    assert joint.batches.steps_per_epoch == 2 * 6  # 96 rows of each in batches of 16
 
     def state() -> tuple[Any, ...]:
-        learner.catch_up()
+        optimizer.catch_up()
         heads = (torch.cat([p.detach().flatten() for p in one.head.parameters()]) for one in students)
         return (*heads, torch.cat([table.weight.detach().flatten() for table in students[0].encoder.tables()]))
 
     states = [state()]
     for step in range(12):
-        learner.train_step(step)
+        train_step(joint, optimizer, step)
         states.append(state())
     moved = [[not torch.equal(a, b) for a, b in zip(*two, strict=True)] for two in pairwise(states)]
     assert all(first != second and encoder for first, second, encoder in moved)  # one head of the two, never both

@@ -20,12 +20,11 @@ from pipeline.tasks.spans import spans
 from pipeline.text.pieces import Pieces
 from student.config import EvaluateConfig
 from student.evaluate import evaluate
-from student.train.optimizer import RowAdam
 from student.train.train import train
 from student.words.design import design_words
 from student.words.model import Tagger, beside
 from student.words.predict import WORD
-from student.words.train import WordLesson
+from student.words.train import TokenLabelTask
 from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS, lookup_span_f1
 from tests.helpers.students import tiny_config
@@ -87,7 +86,7 @@ def test_with_gold_alone_the_teacher_says_nothing(entities: WordSet, tmp_path: P
     whole = entities.read("train")
     gold = whole.gold.lists()
     rows = replace(whole, has_gold_N=np.arange(len(whole)) != 3, gold=Ragged.of([*gold[:3], [], *gold[4:]]))
-    loss = WordLesson(flags, student, {"train": rows}).loss([7, 3], RowAdam([], student.parameters(), lr=0.0))
+    loss = TokenLabelTask(flags, student, {"train": rows}).loss([7, 3])
     starts = rows.pieces.ids.offsets
     places = np.concatenate([np.arange(starts[row], starts[row + 1]) for row in (7, 3)])
     ids, gold_T = rows.pieces.ids.take([7, 3]), torch.from_numpy(rows.gold_T[places])
@@ -98,7 +97,7 @@ def test_with_gold_alone_the_teacher_says_nothing(entities: WordSet, tmp_path: P
     assert loss.item() == pytest.approx(float(hard_T[gold_T >= 0].sum()) / len(gold_T), rel=1e-5)
     none = replace(rows, has_gold_N=np.zeros(len(rows), dtype=bool), gold=Ragged.of([[]] * len(rows)))
     with pytest.raises(DataError, match="no word of the train split has gold, and --alpha 1 learns from gold alone"):
-        WordLesson(flags, student, {"train": none})
+        TokenLabelTask(flags, student, {"train": none})
 
 
 def test_neighbours_are_those_of_the_sentence() -> None:
@@ -114,8 +113,8 @@ def test_the_loss_is_that_of_every_token(entities: WordSet, tmp_path: Path) -> N
     flags = tiny_config(entities.root, tmp_path, alpha=0.3, temperature=2.0)
     student = Tagger(design_words(flags, entities)).eval()
     rows = entities.read("train")
-    lesson = WordLesson(flags, student, {"train": rows})
-    loss = lesson.loss([7, 3], RowAdam([], student.parameters(), lr=0.0))
+    task = TokenLabelTask(flags, student, {"train": rows})
+    loss = task.loss([7, 3])
     ids = rows.pieces.ids.take([7, 3])
     with torch.inference_mode():
         logits_TC = student(torch.from_numpy(ids.flat), torch.from_numpy(ids.offsets)).double()
@@ -141,15 +140,13 @@ def test_sentences_without_tokens_are_in_no_batch(entities: WordSet, tmp_path: P
     more = replace(rows, pieces=Pieces(ids, word_ids), num_words_N=counts, gold=gold, has_gold_N=known)
     losses = []
     for part in (rows, more):
-        lesson = WordLesson(flags, student, {"train": part})
-        steps = range(lesson.batches.steps_per_epoch)
-        losses.append(
-            [lesson.loss(lesson.batches.at(k), RowAdam([], student.parameters(), lr=0.0)).item() for k in steps]
-        )
+        task = TokenLabelTask(flags, student, {"train": part})
+        steps = range(task.batches.steps_per_epoch)
+        losses.append([task.loss(task.batches.at(k)).item() for k in steps])
     assert losses[0] == losses[1]
     none = Ragged.of([[], []])
     with pytest.raises(DataError, match="no sentence of the train split has a token"):
-        WordLesson(flags, student, {"train": replace(rows, pieces=Pieces(none, none))})
+        TokenLabelTask(flags, student, {"train": replace(rows, pieces=Pieces(none, none))})
 
 
 def test_a_repeated_run_is_finished_and_another_is_refused(run: Path, entities: WordSet) -> None:

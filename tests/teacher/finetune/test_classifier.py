@@ -26,8 +26,7 @@ from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.config import FinetuneTask
 from teacher.finetune import common
 from teacher.finetune.classifier import finetune
-from teacher.finetune.learner import classifier_loss
-from teacher.finetune.rows import hold_out
+from teacher.finetune.examples import classifier_loss, hold_out
 from teacher.models.batches import teacher_logits
 from teacher.models.classifier import load_teacher
 from teacher.models.precision import inference_mode

@@ -16,14 +16,14 @@ from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, Te
 from pipeline.sets.reader import LogitSet, open_set
 from pipeline.settings import as_flags
 from pipeline.tasks.task import load_task
+from pipeline.training.joint import JointTask
+from pipeline.training.loop import train_step
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.config import FinetuneTask
 from teacher.dump.examples import dump
-from teacher.finetune.classifier import finetune
-from teacher.finetune.learner import ClassifierLearner, Lesson
-from teacher.finetune.rows import splits_of, training_source
-from teacher.finetune.tasks import ENCODER_FILE, HEAD_FILE, new_teachers, targets_of
+from teacher.finetune.classifier import ENCODER_FILE, HEAD_FILE, finetune, new_teachers, targets_of, train_tasks
+from teacher.finetune.examples import training_source
 from teacher.models.loaded import load_config
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import dump_config
@@ -129,19 +129,18 @@ def test_a_step_leaves_the_heads_of_other_tasks(config: Config, tmp_path: Path) 
     tasks = [load_task(manifest=Path(name)) for name in made.task_names]
     teachers = new_teachers(made, tasks, targets_of(tasks, made))
     assert teachers[0].model.base_model is teachers[1].model.base_model
-    accelerator = Accelerator(cpu=True)
-    lessons = [
-        Lesson(made, task, teacher, splits_of(training_source(task, made), teacher, made), accelerator)
-        for task, teacher in zip(tasks, teachers, strict=True)
-    ]
-    learner = ClassifierLearner(made, lessons, accelerator, dict, lambda: None)
-    assert learner.schedule().entry_steps == 2 * 3  # 96 rows of each in batches of 32
+    sources = [training_source(task, made) for task in tasks]
+    model, by_name, optimizer = train_tasks(
+        made, list(zip(tasks, sources, teachers, strict=True)), Accelerator(cpu=True)
+    )
+    joint = JointTask(model, by_name, made.seed, lambda _: None)
+    assert joint.batches.steps_per_epoch == 2 * 3  # 96 rows of each in batches of 32
     weights = [teacher.model.classifier.weight for teacher in teachers]
     moved = []
     for step in range(6):
         before = [weight.detach().clone() for weight in weights]
         shared = teachers[0].model.base_model.embeddings.word_embeddings.weight.detach().clone()
-        learner.train_step(step)
+        train_step(joint, optimizer, step)
         moved.append([not torch.equal(weight, was) for weight, was in zip(weights, before, strict=True)])
         assert not torch.equal(shared, teachers[1].model.base_model.embeddings.word_embeddings.weight)
     assert sorted(moved) == [[False, True]] * 3 + [[True, False]] * 3

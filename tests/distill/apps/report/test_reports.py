@@ -20,7 +20,7 @@ from student.config import PretrainConfig, SweepConfig, TrainConfig
 from student.data import load_examples
 from student.evaluate import student_logits
 from student.model.model import Student, num_parameters
-from student.pretrain.train import pretrain
+from student.pretrain import pretrain
 from student.sweep.run import sweep
 from student.train.train import train
 from teacher.dump.examples import dump

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.sets.codecs import Dense, Kept, Predictions
 from pipeline.sets.codecs.sampled import GROUP, SampledCodec, draw
-from student.pretrain.loss import cross_entropy
+from student.losses.masked_words import cross_entropy
 
 ROUNDING = 1e-5  # of the sums of up to 300 probabilities in float32
 

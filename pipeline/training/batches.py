@@ -1,13 +1,16 @@
-"""What the number of a step decides: its batch, its learning rate, its random numbers."""
+"""Which rows are trained on, and in which order: batches by the number of the step, and rows held out of them."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 
 from pipeline.arrays import Ints
+from pipeline.errors import DataError
 
+HELD_OUT = "held-out"  # the name of their split, which no manifest can give to one of its own
 WINDOW_BATCHES = 50
 
 
@@ -54,6 +57,8 @@ class EpochBatches:
         rank: number of this process.
     """
 
+    state: Any = None
+
     def __init__(
         self, lengths: Sequence[int] | Ints, batch_size: int, seed: int, num_processes: int = 1, rank: int = 0
     ) -> None:
@@ -69,51 +74,54 @@ class EpochBatches:
         return batch_of(self._batches, number, self._num_processes, self._rank)
 
 
+@dataclass(frozen=True)
+class TaskBatch:
+    """A batch of one of several tasks: the task's number, and the numbers of its rows."""
+
+    task: int
+    rows: list[int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
 class MixedBatches:
-    """Batches of several lists of rows, each of one list: in every epoch all of them, in random order.
+    """Batches of several tasks, each of one of them: in every epoch all batches of all tasks, in random order.
 
     Args:
-        parts: the batches of each list.
+        parts: the batches of each task.
         seed: seed of the run.
     """
+
+    state: Any = None
 
     def __init__(self, parts: Sequence[EpochBatches], seed: int) -> None:
         self._parts, self._seed = parts, seed
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
         self.steps_per_epoch = sum(part.steps_per_epoch for part in parts)
 
-    def at(self, step: int) -> tuple[int, list[int]]:
-        """The number of the list whose turn it is at a step, and the numbers of its rows."""
+    def at(self, step: int) -> TaskBatch:
+        """The batch at a step, counted from the first epoch on."""
         epoch, number = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             turns = np.repeat(np.arange(len(self._parts)), [part.steps_per_epoch for part in self._parts])
             random = np.random.default_rng([self._seed, epoch, len(self._parts)])
             self._epoch, self._order = epoch, random.permutation(turns)
         turn = int(self._order[number])
-        before = int((self._order[:number] == turn).sum())  # a list's own batches stand in random order already
+        before = int((self._order[:number] == turn).sum())  # a task's own batches are in random order already
         part = self._parts[turn]
-        return turn, part.at(epoch * part.steps_per_epoch + before)
+        return TaskBatch(turn, part.at(epoch * part.steps_per_epoch + before))
 
 
-def seed_step(seed: int, step: int, rank: int = 0) -> None:
-    """Seeds dropout for one step, so that a resumed run draws what an undisturbed one would.
+def held_out_rows(num_rows: int, share: float) -> Ints:
+    """Which of so many rows are held out, int64, ascending; for the same number and share always the same.
 
-    `torch.manual_seed` would do the same, and keep a record of its caller for every device that is not in use.
+    A teacher and its student, fine-tuned and trained on all rows of a task with the same share, hold out the same.
+
+    Raises:
+        DataError: if no row would be held out, or none left.
     """
-    number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
-    torch.default_generator.manual_seed(number)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(number)
-
-
-def linear_decay(step: int, total_steps: int, warmup_steps: int = 0) -> float:
-    """Factor on the learning rate: up linearly over the warm-up, then down linearly to 0."""
-    if step < warmup_steps:
-        return step / warmup_steps
-    return max(0.0, (total_steps - step) / max(1, total_steps - warmup_steps))
-
-
-def scale_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Sets the learning rate of every group to ``factor`` of the one that it was made with."""
-    for group in optimizer.param_groups:
-        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+    count = round(share * num_rows)
+    if not 0 < count < num_rows:
+        raise DataError(f"--held-out {share:g}: that is {count} of {num_rows} training rows; choose another")
+    return np.sort(np.random.default_rng(0).permutation(num_rows)[:count])

@@ -1,9 +1,9 @@
-"""A step of a teacher that labels words: against the gold of each word, by its first token.
+"""Fine-tuning a teacher that labels words: against the gold of each word, by its first token.
 
 Shapes: B sentences of a batch, L tokens, T tokens of all sentences, C logits.
 """
 
-from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +18,18 @@ from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import Task
 from pipeline.text.known import require_known_ids
+from pipeline.training.batches import EpochBatches
+from pipeline.training.joint import BatchedTask
 from pipeline.training.run_record import Metrics
-from pipeline.training.steps import EpochBatches
 from teacher.config import FinetuneTask
-from teacher.finetune.common import autocast
-from teacher.finetune.learner import Ask, Lesson
+from teacher.finetune.common import autocast, save_teacher
+from teacher.finetune.examples import Forward
 from teacher.models.batches import collate, tokens_per_batch
 from teacher.models.classifier import Teacher
 from teacher.words.ask import framed, labelled, pieces_of
 
 
-class WordLesson(Lesson):
+class TokenLabelTask(BatchedTask):
     """A classifier of words and the sentences that it is trained and scored on.
 
     Args:
@@ -37,22 +38,32 @@ class WordLesson(Lesson):
         teacher: is trained in place.
         rows: of ``train``, and of dev splits.
         accelerator: this process and the others.
+        forward: gives logits_BLC of the classifier for its inputs as keywords, in all processes.
 
     Raises:
         DataError: if no training row has gold and a token, or the teacher's tokenizer does not know the words.
     """
 
     def __init__(
-        self, config: FinetuneTask, task: Task, teacher: Teacher, rows: dict[str, pa.Table], accelerator: Accelerator
+        self,
+        config: FinetuneTask,
+        task: Task,
+        teacher: Teacher,
+        rows: dict[str, pa.Table],
+        accelerator: Accelerator,
+        forward: Forward,
     ) -> None:
-        self.teacher, self._config, self._task, self._accelerator = teacher, config, task, accelerator
+        self.model, self._teacher, self._task, self._forward = teacher.model, teacher, task, forward
+        self._max_seq_length, self._accelerator = config.max_seq_length, accelerator
         self._dev_rows = {name: part for name, part in rows.items() if name != "train"}
         train = rows["train"].filter(rows["train"].column("label").is_valid())
         pieces = pieces_of(teacher, train, config.max_seq_length)
-        nothing_TC = np.empty((len(pieces.ids.flat), 0), dtype=np.float32)
-        known = LabelledWords.of(task.labels, train.column("sentence1"), train.column("label"), pieces, nothing_TC)
+        no_logits_TC = np.empty((len(pieces.ids.flat), 0), dtype=np.float32)
+        labelled_words = LabelledWords.of(
+            task.labels, train.column("sentence1"), train.column("label"), pieces, no_logits_TC
+        )
         self._ids = pieces.ids.not_empty  # a batch of sentences without tokens would have no mean
-        self._gold = Ragged(known.gold_T, self._ids.offsets)
+        self._gold = Ragged(labelled_words.gold_T, self._ids.offsets)
         if not len(self._ids):
             raise DataError(
                 f"task {task.name!r}: no row of the train split has gold and a token, nothing to fine-tune on"
@@ -61,23 +72,27 @@ class WordLesson(Lesson):
         processes = (accelerator.num_processes, accelerator.process_index)
         self.batches = EpochBatches(self._ids.lengths, config.per_device_train_batch_size, config.seed, *processes)
 
-    def loss(self, batch: Sequence[int], ask: Ask) -> torch.Tensor:
-        """The mean loss of the words of a batch, a scalar; ``ask`` gives logits_BLC for its inputs as keywords."""
-        device, first = self._accelerator.device, len(self.teacher.tokens.frame[0])
-        inputs = collate(self.teacher, framed(self.teacher, self._ids.take(batch)))
+    def loss(self, batch: list[int]) -> torch.Tensor:
+        """The mean loss of the words of a batch, a scalar."""
+        device, first = self._accelerator.device, len(self._teacher.tokens.frame[0])
+        inputs = collate(self._teacher, framed(self._teacher, self._ids.take(batch)))
         gold_BL = torch.full(inputs["input_ids"].shape, NO_LABEL)
         gold = self._gold.padded(batch, NO_LABEL)
         gold_BL[:, first : first + gold.shape[1]] = torch.from_numpy(gold)
         with autocast(device):
-            logits_BLC = ask(**{key: value.to(device) for key, value in inputs.items()}).float()
+            logits_BLC = self._forward(**{key: value.to(device) for key, value in inputs.items()}).float()
         return functional.cross_entropy(logits_BLC.flatten(0, 1), gold_BL.flatten().to(device), ignore_index=NO_LABEL)
 
-    def scores(self) -> Metrics:
+    def evaluate(self) -> Metrics:
         """The task's metrics on each dev split, in fp32 as a dump has them; every process works them all out."""
-        return {name: self._score_rows(name, rows) for name, rows in self._dev_rows.items()}
+        return {name: self._score(name, rows) for name, rows in self._dev_rows.items()}
 
-    def _score_rows(self, split: str, rows: pa.Table) -> dict[str, float]:
+    def save(self, folder: Path) -> None:
+        """Writes the teacher."""
+        save_teacher(self._teacher.model, self._teacher.name, self._teacher.revision, folder)
+
+    def _score(self, split: str, rows: pa.Table) -> dict[str, float]:
         max_tokens = tokens_per_batch(self._accelerator.device)
         with torch.no_grad():
-            said = labelled(self.teacher, rows, self._config.max_seq_length, split, max_tokens)
-        return word_scores(self._task.metrics, said.tallies(said.teacher_TC))
+            predicted = labelled(self._teacher, rows, self._max_seq_length, split, max_tokens)
+        return word_scores(self._task.metrics, predicted.tallies(predicted.teacher_TC))

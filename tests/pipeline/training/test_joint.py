@@ -1,4 +1,4 @@
-from pipeline.training.several import entry_of, joint_scores, joint_settings
+from pipeline.training.joint import entry_of, joint_scores, joint_settings
 
 
 def test_settings_that_differ_or_that_one_task_alone_has_bear_its_name() -> None:

@@ -1,16 +1,12 @@
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.training.steps import (
-    EpochBatches,
-    MixedBatches,
-    linear_decay,
-    scale_learning_rates,
-    seed_step,
-    shuffled_batches,
-)
+from pipeline.errors import DataError
+from pipeline.training.batches import EpochBatches, MixedBatches, TaskBatch, held_out_rows, shuffled_batches
+from pipeline.training.loop import linear_decay, scale_learning_rates, seed_step
 
 
 @given(
@@ -88,8 +84,8 @@ def test_mixed_batches_go_through_every_list_once_an_epoch(sizes: list[int], bat
     for epoch in range(2):
         rows: list[list[int]] = [[] for _ in sizes]
         for step in range(epoch * steps, (epoch + 1) * steps):
-            number, batch = batches.at(step)
-            rows[number] += batch
+            batch = batches.at(step)
+            rows[batch.task] += batch.rows
         assert [sorted(part) for part in rows] == [list(range(size)) for size in sizes]
 
 
@@ -97,8 +93,31 @@ def test_mixed_batches_are_shuffled_anew_and_resumed_anywhere() -> None:
     parts = [EpochBatches([5] * 40, 4, seed=1) for _ in range(2)]
     batches = MixedBatches(parts, seed=1)
     first, second = ([batches.at(epoch * 20 + step) for step in range(20)] for epoch in (0, 1))
-    turns = [[number for number, _ in epoch] for epoch in (first, second)]
+    turns = [[batch.task for batch in epoch] for epoch in (first, second)]
     assert turns[0] != turns[1] != sorted(turns[1])
     assert MixedBatches(parts, seed=1).at(27) == second[7]
     alone = EpochBatches([5] * 40, 4, seed=1)
-    assert [MixedBatches([alone], seed=1).at(step) for step in range(20)] == [(0, alone.at(step)) for step in range(20)]
+    assert [MixedBatches([alone], seed=1).at(step) for step in range(20)] == [
+        TaskBatch(0, alone.at(step)) for step in range(20)
+    ]
+
+
+@given(num_rows=st.integers(2, 500), share=st.floats(0.01, 0.99))
+def test_so_many_of_the_rows_are_held_out_each_once(num_rows: int, share: float) -> None:
+    count = round(share * num_rows)
+    if not 0 < count < num_rows:
+        with pytest.raises(DataError, match=f"that is {count} of {num_rows} training rows"):
+            held_out_rows(num_rows, share)
+        return
+    rows = held_out_rows(num_rows, share)
+    assert len(rows) == count
+    assert (np.diff(rows) > 0).all()
+    assert rows[0] >= 0
+    assert rows[-1] < num_rows
+    assert rows.tolist() == held_out_rows(num_rows, share).tolist()
+
+
+def test_they_come_from_everywhere() -> None:
+    rows = held_out_rows(10_000, 0.1)
+    assert np.histogram(rows, 10, (0, 10_000))[0].min() > 70
+    assert rows.tolist() != held_out_rows(10_001, 0.1).tolist()

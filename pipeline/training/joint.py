@@ -1,11 +1,51 @@
-"""One training of several tasks: its settings and scores, and what they are of each."""
+"""One training of several tasks on one encoder: its batches, settings and scores, and the part of each task."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
 from pipeline.errors import FingerprintMismatchError, setting_changes
+from pipeline.training.batches import EpochBatches, MixedBatches, TaskBatch
+from pipeline.training.loop import TrainTask
 from pipeline.training.run_record import Entry, Metrics, deciding, read_run_record
+
+
+class BatchedTask(TrainTask[list[int]]):
+    """A task whose batches are rows in memory, anew in every epoch, so that it can be one of several."""
+
+    batches: EpochBatches
+
+
+class JointTask(TrainTask[TaskBatch]):
+    """Several tasks as one: a step is a batch of one of them, and leaves the heads of the others alone.
+
+    Args:
+        model: of all tasks.
+        tasks: by name.
+        seed: of the order in which they take turns.
+        save: writes the weights of all tasks to the run's folder.
+    """
+
+    def __init__(
+        self, model: nn.Module, tasks: Mapping[str, BatchedTask], seed: int, save: Callable[[Path], None]
+    ) -> None:
+        self.model, self._tasks, self._save = model, dict(tasks), save
+        self._by_number = list(tasks.values())
+        self.batches = MixedBatches([task.batches for task in self._by_number], seed)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """The mean loss of a batch of one task."""
+        return self._by_number[batch.task].loss(batch.rows)
+
+    def evaluate(self) -> Metrics:
+        """The metrics of all tasks, see `joint_scores`."""
+        return joint_scores({name: task.evaluate() for name, task in self._tasks.items()})
+
+    def save(self, folder: Path) -> None:
+        """Writes the weights of all tasks."""
+        self._save(folder)
 
 
 def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -26,7 +66,7 @@ def joint_scores(by_task: Mapping[str, Metrics]) -> Metrics:
 
 
 def entry_of(task: str, entry: Entry) -> Entry:
-    """What an entry of the history says of one of the tasks."""
+    """The part of an entry of the history that one of the tasks has."""
     prefix = f"{task}/"
     metrics = {split.removeprefix(prefix): m for split, m in entry["metrics"].items() if split.startswith(prefix)}
     return entry | {"metrics": metrics}

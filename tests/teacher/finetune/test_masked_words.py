@@ -16,9 +16,8 @@ from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from teacher.config import FinetuneCorpus
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, open_text
-from teacher.finetune import text_stream
-from teacher.finetune.masked_lm import evaluate_mlm, finetune_mlm
-from teacher.finetune.text_stream import TextStream
+from teacher.finetune import masked_words
+from teacher.finetune.masked_words import TextBatches, evaluate_mlm, finetune_mlm
 from teacher.models.masked_lm import load_masked_lm, predict_masked
 from tests.helpers.commands import distill, kill_when
 from tests.helpers.messages import naming
@@ -128,22 +127,26 @@ def test_a_pool_with_nothing_to_mask(work: Path, corpus_file: Path, tmp_path: Pa
     (tmp_path / "greek.txt").write_text(40 * "\u03c6 \u03c7 \u03c8 \u03c9 \u03c6 \u03c7\n")
     text = open_text(config(work, tmp_path, data=tmp_path / "greek.txt"), 32)
     tokens = load_masked_lm(str(work / "bert"), None, 32, new_head=True).tokens
-    stream = TextStream(text, tokens, masking_plan(text, tokens, 42, 1), batch_size=4, seed=1)
+    batches = TextBatches(text, tokens, masking_plan(text, tokens, 42, 1), batch_size=4, seed=1)
     with pytest.raises(DataError, match=naming("greek.txt: ", "--min-seq-length 4")):
-        stream.batch(0, (0, 0))
+        batches.at(0)
 
 
 def test_a_pool_with_nothing_to_mask_is_passed_over(
     work: Path, corpus_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(text_stream, "BLOCK_DOCUMENTS", 4)
-    monkeypatch.setattr(text_stream, "BLOCKS_PER_POOL", 1)
+    monkeypatch.setattr(masked_words, "BLOCK_DOCUMENTS", 4)
+    monkeypatch.setattr(masked_words, "BLOCKS_PER_POOL", 1)
     lines = corpus_file.read_text().splitlines()[:8]
     (tmp_path / "mixed.txt").write_text("\n".join(["the food was superb .", *lines[:3], *(8 * ["\u03c6 \u03c7"])]))
     text = open_text(config(work, tmp_path, data=tmp_path / "mixed.txt", min_seq_length=3), 32)
     tokens = load_masked_lm(str(work / "bert"), None, 32, new_head=True).tokens
-    stream = TextStream(text, tokens, masking_plan(text, tokens, 42, 1), batch_size=64, seed=1)
-    places = [place for _, _, place in (stream.batch(step, (0, 0)) for step in range(4))]
+    batches = TextBatches(text, tokens, masking_plan(text, tokens, 42, 1), batch_size=64, seed=1)
+    places = []
+    for step in range(4):
+        batches.at(step)
+        assert batches.state is not None
+        places.append(batches.state)
     pools = [number for number, _ in places]
     assert [number // 3 for number in pools] == [0, 1, 2, 3]  # of three pools in a pass one has batches
     assert [first for _, first in places] == [0, 1, 2, 3]

@@ -1,0 +1,1 @@
+"""Students by the kind of rows that they learn from."""

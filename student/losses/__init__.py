@@ -1,0 +1,1 @@
+"""What students learn by: losses of answers, of masked words, of vectors and of layers."""

@@ -1,0 +1,136 @@
+"""Students that are pretrained: an encoder with what it is pretrained through.
+
+Shapes: B batch, L tokens, P masked positions of the batch, V vocabulary; N sentences, T tokens of all of them end to
+end, S = N + 1 starts, E size of the encoder's vectors, F features, H width of the teacher's vectors.
+"""
+
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from pipeline.errors import ConfigError, raise_all
+from pipeline.sets.record import SetRecord
+from student.config import PretrainConfig
+from student.model.architecture import MaskedWordConfig, SentenceConfig
+from student.model.design import embedding_problems
+from student.model.encoders import ENCODERS
+from student.model.products import GradientTaker
+from student.model.stored import Stored
+
+C = TypeVar("C", MaskedWordConfig, SentenceConfig)
+
+
+class PretrainedStudent(Stored, Generic[C]):
+    """An encoder with what it is pretrained through.
+
+    Attributes:
+        config: its architecture.
+    """
+
+    def __init__(self, config: C) -> None:
+        super().__init__()
+        self.config: C = config
+        self.encoder = ENCODERS[config.embedding].make(config.encoder_shape)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the weights lie on."""
+        return next(self.parameters()).device
+
+
+class MaskedWordStudent(PretrainedStudent[MaskedWordConfig]):
+    """An encoder and the paper's head: one linear layer, not tied to anything."""
+
+    config_type = MaskedWordConfig
+    does = "was pretrained on masked words"
+
+    def __init__(self, config: MaskedWordConfig) -> None:
+        super().__init__(config)
+        self.head = nn.Linear(self.encoder.token_size, config.num_outputs)
+
+    def forward(
+        self, ids_BL: torch.Tensor, row_P: torch.Tensor, place_P: torch.Tensor, rows: GradientTaker | None = None
+    ) -> torch.Tensor:
+        """Returns features_PF of positions ``place_P`` of the sequences ``row_P``: the input of `head`.
+
+        A position's features are made of the prefix that ends at it and the suffix that begins at it, both of the
+        masked sequence. ``rows`` takes the gradients of the tables, one per number of ``ids_BL``.
+        """
+        batch_size, length = ids_BL.shape
+        starts_S = torch.arange(batch_size + 1, device=ids_BL.device) * length
+        return self.encoder.scan(ids_BL.flatten(), starts_S, rows)[row_P * length + place_P]
+
+
+class SentenceStudent(PretrainedStudent[SentenceConfig]):
+    """An encoder, and what makes the teacher's vector of its representation.
+
+    The map reads the mean of a sentence's vectors where the encoder gives their sum: what the teacher says does not
+    grow with the length of a sentence.
+    """
+
+    config_type = SentenceConfig
+    does = "was pretrained on vectors of sentences"
+
+    def __init__(self, config: SentenceConfig) -> None:
+        super().__init__(config)
+        self.map = nn.Linear(self.encoder.size, config.width) if config.vector_map == "linear" else nn.Identity()
+
+    def forward(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+        """Returns vectors_NH, float32, for arguments as of `Encoder.reduce`."""
+        features_NF = self.encoder.reduce(ids_T, starts_S, rows)
+        size, lengths_N1 = self.encoder.vector_size, starts_S.diff().clamp(min=1).unsqueeze(1)
+        means_NE = features_NF[:, :size] / lengths_N1
+        vectors_NH: torch.Tensor = self.map(torch.cat([means_NE, features_NF[:, size:]], dim=1))
+        return vectors_NH
+
+
+def build_masked_word_config(flags: PretrainConfig, record: SetRecord) -> MaskedWordConfig:
+    """The architecture that the flags ask for, for a set of tokens.
+
+    Raises:
+        ConfigError: naming every flag that does not fit.
+    """
+    raise_all(ConfigError, "wrong flags", pretraining_problems(flags))
+    return MaskedWordConfig(
+        corpus=record.subject,
+        num_outputs=record.codec.vocabulary_size,
+        **encoder_fields(flags, record),
+    )
+
+
+def build_sentence_config(flags: PretrainConfig, record: SetRecord, width: int) -> SentenceConfig:
+    """The architecture that the flags ask for, for a set of sentences whose vectors have this width.
+
+    Raises:
+        ConfigError: naming every flag that does not fit.
+    """
+    raise_all(ConfigError, "wrong flags", pretraining_problems(flags))
+    encoder = encoder_fields(flags, record)
+    if flags.vector_map == "none" and (flags.embedding, encoder["vector_size"]) != ("cbow", width):
+        raise ConfigError(
+            f"--vector-map none: needs a representation as wide as the teacher's vectors: --embedding cbow "
+            f"--vector-size {width}"
+        )
+    return SentenceConfig(subject=record.subject, width=width, vector_map=flags.vector_map, **encoder)
+
+
+def pretraining_problems(flags: PretrainConfig) -> list[str]:
+    """Which flags were given that do not fit the embedding, or an embedding that cannot be pretrained."""
+    problems = embedding_problems(flags, "pretraining")
+    if not ENCODERS[flags.embedding].has_sums:
+        problems = [f"--embedding {flags.embedding}: cannot be pretrained; take hybrid, cmow or cbow"]
+    return problems
+
+
+def encoder_fields(flags: PretrainConfig, record: SetRecord) -> dict[str, Any]:
+    """The fields of a pretrained student's architecture that describe its encoder and its tokens."""
+    return {
+        "vocabulary_size": record.tokenizer.vocabulary_size,
+        "pad_id": record.tokenizer.pad_id,
+        "tokenizer_sha256": record.tokenizer.sha256,
+        "max_seq_length": record.max_seq_length,
+        "embedding": flags.embedding,
+        **ENCODERS[flags.embedding].parameters(flags, reads_tokens=True),
+        "initializer_range": flags.initializer_range,
+    }

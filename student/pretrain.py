@@ -1,0 +1,353 @@
+"""``distill pretrain-student``: a student from a masked LM's stored predictions, or an encoder's stored vectors."""
+
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Set, Sized
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+import yaml
+
+from pipeline import console
+from pipeline.arrays import Ints
+from pipeline.errors import DataError
+from pipeline.files import write_text
+from pipeline.sets.group_reader import Group, GroupedSet
+from pipeline.sets.reader import find_set
+from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
+from pipeline.sets.record_parts import RowsName, Shard
+from pipeline.sets.token_vectors import VocabularyVectors
+from pipeline.tasks.task import TRAIN
+from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
+from pipeline.training.loop import B, Schedule, TrainTask, fit, seed_step
+from pipeline.training.run import Run
+from pipeline.training.run_record import RunRecord
+from student.config import PretrainConfig
+from student.model.card import CARD_FILE
+from student.model.pretrained import PretrainedStudent
+from student.model.words import embedding_summary, used_summary
+from student.train.learner import RowOptimizer
+from student.train.optimizer import RowAdam
+from student.train.token_vectors import start_from_teacher
+from student.train.used_rows import neutralise_unmoved, with_used_rows
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
+
+LIBRARIES = ("distill-offline", "torch", "accelerate", "pyarrow", "tokenizers")
+BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
+POOL_ROWS, POOL_GROUPS = 16384, 8
+SCORED_ROWS, SCORED_BATCH = 4096, 256
+
+S = TypeVar("S", bound=PretrainedStudent[Any])
+
+
+def pretrain(config: PretrainConfig, command: str) -> RunRecord:
+    """Pretrains the student that ``config`` describes, or goes on with it.
+
+    The run folder holds ``run.json`` (settings, hashes, losses), the student and its tokenizer; `distill train-student
+    --init-from` starts from it.
+
+    Returns:
+        The content of ``run.json``; empty on other ranks than the first.
+
+    Raises:
+        ConfigError: naming every flag that does not fit, the temperature included if the set's codec has not kept it.
+        DataError: if there is no such set, or it has no row.
+        FingerprintMismatchError: if the folder holds a run with other settings.
+    """
+    from pipeline.processes import processes
+
+    root = find_set(config.logits, config.store)
+    state = processes()
+    task = _task_type(read_set_record(root).rows)(config, root, state)
+    if not task.batches.num_rows:
+        raise DataError(f"{root}: its train split has no row")
+    total_steps = task.batches.num_steps(config.num_train_epochs)
+    if config.max_steps is not None and config.max_steps > total_steps:
+        passes = f"{config.num_train_epochs} pass{'es' if config.num_train_epochs > 1 else ''} over {root}"
+        console.warn(f"--max-steps {config.max_steps:,}: {passes} have only {total_steps:,}; see --num-train-epochs")
+    total_steps = min(config.max_steps or total_steps, total_steps)
+    folder = config.output_dir or Path("runs") / root.name
+    settings = _settings(config, task) | {"steps": total_steps, "processes": state.num_processes}
+    places = {"logit_set": str(root.resolve())}
+    run = Run(folder, settings, command, places, rank=state.process_index, wait=state.wait_for_everyone)
+    with state.main_process_first():
+        finished = run.start()
+    if finished is not None:
+        return finished
+    task.start()
+    schedule = Schedule(
+        total_steps=total_steps,
+        entry_steps=config.save_steps,
+        unit="step",
+        seed=config.seed,
+        warmup_steps=int(config.warmup_ratio * total_steps),
+        save_best=False,
+    )
+    history = fit(run, task, task.optimizer, schedule, config.report_to)
+    result = {"history": history, "versions": {name: version(name) for name in LIBRARIES}}
+    if run.is_main:
+        write_text(folder / TOKENIZER_FILE, task.opened.tokenizer_json())
+        write_text(folder / CARD_FILE, task.card(run.record() | {"result": result}))
+    return run.finish(result)
+
+
+def _task_type(rows: RowsName) -> "Callable[[PretrainConfig, Path, PartialState], PretrainTask[Any, Any]]":
+    from student.kinds.masked_words import MaskedWordTask
+    from student.kinds.sentences import SentenceTask
+
+    return SentenceTask if rows == "sentences" else MaskedWordTask
+
+
+def _settings(config: PretrainConfig, task: "PretrainTask[Any, Any]") -> dict[str, Any]:
+    """What decides the weights; where the set and the run lie does not."""
+    places = {"logits", "store", "output_dir", "init", "save_steps", "allow_unverified", "report_to", "json_output"}
+    settings = config.model_dump(mode="json", exclude={*places, *task.unused, "max_steps"})
+    return settings | {"logit_set_fingerprint": task.opened.record.fingerprint} | task.settings
+
+
+class PretrainTask(TrainTask[B], Generic[B, S]):
+    """A student that is pretrained on a set that is too large for memory.
+
+    Args:
+        config: the settings.
+        opened: the set.
+        student_config: the architecture.
+        batches: of the set's train split.
+        state: this process and the others.
+        vectors: what the student's vectors start from, if not from noise.
+
+    Attributes:
+        settings: of the set, which decide the weights.
+        unused: fields of `PretrainConfig` that this kind of set has no use for.
+        optimizer: made by `start`, as is the ``model``.
+    """
+
+    student_type: ClassVar[type[PretrainedStudent[Any]]]
+    model: S
+    optimizer: RowOptimizer
+    settings: dict[str, Any]
+    unused: Set[str] = frozenset()
+
+    def __init__(
+        self,
+        config: PretrainConfig,
+        opened: GroupedSet,
+        student_config: Any,
+        batches: "GroupBatches[B]",
+        state: "PartialState",
+        vectors: VocabularyVectors | None = None,
+    ) -> None:
+        self.opened, self.batches = opened, batches
+        self._config, self._student_config = config, student_config
+        self._state, self._vectors = state, vectors
+
+    def start(self) -> None:
+        """Makes the student and what moves it.
+
+        Embeddings do not decay: a matrix near the identity would decay to nothing, not to doing nothing.
+        """
+        self.model = self._new_student().to(self._state.device)
+        tables = [table.weight for table in self.model.encoder.tables()]
+        rows = {id(table) for table in tables}
+        others = [parameter for parameter in self.model.parameters() if id(parameter) not in rows]
+        rates = (self._config.learning_rate, self._config.weight_decay)
+        pad_id = self.model.config.pad_id
+        adam = RowAdam(tables, others, *rates, padding_idx=pad_id, betas=BETAS, eps=EPS)
+        self.optimizer = SharedRowOptimizer(adam, self._config.max_grad_norm, self._state.num_processes)
+
+    def finish(self) -> None:
+        """Makes the rows neutral that no step has moved: where they are is noise."""
+        neutralise_unmoved(self.model.encoder, self._new_student().encoder, self._vectors)
+
+    def save(self, folder: Path) -> None:
+        """Writes the student."""
+        self.model.config = with_used_rows(self.model.config, self.model.encoder)
+        self.model.save(folder)
+
+    def _new_student(self) -> Any:
+        return new_student(self.student_type, self._student_config, self._config.seed, self._vectors)
+
+    @abstractmethod
+    def card(self, record: RunRecord) -> str:
+        """The README of the student; ``record`` is that of its run."""
+
+
+def new_student(student_type: type[S], student_config: Any, seed: int, vectors: VocabularyVectors | None = None) -> S:
+    """The student before its first step, on the CPU; its vectors start from a teacher's, if any are given."""
+    seed_step(seed, 0)
+    student = student_type(student_config)
+    if vectors is not None:
+        start_from_teacher(student.encoder, vectors)
+    return student
+
+
+class SharedRowOptimizer(RowOptimizer):
+    """Moves rows and other parameters by the mean gradients of all processes."""
+
+    def __init__(self, inner: RowAdam, max_grad_norm: float, num_processes: int) -> None:
+        super().__init__(inner, max_grad_norm)
+        self._num_processes = num_processes
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether rows have gradients of their own; several processes add up gradients of the same shape."""
+        return super().by_rows and self._num_processes == 1
+
+    def backward(self, loss: torch.Tensor) -> torch.Tensor:
+        """Makes the mean gradients of all processes; returns their mean loss without its graph."""
+        loss = super().backward(loss)
+        if self._num_processes == 1:
+            return loss
+        from accelerate.utils import reduce
+
+        for group in self.inner.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = reduce(parameter.grad, reduction="mean")
+        return reduce(loss, reduction="mean")  # type: ignore[no-any-return]
+
+
+B_co = TypeVar("B_co", bound=Sized, covariant=True)
+
+
+class RowPool(Protocol[B_co]):
+    """Row groups in memory."""
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens per row."""
+
+    def batch(self, rows: list[int]) -> B_co:
+        """The batch of some of the rows."""
+
+
+class GroupBatches(Generic[B]):
+    """Batches of a set that is too large for memory, in random order: a pool of its row groups at a time.
+
+    Args:
+        grouped: the set, whose train split is read.
+        read_pool: reads row groups, whose files have been checked, into memory.
+        batch_size: rows per batch.
+        seed: of the order.
+        num_processes: how many processes share each step, a batch each.
+        rank: number of this process.
+    """
+
+    state: Any = None
+
+    def __init__(
+        self,
+        grouped: GroupedSet,
+        read_pool: Callable[[list[Group]], RowPool[B]],
+        batch_size: int,
+        seed: int,
+        num_processes: int = 1,
+        rank: int = 0,
+    ) -> None:
+        self._set, self._read_pool, self._batch_size, self._seed = grouped, read_pool, batch_size, seed
+        self._processes, self._rank = num_processes, rank
+        self._groups = grouped.groups(TRAIN)
+        self._checked: set[str] = set()
+        self._first = self._last = 0  # the steps that are in memory
+        self.num_rows = sum(rows for _, rows in self._groups)
+
+    def at(self, step: int) -> B:
+        """The batch of this process at a step, counted from the first epoch on."""
+        if not self._first <= step < self._last:
+            self._move_to(step)
+        return self._pool.batch(batch_of(self._batches, step - self._first, self._processes, self._rank))
+
+    def _move_to(self, step: int) -> None:
+        """Reads the pool that a step is in."""
+        self._first = 0
+        for epoch in itertools.count():
+            for number, (groups, rows) in enumerate(self._pools(epoch)):
+                self._last = self._first + self._steps(rows)
+                if step < self._last:
+                    self._pool = self._read(groups)
+                    lengths = self._pool.lengths.tolist()
+                    key = epoch * 2**20 + number
+                    self._batches = shuffled_batches(lengths, self._batch_size, self._seed, key)
+                    return
+                self._first = self._last
+
+    def num_steps(self, epochs: int) -> int:
+        """Number of steps of so many epochs."""
+        return sum(self._steps(rows) for epoch in range(epochs) for _, rows in self._pools(epoch))
+
+    def _steps(self, num_rows: int) -> int:
+        return num_rounds(math.ceil(num_rows / self._batch_size), self._processes)
+
+    def _pools(self, epoch: int) -> list[tuple[list[Group], int]]:
+        """Row groups in random order, a few of them together, with their number of rows."""
+        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._groups))
+        pools: list[tuple[list[Group], int]] = []
+        for place in order:
+            group, rows = self._groups[place]
+            if not pools or pools[-1][1] + rows > POOL_ROWS or len(pools[-1][0]) == POOL_GROUPS:
+                pools.append(([], 0))
+            pools[-1] = ([*pools[-1][0], group], pools[-1][1] + rows)
+        return pools
+
+    def _read(self, groups: list[Group]) -> RowPool[B]:
+        new: dict[str, Shard] = {shard.path: shard for shard, _ in groups if shard.path not in self._checked}
+        self._set.check_shards(list(new.values()))
+        self._checked |= new.keys()
+        return self._read_pool(groups)
+
+
+def first_batches(grouped: GroupedSet, split: str, read_pool: Callable[[list[Group]], RowPool[B]]) -> Iterator[B]:
+    """Batches of the first `SCORED_ROWS` rows of a split, in order, once their files have been checked."""
+    left = SCORED_ROWS
+    for group, num_rows in grouped.groups(split):
+        if left <= 0:
+            return
+        grouped.check_shards([group[0]])
+        pool = read_pool([group])
+        rows = range(min(left, num_rows))
+        for start in range(0, len(rows), SCORED_BATCH):
+            yield pool.batch(list(rows[start : start + SCORED_BATCH]))
+        left -= num_rows
+
+
+def card_text(
+    template_name: str,
+    tag: str,
+    student: PretrainedStudent[Any],
+    run_record: RunRecord,
+    record: SetRecord,
+    own: dict[str, str],
+) -> str:
+    """Fills the card of a student from its run, the set that it was pretrained on, and what its kind adds."""
+    template = files("student.kinds").joinpath(template_name).read_text(encoding="utf-8")
+    front_matter = {
+        "library_name": "distill",
+        "pipeline_tag": tag,
+        "license": "other",
+        "license_name": record.licence,
+        "tags": ["distillation", "cmow", "matrix-embeddings"],
+    }
+    scores: dict[str, float] = next(iter(run_record["result"]["history"][-1]["metrics"].values()), {})
+    lines = ["| held out | student |", "|---|---|", *(f"| {name} | {value:.4f} |" for name, value in scores.items())]
+    values = {
+        "front_matter": yaml.safe_dump(front_matter, sort_keys=False).strip(),
+        "corpus": record.subject,
+        "teacher": record.teacher.name,
+        "embedding": f"{embedding_summary(student.config)}; {used_summary(student.config)}",
+        "num_parameters": f"{sum(p.numel() for p in student.parameters()):,}",
+        "scores": "\n".join(lines) if scores else "Nothing was held out.",
+        "fingerprint": record.fingerprint,
+        "licence": record.licence,
+        "command": run_record["command"],
+        "versions": ", ".join(f"{name} {version}" for name, version in run_record["result"]["versions"].items()),
+        **own,
+    }
+    for key, value in values.items():
+        template = template.replace("{{" + key + "}}", value)
+    return template

@@ -1,1 +1,0 @@
-"""Pretraining a student on a masked LM's predictions."""

@@ -1,0 +1,179 @@
+"""Fine-tuning a classifier of whole texts against the gold of its task: its rows, its loss, its scores.
+
+Shapes: B batch, N rows, C logits.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch.nn import functional
+
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import DataError
+from pipeline.sources import ROWS_AT_ONCE, Source, load_source, load_word_source, sentences
+from pipeline.tasks.metrics import score_logits
+from pipeline.tasks.target import Target, gold_arrays, gold_classes, has_gold
+from pipeline.tasks.task import Task
+from pipeline.text.known import ROWS as KNOWN_ROWS
+from pipeline.text.known import require_known
+from pipeline.text.tokenizer import Tokenized
+from pipeline.training.batches import HELD_OUT, EpochBatches, held_out_rows
+from pipeline.training.joint import BatchedTask
+from pipeline.training.run_record import Metrics
+from teacher.config import FinetuneTask
+from teacher.finetune.common import autocast, save_teacher
+from teacher.models.batches import collate, teacher_logits, tokens_per_batch
+from teacher.models.classifier import Teacher
+
+Forward = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of a split; as tokens, which take far more memory than their texts, only those of a batch.
+
+    Attributes:
+        rows: the source rows, N of them.
+        lengths_N: tokens per row.
+        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where there is none; see `gold_arrays`.
+        score_N: float32 gold scores, NaN where there is none.
+    """
+
+    rows: pa.Table
+    lengths_N: Ints
+    label_N: Ints
+    score_N: Floats
+
+    def gold(self, teacher: Teacher) -> tuple[Floats | Ints, Ints]:
+        """Training targets [N] of every row, [N, C] of a multi-label task, and the numbers of the rows with one."""
+        target, label_N, score_N = teacher.target, self.label_N, self.score_N
+        gold_rows = np.flatnonzero(has_gold(target, label_N, score_N))
+        if target.kind == "score":
+            return score_N, gold_rows
+        return label_N if target.kind == "labels" else gold_classes(target, label_N, score_N), gold_rows
+
+
+class ExampleTask(BatchedTask):
+    """A classifier and the rows that it is trained and scored on.
+
+    Args:
+        config: the settings.
+        task: whose metrics score it.
+        teacher: is trained in place.
+        rows: of ``train``, and of dev splits.
+        accelerator: this process and the others.
+        forward: gives logits_BC of the classifier for its inputs as keywords, in all processes.
+
+    Raises:
+        DataError: if no training row has gold, or the teacher's tokenizer does not know the words.
+    """
+
+    def __init__(
+        self,
+        config: FinetuneTask,
+        task: Task,
+        teacher: Teacher,
+        rows: dict[str, pa.Table],
+        accelerator: Accelerator,
+        forward: Forward,
+    ) -> None:
+        self.model, self._teacher, self._task, self._forward = teacher.model, teacher, task, forward
+        self._max_seq_length, self._accelerator = config.max_seq_length, accelerator
+        splits = {name: _split(teacher, part, config.max_seq_length) for name, part in rows.items()}
+        self._train = splits.pop("train")
+        self._dev = splits
+        self._gold_N, self._rows = self._train.gold(teacher)
+        if not len(self._rows):
+            raise DataError(f"task {task.name!r}: the train split has no row with gold, nothing to fine-tune on")
+        lengths, processes = self._train.lengths_N[self._rows], (accelerator.num_processes, accelerator.process_index)
+        self.batches = EpochBatches(lengths, config.per_device_train_batch_size, config.seed, *processes)
+
+    def loss(self, batch: list[int]) -> torch.Tensor:
+        """The mean loss of a batch, a scalar."""
+        device, rows = self._accelerator.device, self._rows[batch]
+        inputs = collate(self._teacher, self._inputs(self._train, rows.tolist()))
+        gold = torch.as_tensor(self._gold_N[rows], device=device)
+        with autocast(device):
+            logits_BC = self._forward(**{key: value.to(device) for key, value in inputs.items()}).float()
+        return classifier_loss(self._teacher.target, logits_BC, gold)
+
+    def evaluate(self) -> Metrics:
+        """The task's metrics on each dev split."""
+        return {name: self._score(split) for name, split in self._dev.items()}
+
+    def save(self, folder: Path) -> None:
+        """Writes the teacher."""
+        save_teacher(self._teacher.model, self._teacher.name, self._teacher.revision, folder)
+
+    def _score(self, split: Split) -> dict[str, float]:
+        """Metrics on a dev split, in fp32 as a dump has them; each process takes every n-th row."""
+        accelerator = self._accelerator
+        my_rows = range(accelerator.process_index, split.rows.num_rows, accelerator.num_processes)
+        with torch.no_grad():
+            max_tokens = tokens_per_batch(accelerator.device)
+            logits = teacher_logits(self._teacher, self._inputs(split, my_rows), max_tokens)
+        gathered = dict(gather_object(list(zip(my_rows, logits.tolist(), strict=True))))
+        logits_NC = np.array([gathered[row] for row in range(split.rows.num_rows)], dtype=np.float32)
+        return score_logits(self._task.metrics, self._teacher.target, logits_NC, split.label_N, split.score_N)
+
+    def _inputs(self, split: Split, numbers: Sequence[int]) -> list[Tokenized]:
+        """The rows of these numbers in tokens."""
+        rows = split.rows.take(pa.array(numbers, pa.int64()))
+        return self._teacher.reader.tokenize(*sentences(rows), self._max_seq_length)
+
+
+def classifier_loss(target: Target, logits_BC: torch.Tensor, gold_B: torch.Tensor) -> torch.Tensor:
+    """The mean loss against gold that fits a target, a scalar; of a multi-label task also the mean over labels."""
+    if target.kind == "score":
+        return functional.mse_loss(logits_BC[:, 0], gold_B)
+    if target.kind == "labels":
+        return functional.binary_cross_entropy_with_logits(logits_BC, gold_B.float())
+    return functional.cross_entropy(logits_BC, gold_B)
+
+
+def training_source(task: Task, config: FinetuneTask) -> Source:
+    """The rows of a task.
+
+    Raises:
+        DataError: if there is no train split.
+    """
+    load = load_word_source if task.type == "tokens" else load_source
+    source = load(task, config.data)
+    if "train" not in source.splits:
+        raise DataError(f"task {task.name!r}: no train split in {source.description}, nothing to fine-tune on")
+    return source
+
+
+def rows_of(source: Source, share: float | None) -> dict[str, pa.Table]:
+    """The rows of the splits, with this share of the training rows held out, if it is given; see `hold_out`."""
+    return source.splits if share is None else hold_out(source.splits, share)
+
+
+def hold_out(splits: dict[str, pa.Table], share: float) -> dict[str, pa.Table]:
+    """The splits with some training rows, always the same, as the first of the dev splits, which decides what is best.
+
+    Args:
+        splits: rows by split, with ``train``.
+        share: of the training rows, which becomes the split ``held-out``.
+
+    Raises:
+        DataError: if no row would be held out, or none left.
+    """
+    train = splits["train"]
+    held_out = held_out_rows(train.num_rows, share)
+    parts = {"train": train.take(np.delete(np.arange(train.num_rows), held_out)), HELD_OUT: train.take(held_out)}
+    return parts | {name: rows for name, rows in splits.items() if name != "train"}
+
+
+def _split(teacher: Teacher, rows: pa.Table, max_seq_length: int) -> Split:
+    parts = (rows.slice(start, ROWS_AT_ONCE) for start in range(0, rows.num_rows, ROWS_AT_ONCE))
+    first = teacher.reader.tokenize(*sentences(rows.slice(0, KNOWN_ROWS)), max_seq_length)
+    require_known(teacher.tokenizer, first, f"model {teacher.name}")
+    lengths = [len(row.ids) for part in parts for row in teacher.reader.tokenize(*sentences(part), max_seq_length)]
+    return Split(rows, np.array(lengths, dtype=np.int64), *gold_arrays(teacher.target, rows))

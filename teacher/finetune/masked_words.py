@@ -1,0 +1,247 @@
+"""Training a masked LM on a corpus, from an encoder with or without a prediction head; resumable at any step.
+
+Shapes: P masked positions of a batch, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch.nn import functional
+
+from pipeline.arrays import Ints
+from pipeline.files import make_folder
+from pipeline.sets.tokens import perplexity
+from pipeline.tasks.task import TRAIN
+from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
+from pipeline.training.loop import Schedule, TrainTask, fit, seed_step
+from pipeline.training.run_record import Metrics, RunRecord
+from teacher.config import FinetuneCorpus
+from teacher.corpus.masking import Masked, MaskingPlan, mask
+from teacher.corpus.text import VALIDATION, Text, masking_plan, nothing_to_mask, open_text, require_known_words
+from teacher.finetune.common import (
+    AcceleratedOptimizer,
+    adamw,
+    autocast,
+    new_accelerator,
+    save_teacher,
+    start_run,
+    training_precision,
+)
+from teacher.models.batches import token_budget_batches, tokens_per_batch
+from teacher.models.loaded import weights_sha256
+from teacher.models.masked_lm import MaskedLm, MlmTokenizer, load_masked_lm, predict_masked
+
+VALIDATION_DOCUMENTS = 1000
+BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32
+
+
+def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
+    """Trains a masked LM into ``config.output_dir``, or goes on with it.
+
+    Returns:
+        The record that is also written to ``finetune.json``: settings, and the masked accuracy and perplexity on held
+        out documents. Empty on other ranks than the first.
+
+    Raises:
+        ConfigError: for flags that do not fit a corpus.
+        DataError: if there is no text to train on.
+        FingerprintMismatchError: if the folder holds a run with other settings.
+    """
+    config.check()
+    text = open_text(config, config.max_seq_length)
+    accelerator = new_accelerator()
+    make_folder(config.output_dir)
+    seed_step(config.seed, 0)
+    lm = load_masked_lm(config.model_name_or_path, config.model_revision, config.max_seq_length, new_head=True)
+    require_known_words(text, lm.tokens, lm.name)
+    settings = _settings(config, text, lm) | {"processes": accelerator.num_processes}
+    run, finished = start_run(config.output_dir, settings, command, accelerator)
+    if finished is not None:
+        return finished
+    schedule = Schedule(
+        total_steps=config.max_steps,
+        entry_steps=config.save_steps,
+        unit="step",
+        seed=config.seed,
+        warmup_steps=config.warmup_steps,
+        save_best=False,
+    )
+    prepared, inner = accelerator.prepare(lm.model, adamw(lm.model, config.learning_rate, config.weight_decay))
+    task = MaskedWordTask(config, text, lm, accelerator, prepared)
+    optimizer = AcceleratedOptimizer(accelerator, prepared, inner, config.max_grad_norm)
+    history = fit(run, task, optimizer, schedule, config.report_to)
+    return run.finish({"history": history, "best": history[-1]})
+
+
+class MaskedWordTask(TrainTask["MaskedBatch"]):
+    """A masked LM and the corpus that it is trained and scored on.
+
+    Args:
+        config: the settings.
+        text: the corpus; the documents it holds out are scored.
+        lm: is trained in place.
+        accelerator: this process and the others.
+        prepared: the model as the accelerator has prepared it.
+    """
+
+    def __init__(
+        self, config: FinetuneCorpus, text: Text, lm: MaskedLm, accelerator: Accelerator, prepared: torch.nn.Module
+    ) -> None:
+        self.model, self._lm, self._prepared = lm.model, lm, prepared
+        plan = masking_plan(text, lm.tokens, config.seed, num_copies=1)
+        batches = (config.per_device_train_batch_size, config.seed)
+        processes = (accelerator.num_processes, accelerator.process_index)
+        self.batches = TextBatches(text, lm.tokens, plan, *batches, *processes)
+        self._validation = _validation(text, lm, plan)
+
+    def loss(self, batch: "MaskedBatch") -> torch.Tensor:
+        """The mean loss of a masked position, nats."""
+        device = self.model.device
+        target_P = torch.from_numpy(batch.targets_P).to(device)
+        with autocast(device):
+            _, logits_PV = predict_masked(self._lm, batch.pool.ids, batch.pool.positions, batch.rows, self._prepared)
+        return functional.cross_entropy(logits_PV, target_P)
+
+    def evaluate(self) -> Metrics:
+        """Scores on the documents held out, see `evaluate_mlm`; every process works them all out."""
+        return {} if self._validation is None else {VALIDATION: evaluate_mlm(self._lm, self._validation)}
+
+    def save(self, folder: Path) -> None:
+        """Writes the masked LM."""
+        save_teacher(self.model, self._lm.name, self._lm.revision, folder)
+
+
+@dataclass(frozen=True)
+class MaskedBatch:
+    """Some sequences of a pool.
+
+    Attributes:
+        pool: masked sequences.
+        rows: numbers of those in the batch.
+    """
+
+    pool: Masked
+    rows: list[int]
+
+    @property
+    def targets_P(self) -> Ints:
+        """The tokens at the masked positions of these rows."""
+        return self.pool.targets.take(self.rows).flat
+
+    def __len__(self) -> int:
+        return len(self.targets_P)
+
+
+class TextBatches:
+    """The batches of a training; each pass over the corpus orders and masks its documents anew.
+
+    How many batches a pool has is only known once it is read, so the ``state`` is a pool's number and that of its first
+    step; None at the beginning.
+
+    Args:
+        text: the corpus.
+        tokens: the masked LM's tokenizer.
+        plan: how sequences are masked.
+        batch_size: sequences per batch.
+        seed: of the order.
+        num_processes: how many processes share each step, a batch each.
+        rank: number of this process.
+    """
+
+    state: tuple[int, int] | None = None
+
+    def __init__(
+        self,
+        text: Text,
+        tokens: MlmTokenizer,
+        plan: MaskingPlan,
+        batch_size: int,
+        seed: int,
+        num_processes: int = 1,
+        rank: int = 0,
+    ) -> None:
+        self._text, self._tokens, self._plan = text, tokens, plan
+        self._batch_size, self._seed, self._num_processes, self._rank = batch_size, seed, num_processes, rank
+        self._num_blocks = -(-text.documents.num_documents // BLOCK_DOCUMENTS)
+        self._pools_per_pass = -(-self._num_blocks // BLOCKS_PER_POOL)
+        self._masked: Masked | None = None
+
+    def at(self, step: int) -> MaskedBatch:
+        """The batch of this process at a step, not before the first step of the current pool.
+
+        Raises:
+            DataError: if no document is long enough, or has a token to mask.
+        """
+        number, first = self.state or (0, 0)
+        if self._masked is None:
+            self._read(number)
+        num_empty = 0
+        while step - first >= (rounds := num_rounds(len(self._batches), self._num_processes)):
+            num_empty = 0 if rounds else num_empty + 1
+            if num_empty == 2 * self._pools_per_pass - 1:  # among which is a whole pass, wherever they begin
+                raise nothing_to_mask(self._text, "its training split")
+            number, first = number + 1, first + rounds
+            self._read(number)
+        assert self._masked is not None
+        self.state = number, first
+        return MaskedBatch(self._masked, batch_of(self._batches, step - first, self._num_processes, self._rank))
+
+    def _read(self, number: int) -> None:
+        """Brings a pool into memory; one whose documents are too short, or have nothing to mask, has no batch."""
+        parts = self._pool(number)
+        self._masked = Masked.joined(parts) if parts else None
+        lengths = self._masked.ids.lengths if self._masked is not None else np.empty(0, np.int64)
+        self._batches = shuffled_batches(lengths, self._batch_size, self._seed, number)
+
+    def _pool(self, number: int) -> list[Masked]:
+        """Masked sequences of random blocks of documents."""
+        total = self._text.documents.num_documents
+        passes, part = divmod(number, self._pools_per_pass)
+        order = np.random.default_rng([self._seed, passes]).permutation(self._num_blocks)
+        starts = [int(k) * BLOCK_DOCUMENTS for k in order[part * BLOCKS_PER_POOL : (part + 1) * BLOCKS_PER_POOL]]
+        return [
+            mask(sequences, self._plan, passes)
+            for start in starts
+            for sequences in self._text.sequences(self._tokens, TRAIN, start, min(total, start + BLOCK_DOCUMENTS))
+        ]
+
+
+def _settings(config: FinetuneCorpus, text: Text, lm: MaskedLm) -> dict[str, Any]:
+    """What decides the result; where text and encoder lie does not."""
+    places = {"data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps", "report_to"}
+    others = {"max_documents", "json_output"}
+    return config.model_dump(mode="json", exclude={*places, *others}) | {
+        "corpus": f"{text.corpus.name} version {text.corpus.version}",
+        "documents": text.documents.sha256,
+        "encoder": weights_sha256(lm.model.base_model),
+        "precision": training_precision(),
+    }
+
+
+def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked | None:
+    """Masked sequences of held-out documents, at most so many documents, evenly spread; None if there is none."""
+    every, total = text.config.validation_every, text.documents.num_documents
+    step = every * -(-total // (every * VALIDATION_DOCUMENTS))
+    rows = range(0, total, step)
+    parts = [part for row in rows for part in text.sequences(lm.tokens, VALIDATION, row, row + 1)]
+    masked = Masked.joined([mask(part, plan) for part in parts]) if parts else None
+    return masked if masked is not None and len(masked.sequence_R) else None
+
+
+@torch.no_grad()
+def evaluate_mlm(lm: MaskedLm, masked: Masked) -> dict[str, float]:
+    """Share of masked tokens that the model guesses, and its perplexity on them."""
+    lm.model.eval()
+    device = lm.model.device
+    right, nats, positions = 0, 0.0, 0
+    for rows in token_budget_batches(masked.ids.lengths.tolist(), tokens_per_batch(device)):
+        _, logits_PV = predict_masked(lm, masked.ids, masked.positions, rows)
+        target_P = torch.from_numpy(masked.targets.take(rows).flat).to(device)
+        right += int((logits_PV.argmax(dim=1) == target_P).sum())
+        nats += float(functional.cross_entropy(logits_PV, target_P, reduction="sum"))
+        positions += len(target_P)
+    return {"masked_accuracy": right / positions, "perplexity": perplexity(nats / positions)}
