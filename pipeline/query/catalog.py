@@ -22,11 +22,11 @@ from pipeline import console
 from pipeline.database import connect, disk_error
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import is_plain, write_alone, write_error
+from pipeline.parquet import read_metadata
 from pipeline.query.views import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql, token_view_sql, word_view_sql
 from pipeline.sets.reader import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import SET_NAME
-from pipeline.sets.shard_file import read_metadata
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE, columns_of
 from pipeline.sql.gate import add_macros, macros, open_database, parquet
 from pipeline.sql.names import token_vectors_view_name, variants_view_name, view_name, words_view_name

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.arrays import Floats
+from pipeline.parquet import Footer, parquet_writer
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.row_kinds import TEXT_HASH_BYTES
-from pipeline.sets.shard_file import Footer, parquet_writer
 from pipeline.sources import sentences
 from pipeline.text.tokenizer import Tokenized
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.files import is_plain, sha256
+from pipeline.parquet import Footer, footer_in, read_metadata
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.shard_file import Footer, bomb_problem, footer_in, read_metadata, split_problem
+from pipeline.sets.shard_file import bomb_problem, split_problem
 
 MOST_COLUMNS = 100
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
+from pipeline.parquet import read_metadata
 from pipeline.sets.reader import OpenSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.shard_file import read_metadata
 from pipeline.sets.tokens import read_groups, read_statistics
 from pipeline.sets.verify import require_shards
 

@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
 from pipeline.files import link_or_copy, make_folder, remove_temporaries, sha256, written_whole
+from pipeline.parquet import Footer, parquet_writer, read_footer
 from pipeline.sets.card import write_card_and_record
 from pipeline.sets.record import SetRecord, changed, read_set_record, write_set_record
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.shard_file import STATISTICS_KEY, Footer, parquet_writer, read_footer
+from pipeline.sets.shard_file import STATISTICS_KEY
 from pipeline.sets.signals import LayerSignal, States
 from pipeline.sets.verify_layers import check_layers, layer_footer
 from pipeline.sets.writer import is_done, measured, without_lost_layers

@@ -11,8 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.arrays import Floats, Ints, Ragged
+from pipeline.parquet import Footer, parquet_writer
 from pipeline.sets.record import SetRecord
-from pipeline.sets.shard_file import STATISTICS_KEY, Footer, parquet_writer
+from pipeline.sets.shard_file import STATISTICS_KEY
 
 SENTENCE_KEYS = ("split", "source_row", "piece")
 VECTOR_LEAF = "vector.list.element"

@@ -1,10 +1,7 @@
-"""A shard's Parquet file: how it is written, and how it says in its footer which run it belongs to."""
+"""A shard's Parquet file: what its footer holds, and what marks one that nobody should read."""
 
-import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,32 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.errors import IntegrityError
-from pipeline.files import is_plain
+from pipeline.parquet import Footer
 from pipeline.sets.fingerprint import fingerprint
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.untrusted import parse_json
 
-FOOTER_KEY, STATISTICS_KEY = b"distill", b"distill_statistics"
+STATISTICS_KEY = b"distill_statistics"
 MAX_EXPANSION, MIN_SUSPICIOUS_BYTES = 100, 2**26
-Footer = dict[str, Any]
-
-
-@contextmanager
-def parquet_writer(path: Path, schema: pa.Schema, footer: Footer, **encodings: Any) -> Iterator[pq.ParquetWriter]:
-    """Opens a shard to write: zstd 1, page index and checksums, and our JSON in the footer."""
-    metadata = {**(schema.metadata or {}), FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()}
-    with pq.ParquetWriter(
-        path,
-        schema.with_metadata(metadata),
-        compression="zstd",
-        compression_level=1,
-        write_page_index=True,
-        write_page_checksum=True,
-        **encodings,
-    ) as writer:
-        yield writer
 
 
 def footer_of(record: SetRecord, shard: Shard) -> Footer:
@@ -48,44 +26,6 @@ def footer_of(record: SetRecord, shard: Shard) -> Footer:
         if fingerprint(version.settings) == shard.version:
             writer = {"format_version": version.format_version, "fingerprint": shard.version}
     return {**writer, **place}
-
-
-def read_metadata(path: Path) -> pq.FileMetaData:
-    """Reads a shard's Parquet metadata.
-
-    Raises:
-        IntegrityError: if it is no plain file, or not whole.
-    """
-    if not is_plain(path):  # a named pipe would never end
-        raise IntegrityError(f"{path}: not a whole shard of a logit set: missing, or not a plain file")
-    try:
-        return pq.read_metadata(path)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last of names of columns
-        raise IntegrityError(f"{path}: not a whole shard of a logit set: {error}") from error
-
-
-def read_footer(path: Path, key: bytes = FOOTER_KEY) -> Footer:
-    """Reads our JSON from a shard's footer.
-
-    Raises:
-        IntegrityError: if the file is not whole or not one of ours.
-    """
-    return footer_in(read_metadata(path), path, key)
-
-
-def footer_in(metadata: pq.FileMetaData, path: Path, key: bytes = FOOTER_KEY) -> Footer:
-    """The same from metadata that were read."""
-    try:
-        values = parse_json((metadata.metadata or {})[key])
-    except KeyError as error:
-        raise IntegrityError(
-            f"{path}: not a whole shard of a logit set: its footer does not say what it belongs to"
-        ) from error
-    except ValueError as error:
-        raise IntegrityError(f"{path}: not a whole shard of a logit set: {error}") from error
-    if not isinstance(values, dict):
-        raise IntegrityError(f"{path}: not a whole shard of a logit set: its footer holds a {type(values).__name__}")
-    return values
 
 
 def split_problem(metadata: pq.FileMetaData, path: Path, split: str) -> str | None:

@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, make_folder, remove_temporaries, sha256, write_atomically
+from pipeline.parquet import Footer, parquet_writer, read_footer, read_metadata
 from pipeline.sets.card import write_card_and_record
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, changed
 from pipeline.sets.record_parts import FileRecord
-from pipeline.sets.shard_file import Footer, bomb_problem, parquet_writer, read_footer, read_metadata
+from pipeline.sets.shard_file import bomb_problem
 from pipeline.sets.signals import TokenVectors
 from pipeline.sets.signals.token_vectors import MAX_WIDTH, VOCABULARY_FILE, Speaker, columns_of
 from pipeline.tasks.task import TRAIN

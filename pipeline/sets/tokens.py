@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.arrays import Floats64, Ints, Ragged, ragged
+from pipeline.parquet import Footer, parquet_writer, read_footer
 from pipeline.seeded import hashed, uniform
 from pipeline.sets.codecs import Codec, Predictions
 from pipeline.sets.row_kinds import token_columns
-from pipeline.sets.shard_file import STATISTICS_KEY, Footer, parquet_writer, read_footer
+from pipeline.sets.shard_file import STATISTICS_KEY
 
 if TYPE_CHECKING:
     import torch

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pipeline.arrays import Floats
+from pipeline.parquet import Footer, parquet_writer
 from pipeline.sets.examples import hash_of_texts
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.shard_file import Footer, parquet_writer
 
 if TYPE_CHECKING:
     from pipeline.text.pieces import Pieces

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
 from pipeline.files import make_folder, remove_temporaries, sha256, write_atomically, write_text, write_text_once
+from pipeline.parquet import Footer, read_footer, read_metadata
 from pipeline.sets.card import write_card_and_record
 from pipeline.sets.cut_rows import note_of_cut_rows
 from pipeline.sets.examples import write_examples
@@ -28,7 +29,7 @@ from pipeline.sets.record import (
 )
 from pipeline.sets.record_parts import RowsName, Shard
 from pipeline.sets.sentences import write_sentences
-from pipeline.sets.shard_file import Footer, footer_of, read_footer, read_metadata
+from pipeline.sets.shard_file import footer_of
 from pipeline.sets.signals import LayerSignal, Signals
 from pipeline.sets.tokens import Statistics, write_tokens
 from pipeline.sets.verify import verify_shards

@@ -1,24 +1,24 @@
 """A Parquet file that is written in parts: a killed process loses one of them, and nobody ever sees half of the file.
 
 The parts lie in a hidden folder beside the file. At the end the file is made of them, gets its name in one step, and
-the folder goes.
+the folder is removed.
 """
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import DataError, FingerprintMismatchError, setting_changes, short
-from pipeline.files import held, make_folder, remove_temporaries, write_atomically, write_text
+from pipeline.errors import DataError
+from pipeline.files import held, make_folder, write_atomically
+from pipeline.work import FilePart, Workspace, require_same_settings
 
 ROWS_PER_PART, BYTES_PER_PART = 2**16, 2**26
-SETTINGS_FILE = "settings.json"
 SETTINGS_KEY = b"distill.settings"  # in the footer of the file
 
 Settings = dict[str, Any]
@@ -29,7 +29,7 @@ def write_in_parts(path: Path, settings: Settings, tables: Callable[[int], Itera
 
     Args:
         path: the file.
-        settings: everything that decides its content, as JSON values; they are kept in its footer.
+        settings: everything that decides its content, as JSON values; they are stored in its footer.
         tables: given how many rows are written already, the others, in order, in tables of the same columns; one table
             at least.
 
@@ -62,47 +62,27 @@ def _is_there(path: Path, settings: Settings) -> bool:
         raise DataError(
             f"{path}: there is a file of this name that is not ours; choose another, or remove it"
         ) from error
-    _check_same(existing, settings, f"{path} was made with other settings", "Choose another file, or remove it")
+    require_same_settings(f"{path} was", existing, settings, "Choose another file, or remove it")
     return True
 
 
 def _write(folder: Path, path: Path, settings: Settings, tables: Callable[[int], Iterable[pa.Table]]) -> None:
-    _start(folder, path, settings)
-    parts = _written(folder)
-    rows = sum(map(_num_rows, parts))
-    for number, part in enumerate(_in_parts(tables(rows), is_first=not parts), start=len(parts)):
-        write_atomically(folder / _name(number), partial(pq.write_table, part, compression="zstd"))
-    whole = folder / path.name
-    write_atomically(whole, lambda temporary: _join(temporary, _written(folder), settings))
+    advice = "Choose another file, or remove that folder to begin anew"
+    work = Workspace(folder, settings, title=f"parts of {path}", advice=advice)
+    work.start()
+    count = next(number for number in itertools.count() if not work.has(_part(number)))
+    parts = [_part(number) for number in range(count)]
+    rows = sum(pq.read_metadata(folder / part.path).num_rows for part in parts)
+    for table in _in_parts(tables(rows), is_first=not parts):
+        parts.append(_part(len(parts)))
+        work.write_table(parts[-1], table)
+    whole = folder / "whole.parquet"
+    write_atomically(whole, lambda temporary: _join(temporary, [folder / part.path for part in parts], settings))
     whole.replace(path)
 
 
-def _start(folder: Path, path: Path, settings: Settings) -> None:
-    remove_temporaries(folder)
-    record = folder / SETTINGS_FILE
-    if not record.exists():
-        write_text(record, json.dumps(settings))
-    advice = "Choose another file, or remove that folder to begin anew"
-    existing = json.loads(record.read_text(encoding="utf-8"))
-    _check_same(existing, settings, f"{folder} holds parts of {path} that were made with other settings", advice)
-
-
-def _check_same(existing: Settings, settings: Settings, subject: str, advice: str) -> None:
-    changes = setting_changes(existing, settings, short)
-    if changes:
-        raise FingerprintMismatchError(f"{subject}:\n{changes}\n{advice}")
-
-
-def _name(number: int) -> str:
-    return f"part-{number:05}.parquet"
-
-
-def _written(folder: Path) -> list[Path]:
-    return sorted(folder.glob("part-*.parquet"))
-
-
-def _num_rows(part: Path) -> int:
-    return int(pq.read_metadata(part).num_rows)
+def _part(number: int) -> FilePart:
+    return FilePart(f"part-{number:05}.parquet")
 
 
 def _in_parts(tables: Iterable[pa.Table], is_first: bool) -> Iterator[pa.Table]:

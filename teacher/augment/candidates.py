@@ -13,17 +13,17 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.cluster.crew import Crew, Trade, on_cluster
-from pipeline.files import make_folder, write_atomically
-from pipeline.sets.fingerprint import fingerprint
+from pipeline.files import make_folder
+from pipeline.record_file import json_sha256
 from pipeline.sets.record_parts import Setting
 from pipeline.sources import ROWS_AT_ONCE
 from pipeline.stopping import whole
 from pipeline.text.tokenizer import tokenizer_sha256
 from pipeline.text.word_vectors import file_sha256
+from pipeline.work import RangePart, Workspace, range_parts
 from teacher.augment.flags import MethodFlags
-from teacher.augment.parts import Parts
 from teacher.augment.proposals import propose, whole_words
-from teacher.augment.sites import Site, Sites, read_sites, write_sites
+from teacher.augment.sites import Site, Sites, read_sites, table_of_sites
 from teacher.augment.word_vectors import FLAG, WordVectors, read_vectors
 from teacher.models.loaded import weights_sha256
 from teacher.models.masked_lm import MaskedLm, load_masked_lm
@@ -87,38 +87,44 @@ def find_sites(config: MethodFlags, proposer: Proposer, sentences: pa.Array, sta
         sentences: every sentence once.
         state: of the processes.
     """
-    run = fingerprint({**proposer.settings, "rules": RULES, "sentences": _texts_sha256(sentences)})
-    parts = Parts(config.store / FOLDER / run[:16], run, len(sentences), SENTENCES_PER_PART, "sentences")
-    make_folder(parts.folder)
-    my_parts = parts.my_missing(state)
+    settings = {**proposer.settings, "rules": RULES, "sentences": _texts_sha256(sentences)}
+    work = Workspace(config.store / FOLDER / json_sha256(settings)[:16], settings)
+    parts = range_parts("sentences", len(sentences), SENTENCES_PER_PART)
+    make_folder(work.root)
+    my_parts = work.my_missing(parts, state)
     if my_parts:
         vectors = read_vectors(config.word_vectors) if config.word_vectors else None
         asked = partial(_propose, config, proposer, vectors)
-        total = sum(stop - start for start, stop in map(parts.bounds, my_parts))
+        total = sum(part.size for part in my_parts)
         with console.progress(total, "candidates") as steps:
             if config.ray is None:
                 proposer.lm.model.to(state.device)
                 for part in whole(my_parts):
-                    _write(parts, part, asked(_texts(sentences, parts, part), steps.advance))
+                    work.write_table(part, table_of_sites(asked(_texts(sentences, part), steps.advance)))
             else:
-                _write_by_workers(config, Errand(proposer.lm, asked), sentences, parts, my_parts, steps)
+                _write_by_workers(config, Errand(proposer.lm, asked), sentences, work, my_parts, steps)
     state.wait_for_everyone()
-    return read_sites(parts.paths)
+    return read_sites([work.root / part.path for part in parts])
 
 
 def _write_by_workers(
-    config: MethodFlags, errand: "Errand", sentences: pa.Array, parts: Parts, missing: list[int], steps: console.Steps
+    config: MethodFlags,
+    errand: "Errand",
+    sentences: pa.Array,
+    work: Workspace,
+    missing: list[RangePart],
+    steps: console.Steps,
 ) -> None:
     """The parts that are missing, asked about by workers on a Ray cluster and written here."""
 
-    def take(part: int) -> list[str]:
-        return _texts(sentences, parts, part)
+    def take(part: RangePart) -> list[str]:
+        return _texts(sentences, part)
 
     trade = Trade(_start, errand, LIBRARIES)
     with on_cluster(config) as ray:
-        crew: Crew[int, list[list[Site]]] = Crew(ray, config, trade, lambda part: parts.paths[part].name, take)
+        crew: Crew[RangePart, list[list[Site]]] = Crew(ray, config, trade, lambda part: part.path, take)
         for part, sites in crew.results(missing):
-            _write(parts, part, sites)
+            work.write_table(part, table_of_sites(sites))
             steps.advance(len(sites))
 
 
@@ -136,14 +142,9 @@ def _start(errand: Errand) -> Callable[[list[str]], list[list[Site]]]:
     return lambda texts: errand.ask(texts, lambda _: None)
 
 
-def _texts(sentences: pa.Array, parts: Parts, part: int) -> list[str]:
-    start, stop = parts.bounds(part)
-    texts: list[str] = sentences[start:stop].to_pylist()
+def _texts(sentences: pa.Array, part: RangePart) -> list[str]:
+    texts: list[str] = sentences[part.start : part.stop].to_pylist()
     return texts
-
-
-def _write(parts: Parts, part: int, sites: list[list[Site]]) -> None:
-    write_atomically(parts.paths[part], lambda path: write_sites(path, sites, parts.footer(part)))
 
 
 def _texts_sha256(sentences: pa.Array) -> str:

@@ -13,8 +13,8 @@ from pipeline.database import connect, disk_error
 from pipeline.errors import IntegrityError
 from pipeline.files import write_error
 from pipeline.sets.record_parts import AugmentationRecord, Sample, Setting
-from teacher.augment.folder import Folder, write_part
 from teacher.augment.methods import METHODS
+from teacher.augment.variants import SCHEMA, VariantsFolder
 
 SAMPLE_ROWS = 10
 TEXT = ("sentence1", "sentence2")
@@ -36,7 +36,7 @@ REPEATED = """
 
 
 def keep_distinct(
-    folder: Folder, originals: pa.Table, method: str, num_variants: int, settings: dict[str, Setting]
+    folder: VariantsFolder, originals: pa.Table, method: str, num_variants: int, settings: dict[str, Setting]
 ) -> AugmentationRecord:
     """The record of the variants, whose distinct rows it writes once all have been generated.
 
@@ -50,16 +50,16 @@ def keep_distinct(
     repeated = _repeated(folder, originals, METHODS[method].for_training)
     dropped = np.sort(_keys(repeated))
     unchanged = int(np.count_nonzero(repeated.column("is_original").to_numpy()))
-    generated = sum(pq.read_metadata(path).num_rows for path in folder.generated.paths)
+    generated = sum(pq.read_metadata(folder.path(part)).num_rows for part in folder.generated)
     total = generated - len(dropped)
     sampled = set(np.linspace(0, max(0, total - 1), SAMPLE_ROWS).astype(int).tolist())
     digest = hashlib.sha256()
     changed_words = words = seen = 0
     sample = []
     with console.progress(total, "distinct variants") as steps:
-        for part, path in enumerate(folder.generated.paths):
-            table = _without(pq.read_table(path, partitioning=None), dropped)
-            write_part(folder.rows, part, table)
+        for part, distinct in zip(folder.generated, folder.rows, strict=True):
+            table = _without(pq.read_table(folder.path(part), schema=SCHEMA, partitioning=None), dropped)
+            folder.work.write_table(distinct, table)
             changed_words += int(table.column("changed").to_numpy().sum())
             words += int(table.column("words").to_numpy().sum())
             for number, row in enumerate(table.to_pylist(), start=seen):
@@ -86,13 +86,13 @@ def keep_distinct(
     return record
 
 
-def _repeated(folder: Folder, originals: pa.Table, among_all: bool) -> pa.Table:
+def _repeated(folder: VariantsFolder, originals: pa.Table, among_all: bool) -> pa.Table:
     """The keys of the variants that read as an original or an earlier variant does, among all rows or of their own."""
     query = REPEATED.format(same="text" if among_all else "source_row, text")
-    spilled = folder.generated.folder / "spilled"
+    spilled = folder.temporary / "spilled"
     with connect(config={"temp_directory": str(spilled)}) as connection:
         connection.register("originals", originals.select(["source_row", *TEXT]))
-        files = [str(path) for path in folder.generated.paths]
+        files = [str(folder.path(part)) for part in folder.generated]
         try:
             return connection.sql(query, params={"files": files}).to_arrow_table()
         except duckdb.Error as error:
@@ -101,7 +101,7 @@ def _repeated(folder: Folder, originals: pa.Table, among_all: bool) -> pa.Table:
                 raise write_error(spilled, full) from error
             if isinstance(error, duckdb.OutOfMemoryException):  # nothing is wrong with the folder
                 raise
-            raise IntegrityError(f"{folder.root}: {error}; remove the folder and repeat the command") from error
+            raise IntegrityError(f"{folder.work.root}: {error}; remove the folder and repeat the command") from error
 
 
 def _without(table: pa.Table, dropped: Ints) -> pa.Table:

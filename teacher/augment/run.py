@@ -22,10 +22,9 @@ from pipeline.tasks.task import Task, load_task
 from teacher.augment.config import AugmentConfig
 from teacher.augment.distinct import keep_distinct
 from teacher.augment.flags import AugmentFlags
-from teacher.augment.folder import Folder, Variants, check_settings, open_variants, start_folder, write_part
 from teacher.augment.method import PlannedVariants, Sides
 from teacher.augment.methods import METHODS
-from teacher.augment.variants import make_variants
+from teacher.augment.variants import Variants, VariantsFolder, make_variants, open_variants, require_same_variants
 from teacher.augment.words import MASK
 
 FOLDER = "augmented"
@@ -106,7 +105,7 @@ def variants_for(
         settings = _plan(config, task, rows).settings
         wanted |= {name: settings[name] for name in given & FILES}
     then = {name: value for name, value in ({"mask_token": MASK} | stored).items() if name in wanted}
-    check_settings(root, then, wanted)
+    require_same_variants(root, then, wanted)
     return existing
 
 
@@ -144,15 +143,15 @@ def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState
     planned = _plan(config, task, rows)
     existing = open_variants(root)
     if existing is not None:
-        check_settings(root, existing.record.settings, planned.settings)
+        require_same_variants(root, existing.record.settings, planned.settings)
         return existing
-    folder = Folder.of(root, planned.settings, rows.num_rows, len(sides))
-    make_folder(folder.generated.folder)
+    folder = VariantsFolder.of(root, planned.settings, rows.num_rows, len(sides), command)
+    make_folder(folder.temporary)
     busy = f"{root}: is being made by another process; wait for it, or choose another --name"
     state.wait_for_everyone()  # all have looked before the first one writes
-    with held(folder.generated.folder / LOCK, busy) if state.is_main_process else nullcontext():
+    with held(folder.temporary / LOCK, busy) if state.is_main_process else nullcontext():
         if state.is_main_process:
-            start_folder(folder, planned.settings, command)
+            folder.start()
         state.wait_for_everyone()
         _generate(folder, rows, planned, sides, state)
         if state.is_main_process:
@@ -163,14 +162,15 @@ def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState
     return variants
 
 
-def _generate(folder: Folder, rows: pa.Table, planned: PlannedVariants, sides: Sides, state: PartialState) -> None:
+def _generate(
+    folder: VariantsFolder, rows: pa.Table, planned: PlannedVariants, sides: Sides, state: PartialState
+) -> None:
     """Writes this process's share of the parts with all variants."""
     editor = planned.editor(state)
-    my_parts = folder.generated.my_missing(state)
-    total = sum(stop - start for start, stop in map(folder.generated.bounds, my_parts)) * len(sides)
+    my_parts = folder.work.my_missing(folder.generated, state)
+    total = sum(part.size for part in my_parts) * len(sides)
     with console.progress(total, "variants") as steps:
         for part in whole(my_parts):
-            start, stop = folder.generated.bounds(part)
-            write_part(folder.generated, part, make_variants(rows.slice(start, stop - start), editor, sides))
-            steps.advance((stop - start) * len(sides))
+            folder.work.write_table(part, make_variants(rows.slice(part.start, part.size), editor, sides))
+            steps.advance(part.size * len(sides))
     state.wait_for_everyone()

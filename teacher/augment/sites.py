@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from pipeline.arrays import Ragged
 from pipeline.errors import IntegrityError
-from pipeline.sets.shard_file import Footer, parquet_writer
 from teacher.augment.words import Span
 
 SCHEMA = pa.schema(
@@ -51,19 +50,18 @@ class Sites:
     words: list[str]
 
 
-def write_sites(path: Path, sites: Sequence[Sequence[Site]], footer: Footer) -> None:
-    """Writes the sites of some sentences as a Parquet file."""
+def table_of_sites(sites: Sequence[Sequence[Site]]) -> pa.Table:
+    """The sites of some sentences as a table, a row per sentence."""
     columns = {
         "start": [[site.span[0] for site in row] for row in sites],
         "stop": [[site.span[1] for site in row] for row in sites],
         "candidates": [[site.candidates for site in row] for row in sites],
     }
-    with parquet_writer(path, SCHEMA, footer) as writer:
-        writer.write_table(pa.table(columns, schema=SCHEMA))
+    return pa.table(columns, schema=SCHEMA)
 
 
 def read_sites(paths: Iterable[Path]) -> Sites:
-    """Reads the files of `write_sites`, one after the other; candidates become small numbers at once.
+    """Reads files of such tables, one after the other; candidates become small numbers at once.
 
     Raises:
         IntegrityError: if a file is damaged.

@@ -1,15 +1,36 @@
-"""Variants of rows as tables, whatever the method: their keys, origins, texts and counts."""
+"""Variants of a task's rows: made as tables, whatever the method, and stored in the store's folder ``augmented/``.
 
-from collections.abc import Iterable
+A folder has ``augment.json`` and ``rows/``. While the variants are made, ``generated/`` holds them, repetitions too.
+"""
+
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from pipeline.arrays import Ints
+from pipeline.config import parse_model
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.files import sha256
+from pipeline.sets.record_parts import AugmentationRecord, Setting
 from pipeline.sources import sentences
+from pipeline.tasks.task import TRAIN
+from pipeline.work import RangePart, Record, Workspace, range_parts, read_work_record, require_same_settings
 from teacher.augment.method import Editor, Sides
 from teacher.augment.words import Edited
 
+AUGMENT_FILE = "augment.json"
+VARIANTS_PER_PART = 65_536
+ADVICE = (
+    "Give the new ones another name (augment --name, teacher-dump --variants), "
+    "or remove the folder if the old ones are not needed"
+)
 SCHEMA = pa.schema(
     [
         pa.field("source_row", pa.int64(), nullable=False),
@@ -21,6 +42,115 @@ SCHEMA = pa.schema(
         pa.field("words", pa.int32(), nullable=False),
     ]
 )
+
+
+@dataclass(frozen=True)
+class VariantsFolder:
+    """The folder for the variants of one task under certain settings.
+
+    Attributes:
+        work: the folder.
+        generated: parts with all variants, while they are made.
+        rows: parts with the distinct ones.
+    """
+
+    work: Workspace
+    generated: list[RangePart]
+    rows: list[RangePart]
+
+    @classmethod
+    def of(
+        cls, root: Path, settings: Mapping[str, Setting], num_rows: int, num_variants: int, command: str = ""
+    ) -> "VariantsFolder":
+        """The folder for so many variants of each of so many rows."""
+        work = Workspace(
+            root,
+            settings,
+            command,
+            title="variants",
+            advice=ADVICE,
+            record_name=AUGMENT_FILE,
+            folders=("generated", "rows"),
+        )
+        size, split = max(1, VARIANTS_PER_PART // num_variants), settings.get("split", TRAIN)
+        generated, rows = (range_parts(f"{name}/{split}", num_rows, size) for name in ("generated", "rows"))
+        return cls(work, generated, rows)
+
+    @property
+    def temporary(self) -> Path:
+        """The folder ``generated/``, which is removed at the end."""
+        return self.work.root / "generated"
+
+    def path(self, part: RangePart) -> Path:
+        """The file of a part."""
+        return self.work.root / part.path
+
+    def start(self) -> None:
+        """Creates the folder, or goes on with the one that was begun with the same settings, see `Workspace.start`."""
+        if self.work.start() == "finished":  # and yet called for: rows were lost or damaged
+            self.work.reopen()
+
+    def finish(self, record: AugmentationRecord) -> None:
+        """Marks the variants as finished once all rows are written, and removes what they were made from."""
+        files = {self.path(part).name: sha256(self.path(part)) for part in self.rows}
+        self.work.finish({"augmentation": record.model_dump(mode="json"), "sha256": files})
+        shutil.rmtree(self.temporary)
+
+
+@dataclass(frozen=True)
+class Variants:
+    """Finished variants: where they are, and what came of making them."""
+
+    folder: VariantsFolder
+    record: AugmentationRecord
+
+    def read(self, start: int, stop: int) -> pa.Table:
+        """The variants of the source rows ``start`` to ``stop`` (exclusive).
+
+        Raises:
+            IntegrityError: if a file is damaged or gone.
+        """
+        paths = [self.folder.path(part) for part in self.folder.rows if part.start < stop and start < part.stop]
+        condition = (pc.field("source_row") >= start) & (pc.field("source_row") < stop)
+        try:
+            tables = [pq.read_table(path, partitioning=None, filters=condition) for path in paths]
+        except (OSError, pa.ArrowException) as error:
+            raise IntegrityError(f"{self.folder.work.root}: cannot be read: {error}; repeat the command") from error
+        return pa.concat_tables([SCHEMA.empty_table(), *(table.cast(SCHEMA) for table in tables)])
+
+
+def open_variants(root: Path) -> Variants | None:
+    """The variants in a folder, None unless they are finished and their files are those that were written.
+
+    Raises:
+        IntegrityError: if their record is damaged.
+    """
+    path = root / AUGMENT_FILE
+    if not path.exists():
+        return None
+    record = read_work_record(path)
+    if record["state"] != "finished":
+        return None
+    files, augmentation = _result(path, record)
+    num_variants = augmentation.tried // augmentation.source_rows
+    folder = VariantsFolder.of(root, augmentation.settings, augmentation.source_rows, num_variants)
+    if any(not path.is_file() or sha256(path) != files.get(path.name) for path in map(folder.path, folder.rows)):
+        return None
+    shutil.rmtree(folder.temporary, ignore_errors=True)  # left by a kill in the last moment
+    return Variants(folder, augmentation)
+
+
+def require_same_variants(root: Path, stored: Mapping[str, Setting], wanted: Mapping[str, Setting]) -> None:
+    """Raises FingerprintMismatchError if variants were made with other settings, naming each that differs."""
+    require_same_settings(f"{root} holds variants", stored, wanted, ADVICE)
+
+
+def _result(path: Path, record: Record) -> tuple[dict[str, Any], AugmentationRecord]:
+    try:
+        result = record["result"]
+        return dict(result["sha256"]), parse_model(AugmentationRecord, result["augmentation"], str(path))
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(f"{path}: damaged: {error}; remove the folder and repeat the command") from error
 
 
 def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:

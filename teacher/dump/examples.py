@@ -44,7 +44,7 @@ from teacher.dump.layer_sizes import layer_bytes, sampled_lengths
 from teacher.dump.layers import add_layers, planned_layers
 from teacher.dump.prefetch import prefetched, write_behind
 from teacher.dump.probe import is_begun, probe_rows
-from teacher.dump.repeated import forget_answers, keep_answers, kept_answers
+from teacher.dump.repeated import read_shared_answers, remove_shared_answers, write_shared_answers
 from teacher.dump.rows import Rows, ShardRows
 from teacher.dump.source_parts import amount
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
@@ -111,7 +111,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
 
     scores = partial(_teacher_scores, root, metrics=task.metrics, is_stated=is_stated)
     record = write_set(root, planned, teacher.reader.tokenizer_json(), write, scores, config.job(), state, started)
-    forget_answers(config.store, record)
+    remove_shared_answers(config.store, record)
     with inference():
         if record is not None and record.state == "verified" and config.token_vectors:
             record = add_token_vectors(root, record, config, teacher, encoder, old, max_tokens)
@@ -190,14 +190,14 @@ def _known_answers(
 ) -> Known:
     """What is known before any shard: an old set's answers, and those to texts of several shards."""
     is_shared = config.job().count > 1 and old is None
-    known = kept_answers(config.store, record) if is_shared else None
+    known = read_shared_answers(config.store, record) if is_shared else None
     if known is not None:
         return known
     hashes = hashes_by_shard(source, record)
     known = answers(old, hashes) if old is not None else Known.empty(record.target.num_logits)
     known = logits_of_repeated(teacher, source, record, hashes, known, max_tokens)
     if is_shared:
-        keep_answers(config.store, record, known)
+        write_shared_answers(config.store, record, known)
     return known
 
 

@@ -5,7 +5,7 @@ from pipeline.sets.record_parts import AugmentationRecord, Setting, UnlabelledRe
 from pipeline.sets.signals import Logits, Signals
 from pipeline.sources import Source
 from pipeline.tasks.task import Task
-from teacher.augment.folder import Variants
+from teacher.augment.variants import Variants
 from teacher.config import DumpTask
 from teacher.dump.records import LIBRARIES, of_task
 from teacher.dump.rows import Rows, longest_row

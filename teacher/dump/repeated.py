@@ -1,4 +1,7 @@
-"""Answers to texts that are in several shards, kept in the store, so that of many jobs not each asks for them."""
+"""Answers to texts that are in several shards, shared by the jobs of a set: one job runs the teacher on them.
+
+They lie in the store, in a file whose name is made of the set's fingerprint.
+"""
 
 from pathlib import Path
 
@@ -6,24 +9,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import IntegrityError
-from pipeline.files import make_folder, remove_file, write_atomically
+from pipeline.files import make_folder, remove_file
 from pipeline.sets.record import SetRecord
 from pipeline.sets.row_kinds import TEXT_HASH_BYTES
-from pipeline.sets.shard_file import parquet_writer, read_footer
+from pipeline.work import FilePart, Workspace
 from teacher.dump.answers import Known
 
 FOLDER = "repeated"
 
 
-def kept_answers(store: Path, record: SetRecord) -> Known | None:
-    """What another job of the same set has asked for; None if none has, or the file is not whole."""
-    path = _path(store, record)
+def read_shared_answers(store: Path, record: SetRecord) -> Known | None:
+    """Reads the answers that another job of the same set has written; None if there are none, or they are damaged."""
+    work, part = _workspace(store, record)
+    if not work.has(part):
+        return None
     try:
-        if read_footer(path) != {"fingerprint": record.fingerprint}:
-            return None
+        path = work.root / part.path
         table = pq.read_table(path, schema=_schema(record), partitioning=None, page_checksum_verification=True)
-    except (IntegrityError, OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException):
         return None
     flat = table.column("logits").combine_chunks().flatten().to_numpy()
     if not np.isfinite(flat).all():
@@ -32,29 +35,29 @@ def kept_answers(store: Path, record: SetRecord) -> Known | None:
     return Known.of(table.column("text_hash").to_pylist(), logits_KC)
 
 
-def keep_answers(store: Path, record: SetRecord, known: Known) -> None:
-    """Keeps the teacher's answers for the jobs that come later."""
-    schema, path = _schema(record), _path(store, record)
+def write_shared_answers(store: Path, record: SetRecord, known: Known) -> None:
+    """Writes the teacher's answers for the jobs that come later."""
+    work, part = _workspace(store, record)
+    schema = _schema(record)
     logits = pa.FixedSizeListArray.from_arrays(pa.array(known.logits_KC.ravel()), known.logits_KC.shape[1])
     hashes = [bytes(text) for text in known.hash_K.astype(f"V{TEXT_HASH_BYTES}")]
-    table = pa.table({"text_hash": pa.array(hashes, schema.field(0).type), "logits": logits}, schema=schema)
-
-    def write(temporary: Path) -> None:
-        with parquet_writer(temporary, schema, {"fingerprint": record.fingerprint}) as writer:
-            writer.write_table(table)
-
-    make_folder(path.parent)
-    write_atomically(path, write)
+    make_folder(work.root)
+    work.write_table(
+        part, pa.table({"text_hash": pa.array(hashes, schema.field(0).type), "logits": logits}, schema=schema)
+    )
 
 
-def forget_answers(store: Path, record: SetRecord | None) -> None:
+def remove_shared_answers(store: Path, record: SetRecord | None) -> None:
     """Removes them if the set is verified, as no job needs them any more."""
     if record is not None and record.state == "verified":
-        remove_file(_path(store, record))
+        work, part = _workspace(store, record)
+        remove_file(work.root / part.path)
 
 
-def _path(store: Path, record: SetRecord) -> Path:
-    return store / FOLDER / f"{record.fingerprint[:16]}.parquet"
+def _workspace(store: Path, record: SetRecord) -> tuple[Workspace, FilePart]:
+    # several jobs write here at once: no record, and temporary files of others stay where they are
+    work = Workspace(store / FOLDER, record.settings)
+    return work, FilePart(f"{work.fingerprint[:16]}.parquet")
 
 
 def _schema(record: SetRecord) -> pa.Schema:

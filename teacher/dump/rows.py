@@ -11,7 +11,7 @@ from pipeline.errors import DataError
 from pipeline.sets.record_parts import MAX_SEQ_LENGTH, UNLABELLED, Shard
 from pipeline.sources import Source, sentences
 from pipeline.text.reader import TextReader
-from teacher.augment.folder import Variants
+from teacher.augment.variants import Variants
 
 COLUMNS = ["source_row", "variant", "origin", "sentence1", "sentence2", "label", "score"]
 

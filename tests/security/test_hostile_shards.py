@@ -83,7 +83,7 @@ def test_text_that_is_not_utf8_is_found(own_set: LogitSet) -> None:
         (b"[" * 100_000, "nested too deep"),
         (b"5", "its footer holds a int"),
         (b"[1, 2]", "its footer holds a list"),
-        (b"\xff", "not a whole shard"),
+        (b"\xff", "not a complete Parquet file"),
         (b'{"count": 1, "count": 2}', "the key 'count' is there twice"),
         (b"{}", "belongs to another run"),
     ],

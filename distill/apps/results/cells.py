@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from distill.apps.results.baselines import Baseline
-from distill.apps.results.commands import content_sha256, read_json, write_json
+from distill.apps.results.commands import content_sha256
 from distill.apps.results.rows import Rows, read_rows
 from distill.apps.results.scores import scores
 from distill.apps.results.speed import sentences_per_second
 from distill.apps.results.system import System
 from distill.apps.results.systems import student_system, teacher_system
 from pipeline.arrays import Floats
-from pipeline.files import make_folder
 from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Task
+from pipeline.work import Workspace
 
 VERSION = 1  # of the cells; another number has all of them measured again
 Cell = dict[str, Any]
@@ -48,7 +48,7 @@ class TaskCells:
             system = teacher_system(self._task, folder, self._set)
             return self._scored(system.target, said) | self._size(system) | self._speed(system)
 
-        return self._kept("teacher", reads, measure)
+        return self._measured_once("teacher", reads, measure)
 
     def student(self, name: str, runs: Sequence[Path], reads: Sequence[str | Path]) -> Cell:
         """Students of one kind with different seeds; size and speed are those of the first."""
@@ -61,7 +61,7 @@ class TaskCells:
             }
             return self._scored(systems[0].target, said) | self._size(systems[0]) | self._speed(systems[0])
 
-        return self._kept(f"student-{name}", reads, measure)
+        return self._measured_once(f"student-{name}", reads, measure)
 
     def baseline(self, name: str, baseline: Baseline, vectors: Path, reads: Sequence[str | Path]) -> Cell:
         """A baseline, fitted on the training rows of the set."""
@@ -75,16 +75,14 @@ class TaskCells:
             timed = self._speed(system) if system.num_parameters else {}
             return self._scored(system.target, said) | self._size(system) | timed | {"training_seconds": [seconds]}
 
-        return self._kept(f"baseline-{name}", reads, measure)
+        return self._measured_once(f"baseline-{name}", reads, measure)
 
-    def _kept(self, name: str, reads: Sequence[str | Path], measure: Callable[[], Cell]) -> Cell:
-        path = self._folder / f"{name}.json"
-        content = content_sha256([f"version {VERSION}", *reads])
-        cell = read_json(path)
-        if cell.get("reads") == content:
-            return cell
-        make_folder(self._folder)
-        return write_json(path, measure() | {"reads": content})
+    def _measured_once(self, name: str, reads: Sequence[str | Path], measure: Callable[[], Cell]) -> Cell:
+        settings = {"version": VERSION, "reads": content_sha256(reads)}
+        work = Workspace(self._folder, settings, title="a cell", record_name=f"{name}.json", redo=True)
+        if work.start() != "finished":
+            work.finish(measure())
+        return work.result()
 
     def _scored(self, target: Target, said: dict[str, list[Floats]]) -> Cell:
         """Scores by split, with a value for each seed of ``said``."""

@@ -13,7 +13,8 @@ from typing import Any
 
 from pipeline import console
 from pipeline.errors import DistillError
-from pipeline.files import make_folder, sha256, write_text
+from pipeline.files import sha256
+from pipeline.work import Workspace
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Command:
         arguments: what follows ``distill``.
         makes: the file that is there once it has finished.
         reads: what its result depends on, but for its arguments: texts, or files, whose bytes count.
-        record: where it is kept that it has finished, and how long that took.
+        record: the file that stores that it has finished, and how long that took.
     """
 
     arguments: tuple[str, ...]
@@ -42,43 +43,32 @@ def run_once(command: Command) -> dict[str, Any]:
     """Runs a command, unless it has finished with the same arguments and of the same files.
 
     Returns:
-        Its record: ``command``, ``reads`` (a hash), ``seconds`` (None if it went on from an earlier try).
+        Its result: ``seconds`` (None if it went on from an earlier try).
 
     Raises:
         DistillError: if it fails; it has said why.
     """
-    asked = {"command": command.line, "reads": content_sha256(command.reads)}
-    done = read_json(command.record)
-    if asked.items() <= done.items() and command.makes.is_file():
-        return done
+    settings = {"command": command.line, "reads": content_sha256(command.reads)}
+    work = Workspace(
+        command.record.parent, settings, command.line, title="a command", record_name=command.record.name, redo=True
+    )
+    if work.start() == "finished":
+        if command.makes.is_file():
+            return work.result()
+        work.reopen()
     is_new = not command.makes.parent.exists()
     console.note(f"$ {command.line}")
     start = time.perf_counter()
     _run(command)
     seconds = time.perf_counter() - start if is_new else None
-    make_folder(command.record.parent)
-    return write_json(command.record, asked | {"seconds": seconds})
+    work.finish({"seconds": seconds})
+    return work.result()
 
 
 def content_sha256(parts: Sequence[str | Path]) -> str:
     """A hash of texts, and of the bytes of files, in their order."""
     hashes = [part if isinstance(part, str) else sha256(part) for part in parts]
     return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` has written; empty if it has not, or if something else has changed it."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def write_json(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Writes values, whole or not at all, and returns them."""
-    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    return values
 
 
 def _run(command: Command) -> None:

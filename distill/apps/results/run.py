@@ -1,5 +1,6 @@
 """Runs a whole comparison: what is missing is computed, the tables are written again after each task."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from distill.apps.bench.machine import processor
 from distill.apps.results.baselines import BASELINES, Baseline
 from distill.apps.results.cells import Cell, TaskCells
-from distill.apps.results.commands import Command, run_once, write_json
+from distill.apps.results.commands import Command, run_once
 from distill.apps.results.config import ResultsConfig
 from distill.apps.results.experiment import as_file
 from distill.apps.results.page import page
@@ -46,7 +47,7 @@ def results(config: ResultsConfig, command: str) -> Results:
     }
     for plan in all_plans:
         found["tasks"][plan.task.name] = _task(plan)
-        write_json(config.output_dir / "results.json", found)
+        write_text(config.output_dir / "results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
         write_text(config.output_dir / "RESULTS.md", page(found))
     return found
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.parquet import FOOTER_KEY
 from pipeline.sets.record import SetRecord, read_set_record
-from pipeline.sets.shard_file import FOOTER_KEY, footer_of
+from pipeline.sets.shard_file import footer_of
 from pipeline.sets.verify import verify_shards
 from pipeline.sources.source import rows_sha256
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds

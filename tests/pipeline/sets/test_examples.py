@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
+from pipeline.parquet import read_footer
 from pipeline.sets.examples import text_hash, write_examples
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.row_kinds import example_columns
-from pipeline.sets.shard_file import footer_of, read_footer
+from pipeline.sets.shard_file import footer_of
 from pipeline.sql.gate import open_files, select
 
 NUM_LOGITS = 3

@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
+from pipeline.parquet import read_footer
 from pipeline.record_file import read_record
 from pipeline.sets.card import card_text
 from pipeline.sets.codecs.decoder import DECODER_FILE, write_decoder
@@ -24,7 +25,7 @@ from pipeline.sets.fingerprint import fingerprint
 from pipeline.sets.reader import LogitSet, open_set
 from pipeline.sets.record import FILE_NAME, read_set_record, write_set_record
 from pipeline.sets.row_kinds import id_type
-from pipeline.sets.shard_file import footer_of, read_footer
+from pipeline.sets.shard_file import footer_of
 from pipeline.sets.token_reader import TokenSet, open_tokens
 from pipeline.sets.tokens import read_groups, split_table, tokens_schema, write_tokens
 from pipeline.sets.verify import verify_shards

@@ -124,7 +124,7 @@ def test_parts_of_other_settings_are_not_gone_on_with(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 6"):
         write_in_parts(path, SETTINGS, failing)
     assert not path.exists()
-    with pytest.raises(FingerprintMismatchError, match=r"parts of .*out.parquet that were made with other settings"):
+    with pytest.raises(FingerprintMismatchError, match="columns"):
         write_in_parts(path, SETTINGS | {"columns": []}, numbers)
 
 

@@ -256,7 +256,7 @@ def test_another_setting_is_another_run(token_store: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("place", "message"), [(100, r"its SHA-256 is not the one in distill\.json"), (-12, "not a whole shard")]
+    ("place", "message"), [(100, r"its SHA-256 is not the one in distill\.json"), (-12, "not a complete Parquet file")]
 )
 def test_a_damaged_shard_is_refused(token_store: Path, tmp_path: Path, place: int, message: str) -> None:
     root = Path(shutil.copytree(token_store / "sampled", tmp_path / "sampled"))

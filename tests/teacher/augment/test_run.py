@@ -25,10 +25,10 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task
 from teacher.augment import candidates
-from teacher.augment import folder as folder_module
+from teacher.augment import variants as variants_module
 from teacher.augment.config import AugmentConfig
-from teacher.augment.folder import open_variants
 from teacher.augment.run import variants_for
+from teacher.augment.variants import open_variants
 from teacher.augment.words import replaceable
 from teacher.dump.examples import dump
 from teacher.dump.rows import COLUMNS, Rows
@@ -98,7 +98,7 @@ def test_parts_and_batches_have_no_say_in_the_rows(
     whole = case(work, made, name)
     monkeypatch.setattr(candidates, "SENTENCES_PER_PART", 13)
     monkeypatch.setattr(candidates, "SENTENCES_AT_ONCE", 4)
-    monkeypatch.setattr(folder_module, "VARIANTS_PER_PART", 50)
+    monkeypatch.setattr(variants_module, "VARIANTS_PER_PART", 50)
     assert case(work, tmp_path, name) == whole
     root = Path("augmented") / name
     assert rows_of(tmp_path / root) == rows_of(made / root)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
-from teacher.augment.sites import Site, Sites, read_sites, write_sites
+from pipeline.parquet import parquet_writer
+from teacher.augment.sites import SCHEMA, Site, Sites, read_sites, table_of_sites
 from teacher.augment.tinybert_editor import TinyBertEditor
 from teacher.augment.words import Edited
 
@@ -27,7 +28,8 @@ def kept(folder: Path, sites: Sequence[Sequence[Site]], cuts: Sequence[int] = ()
     bounds = [0, *cuts, len(sites)]
     paths = [folder / f"{number}.parquet" for number in range(len(bounds) - 1)]
     for path, start, stop in zip(paths, bounds[:-1], bounds[1:], strict=True):
-        write_sites(path, sites[start:stop], {"start": start})
+        with parquet_writer(path, SCHEMA, {}) as writer:
+            writer.write_table(table_of_sites(sites[start:stop]))
     return read_sites(paths)
 
 

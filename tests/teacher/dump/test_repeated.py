@@ -10,7 +10,7 @@ from pipeline.sets.reader import open_set
 from pipeline.sets.record import SetRecord
 from teacher.dump.answers import Known
 from teacher.dump.examples import dump
-from teacher.dump.repeated import FOLDER, keep_answers, kept_answers
+from teacher.dump.repeated import FOLDER, read_shared_answers, write_shared_answers
 from tests.helpers.dumps import dump_config
 
 
@@ -35,11 +35,11 @@ def job(work: Path, data: Path, store: Path, index: int) -> SetRecord:
 
 def test_the_second_job_takes_the_answers_of_the_first(work: Path, teachers: Path, data: Path, tmp_path: Path) -> None:
     staged = job(work, data, tmp_path, 0)
-    known = kept_answers(tmp_path, staged)
+    known = read_shared_answers(tmp_path, staged)
     assert known is not None
     assert len(known.hash_K) >= 1
     marked = Known(known.hash_K, known.logits_KC + 1000)  # what no teacher says
-    keep_answers(tmp_path, staged, marked)
+    write_shared_answers(tmp_path, staged, marked)
     verified = job(work, data, tmp_path, 1)
     assert verified.state == "verified"
     shards = verified.shards_of("train")
@@ -52,20 +52,20 @@ def test_the_second_job_takes_the_answers_of_the_first(work: Path, teachers: Pat
 
 def test_what_is_kept_comes_back_and_nothing_else(store: Path, tmp_path: Path) -> None:
     record = open_set(store / "opinion").record
-    assert kept_answers(tmp_path, record) is None
+    assert read_shared_answers(tmp_path, record) is None
     hashes = [b"a" * 16, b"b" * 15 + b"\0"]
-    keep_answers(tmp_path, record, Known.of(hashes, np.array([[1, 2], [3, 4]], np.float32)))
-    known = kept_answers(tmp_path, record)
+    write_shared_answers(tmp_path, record, Known.of(hashes, np.array([[1, 2], [3, 4]], np.float32)))
+    known = read_shared_answers(tmp_path, record)
     assert known is not None
     assert known.logits_KC[known.find(np.array(hashes, "S16"))].tolist() == [[1, 2], [3, 4]]
-    keep_answers(tmp_path, record, Known.empty(2))
-    empty = kept_answers(tmp_path, record)
+    write_shared_answers(tmp_path, record, Known.empty(2))
+    empty = read_shared_answers(tmp_path, record)
     assert empty is not None
     assert len(empty.hash_K) == 0
     (path,) = (tmp_path / FOLDER).iterdir()
-    keep_answers(tmp_path, record, Known.of([b"a" * 16], np.array([[1, np.nan]], np.float32)))
-    assert kept_answers(tmp_path, record) is None
+    write_shared_answers(tmp_path, record, Known.of([b"a" * 16], np.array([[1, np.nan]], np.float32)))
+    assert read_shared_answers(tmp_path, record) is None
     path.write_bytes(path.read_bytes()[:-9])
-    assert kept_answers(tmp_path, record) is None
+    assert read_shared_answers(tmp_path, record) is None
     other = record.model_copy(update={"settings": record.settings | {"precision": "bf16"}})
-    assert kept_answers(tmp_path, other) is None
+    assert read_shared_answers(tmp_path, other) is None

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from distill.apps.results.commands import Command, read_json, run_once
+from distill.apps.results.commands import Command, run_once
 from pipeline.errors import DistillError
+from pipeline.work import read_work_record
 
 SIZES = ("--matrix-size", "2", "--vector-size", "2", "--hidden-size", "4", "--num-train-epochs", "1")
 
@@ -21,14 +22,15 @@ def test_a_command_is_run_once_for_the_same_files(
     first = run_once(command)
     assert (run / "model.safetensors").is_file()
     assert first["seconds"] > 0
-    assert first == read_json(command.record)
+    record = read_work_record(command.record)
+    assert (record["state"], record["result"]) == ("finished", first)
     assert "$ distill train-student" in capfd.readouterr().err
     assert run_once(command) == first
     assert capfd.readouterr().err == ""
     rows.write_text("other rows")
     again = run_once(command)
     assert "$ distill train-student" in capfd.readouterr().err
-    assert again["reads"] != first["reads"]
+    assert read_work_record(command.record)["settings"]["reads"] != record["settings"]["reads"]
     assert again["seconds"] is None  # the command found its run finished: that was no training
 
 
@@ -38,7 +40,7 @@ def test_a_command_that_fails_has_not_run(tmp_path: Path, capfd: pytest.CaptureF
     with pytest.raises(DistillError, match="exit code 2: distill verify none"):
         run_once(command)
     assert "no logit set 'none'" in capfd.readouterr().err
-    assert not command.record.exists()
+    assert read_work_record(command.record)["state"] == "running"
 
 
 def test_a_command_ends_with_whoever_started_it(tmp_path: Path) -> None:

@@ -1,30 +1,24 @@
 """Variants on disk: parts, what is kept of them, and the folder's record."""
 
-import itertools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
-from accelerate import PartialState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, PassingError
 from pipeline.limits import limit_reached
 from pipeline.sets.record_parts import Sample, Setting
-from pipeline.sets.shard_file import read_footer
-from pipeline.training.run_record import read_run_record
+from pipeline.work import read_work_record
 from teacher.augment import distinct
-from teacher.augment import folder as folder_module
+from teacher.augment import variants as variants_module
 from teacher.augment.distinct import keep_distinct
-from teacher.augment.folder import Folder, Variants, open_variants, start_folder, write_part
-from teacher.augment.parts import Parts
-from teacher.augment.variants import SCHEMA
+from teacher.augment.variants import SCHEMA, Variants, VariantsFolder, open_variants
 from tests.helpers.messages import naming
 
 SETTINGS: dict[str, Setting] = {"method": "tinybert", "seed": 1, "replace_probability": 0.4}
@@ -49,24 +43,25 @@ def variants_of(rows: Iterable[Variant]) -> pa.Table:
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
 
 
-def started(root: Path, num_rows: int = 4, command: str = "distill augment", **changes: Setting) -> Folder:
+def started(root: Path, num_rows: int = 4, command: str = "distill augment", **changes: Setting) -> VariantsFolder:
     """A folder for four variants of each row."""
-    folder = Folder.of(root, SETTINGS | changes, num_rows, 4)
-    start_folder(folder, SETTINGS | changes, command)
+    folder = VariantsFolder.of(root, SETTINGS | changes, num_rows, 4, command)
+    folder.start()
     return folder
 
 
 def kept(root: Path, originals: Sequence[Text], variants: Sequence[Variant], per_part: int = 1000) -> Variants:
     """Writes variants, four of a row and so many rows a part, and keeps those that are distinct."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folder_module, "VARIANTS_PER_PART", 4 * per_part)
+        patch.setattr(variants_module, "VARIANTS_PER_PART", 4 * per_part)
         folder = started(root, len(originals))
-        for part in range(folder.generated.count):
-            start, stop = folder.generated.bounds(part)
-            write_part(folder.generated, part, variants_of(row for row in variants if start <= row[0] < stop))
+        for part in folder.generated:
+            of_part = variants_of(row for row in variants if part.start <= row[0] < part.stop)
+            folder.work.write_table(part, of_part)
         record = keep_distinct(folder, originals_of(originals), "tinybert", 4, SETTINGS)
         found = open_variants(root)
-    assert found == Variants(folder, record)
+    assert found is not None
+    assert found.record == record
     return found
 
 
@@ -78,50 +73,6 @@ def rows_in(variants: Variants, start: int = 0, stop: int = 10**6) -> list[Varia
 
 def files(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-
-
-def test_bounds_cover_everything_once() -> None:
-    for total, size, expected in [(10, 4, [(0, 3), (3, 6), (6, 10)]), (4, 4, [(0, 4)]), (0, 4, [(0, 0)])]:
-        parts = Parts(Path("x"), "f", total, size, "sentences")
-        assert [parts.bounds(part) for part in range(parts.count)] == expected
-    assert [path.name for path in Parts(Path("x"), "f", 5, 3).paths] == [
-        "train-00000-of-00002.parquet",
-        "train-00001-of-00002.parquet",
-    ]
-
-
-@given(total=st.integers(0, 500), size=st.integers(1, 50))
-def test_parts_are_no_larger_than_they_may_be(total: int, size: int) -> None:
-    parts = Parts(Path("x"), "f", total, size)
-    bounds = [parts.bounds(part) for part in range(parts.count)]
-    assert bounds[0][0] == 0
-    assert bounds[-1][1] == total
-    assert all(one[1] == other[0] for one, other in itertools.pairwise(bounds))
-    assert all(0 <= stop - start <= size for start, stop in bounds)
-
-
-def test_a_part_is_done_if_its_footer_is_that_of_this_run(tmp_path: Path) -> None:
-    parts = Parts(tmp_path, "a" * 64, 9, 3)
-    assert parts.missing() == [0, 1, 2]
-    for part in (0, 2):
-        write_part(parts, part, variants_of([]))
-    assert parts.missing() == [1]
-    assert read_footer(parts.paths[2]) == {"fingerprint": "a" * 64, "start": 6, "stop": 9}
-    parts.paths[1].write_bytes(parts.paths[0].read_bytes())  # of another range
-    assert parts.missing() == [1]
-    parts.paths[0].write_bytes(parts.paths[0].read_bytes()[:-9])  # torn
-    assert parts.missing() == [0, 1]
-    assert Parts(tmp_path, "b" * 64, 9, 3).missing() == [0, 1, 2]  # of another run
-
-
-def test_processes_share_the_missing_parts(tmp_path: Path) -> None:
-    parts = Parts(tmp_path, "a", 10, 2)
-    write_part(parts, 1, variants_of([]))
-    states = [
-        SimpleNamespace(process_index=k, num_processes=3, wait_for_everyone=lambda: None)  # the operating system's part
-        for k in range(3)
-    ]
-    assert [parts.my_missing(cast("PartialState", state)) for state in states] == [[0, 4], [2], [3]]
 
 
 SINGLES: list[Text] = [("a", None), ("b", None), ("a", None), ("d", None)]
@@ -138,6 +89,10 @@ MADE: list[Variant] = [
     (3, 3, ("Z", None)),
 ]
 KEPT = [MADE[n] for n in (0, 2, 7, 8, 9)]
+
+
+def write_generated(folder: VariantsFolder) -> None:
+    folder.work.write_table(folder.generated[0], variants_of(MADE))
 
 
 @pytest.mark.parametrize("per_part", [1, 2, 3, 1000])
@@ -245,7 +200,7 @@ def test_another_setting_is_named_and_nothing_is_lost(
     if place == "rows":
         kept(tmp_path, SINGLES, MADE)
     else:
-        write_part(started(tmp_path, command="first").generated, 0, variants_of(MADE))
+        write_generated(started(tmp_path, command="first"))
     before = files(tmp_path)
     with pytest.raises(FingerprintMismatchError, match=naming(tmp_path, *named, "--name", "--variants")):
         started(tmp_path, **changes)
@@ -256,27 +211,27 @@ def test_settings_of_a_folder_with_nothing_in_it_may_change(tmp_path: Path) -> N
     for seed in (1, 2):
         started(tmp_path, command=f"command {seed}", seed=seed)
         assert open_variants(tmp_path) is None
-    record = read_run_record(tmp_path / "augment.json")
+    record = read_work_record(tmp_path / "augment.json")
     assert record == {"state": "running", "command": "command 2", "settings": SETTINGS | {"seed": 2}}
 
 
 def test_the_first_command_is_kept_in_the_record(tmp_path: Path) -> None:
-    write_part(started(tmp_path, command="first").generated, 0, variants_of(MADE))
+    write_generated(started(tmp_path, command="first"))
     started(tmp_path, command="second")
     assert json.loads((tmp_path / "augment.json").read_text())["command"] == "first"
 
 
 def test_a_part_holds_so_many_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module, "VARIANTS_PER_PART", 12)
+    monkeypatch.setattr(variants_module, "VARIANTS_PER_PART", 12)
     for num_variants, count in [(4, 4), (12, 10), (1000, 10)]:
-        folder = Folder.of(tmp_path, SETTINGS, 10, num_variants)
-        assert folder.rows.count == folder.generated.count == count
+        folder = VariantsFolder.of(tmp_path, SETTINGS, 10, num_variants)
+        assert len(folder.rows) == len(folder.generated) == count
 
 
 @pytest.mark.parametrize("damage", ["torn", "gone", "a byte"])
 def test_damaged_rows_are_noticed(tmp_path: Path, damage: str) -> None:
     variants = kept(tmp_path, SINGLES, MADE)
-    path = variants.folder.rows.paths[0]
+    path = variants.folder.path(variants.folder.rows[0])
     data = bytearray(path.read_bytes())
     if damage == "gone":
         path.unlink()
@@ -291,7 +246,8 @@ def test_damaged_rows_are_noticed(tmp_path: Path, damage: str) -> None:
 
 def test_what_a_kill_in_the_last_moment_left_is_removed(tmp_path: Path) -> None:
     found = kept(tmp_path, SINGLES, MADE)
-    write_part(started(tmp_path).generated, 0, variants_of(MADE))
+    (tmp_path / "generated").mkdir()
+    (tmp_path / "generated" / "train-00000-of-00001.parquet").write_text("whatever")
     assert open_variants(tmp_path) is not None
     assert not (tmp_path / "generated").exists()
     assert rows_in(found) == KEPT

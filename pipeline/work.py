@@ -1,0 +1,311 @@
+"""Resumable work, written once: a folder with a record of its settings, parts that are complete or absent, a result.
+
+    work = Workspace(root, settings, command, title="variants", advice="Give the new ones another --name")
+    if work.start() != "finished":
+        for part in work.missing(parts):
+            work.write_table(part, make_rows(part.start, part.stop))
+        work.finish({"rows": 1000})
+
+Killed anywhere and repeated with the same settings, this ends where an undisturbed command ends, if a part is a
+function of the settings and of its place. Work with other settings is refused as soon as there is something to lose.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
+from pipeline.files import make_folder, remove_temporaries, write_atomically
+from pipeline.parquet import Footer, parquet_writer, read_footer
+from pipeline.record_file import json_sha256, read_record, write_record
+
+FINISHED, RUNNING = "finished", "running"  # states of a record
+Status = Literal["fresh", "resumed", "finished"]
+Record = dict[str, Any]  # state, command, settings, whatever the context adds; result, once the work is finished
+
+
+class Part(Protocol):
+    """A Parquet file of the work, complete if its footer is the expected one."""
+
+    @property
+    def path(self) -> str:
+        """The file, relative to the folder of the work."""
+        ...
+
+    def footer(self) -> Footer:
+        """What the footer holds besides the fingerprint of the settings; may replace that, too."""
+        ...
+
+
+class Processes(Protocol):
+    """The processes that share the work, as of `accelerate.PartialState`."""
+
+    @property
+    def process_index(self) -> int: ...  # noqa: D102
+    @property
+    def num_processes(self) -> int: ...  # noqa: D102
+    def wait_for_everyone(self) -> None: ...  # noqa: D102
+
+
+PartT = TypeVar("PartT", bound=Part)
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """A part that its name alone identifies."""
+
+    path: str
+
+    def footer(self) -> Footer:
+        """Returns nothing: the fingerprint and the name are enough."""
+        return {}
+
+
+@dataclass(frozen=True)
+class RangePart:
+    """A part for a range of items, ``start`` to before ``stop``."""
+
+    path: str
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """The number of items."""
+        return self.stop - self.start
+
+    def footer(self) -> Footer:
+        """Returns the range: a file of another one is not this part, whatever its name."""
+        return {"start": self.start, "stop": self.stop}
+
+
+def ranges(total: int, size: int) -> list[tuple[int, int]]:
+    """Divides ``total`` items into ranges of nearly equal size, at most ``size`` each; at least one range.
+
+    The number of processes has no influence, so that any number of them can go on with what others began.
+    """
+    count = max(1, -(-total // size))
+    bounds = [k * total // count for k in range(count + 1)]
+    return list(itertools.pairwise(bounds))
+
+
+def range_parts(prefix: str, total: int, size: int) -> list[RangePart]:
+    """Returns the parts of a list of ``total`` items, in order; their file names begin with ``prefix``."""
+    bounds = ranges(total, size)
+    return [
+        RangePart(f"{prefix}-{k:05d}-of-{len(bounds):05d}.parquet", start, stop)
+        for k, (start, stop) in enumerate(bounds)
+    ]
+
+
+def require_same_settings(
+    subject: str, existing: Mapping[str, object], settings: Mapping[str, object], advice: str
+) -> None:
+    """Refuses other settings.
+
+    Args:
+        subject: names what was made with the existing settings, such as ``logits/opinion holds variants``.
+        existing: the settings on disk.
+        settings: those of this command.
+        advice: what to do.
+
+    Raises:
+        FingerprintMismatchError: if they differ, naming each setting that does.
+    """
+    changes = setting_changes(existing, settings, short)
+    if changes:
+        raise FingerprintMismatchError(f"{subject} made with other settings:\n{changes}\n{advice}")
+
+
+def read_work_record(path: Path) -> Record:
+    """Reads the record of a piece of work.
+
+    Raises:
+        IntegrityError: if it is missing or damaged.
+    """
+    try:
+        record = read_record(path)
+    except FileNotFoundError as error:
+        problem = f"has no {path.name}" if path.parent.exists() else "no such folder"
+        raise IntegrityError(f"{path.parent}: {problem}") from error
+    if not {"state", "settings", "command"} <= record.keys():
+        raise IntegrityError(f"{path}: not a record of work: it has no state, no settings or no command")
+    return record
+
+
+class Workspace:
+    """A folder for one piece of work.
+
+    A folder whose name is made of the fingerprint needs no record: `missing` and `write` work without `start`.
+
+    Args:
+        root: the folder.
+        settings: everything that decides the result, as JSON values.
+        command: the command line, for the record.
+        title: what is made here, for messages, such as ``a run``.
+        advice: what to do if the folder holds work with other settings.
+        record_name: file name of the record.
+        context: what else the record should hold, such as where things lie; may differ from try to try.
+        folders: names of the folders below the root that hold parts; the root may, too.
+        progress: pattern of the names of files that would be lost, if the work were begun again.
+        redo: whether work with other settings is done again instead of refused: for what can be made again at will.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: Mapping[str, Any],
+        command: str = "",
+        *,
+        title: str = "work",
+        advice: str = "Choose another folder, or remove this one if the old work is not needed",
+        record_name: str = "work.json",
+        context: Mapping[str, Any] | None = None,
+        folders: Sequence[str] = (),
+        progress: str = "*.parquet",
+        redo: bool = False,
+    ) -> None:
+        self.root, self.settings = root, dict(settings)
+        self.fingerprint = json_sha256(self.settings)
+        self._command, self._context = command, dict(context or {})
+        self._title, self._advice = title, advice
+        self._record = root / record_name
+        self._folders = [root, *(root / name for name in folders)]
+        self._progress, self._redo = progress, redo
+
+    def start(self) -> Status:
+        """Begins the work or goes on with it, and removes what a killed process left half written.
+
+        To be called by one process, before the others start, and while no other command works in the folder.
+
+        Raises:
+            DataError: if the folder cannot be written to.
+            FingerprintMismatchError: if it holds work with other settings, naming each that differs.
+            IntegrityError: if its record is damaged.
+        """
+        for folder in self._folders:
+            make_folder(folder)
+        fresh = {"state": RUNNING, "command": self._command, "settings": self.settings} | self._context
+        stored = self._stored()
+        has_progress = any(any(folder.glob(self._progress)) for folder in self._folders)
+        if stored is None or not (has_progress or stored["state"] == FINISHED):
+            if stored is not None and setting_changes(stored["settings"], self.settings):
+                console.note(f"{self.root}: begun with other settings, but nothing was finished; begins again")
+            record = fresh
+        elif self._redo and stored["settings"] != self.settings:
+            record = fresh
+        else:
+            self.require_own(stored)
+            record = stored | self._context
+        for folder in self._folders:  # only now: until it is known to be ours, another command may be writing here
+            remove_temporaries(folder)
+        if record != stored:
+            write_record(self._record, record)
+        if record["state"] == FINISHED:
+            return "finished"
+        return "resumed" if has_progress else "fresh"
+
+    def require_own(self, record: Record | None = None) -> None:
+        """Makes sure that a record is of this work; the one on disk, if none is given.
+
+        Raises:
+            FingerprintMismatchError: if it has other settings: another command has begun here meanwhile.
+        """
+        stored = self.record() if record is None else record
+        require_same_settings(f"{self.root} holds {self._title}", stored["settings"], self.settings, self._advice)
+
+    def has(self, part: Part) -> bool:
+        """Whether a part is there, complete, and of these settings."""
+        try:
+            return read_footer(self.root / part.path) == self.footer(part)
+        except IntegrityError:
+            return False
+
+    def missing(self, parts: Iterable[PartT]) -> list[PartT]:
+        """Returns the parts that are still to be written: not there, torn, or of another work."""
+        return [part for part in parts if not self.has(part)]
+
+    def my_missing(self, parts: Iterable[PartT], processes: Processes) -> list[PartT]:
+        """Returns this process's share of the missing parts; every process has to call it."""
+        processes.wait_for_everyone()
+        missing = self.missing(parts)
+        processes.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
+        return missing[processes.process_index :: processes.num_processes]
+
+    def footer(self, part: Part) -> Footer:
+        """Returns the footer that a part's file has."""
+        return {"fingerprint": self.fingerprint} | part.footer()
+
+    def write(self, part: Part, write: Callable[[Path, Footer], object], durable: bool = True) -> None:
+        """Writes a part, complete or not at all.
+
+        Args:
+            part: the part.
+            write: writes it to the path that it is given, with the footer that it is given.
+            durable: whether it has to survive a power cut.
+
+        Raises:
+            DataError: if the disk is full or the folder cannot be written.
+        """
+        footer = self.footer(part)
+        write_atomically(self.root / part.path, lambda path: write(path, footer), durable)
+
+    def write_table(self, part: Part, table: pa.Table) -> None:
+        """Writes a table as a part, see `write`."""
+
+        def write(path: Path, footer: Footer) -> None:
+            with parquet_writer(path, table.schema, footer) as writer:
+                writer.write_table(table)
+
+        self.write(part, write)
+
+    def record(self) -> Record:
+        """Reads the record, see `read_work_record`."""
+        return read_work_record(self._record)
+
+    def result(self) -> dict[str, Any]:
+        """Reads the result of finished work.
+
+        Raises:
+            IntegrityError: if the record is damaged, or the work is not finished.
+        """
+        record = self.record()
+        if record["state"] != FINISHED or not isinstance(record.get("result"), dict):
+            raise IntegrityError(f"{self._record}: state {record['state']!r}, without a result; repeat the command")
+        return dict(record["result"])
+
+    def reopen(self) -> None:
+        """Takes finished work of which parts were lost back to running; the old result is forgotten."""
+        record = {name: value for name, value in self.record().items() if name != "result"}
+        write_record(self._record, record | {"state": RUNNING})
+
+    def finish(self, result: Mapping[str, Any]) -> Record:
+        """Adds the result to the record and marks the work as finished.
+
+        Of two of the same command at once the first one's result stays: both have come to the same, and the first may
+        have removed what the second would need to change it.
+
+        Returns:
+            The record.
+        """
+        record = self.record()
+        if record["state"] != FINISHED:
+            record |= {"state": FINISHED, "result": dict(result)}
+            write_record(self._record, record)
+        return record
+
+    def _stored(self) -> Record | None:
+        """The record, if there is one; a damaged one counts as none where work can be done again."""
+        if not self._record.exists():
+            return None
+        try:
+            return self.record()
+        except IntegrityError:
+            if self._redo:
+                return None
+            raise
