@@ -12,6 +12,7 @@ from pipeline.sets.reader import LogitSet
 from pipeline.tasks.target import NO_LABEL
 from student.data import gold_tensor, load_examples, sorted_batches
 from student.sequences import sequences
+from tests.helpers.messages import naming
 from tests.helpers.toy_students import student_config
 
 PAD = 99
@@ -116,7 +117,7 @@ def test_hash_of_keys_tells_which_rows_were_chosen(opinion_set: LogitSet) -> Non
 
 
 def test_an_empty_selection_says_which_condition_was_too_narrow(opinion_set: LogitSet) -> None:
-    with pytest.raises(DataError, match=r"no row of split 'train' fulfils --where 'label = 7'"):
+    with pytest.raises(DataError, match=naming("store/opinion: ", "'train'", "--where 'label = 7'")):
         load_examples(opinion_set, "train", "label = 7")
 
 

@@ -18,6 +18,7 @@ from student.predict import Predictor
 from teacher.dump.examples import dump
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import VALIDATION_ROWS, dump_config
+from tests.helpers.messages import naming
 
 
 def test_the_same_order_is_one_the_opposite_minus_one() -> None:
@@ -75,7 +76,7 @@ def test_words_are_joined_to_variants_by_their_numbers(masked_set: LogitSet) -> 
         np.testing.assert_allclose(row.importance_W, entropy_R[1:] - entropy_R[0], atol=1e-6)
         assert [word.text for word in row.words] == group[0]["sentence1"].split()
         np.testing.assert_array_equal(masked_row(masked_set, settings, group[::-1]).importance_W, row.importance_W)
-    with pytest.raises(DataError, match="source row 0 has no variant 2, without"):
+    with pytest.raises(DataError, match=naming("opinion-mask-each: ", "source row 0", "variant 2")):
         masked_row(masked_set, settings, [groups[0][0], groups[0][1], *groups[0][3:]])
     assert masked_row(masked_set, settings, [{**groups[0][0], "sentence1": " "}]).words == ()
     already = [{**groups[0][0], "sentence1": "[MASK] food"}, {**groups[0][2], "variant": 2}]
@@ -88,7 +89,7 @@ def test_a_record_that_does_not_number_its_variants_is_refused(masked_set: Logit
     assert augmentation is not None
     unnumbered = augmentation.model_copy(update={"settings": {"split": "validation"}})
     record = masked_set.record.model_copy(update={"augmentation": unnumbered})
-    with pytest.raises(IntegrityError, match="does not say how many words of a sentence are masked"):
+    with pytest.raises(IntegrityError, match=naming("opinion-mask-each: ")):
         read_masked(LogitSet(masked_set.root, record))
 
 
@@ -126,9 +127,9 @@ def test_the_command_compares_runs_and_draws_a_page(
     value = told["runs"][str(opinion_run)]["rank_correlation"]
     assert all(text in shown for text in ("opinion-mask-each: ", "same word", f"{value:.3f}"))
     for arguments, message in (
-        ((opinion_run, "--logits", opinion_set.root), "has no variants with each word masked"),
-        ((roles_run, "--logits", masked_set.root), "its logits mean something else"),
-        ((opinion_run, "--logits", masked_set.root, "--output", tmp_path), "is a folder"),
+        ((opinion_run, "--logits", opinion_set.root), f"{opinion_set.root}: "),
+        ((roles_run, "--logits", masked_set.root), f"{masked_set.root}: "),
+        ((opinion_run, "--logits", masked_set.root, "--output", tmp_path), f"--output {tmp_path}: "),
     ):
         refused = invoke("masked-words", *arguments)
         assert refused.exit_code == 2

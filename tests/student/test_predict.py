@@ -23,6 +23,7 @@ from student.evaluate import student_logits
 from student.model.model import Student
 from student.predict import Predictor
 from student.short_path import FEW
+from tests.helpers.messages import naming
 
 
 def texts(logit_set: LogitSet, column: str) -> list[str]:
@@ -78,7 +79,7 @@ def test_vectors_are_what_the_encoder_makes_of_each_sentence_alone(roles_run: Pa
         ids = [reader.tokenizer.encode(sentence, add_special_tokens=False).ids or [predictor.student.config.pad_id]]
         np.testing.assert_allclose(vector_F, encoder(torch.tensor(ids)).detach().numpy()[0], atol=1e-5)
     assert not np.allclose(vectors_NF[0], vectors_NF[2], atol=1e-3)  # another order, another product
-    with pytest.raises(ConfigError, match="not one string"):
+    with pytest.raises(ConfigError, match="string"):
         predictor.encode("anna")
 
 
@@ -128,18 +129,18 @@ def test_many_texts_do_not_depend_on_each_other(roles_run: Path) -> None:
 
 
 def test_what_is_no_text_is_told(opinion_run: Path) -> None:
-    with pytest.raises(DataError, match=r"sentence 1 \(from 0\) is None, not text"):
+    with pytest.raises(DataError, match=naming("sentence 1", "None")):
         Predictor(opinion_run)(["a", None])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="such as a column of the table, not the table"):
+    with pytest.raises(ConfigError, match="table"):
         Predictor(opinion_run)(pa.table({"text": ["a"]}))
 
 
 def test_pairs_and_single_sentences_are_not_mixed_up(opinion_run: Path, roles_run: Path) -> None:
-    with pytest.raises(ConfigError, match="'opinion' takes one sentence"):
+    with pytest.raises(ConfigError, match="'opinion'"):
         Predictor(opinion_run)(["a"], ["b"])
-    with pytest.raises(ConfigError, match="'roles' takes pairs"):
+    with pytest.raises(ConfigError, match="'roles'"):
         Predictor(roles_run)(["a"])
-    with pytest.raises(ConfigError, match="2 first sentences, but 1 second ones"):
+    with pytest.raises(ConfigError, match=naming("2 first sentences", "1 second")):
         Predictor(roles_run)(["a", "b"], ["c"])
 
 
@@ -147,12 +148,12 @@ def test_another_tokenizer_beside_the_weights_is_refused(opinion_run: Path, tmp_
     run = shutil.copytree(opinion_run, tmp_path / "run")
     text = (run / "tokenizer.json").read_text()
     (run / "tokenizer.json").write_text(text.replace('"awful"', '"lovely_"').replace('"lovely"', '"awful"'))
-    with pytest.raises(DistillError, match=r"tokenizer"):
+    with pytest.raises(DistillError, match=naming("run/tokenizer.json: ")):
         Predictor(run)
 
 
 def test_a_folder_without_a_student_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(IntegrityError, match="not a student"):
+    with pytest.raises(IntegrityError, match=naming(f"{tmp_path}: ", "config.json")):
         Predictor(tmp_path)
 
 
@@ -180,10 +181,10 @@ def test_the_command_reads_lines_and_tables(opinion_run: Path, roles_run: Path, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "nothing to predict"),
-        (["one", "--file", "other.txt"], "one of them"),
-        (["one", "two", "three"], "3 sentences are an odd number"),
-        (["--file", "lines.txt"], "lines.txt: no such file"),
+        ([], "--file"),
+        (["one", "--file", "other.txt"], "--file"),
+        (["one", "two", "three"], "3 sentences"),
+        (["--file", "lines.txt"], "lines.txt: "),
     ],
 )
 def test_misuse_of_the_command_is_told_in_one_line(roles_run: Path, arguments: list[str], message: str) -> None:

@@ -12,6 +12,7 @@ from pipeline.errors import IntegrityError
 from pipeline.tasks.target import NO_LABEL, Target, sigmoid
 from pipeline.training.run_record import RUN_RECORD, write_run_record
 from student.answers.thresholds import as_logits, best_thresholds, stored_thresholds
+from tests.helpers.messages import naming
 
 TARGET = Target(kind="labels", names=("a", "b"))
 
@@ -52,5 +53,5 @@ def test_a_run_without_thresholds_says_one_half(tmp_path: Path) -> None:
     assert as_logits(stored_thresholds(tmp_path), TARGET).tolist() == [0, 0]
     record = {"state": "finished", "settings": {}, "command": "", "result": {"thresholds": {"a": 1.5}}}
     (tmp_path / RUN_RECORD).write_text(json.dumps(record))
-    with pytest.raises(IntegrityError, match="are not probabilities by label"):
+    with pytest.raises(IntegrityError, match=naming("run.json: ", "thresholds: ", "{'a': 1.5}")):
         stored_thresholds(tmp_path)

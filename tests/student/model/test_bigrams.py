@@ -19,6 +19,7 @@ from student.model.encoder import EncoderShape, without_padding
 from student.model.model import Student
 from student.short_path import short_path
 from student.train.used_rows import restore, shrunk
+from tests.helpers.messages import naming
 from tests.helpers.toy_students import BIGRAMS, PAIRS, fill, padded, pair_student, student, student_config
 
 VOCABULARY = 7
@@ -119,7 +120,7 @@ def test_pairs_that_cannot_be_are_refused(tmp_path: Path, pairs: list[tuple[int,
     assert bigrams is not None
     bigrams.pairs_K2.copy_(torch.tensor(pairs))
     made.save(tmp_path)
-    with pytest.raises(IntegrityError, match="pair"):
+    with pytest.raises(IntegrityError, match=naming("model.safetensors: ", "pair")):
         Student.load(tmp_path)
 
 

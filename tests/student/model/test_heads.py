@@ -19,6 +19,7 @@ from student.model.heads import MIN_CNN_SIDE, BiLstmHead, cnn_head, linear_head,
 from student.model.model import Student
 from student.model.pairings import PAIRINGS
 from student.train.train import train
+from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import padded, student, student_config
 
@@ -154,11 +155,11 @@ def designed(**flags: object) -> StudentConfig:
 @pytest.mark.parametrize(
     ("flags", "match"),
     [
-        ({"matrix_size": 4, "vector_size": 5}, "vectors of 4 x 4, not of 5"),
-        ({"embedding": "cbow", "vector_size": 26}, "vectors of 5 x 5, not of 26"),
-        ({"embedding": "cmow", "matrix_size": 2}, f"a side of at least {MIN_CNN_SIDE}, not 2"),
-        ({"embedding": "cbow", "vector_size": 1}, f"a side of at least {MIN_CNN_SIDE}, not 1"),
-        ({"hidden_size": 7}, "--hidden-size: --head cnn has none"),
+        ({"matrix_size": 4, "vector_size": 5}, naming("cnn", "4 x 4", "5")),
+        ({"embedding": "cbow", "vector_size": 26}, naming("cnn", "5 x 5", "26")),
+        ({"embedding": "cmow", "matrix_size": 2}, naming("cnn", MIN_CNN_SIDE, "2")),
+        ({"embedding": "cbow", "vector_size": 1}, naming("cnn", MIN_CNN_SIDE, "1")),
+        ({"hidden_size": 7}, naming("--hidden-size: ", "--head cnn")),
     ],
 )
 def test_what_the_cnn_cannot_lay_out_is_refused(flags: dict[str, object], match: str) -> None:

@@ -16,6 +16,7 @@ from student.model.heads import HEADS
 from student.model.lstm import LstmEncoder
 from student.model.pretrained import pretraining_problems
 from student.train.optimizer import RowAdam
+from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.toy_students import lstm_student, padded, student_config
 
@@ -183,20 +184,20 @@ def test_the_plain_head_is_two_layers_with_dropout_between() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"embedding": "lstm", "bidirectional": False}, "--no-bidirectional: --embedding lstm always reads both ways"),
-        ({"embedding": "hybrid", "lstm_size": 3}, "--lstm-size: --embedding hybrid has none"),
-        ({"embedding": "cmow", "channels": 2}, "--channels: --embedding cmow has none"),
-        ({"embedding": "biattentive", "channels": 2}, "--channels: --embedding biattentive has none"),
-        ({"embedding": "lstm", "matrix_size": 3}, "--matrix-size: --embedding lstm has none"),
-        ({"embedding": "lstm", "pooling": "sum+max"}, "--pooling sum\\+max: --embedding lstm has no sums of vectors"),
+        ({"embedding": "lstm", "bidirectional": False}, naming("--no-bidirectional: ", "--embedding lstm")),
+        ({"embedding": "hybrid", "lstm_size": 3}, naming("--lstm-size: ", "--embedding hybrid")),
+        ({"embedding": "cmow", "channels": 2}, naming("--channels: ", "--embedding cmow")),
+        ({"embedding": "biattentive", "channels": 2}, naming("--channels: ", "--embedding biattentive")),
+        ({"embedding": "lstm", "matrix_size": 3}, naming("--matrix-size: ", "--embedding lstm")),
+        ({"embedding": "lstm", "pooling": "sum+max"}, naming("--pooling sum+max: ", "--embedding lstm")),
         (
             {"embedding": "lstm", "initializer_range": 0.1},
-            "--initializer-range: the vectors of --embedding lstm are drawn",
+            naming("--initializer-range: ", "--embedding lstm"),
         ),
-        ({"embedding": "lstm", "window_size": 9}, "--window-size: is for sums and products"),
-        ({"embedding": "lstm", "head": "cnn"}, "--head cnn: --embedding lstm has no parts to lay out as squares"),
-        ({"embedding": "lstm", "pairing": "attention"}, "--pairing attention: --embedding lstm reads each sentence by"),
-        ({"embedding": "biattentive", "head": "bilstm"}, "has nothing of each token, which --head bilstm reads"),
+        ({"embedding": "lstm", "window_size": 9}, "--window-size: "),
+        ({"embedding": "lstm", "head": "cnn"}, naming("--head cnn: ", "--embedding lstm")),
+        ({"embedding": "lstm", "pairing": "attention"}, naming("--pairing attention: ", "--embedding lstm")),
+        ({"embedding": "biattentive", "head": "bilstm"}, "--head bilstm"),
     ],
     ids=str,
 )
@@ -208,24 +209,24 @@ def test_flags_of_other_encoders_are_refused(flags: dict[str, object], message: 
 def test_every_token_is_compared_with_every_other_of_short_texts_alone() -> None:
     flags = TrainConfig.from_flags(embedding="biattentive")
     assert design(flags, facts("mrpc") | {"max_seq_length": 1024}).max_seq_length == 1024
-    with pytest.raises(ConfigError, match=r"of 1,024 at most, .* has texts of up to 1,025; .*--max-seq-length"):
+    with pytest.raises(ConfigError, match=naming("--embedding biattentive: ", "1,024", "1,025", "--max-seq-length")):
         design(flags, facts("mrpc") | {"max_seq_length": 1025})
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lstm": None}, "lstm is None, which does not fit embedding 'lstm'"),
-        ({"pooling": "sum+max"}, "has no sums of vectors"),
-        ({"window_size": 4}, "windows and smaller tables are not for embedding 'lstm'"),
-        ({"table_dtype": "int8"}, "windows and smaller tables are not for embedding 'lstm'"),
-        ({"is_pair": True, "pairing": "attention"}, "reads each sentence by itself"),
-        ({"embedding": "biattentive", "channels": 2}, "embedding 'biattentive' has one channel"),
+        ({"lstm": None}, "lstm is None"),
+        ({"pooling": "sum+max"}, naming("pooling", "'sum+max'", "'lstm'")),
+        ({"window_size": 4}, "'lstm'"),
+        ({"table_dtype": "int8"}, "'lstm'"),
+        ({"is_pair": True, "pairing": "attention"}, naming("'lstm'", "attention")),
+        ({"embedding": "biattentive", "channels": 2}, "channel"),
         (
             {"embedding": "biattentive", "max_seq_length": 1025},
-            "max_seq_length is 1,025, but embedding 'biattentive' compares every token with every other, of 1,024 at",
+            naming("max_seq_length is 1,025", "'biattentive'"),
         ),
-        ({"embedding": "hybrid", "matrix_size": 2}, "which does not fit embedding 'hybrid'"),
+        ({"embedding": "hybrid", "matrix_size": 2}, "'hybrid'"),
     ],
     ids=str,
 )
@@ -245,4 +246,4 @@ def test_a_config_claims_no_more_bytes_than_its_weights_have() -> None:
 @pytest.mark.parametrize("embedding", ["lstm", "biattentive"])
 def test_they_are_not_pretrained(embedding: str) -> None:
     flags = PretrainConfig.from_flags(logits="x", embedding=embedding)
-    assert pretraining_problems(flags) == [f"--embedding {embedding}: cannot be pretrained; take hybrid, cmow or cbow"]
+    assert [problem.partition(": ")[0] for problem in pretraining_problems(flags)] == [f"--embedding {embedding}"]

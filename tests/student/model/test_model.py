@@ -1,5 +1,4 @@
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from pipeline.training.run_record import RUN_RECORD, STUDENTS, write_run_record
 from student.model.model import Student
 from student.model.pairings import diff_cat
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
+from tests.helpers.messages import naming
 from tests.helpers.toy_students import padded, student, student_config
 
 
@@ -89,13 +89,13 @@ def folder(tmp_path: Path) -> Path:
 def test_cut_weights_are_refused(folder: Path) -> None:
     data = (folder / WEIGHTS_FILE).read_bytes()
     (folder / WEIGHTS_FILE).write_bytes(data[:-9])
-    with pytest.raises(IntegrityError, match=r"model\.safetensors: not the weights of this student"):
+    with pytest.raises(IntegrityError, match=r"model\.safetensors: "):
         Student.load(folder)
 
 
 def test_missing_weights_are_refused(folder: Path) -> None:
     (folder / WEIGHTS_FILE).unlink()
-    with pytest.raises(IntegrityError, match=r"model\.safetensors: not the weights"):
+    with pytest.raises(IntegrityError, match=r"model\.safetensors: "):
         Student.load(folder)
 
 
@@ -103,21 +103,21 @@ def test_weights_of_another_student_are_refused(folder: Path, tmp_path_factory: 
     other = tmp_path_factory.mktemp("other")
     student(hidden_size=7).save(other)
     (other / WEIGHTS_FILE).replace(folder / WEIGHTS_FILE)
-    with pytest.raises(IntegrityError, match="size mismatch"):
+    with pytest.raises(IntegrityError, match=naming("model.safetensors: ", "head.0.weight")):
         Student.load(folder)
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"format_version": 2}, "format version 2; this release reads version 1"),
-        ({"embedding": "cbow"}, "matrix_size is 3, which does not fit embedding 'cbow'"),
-        ({"vector_size": 0}, "vector_size is 0, which does not fit embedding 'hybrid'"),
-        ({"embedding": "cmow", "vector_size": 0, "pooling": "sum+max"}, "pooling is 'sum.max', and embedding 'cmow'"),
-        ({"head": "bilstm", "pooling": "sum+max"}, "the bilstm head reads what is known of each token"),
-        ({"pad_id": -1}, r"pad_id.*-1"),
-        ({"hidden_dropout": 2.0}, "hidden_dropout.*2"),
-        ({"matrix_sise": 3}, "unknown key 'matrix_sise': did you mean 'matrix_size'"),
+        ({"format_version": 2}, "version 2"),
+        ({"embedding": "cbow"}, naming("matrix_size is 3", "'cbow'")),
+        ({"vector_size": 0}, naming("vector_size is 0", "'hybrid'")),
+        ({"embedding": "cmow", "vector_size": 0, "pooling": "sum+max"}, naming("pooling", "'sum+max'", "'cmow'")),
+        ({"head": "bilstm", "pooling": "sum+max"}, "bilstm"),
+        ({"pad_id": -1}, "pad_id: .*-1"),
+        ({"hidden_dropout": 2.0}, "hidden_dropout: .*2"),
+        ({"matrix_sise": 3}, naming("'matrix_sise'", "'matrix_size'")),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(folder: Path, change: dict[str, object], match: str) -> None:
@@ -130,20 +130,20 @@ def test_a_config_that_does_not_fit_is_refused(folder: Path, change: dict[str, o
 @pytest.mark.parametrize("text", ["{", "[]", "\udcff"])
 def test_a_damaged_config_is_refused(folder: Path, text: str) -> None:
     (folder / CONFIG_FILE).write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(IntegrityError, match=re.escape(str(folder / CONFIG_FILE))):
+    with pytest.raises(IntegrityError, match=naming(folder / CONFIG_FILE)):
         Student.load(folder)
 
 
 def test_a_folder_without_a_student_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(IntegrityError, match=r"not a student: it has no config\.json"):
+    with pytest.raises(IntegrityError, match=naming(f"{tmp_path}: ", "config.json")):
         Student.load(tmp_path)
 
 
 def test_a_run_that_has_kept_nothing_yet_says_how_it_goes_on(tmp_path: Path) -> None:
     record = {"state": "running", "command": "distill train-student", "settings": {}}
     write_run_record(tmp_path / RUN_RECORD, record)
-    with pytest.raises(IntegrityError, match=r"kept no weights yet; repeat its command:\n  distill train-student$"):
+    with pytest.raises(IntegrityError, match=r"\n  distill train-student$"):
         Student.load(tmp_path)
     write_run_record(tmp_path / RUN_RECORD, record | {STUDENTS: ["opinion"]})
-    with pytest.raises(IntegrityError, match="kept no weights yet"):
+    with pytest.raises(IntegrityError, match=naming(f"{tmp_path}: ", "distill train-student")):
         Student.load(tmp_path)

@@ -26,6 +26,7 @@ from student.predict import Predictor
 from student.sequences import sequences
 from student.train.train import train
 from student.train.training_data import task_facts
+from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import student, student_config
 
@@ -125,7 +126,7 @@ def test_special_ids_ignore_earlier_settings(setting: str) -> None:
 
 def test_joint_pairs_need_tokens_between(roles_set: LogitSet) -> None:
     facts = task_facts(roles_set) | {"special_ids": None}
-    with pytest.raises(ConfigError, match="--pairing joint: the tokenizer adds no tokens between two sentences"):
+    with pytest.raises(ConfigError, match=naming("--pairing joint: ", "tokenizer")):
         design(TrainConfig.from_flags(pairing="joint"), facts)
     assert design(TrainConfig.from_flags(pairing="compare"), facts).pairing == "compare"
 

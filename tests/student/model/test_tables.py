@@ -14,6 +14,7 @@ from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student, num_bytes, num_parameters
 from student.model.tables import INT8_MAX, SmallDtype, SmallTable, put_side_by_side, trained_table
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
+from tests.helpers.messages import naming
 from tests.helpers.students import weights
 from tests.helpers.toy_students import student
 
@@ -114,11 +115,11 @@ def test_small_tables_leave_out_neutral_rows_and_say_the_same(dtype: SmallDtype,
 @pytest.mark.parametrize(
     ("tokens", "match"),
     [
-        ([0, 5, 10], "a row of the tables is for token 10; the vocabulary has 10"),
-        ([-1, 0, 5], "a row of the tables is for token -1; the vocabulary has 10"),
-        ([0, 5, 5], "the tokens of the tables' rows do not rise"),
-        ([0, 5, 3], "the tokens of the tables' rows do not rise"),
-        ([1, 3, 5], "the tables have no row for the padding, token 0"),
+        ([0, 5, 10], "token 10"),
+        ([-1, 0, 5], "token -1"),
+        ([0, 5, 5], "tokens"),
+        ([0, 5, 3], "tokens"),
+        ([1, 3, 5], "token 0"),
     ],
 )
 def test_rows_that_are_for_no_token_are_refused(tokens: list[int], match: str, tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_rows_that_are_for_no_token_are_refused(tokens: list[int], match: str, t
     assert small_encoder.rows is not None
     small_encoder.rows.token_R.copy_(torch.tensor(tokens))
     small.save(tmp_path)
-    with pytest.raises(IntegrityError, match=rf"model\.safetensors: not the weights of this student: {match}"):
+    with pytest.raises(IntegrityError, match=naming("model.safetensors: ", match)):
         Student.load(tmp_path)
 
 
@@ -142,7 +143,7 @@ def test_more_rows_than_tokens_are_refused(tmp_path: Path) -> None:
     student(table_dtype="int8").save(tmp_path)
     config = read_record(tmp_path / CONFIG_FILE)
     (tmp_path / CONFIG_FILE).write_text(json.dumps(config | {"used_rows": 11}))
-    with pytest.raises(IntegrityError, match="used_rows is 11, more than the 10 tokens"):
+    with pytest.raises(IntegrityError, match=naming("config.json: ", "used_rows is 11", "10")):
         Student.load(tmp_path)
 
 
@@ -150,7 +151,7 @@ def test_tables_of_every_token_without_an_index_are_refused(tmp_path: Path) -> N
     student(table_dtype="int8").save(tmp_path)
     kept = {name: tensor for name, tensor in weights(tmp_path).items() if name != "encoder.rows.token_R"}
     save_file(kept, tmp_path / WEIGHTS_FILE)
-    with pytest.raises(IntegrityError, match=r"(?s)not the weights of this student.*encoder\.rows\.token_R"):
+    with pytest.raises(IntegrityError, match=naming("model.safetensors: ", "encoder.rows.token_R")):
         Student.load(tmp_path)
 
 

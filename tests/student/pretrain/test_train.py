@@ -27,6 +27,7 @@ from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.pretrain import BETAS, EPS, new_student, pretrain
 from student.train.train import train
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
+from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 
 CONFIG = MaskedWordConfig(
@@ -97,7 +98,7 @@ def test_an_epoch_has_every_row_once(token_store: Path, processes: int, monkeypa
 
 def test_maxima_of_masked_positions_are_refused(token_store: Path, tmp_path: Path) -> None:
     flags = PretrainConfig(logits="sampled", store=token_store, output_dir=tmp_path / "run", pooling="sum+max")
-    with pytest.raises(ConfigError, match=r"--pooling sum\+max: pretraining reads what is known of each token"):
+    with pytest.raises(ConfigError, match=naming("--pooling sum+max: ")):
         pretrain(flags, "")
     assert not (tmp_path / "run").exists()
 
@@ -221,25 +222,25 @@ def test_it_feeds_a_student_of_a_task(token_store: Path, opinion_set: LogitSet, 
 
 
 def test_what_is_not_a_pretrained_student(token_store: Path, opinion_run: Path, tmp_path: Path) -> None:
-    with pytest.raises(IntegrityError, match="not a student that was pretrained on masked words"):
+    with pytest.raises(IntegrityError, match=naming(opinion_run)):
         MaskedWordStudent.load(opinion_run)
     pretrain(config(token_store, tmp_path / "mlm", max_steps=1), "x")
     values = read_record(tmp_path / "mlm" / CONFIG_FILE)
     (tmp_path / "mlm" / CONFIG_FILE).write_text(json.dumps(values | {"format_version": 2}))
-    with pytest.raises(IntegrityError, match="format_version"):
+    with pytest.raises(IntegrityError, match=naming("mlm/config.json: ", "format_version: ", "2")):
         read_encoder_config(tmp_path / "mlm" / CONFIG_FILE)
     (tmp_path / "mlm" / CONFIG_FILE).write_text(json.dumps(values))
     (tmp_path / "mlm" / WEIGHTS_FILE).write_bytes(b"torn")
-    with pytest.raises(IntegrityError, match="not the weights of this student"):
+    with pytest.raises(IntegrityError, match=naming("mlm/model.safetensors: ")):
         MaskedWordStudent.load(tmp_path / "mlm")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"temperature": 2.0}, r"--temperature 2: codec 'sampled-20' only knows the distribution at 1"),
-        ({"logits": "topk", "temperature": 3.0}, r"--temperature 3: codec 'topk-10' only knows the distribution at 1"),
-        ({"embedding": "cbow"}, r"--matrix-size: --embedding cbow has none"),
+        ({"temperature": 2.0}, naming("--temperature 2: ", "'sampled-20'", "--temperature 1")),
+        ({"logits": "topk", "temperature": 3.0}, naming("--temperature 3: ", "'topk-10'", "--temperature 1")),
+        ({"embedding": "cbow"}, naming("--matrix-size: ", "--embedding cbow")),
     ],
 )
 def test_wrong_flags(token_store: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -251,13 +252,11 @@ def test_wrong_flags(token_store: Path, tmp_path: Path, changes: dict[str, Any],
 def test_another_setting_is_another_run(token_store: Path, tmp_path: Path) -> None:
     done = pretrain(config(token_store, tmp_path, max_steps=2), "x")
     assert pretrain(config(token_store, tmp_path, max_steps=2), "y") == done
-    with pytest.raises(FingerprintMismatchError, match=r"alpha: 0\.5 there, 0\.9 now"):
+    with pytest.raises(FingerprintMismatchError, match=naming("alpha: 0.5", "0.9")):
         pretrain(config(token_store, tmp_path, max_steps=2, alpha=0.9), "x")
 
 
-@pytest.mark.parametrize(
-    ("place", "message"), [(100, r"its SHA-256 is not the one in distill\.json"), (-12, "not a complete Parquet file")]
-)
+@pytest.mark.parametrize(("place", "message"), [(100, "SHA-256"), (-12, r"tokens/train-00000-of-00003\.parquet: ")])
 def test_a_damaged_shard_is_refused(token_store: Path, tmp_path: Path, place: int, message: str) -> None:
     root = Path(shutil.copytree(token_store / "sampled", tmp_path / "sampled"))
     shard = open_tokens(root).shards("train")[0]
@@ -301,7 +300,7 @@ def test_pretrained_evaluates_on_any_set_of_its_tokenizer(token_store: Path, tmp
     assert other["gold_loss"] == pytest.approx(own["gold_loss"], rel=1e-5)
     assert other["teacher_loss"] != own["teacher_loss"]
     refused = CliRunner().invoke(app, ["predict", str(tmp_path), "some text"])
-    assert (refused.exit_code, "a pretrained student, without a task" in refused.stderr) == (2, True)
+    assert (refused.exit_code, str(tmp_path) in refused.stderr) == (2, True)
 
 
 def test_steps_beyond_the_passes_are_told(
@@ -309,5 +308,6 @@ def test_steps_beyond_the_passes_are_told(
 ) -> None:
     record = pretrain(config(token_store, tmp_path, max_steps=10_000, per_device_train_batch_size=500), "x")
     steps = record["settings"]["steps"]
-    assert f"--max-steps 10,000: 2 passes over {token_store / 'sampled'} have only {steps}" in capsys.readouterr().err
+    found = capsys.readouterr().err
+    assert all(part in found for part in ("--max-steps 10,000: ", f"{token_store / 'sampled'}", f"{steps}"))
     assert steps < 10_000

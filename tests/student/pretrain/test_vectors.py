@@ -26,6 +26,7 @@ from student.train.train import train
 from teacher.dump.sentences import dump_vectors
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import vectors_config
+from tests.helpers.messages import naming
 from tests.helpers.sentence_sets import rows_of
 from tests.helpers.students import tiny_config, weights
 
@@ -252,11 +253,11 @@ def test_vectors_start_from_what_the_encoder_says_of_the_vocabulary(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"init": "teacher"}, "--init teacher: .* has no token vectors; repeat its command to add them"),
-        ({"init": "teacher", "embedding": "cmow", "vector_size": None}, "--init teacher: is for vectors"),
-        ({"alpha": 0.3}, "--alpha: is for a set of tokens"),
-        ({"temperature": 2.0}, "--temperature: is for a set of tokens, or for --vector-loss gram"),
-        ({"vector_map": "none"}, "--vector-map none: .*--embedding cbow --vector-size 32"),
+        ({"init": "teacher"}, naming("--init teacher: ", "vectors/", "--init noise")),
+        ({"init": "teacher", "embedding": "cmow", "vector_size": None}, naming("--init teacher: ", "--embedding cmow")),
+        ({"alpha": 0.3}, "--alpha: "),
+        ({"temperature": 2.0}, naming("--temperature: ", "--vector-loss gram")),
+        ({"vector_map": "none"}, naming("--vector-map none: ", "--embedding cbow --vector-size 32")),
     ],
 )
 def test_wrong_flags(vector_store: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -266,7 +267,7 @@ def test_wrong_flags(vector_store: Path, tmp_path: Path, changes: dict[str, Any]
 
 
 def test_flags_of_vectors_are_not_for_tokens(token_store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--vector-loss: is for a set of sentences"):
+    with pytest.raises(ConfigError, match="--vector-loss: "):
         pretrain(config(token_store, tmp_path, logits="sampled", vector_loss="mse"), "x")
 
 
@@ -279,15 +280,15 @@ def test_the_commands(vector_store: Path, opinion_run: Path, tmp_path: Path) -> 
     assert again == pytest.approx(own, rel=1e-5)
     other = invoke("evaluate", tmp_path, "--store", vector_store, "--logits", "float16", "--json")
     assert json.loads(other.stdout)["validation"]["cosine"] != own["cosine"]
-    assert "a pretrained student, without a task" in invoke("predict", tmp_path, "some text").stderr
+    assert str(tmp_path) in invoke("predict", tmp_path, "some text").stderr
     page = invoke("report", tmp_path, "--store", vector_store, "--output", tmp_path / "page.html")
     assert page.exit_code == 0, page.stderr
-    with pytest.raises(IntegrityError, match="not a student that was pretrained on vectors"):
+    with pytest.raises(IntegrityError, match=naming(opinion_run)):
         SentenceStudent.load(opinion_run)
 
 
 def test_another_setting_is_another_run(vector_store: Path, tmp_path: Path) -> None:
     done = pretrain(config(vector_store, tmp_path, max_steps=2), "x")
     assert pretrain(config(vector_store, tmp_path, max_steps=2), "y") == done
-    with pytest.raises(FingerprintMismatchError, match="vector_loss: 'cosine-mse' there, 'mse' now"):
+    with pytest.raises(FingerprintMismatchError, match=naming("vector_loss: 'cosine-mse'", "'mse'")):
         pretrain(config(vector_store, tmp_path, max_steps=2, vector_loss="mse"), "x")

@@ -15,6 +15,7 @@ from student.recipe import with_recipe
 from student.sweep.grid import Trial, make_trials, read_grid
 from student.train.training_data import task_facts
 from tests.helpers.flags import parsed
+from tests.helpers.messages import naming
 
 
 def trials_of(logit_set: LogitSet, folder: Path, *grid: str, **flags: object) -> list[Trial]:
@@ -75,20 +76,20 @@ def test_a_run_is_finished_when_its_record_says_so(opinion_set: LogitSet, tmp_pa
 @pytest.mark.parametrize(
     ("grid", "match"),
     [
-        (["learning_rat=1"], r"'learning_rat' cannot be swept: did you mean 'learning_rate'\? Known: alpha, "),
-        (["seed=1,2"], "'seed' cannot be swept"),
-        (["output_dir=a,b"], "'output_dir' cannot be swept"),
-        (["where=label = 1"], "'where' cannot be swept"),
-        (["alpha"], "alpha: no values; write alpha=VALUE,VALUE"),
-        (["alpha="], "alpha: no values; write alpha=VALUE,VALUE"),
-        (["alpha=0.1,,0.2"], "alpha: no values"),
-        (["alpha=0.1", "alpha=0.2"], "alpha is there twice; give all its values at once"),
-        (["alpha=0.5,.5"], "a value is there twice, which gives alpha=0.5,seed=42 twice"),
-        (["alpha=0.5,2"], r"--alpha: .*less than or equal to 1 \(got '2'\)"),
-        (["head=cnn,rnn"], r"--head: .*'bilstm'.*\(got 'rnn'\)"),
-        (["matrix_size=2,8", "head=cnn"], r"the cnn head needs a side of at least \d, not 2"),
-        (["hidden_size=4,8", "head=mlp,linear"], "--hidden-size: --head linear has none"),
-        (["temperature=1,2", "soft_loss=kl,mse"], "--temperature: --soft-loss mse has none"),
+        (["learning_rat=1"], naming("'learning_rat'", "'learning_rate'", "alpha, ")),
+        (["seed=1,2"], "'seed'"),
+        (["output_dir=a,b"], "'output_dir'"),
+        (["where=label = 1"], "'where'"),
+        (["alpha"], "alpha: "),
+        (["alpha="], "alpha: "),
+        (["alpha=0.1,,0.2"], "alpha: "),
+        (["alpha=0.1", "alpha=0.2"], "alpha"),
+        (["alpha=0.5,.5"], r"alpha=0\.5,seed=42"),
+        (["alpha=0.5,2"], naming("--alpha: ", "'2'")),
+        (["head=cnn,rnn"], naming("--head: ", "'bilstm'", "'rnn'")),
+        (["matrix_size=2,8", "head=cnn"], naming("cnn", "2")),
+        (["hidden_size=4,8", "head=mlp,linear"], naming("--hidden-size: ", "--head linear")),
+        (["temperature=1,2", "soft_loss=kl,mse"], naming("--temperature: ", "--soft-loss mse")),
     ],
 )
 def test_a_wrong_grid_is_told(opinion_set: LogitSet, tmp_path: Path, grid: list[str], match: str) -> None:
@@ -101,14 +102,14 @@ def problems_of(error: ConfigError) -> Iterable[str]:
 
 
 def test_all_wrong_names_are_told_at_once(opinion_set: LogitSet, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--grid: 3 problems") as caught:
+    with pytest.raises(ConfigError, match=naming("--grid: 3 problems")) as caught:
         trials_of(opinion_set, tmp_path, "alfa=1", "store=x", "temperature=")
     names = ("'alfa'", "'store'", "temperature:")
     assert all(name in line for name, line in zip(names, problems_of(caught.value), strict=True))
 
 
 def test_all_wrong_values_are_told_at_once_and_each_once(opinion_set: LogitSet, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--grid: 2 problems") as caught:
+    with pytest.raises(ConfigError, match=naming("--grid: 2 problems")) as caught:
         trials_of(opinion_set, tmp_path, "alpha=3,0.5,4", "head=mlp,linear", seeds=4)
     assert all(f"'{value}'" in line for value, line in zip((3, 4), problems_of(caught.value), strict=True))
     with pytest.raises(ConfigError, match="--grid: ") as caught:
@@ -118,7 +119,7 @@ def test_all_wrong_values_are_told_at_once_and_each_once(opinion_set: LogitSet, 
 
 def test_a_name_in_a_recipes_grid_that_is_no_text_is_told(opinion_set: LogitSet, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("grid: {1: [2]}")
-    with pytest.raises(ConfigError, match=r"1'? cannot be swept"):
+    with pytest.raises(ConfigError, match=naming("--grid: ", "1")):
         trials_of(opinion_set, tmp_path, recipe=str(tmp_path / "own.yaml"))
 
 
@@ -135,10 +136,10 @@ def test_a_recipes_grid_is_tried_unless_a_grid_is_given(opinion_set: LogitSet, t
 def test_a_wrong_grid_of_a_recipe_is_told_too(opinion_set: LogitSet, tmp_path: Path) -> None:
     recipe = tmp_path / "own.yaml"
     recipe.write_text("grid: {alpha: [0.5, 7], temperatur: [1]}")
-    with pytest.raises(ConfigError, match="'temperatur' cannot be swept: did you mean 'temperature'"):
+    with pytest.raises(ConfigError, match=naming("--grid: ", "'temperatur'", "'temperature'")):
         trials_of(opinion_set, tmp_path, recipe=str(recipe))
     recipe.write_text("grid: {alpha: [0.5, 7]}")
-    with pytest.raises(ConfigError, match=r"--alpha: .*\(got 7\)"):
+    with pytest.raises(ConfigError, match=naming("--alpha: ", "7")):
         trials_of(opinion_set, tmp_path, recipe=str(recipe))
 
 
@@ -161,5 +162,5 @@ def test_a_flag_beats_a_recipes_grid_not_ones_own(tmp_path: Path) -> None:
     config = SweepConfig(recipe=str(recipe), alpha=0.3)
     assert read_grid(config, {"recipe", "alpha"}) == {}
     assert read_grid(config, {"recipe"}) == {"alpha": [0, 1]}
-    with pytest.raises(ConfigError, match="alpha is given as a flag, too"):
+    with pytest.raises(ConfigError, match=naming("--grid: ", "alpha")):
         read_grid(SweepConfig(alpha=0.3, grid=("alpha=0,1",)), {"alpha", "grid"})

@@ -1,7 +1,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 import signal
 import sqlite3
@@ -39,6 +38,7 @@ from student.sweep.run import sweep
 from student.sweep.study import Study, open_study
 from student.sweep.workers import train_all
 from student.train.train import train
+from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 
 RATES = (0.01, 0.001)
@@ -122,7 +122,7 @@ def test_a_sweep_that_the_workers_do_not_see_is_refused(
     ray_cluster: Any, rating_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("student.sweep.run.train_on_cluster", elsewhere)
-    with pytest.raises(ConfigError, match="is not seen by the workers; a sweep on a cluster needs a file system"):
+    with pytest.raises(ConfigError, match=naming("sweep/elsewhere")):
         sweep(sweep_config(rating_set, tmp_path / "sweep", ray="local", ray_workers=1), "sweep")
 
 
@@ -223,7 +223,7 @@ def test_a_grown_sweep_trains_what_is_new_and_reports_what_fails(own_sweep: Path
     new = {Path(name).parts[0] for name in after.keys() - before.keys()}
     assert new == {"learning_rate=0.02,seed=42", "learning_rate=1e+30,seed=42"}
     assert list(result["failed"]) == ["learning_rate=1e+30,seed=42"]
-    assert "training diverged; lower --learning-rate" in result["failed"]["learning_rate=1e+30,seed=42"]
+    assert "--learning-rate" in result["failed"]["learning_rate=1e+30,seed=42"]
     means = {point["values"]["learning_rate"]: point["mean"] for point in result["points"]}
     assert means == {rate: pearson_of(own_sweep / run_name(rate, 42)) for rate in (0.02, 0.01, 0.001)}
     assert list(means.values()) == sorted(means.values(), reverse=True)
@@ -236,33 +236,29 @@ def test_a_grown_sweep_trains_what_is_new_and_reports_what_fails(own_sweep: Path
 @pytest.mark.slow
 def test_a_sweep_whose_every_run_fails_tells_why(rating_set: Path, tmp_path: Path) -> None:
     config = sweep_config(rating_set, tmp_path, grid=("learning_rate=1e30",), seeds=1)
-    with pytest.raises(
-        DistillError, match=r"(?s)no run .* came to its end:\n  - learning_rate=1e\+30,seed=42: .*lower"
-    ):
+    with pytest.raises(DistillError, match=naming("learning_rate=1e+30,seed=42: ", "--learning-rate")):
         sweep(config, "")
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"alpha": 0.25}, "alpha: 0.5 there, 0.25 now"),
-        ({"hidden_size": 9}, "hidden_size: 8 there, 9 now"),
-        ({"where": "source_row < 50"}, "where: None there, 'source_row < 50' now"),
+        ({"alpha": 0.25}, ("alpha: 0.5", "0.25")),
+        ({"hidden_size": 9}, ("hidden_size: 8", "9")),
+        ({"where": "source_row < 50"}, ("where: ", "'source_row < 50'")),
     ],
 )
 def test_other_settings_in_the_same_folder_are_refused(
-    own_sweep: Path, rating_set: Path, change: dict[str, object], match: str
+    own_sweep: Path, rating_set: Path, change: dict[str, object], match: tuple[str, ...]
 ) -> None:
     before = times(own_sweep)
-    with pytest.raises(
-        FingerprintMismatchError, match=f"(?s)holds a sweep with other settings:.*{match}.*--output-dir"
-    ):
+    with pytest.raises(FingerprintMismatchError, match=naming(*match, "--output-dir")):
         sweep(sweep_config(rating_set, own_sweep, **change), "")
     assert times(own_sweep) == before
 
 
 def test_another_set_in_the_same_folder_is_refused(own_sweep: Path, store: Path) -> None:
-    with pytest.raises(FingerprintMismatchError, match="logit_set_fingerprint"):
+    with pytest.raises(FingerprintMismatchError, match="logit_set_fingerprints: "):
         sweep(sweep_config(store / "opinion", own_sweep), "")
 
 
@@ -289,7 +285,7 @@ def test_without_optuna_a_sweep_says_what_to_install(
     rating_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'distill-offline\[sweep\]'"):
+    with pytest.raises(MissingDependencyError, match=naming("optuna", "'distill-offline[sweep]'")):
         sweep(sweep_config(rating_set, tmp_path), "")
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
@@ -298,7 +294,7 @@ def test_another_storage_is_used_and_a_wrong_one_told(own_sweep: Path, rating_se
     sweep(sweep_config(rating_set, own_sweep, storage=f"sqlite:///{tmp_path / 'mine.db'}"), "")
     assert [len(trials) for trials in told(tmp_path / "mine.db").values()] == [4]
     wrong = f"sqlite:///{tmp_path / 'missing' / 'x.db'}"
-    with pytest.raises(DataError, match=f"--storage {re.escape(wrong)}: cannot be opened: "):
+    with pytest.raises(DataError, match=naming(f"--storage {wrong}: ")):
         sweep(sweep_config(rating_set, own_sweep, storage=wrong), "")
 
 
@@ -309,9 +305,9 @@ def test_a_storage_that_somebody_else_has_locked_is_told(own_sweep: Path, rating
     study = open_study(str(config.storage), "a", [trial])
     with closing(sqlite3.connect(path)) as other:
         other.execute("begin exclusive")
-        with pytest.raises(PassingError, match=r"cannot be written to; repeat .*: database is locked"):
+        with pytest.raises(PassingError, match=naming(f"--storage {config.storage}: ")):
             study.add(trial, 0.5)
-        with pytest.raises(PassingError, match=r"cannot be opened: database is locked"):
+        with pytest.raises(PassingError, match=naming(f"--storage {config.storage}: ")):
             sweep(config, "")
 
 
@@ -328,7 +324,7 @@ def test_a_disk_that_became_read_only_is_told_though_sqlite_says_otherwise(
     with closing(sqlite3.connect(path)) as other:
         other.execute("begin exclusive")  # so that SQLite fails by what time mends
         monkeypatch.setattr("tempfile.TemporaryFile", read_only)
-        with pytest.raises(DataError, match="no permission to write there") as caught:
+        with pytest.raises(DataError, match=naming(f"{tmp_path}: ")) as caught:
             study.add(trial, 0.5)
     assert caught.value.exit_code == 2
 
@@ -337,7 +333,7 @@ def test_a_disk_that_became_read_only_is_told_though_sqlite_says_otherwise(
 def test_a_wrong_selection_is_a_clear_error_and_can_be_mended(
     own_sweep: Path, rating_set: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(DistillError, match="--where 'score = 7'"):
+    with pytest.raises(DistillError, match=naming("store/score: ", "--where 'score = 7'")):
         sweep(sweep_config(rating_set, tmp_path / "new", where="score = 7"), "")
     for name in NAMES:  # what a mended command would train
         shutil.copytree(own_sweep / name, tmp_path / "new" / name)
@@ -354,7 +350,7 @@ def test_a_damaged_set_is_a_clear_error(rating_set: Path, tmp_path: Path) -> Non
 
 
 def test_nothing_to_sweep_is_a_clear_error(rating_set: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give --task NAME or --logits SET, one of them"):
+    with pytest.raises(ConfigError, match=naming("--task NAME", "--logits SET")):
         sweep(sweep_config(rating_set, tmp_path / "sweep", logits=()), "")
     assert not (tmp_path / "sweep").exists()
 

@@ -123,19 +123,20 @@ def test_a_run_with_pairs_starts_from_one_without_and_the_other_way(
     [
         (
             {"embedding": "lstm", "matrix_size": None},
-            "is for sums and products, and not for --embedding lstm",
+            "--embedding lstm",
         ),
-        ({"head": "bilstm"}, "--head bilstm reads what is known of each token, not of pairs"),
+        ({"head": "bilstm"}, "--head bilstm"),
         (
             CNN,
-            "--head cnn reads squares, which sums of pairs are not",
+            "--head cnn",
         ),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(store: Path, tmp_path: Path, changes: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigError) as raised:
         train(tiny_config(store / "opinion", tmp_path, num_bigrams=3, **changes), "")
-    assert f"--num-bigrams: {told}" in str(raised.value)
+    assert "--num-bigrams: " in str(raised.value)
+    assert told in str(raised.value)
 
 
 def test_gradients_by_rows_move_them_as_those_of_whole_tables_do() -> None:

@@ -49,8 +49,8 @@ def test_balanced_classes_and_another_metric_make_another_student(opinion_set: L
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"metric_for_best_model": "macro_f1"}, "--metric-for-best-model macro_f1: 'ratings' has pearson, spearmanr"),
-        ({"class_weights": "balanced"}, "--class-weights: are for one label a row"),
+        ({"metric_for_best_model": "macro_f1"}, "--metric-for-best-model macro_f1: "),
+        ({"class_weights": "balanced"}, "--class-weights: "),
     ],
 )
 def test_flags_that_do_not_fit_a_score(

@@ -1,6 +1,5 @@
 import hashlib
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from student.model.model import Student
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.train.initialize import copy_embeddings, source_sha256
 from student.train.train import train
+from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import student, student_config
 
@@ -67,14 +67,14 @@ def test_unused_tokens_keep_what_they_started_from(store: Path, opinion_run: Pat
 def test_every_difference_is_named(tmp_path: Path) -> None:
     student(tokenizer_sha256="1" * 64, table_dtype="int8").save(tmp_path)
     here = student(matrix_size=2, vector_size=5, bidirectional=False)
-    with pytest.raises(ConfigError, match=re.escape(f"--init-from {tmp_path}: ")) as caught:
+    with pytest.raises(ConfigError, match=naming(f"--init-from {tmp_path}: ")) as caught:
         source_sha256(tmp_path, here.config)
     for difference in (
-        f"tokenizer_sha256 is '{'1' * 64}' there and '{'0' * 64}' here",
-        "matrix_size is 3 there and 2 here",
-        "vector_size is 4 there and 5 here",
-        "bidirectional is True there and False here",
-        "table_dtype is 'int8' there and 'float32' here",
+        f"tokenizer_sha256 is '{'1' * 64}'",
+        "matrix_size is 3",
+        "vector_size is 4",
+        "bidirectional is True",
+        "table_dtype is 'int8'",
     ):
         assert difference in str(caught.value)
 
@@ -88,16 +88,20 @@ def test_a_run_of_another_pooling_is_a_source(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "named"),
-    [({"matrix_size": 2}, "matrix_size"), ({"vector_size": 0}, "vector_size"), ({"bidirectional": False}, "bidir")],
+    [
+        ({"matrix_size": 2}, "matrix_size"),
+        ({"vector_size": 0}, "vector_size"),
+        ({"bidirectional": False}, "bidir"),
+    ],
 )
 def test_one_difference_is_enough(tmp_path: Path, changes: dict[str, object], named: str) -> None:
     student().save(tmp_path)
-    with pytest.raises(ConfigError, match=f"embeddings do not fit: {named}[^;]*here$"):
+    with pytest.raises(ConfigError, match=naming(f"--init-from {tmp_path}: ", named)):
         source_sha256(tmp_path, student(**changes).config)
 
 
 def test_a_run_does_not_start_from_tables_that_do_not_fit(store: Path, opinion_run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"matrix_size is 3 there and 4 here\n.*vector_size is 5 there and 6 here"):
+    with pytest.raises(ConfigError, match=naming("2 problems", "matrix_size is 3", "vector_size is 5")):
         train(tiny_config(store / "roles", tmp_path, init_from=opinion_run, matrix_size=4, vector_size=6), "")
     assert not list(tmp_path.iterdir())
 
@@ -106,12 +110,12 @@ def test_a_folder_without_weights_is_refused(store: Path, tmp_path: Path) -> Non
     begun = {"state": "running", "command": "distill train-student", "settings": {}}
     (tmp_path / "begun").mkdir()
     write_run_record(tmp_path / "begun" / "run.json", begun)
-    for missing, why in (
-        (tmp_path / "gone", "no such folder"),
-        (tmp_path, "not a student: it has no model.safetensors"),
-        (tmp_path / "begun", "its training has kept no weights yet; repeat its command:\n  distill train-student"),
+    for missing, named in (
+        (tmp_path / "gone", ()),
+        (tmp_path, ("model.safetensors",)),
+        (tmp_path / "begun", ("\n  distill train-student",)),
     ):
-        with pytest.raises(ConfigError, match=re.escape(f"--init-from {missing}: {why}")):
+        with pytest.raises(ConfigError, match=naming(f"--init-from {missing}: ", *named)):
             train(tiny_config(store / "opinion", tmp_path / "run", init_from=missing), "")
     assert not (tmp_path / "run" / "run.json").exists()
 
@@ -119,7 +123,7 @@ def test_a_folder_without_weights_is_refused(store: Path, tmp_path: Path) -> Non
 def test_a_damaged_source_is_refused(store: Path, opinion_run: Path, tmp_path: Path) -> None:
     source = shutil.copytree(opinion_run, tmp_path / "source")
     (source / CONFIG_FILE).unlink()
-    with pytest.raises(IntegrityError, match=r"source: not a student: it has no config\.json"):
+    with pytest.raises(IntegrityError, match=naming("source: ", "config.json")):
         train(tiny_config(store / "opinion", tmp_path / "run", init_from=source), "")
 
 
@@ -139,8 +143,8 @@ def test_a_run_resumes_from_the_same_source_wherever_it_lies(
     moved = shutil.copytree(opinion_run, tmp_path / "moved")
     assert train(tiny_config(store / "opinion", run, init_from=moved), "")["result"] == record["result"]
     for other in (roles_run, None):
-        with pytest.raises(FingerprintMismatchError, match=r"init_from_sha256: .* there, .* now"):
+        with pytest.raises(FingerprintMismatchError, match="init_from_sha256: "):
             train(tiny_config(store / "opinion", run, init_from=other), "")
     shutil.copy(roles_run / WEIGHTS_FILE, moved)  # the same place, other weights
-    with pytest.raises(FingerprintMismatchError, match="init_from_sha256"):
+    with pytest.raises(FingerprintMismatchError, match="init_from_sha256: "):
         train(tiny_config(store / "opinion", run, init_from=moved), "")

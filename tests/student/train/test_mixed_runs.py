@@ -21,6 +21,7 @@ from student.export.run import export
 from student.model.model import Student
 from student.sweep.run import sweep
 from student.train.train import train
+from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import rewritten, with_logits
 from tests.helpers.students import tiny_config, weights
 
@@ -88,7 +89,7 @@ def test_the_mean_is_the_default_and_the_mix_reaches_the_weights(
     default, mean, mixed = (weights(run) for run in (tmp_path / "default", tmp_path / "mean", mixed_run))
     assert all(torch.equal(default[name], mean[name]) for name in default)
     assert not all(torch.equal(default[name], mixed[name]) for name in default)
-    with pytest.raises(FingerprintMismatchError, match="mix: 'vote' there, 'mean' now"):
+    with pytest.raises(FingerprintMismatchError, match=naming("mix: 'vote'", "'mean'")):
         train(mixed_config(opinion_set, other, tmp_path / "vote"), "")
 
 
@@ -143,7 +144,7 @@ def test_a_sweep_over_several_teachers(mixed_run: Path, opinion_set: LogitSet, o
     settings = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["settings"]
     assert settings["logit_set_fingerprints"] == alone["settings"]["logit_set_fingerprints"]
     for change in ({"mix": "vote"}, {"mix": None, "query": "select source_row, variant from other"}):
-        with pytest.raises(FingerprintMismatchError, match="mix: 'weighted:1,3' there"):
+        with pytest.raises(FingerprintMismatchError, match=naming("mix: 'weighted:1,3'")):
             sweep(config.model_copy(update=change), "")
 
 
@@ -153,9 +154,9 @@ def test_scores_are_averaged_and_have_no_vote(ratings: dict[str, LogitSet], tmp_
     own = logits_of(score.read("train", ("logits",)), 1)[:, 0]
     mixed = open_sets([score.root, three.root], "weighted:3,1")
     assert logits_of(mixed.read("train", ("logits",)), 1)[:, 0] == pytest.approx(0.75 * own + 0.75, abs=1e-5)
-    with pytest.raises(ConfigError, match="--mix vote: these teachers say a score"):
+    with pytest.raises(ConfigError, match=naming("--mix vote: ", "score")):
         open_sets([score.root, three.root], "vote")
-    with pytest.raises(ConfigError, match=r"its logits mean bins from 1 to 6, 1 wide, but those of .* a score"):
+    with pytest.raises(ConfigError, match=naming("--logits: ", "store/bins: ", "1 to 6", "store/score")):
         open_sets([score.root, ratings["bins"].root])
     record = train(tiny_config(score.root, tmp_path / "run", logits=(str(score.root), str(three.root))), "")
     values = record["result"]["teachers"]["train"]["with_first"]["three"]
@@ -164,14 +165,14 @@ def test_scores_are_averaged_and_have_no_vote(ratings: dict[str, LogitSet], tmp_
 
 def test_flags_that_contradict_each_other_are_all_told(opinion_set: LogitSet, tmp_path: Path) -> None:
     flags = {"query": "select 1", "where": "true", "mix": "vote"}
-    with pytest.raises(ConfigError, match=r"(?s)3 problems.*--where: .*--mix: .*--mix vote: needs several"):
+    with pytest.raises(ConfigError, match=naming("3 problems", "--where: ", "--mix: ", "--mix vote: ")):
         train(tiny_config(opinion_set.root, tmp_path / "run", **flags), "")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_condition_is_on_the_mixed_rows(opinion_set: LogitSet, augmented_set: LogitSet, tmp_path: Path) -> None:
     sets = (str(augmented_set.root), str(opinion_set.root))  # the second one has no variants
-    with pytest.raises(DataError, match="no row of split 'train' fulfils --where 'variant > 0'"):
+    with pytest.raises(DataError, match=naming("opinion-mask-pos: ", "'train'", "--where 'variant > 0'")):
         train(tiny_config(opinion_set.root, tmp_path / "run", logits=sets, where="variant > 0"), "")
 
 
@@ -180,7 +181,7 @@ def test_the_command_tells_how_the_teachers_differ(opinion_set: LogitSet, other:
     sizes = ["--matrix-size", "2", "--vector-size", "2", "--hidden-size", "2", "--num-train-epochs", "1"]
     result = CliRunner().invoke(app, ["train-student", *sets, *sizes, "--output-dir", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
-    for expected in ("train: 93 rows in every set, 3 of opinion left out", "validation, mixture: accuracy"):
+    for expected in ("train: 93 rows", "3 of opinion", "validation, mixture: accuracy"):
         assert expected in result.stderr
     wrong = CliRunner().invoke(app, ["train-student", *sets[:2], "--query", "drop table x"])
-    assert (wrong.exit_code, wrong.stderr) == (2, "error: only one SELECT is allowed, but this is: DROP\n")
+    assert (wrong.exit_code, "DROP" in wrong.stderr) == (2, True)

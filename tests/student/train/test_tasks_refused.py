@@ -19,6 +19,7 @@ from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import dump_config
 from tests.helpers.joint_runs import same, tasks_config
+from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 
 
@@ -32,11 +33,11 @@ def test_sets_of_other_tokenizers_or_lengths_are_refused(work: Path, store: Path
     with pytest.raises(ConfigError) as caught:
         train(tasks_config([store / "opinion", tmp_path / "store" / "other"], tmp_path / "run"), "")
     text = str(caught.value)
-    assert "same tokenizer, but theirs are" in text
+    assert "tokenizer" in text
     assert "of opinion" in text
     assert "of other" in text
-    assert "same --max-seq-length (with --doc-stride that of" in text
-    assert "longest rows), but theirs are 32 of opinion, 30 of other" in text
+    assert "--max-seq-length" in text
+    assert "32 of opinion, 30 of other" in text
     assert not (tmp_path / "run").exists()
 
 
@@ -44,10 +45,10 @@ def test_what_is_for_one_task_is_refused(store: Path, tmp_path: Path) -> None:
     config = tasks_config([store / "opinion"], tmp_path / "run", logits="opinion", query="select 1", mix="vote")
     with pytest.raises(ConfigError) as caught:
         train(config, "")
-    assert all(flag in str(caught.value) for flag in ("--tasks: names the sets", "--query: ", "--mix: "))
-    with pytest.raises(ConfigError, match="opinion is there twice"):
+    assert all(flag in str(caught.value) for flag in ("--tasks: ", "--query: ", "--mix: "))
+    with pytest.raises(ConfigError, match=naming("--tasks: ", "opinion")):
         train(tasks_config([store / "opinion", store / "opinion"], tmp_path / "run"), "")
-    with pytest.raises(DataError, match=r"no logit set 'role'.*did you mean 'roles'"):
+    with pytest.raises(DataError, match=naming("'role'", "'roles'")):
         train(tasks_config([Path("opinion"), Path("role")], tmp_path / "run", store=store), "")
     assert not list(tmp_path.iterdir())
 
@@ -56,7 +57,7 @@ def test_other_settings_or_tasks_in_the_same_folder_are_refused(
     together: Path, task_sets: list[Path], store: Path, tmp_path: Path
 ) -> None:
     run = shutil.copytree(together, tmp_path / "run")
-    with pytest.raises(FingerprintMismatchError, match=r"tasks: \['opinion', 'roles', 'score'\] there"):
+    with pytest.raises(FingerprintMismatchError, match=naming("tasks: ['opinion', 'roles', 'score']")):
         train(tasks_config(task_sets[:2], run, num_train_epochs=3), "")
     alone = tiny_config(store / "roles", run / "roles", num_train_epochs=3, per_device_train_batch_size=16)
     with pytest.raises(FingerprintMismatchError, match="tasks: "):  # not taken for a student that learned alone
@@ -74,16 +75,16 @@ def test_a_head_with_the_encoder_of_another_epoch_is_refused(together: Path, tmp
     assert Student.load(one).state_dict().keys() == first.state_dict().keys()
     assert same(other, together / "roles")  # whole as it was
     shutil.copy(one / ENCODER_FILE, other / ENCODER_FILE)  # as if before the second's head
-    with pytest.raises(IntegrityError, match=r"encoder\.safetensors is of another epoch or student"):
+    with pytest.raises(IntegrityError, match=naming("model.safetensors: ", "encoder.safetensors")):
         Student.load(other)
     data = bytearray((together / "roles" / ENCODER_FILE).read_bytes())
     data[-1] ^= 1
     (other / ENCODER_FILE).unlink()  # another name of it lies in the other folders
     (other / ENCODER_FILE).write_bytes(data)
-    with pytest.raises(IntegrityError, match="damaged or changed"):
+    with pytest.raises(IntegrityError, match=naming("run/roles/model.safetensors: ")):
         Student.load(other)
     second.save(other)  # by itself, whole again, whatever encoder lies beside
     assert same(other, together / "roles")
     (one / ENCODER_FILE).unlink()
-    with pytest.raises(IntegrityError, match=r"model\.safetensors: not the weights of this student"):
+    with pytest.raises(IntegrityError, match=naming("model.safetensors: ", "encoder.safetensors")):
         Student.load(one)

@@ -1,7 +1,6 @@
 """Students of labelled words: what they learn, how they are scored and asked, and what they are not for."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from student.words.predict import WORD
 from student.words.train import TokenLabelTask
 from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS, lookup_span_f1
+from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 from tests.helpers.words import dump_entities, right_teacher, write_random_teacher
 
@@ -96,7 +96,7 @@ def test_with_gold_alone_the_teacher_says_nothing(entities: WordSet, tmp_path: P
     hard_T = -log_TC.gather(1, gold_T.clamp(min=0)[:, None])[:, 0]
     assert loss.item() == pytest.approx(float(hard_T[gold_T >= 0].sum()) / len(gold_T), rel=1e-5)
     none = replace(rows, has_gold_N=np.zeros(len(rows), dtype=bool), gold=Ragged.of([[]] * len(rows)))
-    with pytest.raises(DataError, match="no word of the train split has gold, and --alpha 1 learns from gold alone"):
+    with pytest.raises(DataError, match="--alpha 1"):
         TokenLabelTask(flags, student, {"train": none})
 
 
@@ -145,7 +145,7 @@ def test_sentences_without_tokens_are_in_no_batch(entities: WordSet, tmp_path: P
         losses.append([task.loss(task.batches.at(k)).item() for k in steps])
     assert losses[0] == losses[1]
     none = Ragged.of([[], []])
-    with pytest.raises(DataError, match="no sentence of the train split has a token"):
+    with pytest.raises(DataError, match=naming("train split", "token")):
         TokenLabelTask(flags, student, {"train": replace(rows, pieces=Pieces(none, none))})
 
 
@@ -154,7 +154,7 @@ def test_a_repeated_run_is_finished_and_another_is_refused(run: Path, entities: 
     before = (run / "model.safetensors").read_bytes()
     train(tiny_config(entities.root, run, **same), "again")
     assert (run / "model.safetensors").read_bytes() == before
-    with pytest.raises(FingerprintMismatchError, match="alpha"):
+    with pytest.raises(FingerprintMismatchError, match=naming("alpha: 0.0", "0.5")):
         train(tiny_config(entities.root, run, **same | {"alpha": 0.5}), "another")
 
 
@@ -197,7 +197,7 @@ def test_a_word_without_tokens_is_outside(run: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 3, ["a", None]])
 def test_what_is_neither_text_nor_words_is_told(run: Path, wrong: Any) -> None:
-    with pytest.raises(DataError, match=f"sentence 1 .from 0. is {re.escape(repr(wrong))}, neither text nor a list"):
+    with pytest.raises(DataError, match=naming("sentence 1", repr(wrong))):
         WordPredictor(run)(["a", wrong])
 
 
@@ -216,7 +216,7 @@ def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> Non
     assert [row["words"] for row in rows] == words
     assert [row["spans"] for row in rows] == [answer["spans"] for answer in expected]
     assert [row["labels"] for row in rows] == [[word["label"] for word in answer["words"]] for answer in expected]
-    assert "were there already" in invoke("predict", run, *file).stderr
+    assert "2 answers" in " ".join(invoke("predict", run, *file).stderr.split())
     (tmp_path / "in.jsonl").write_text('{"text": "Paris met london"}\n{"text": 3}\n')
     refused = invoke("predict", run, "--file", tmp_path / "in.jsonl")
     assert refused.exit_code == 2
@@ -226,17 +226,17 @@ def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        (("--embedding", "bert"), "--embedding bert: labels no words; take hybrid, cmow, cbow or lstm"),
-        (("--embedding", "biattentive"), "--embedding biattentive: has nothing of each token"),
-        (("--head", "bilstm"), "--head bilstm: reads whole sentences"),
-        (("--head", "cnn"), "--head cnn: reads whole sentences"),
-        (("--head", "linear", "--hidden-size", "50"), "--hidden-size: --head linear has none"),
-        (("--init", "noise", "--init-from", "run"), "--init: with --init-from the embeddings start from a run"),
-        (("--where", "true"), "--where: is not for labelled words"),
-        (("--class-weights", "balanced"), "--class-weights: is not for labelled words"),
-        (("--window-size", "4"), "--window-size: is not for labelled words"),
-        (("--held-out", "0.1"), "--held-out: is not for labelled words"),
-        (("--metric-for-best-model", "f1"), "--metric-for-best-model f1: the task has span_f1, accuracy"),
+        (("--embedding", "bert"), "--embedding bert: "),
+        (("--embedding", "biattentive"), "--embedding biattentive: "),
+        (("--head", "bilstm"), "--head bilstm: "),
+        (("--head", "cnn"), "--head cnn: "),
+        (("--head", "linear", "--hidden-size", "50"), "--hidden-size: "),
+        (("--init", "noise", "--init-from", "run"), "--init: "),
+        (("--where", "true"), "--where: "),
+        (("--class-weights", "balanced"), "--class-weights: "),
+        (("--window-size", "4"), "--window-size: "),
+        (("--held-out", "0.1"), "--held-out: "),
+        (("--metric-for-best-model", "f1"), "--metric-for-best-model f1: "),
     ],
 )
 def test_flags_that_are_not_for_words(entities: WordSet, flag: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_commands_about_whole_texts_refuse_it_by_name(run: Path, command: tuple[
     refused = invoke(*(str(run) if part == "RUN" else part for part in command))
     assert refused.exit_code == 2
     told = " ".join(refused.stderr.split())
-    assert "labels words (type: tokens)" in told or "is not for labelled words" in told
+    assert "words" in told
 
 
 def test_a_student_starts_from_another(run: Path, entities: WordSet, tmp_path: Path) -> None:
