@@ -37,7 +37,7 @@ def test_flags_of_a_configuration_make_it_again(settings: dict[str, Any]) -> Non
 
 def test_a_seed_fits_into_64_bits() -> None:
     assert TrainConfig.from_flags(seed=2**63 - 1).seed == 2**63 - 1
-    with pytest.raises(ConfigError, match=r"--seed: .*less than"):
+    with pytest.raises(ConfigError, match="--seed: "):
         TrainConfig.from_flags(seed=2**63)
 
 

@@ -10,19 +10,19 @@ from pipeline.limits import limit_reached
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (OSError(errno.ENOSPC, "No space left", "a/b"), ["a/b: the disk is full", "repeat the command"]),
-        (OSError(errno.EROFS, "Read-only", "a/b"), ["a/b: the disk is read-only"]),
+        (OSError(errno.ENOSPC, "No space left", "a/b"), ["a/b: ", "disk", "repeat the command"]),
+        (OSError(errno.EROFS, "Read-only", "a/b"), ["a/b: ", "disk"]),
         (OSError(errno.EMFILE, "Too many open files", "a"), ["ulimit -n"]),
-        (PermissionError(errno.EACCES, "Permission denied", "a/b"), ["a/b: no permission"]),
-        (OSError(errno.ENAMETOOLONG, "File name too long", "aaa"), ["aaa: the name is too long"]),
-        (Exception("Read-only file system (os error 30)"), ["the disk is read-only", "repeat the command"]),
+        (PermissionError(errno.EACCES, "Permission denied", "a/b"), ["a/b: ", "permission"]),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "aaa"), ["aaa: ", "name"]),
+        (Exception("Read-only file system (os error 30)"), ["disk", "repeat the command"]),
         (Exception("No such file (os error 2)"), None),
-        (MemoryError(), ["no memory is left"]),
-        (pa.ArrowMemoryError("malloc of size 64 failed"), ["no memory is left"]),
-        (RuntimeError("can't start new thread"), ["no memory is left"]),
-        (RuntimeError("Resource temporarily unavailable"), ["no memory is left"]),
-        (RuntimeError("[/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"), ["another process"]),
-        (torch.distributed.DistStoreError("wait timeout after 1000ms"), ["another process"]),
+        (MemoryError(), ["memory"]),
+        (pa.ArrowMemoryError("malloc of size 64 failed"), ["memory"]),
+        (RuntimeError("can't start new thread"), ["memory"]),
+        (RuntimeError("Resource temporarily unavailable"), ["memory"]),
+        (RuntimeError("[/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"), ["process"]),
+        (torch.distributed.DistStoreError("wait timeout after 1000ms"), ["process"]),
         (FileNotFoundError(errno.ENOENT, "No such file", "a"), None),
         (RuntimeError("shapes differ"), None),
     ],
@@ -36,7 +36,7 @@ def test_a_limit_is_told_apart_from_a_mistake(error: BaseException, words: list[
 def test_torch_that_asks_for_too_much() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60)
-    assert "no memory is left" in str(limit_reached(caught.value))
+    assert "memory" in str(limit_reached(caught.value))
 
 
 def test_the_reason_may_lie_below_another_error() -> None:

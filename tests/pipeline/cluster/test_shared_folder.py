@@ -9,13 +9,13 @@ from pipeline.cluster import shared_folder
 from pipeline.cluster.shared_folder import marked, require_marked, require_seen
 from pipeline.errors import ConfigError, PassingError
 from pipeline.files import remove_temporaries
+from tests.helpers.messages import naming
 
 
 def test_another_folder_is_refused_and_no_mark_is_left(tmp_path: Path) -> None:
     with marked(tmp_path) as mark:
         require_marked(mark)
-    problem = rf"--ray-write workers: \S+ does not see the driver's {tmp_path}; mount the store there"
-    with pytest.raises(ConfigError, match=problem):
+    with pytest.raises(ConfigError, match=naming("--ray-write workers: ", tmp_path)):
         require_marked(mark)
     with marked(tmp_path) as mark:
         remove_temporaries(tmp_path)  # as a later command does to what a killed one has left
@@ -29,5 +29,5 @@ def test_what_workers_have_written_is_waited_for(tmp_path: Path, monkeypatch: py
     require_seen(tmp_path, {"early": 2, "late": 3})
     assert (tmp_path / "late").exists()
     monkeypatch.setattr(shared_folder, "SEEN_WITHIN_S", 0)
-    with pytest.raises(PassingError, match=rf"{tmp_path}/early: a worker has written 3 bytes, which are not seen here"):
+    with pytest.raises(PassingError, match=naming(f"{tmp_path}/early: ", "3 bytes")):
         require_seen(tmp_path, {"late": 3, "early": 3})

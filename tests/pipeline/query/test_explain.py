@@ -23,6 +23,7 @@ from pipeline.sets.signals import Logits, Signals
 from pipeline.sharing.text_free import without_text
 from pipeline.sql.gate import select
 from pipeline.tasks.target import Target
+from tests.helpers.messages import naming
 from tests.helpers.token_sets import CODECS_BY_NAME, write_set
 
 ROW = 5
@@ -82,7 +83,7 @@ def test_a_variant_tells_its_parent(augmented_set: LogitSet) -> None:
     assert told["row"]["sentence1"] == variant["sentence1"]
     assert (told["variant"]["method"], told["variant"]["settings"]["mask_probability"]) == ("mask-pos", 0.3)
     assert (told["row"]["label"], told["row"]["gold"]) == (None, None)
-    with pytest.raises(DataError, match=r"has no variant 99; there are: 0, "):
+    with pytest.raises(DataError, match=naming("opinion-mask-pos: ", "row 0", "variant 99", "0, 1, 2, 3")):
         explain_row(augmented_set.root.parent, f"{address}:99")
 
 
@@ -105,8 +106,8 @@ def test_scores_have_no_probabilities(own_set: LogitSet) -> None:
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("logits", [[float("nan"), 0.0]], "row 0: logits .*nan.* but 2 finite numbers"),
-        ("label", [7], "row 0: label 7, but there are 2: bad, good"),
+        ("logits", [[float("nan"), 0.0]], naming("row 0: ", "nan")),
+        ("label", [7], naming("row 0: label 7", "bad, good")),
     ],
 )
 def test_what_cannot_be_is_refused(own_set: LogitSet, column: str, values: list[Any], message: str) -> None:
@@ -119,12 +120,12 @@ def test_a_changed_file_or_tokenizer_is_refused(own_set: LogitSet) -> None:
     tokenizer = own_set.root / "tokenizer.json"
     before = tokenizer.read_text()
     tokenizer.write_text("{}")
-    with pytest.raises(IntegrityError, match="not the tokenizer that the ids come from"):
+    with pytest.raises(IntegrityError, match=r"tokenizer\.json: "):
         explain_row(own_set.root.parent, "opinion:train:0")
     tokenizer.write_text(before)
     path = own_set.root / own_set.record.shards_of("train")[1].path
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(IntegrityError, match="its SHA-256 is not the one"):
+    with pytest.raises(IntegrityError, match=naming("train-00001-of-00004.parquet: ", "SHA-256")):
         explain_row(own_set.root.parent, f"opinion:train:{own_set.record.shards_of('train')[1].start}")
     assert explain_row(own_set.root.parent, "opinion:train:0")
 
@@ -132,13 +133,13 @@ def test_a_changed_file_or_tokenizer_is_refused(own_set: LogitSet) -> None:
 @pytest.mark.parametrize(
     ("address", "kind", "message"),
     [
-        ("opinoin:train:1", DataError, "no logit set 'opinoin'.*did you mean 'opinion'"),
-        ("opinion:trian:1", DataError, "no split 'trian'; did you mean 'train'"),
-        ("opinion:train:96", DataError, "no row 96 in 'train'; it has the rows 0 to 95"),
-        ("opinion:train:1:1", DataError, "has no variant 1; there are: 0"),
-        ("opinion:train", ConfigError, "not SET:split:row"),
-        ("opinion:train:-1", ConfigError, "not SET:split:row"),
-        ("opinion:train:one", ConfigError, "not SET:split:row"),
+        ("opinoin:train:1", DataError, naming("'opinoin'", "'opinion'")),
+        ("opinion:trian:1", DataError, naming("'trian'", "'train'")),
+        ("opinion:train:96", DataError, naming("row 96", "'train'", "0 to 95")),
+        ("opinion:train:1:1", DataError, "variant 1"),
+        ("opinion:train", ConfigError, "SET:split:row"),
+        ("opinion:train:-1", ConfigError, "SET:split:row"),
+        ("opinion:train:one", ConfigError, "SET:split:row"),
     ],
 )
 def test_what_is_not_there_is_named(store: Path, address: str, kind: type[DistillError], message: str) -> None:
@@ -148,7 +149,7 @@ def test_what_is_not_there_is_named(store: Path, address: str, kind: type[Distil
 
 def test_sets_of_tokens_are_shown_elsewhere(tmp_path: Path) -> None:
     write_set(tmp_path / "the-colours", CODECS_BY_NAME["topk"])
-    with pytest.raises(ConfigError, match="from the_colours_words where split = 'train' and source_row = 1"):
+    with pytest.raises(ConfigError, match=naming("from the_colours_words where split = 'train' and source_row = 1")):
         explain_row(tmp_path, "the-colours:train:1")
 
 
@@ -180,4 +181,4 @@ def test_on_the_command_line(store: Path, tmp_path: Path) -> None:
     assert run("roles:train:999").exit_code == 2
     for other in (["select 1"], ["--csv"], ["--file", "x.sql"], ["--parquet", "x.parquet"]):
         result = run(f"roles:train:{ROW}", *other)
-        assert (result.exit_code, "--explain-row goes with --store and --json alone" in result.stderr) == (2, True)
+        assert (result.exit_code, "--explain-row" in result.stderr) == (2, True)

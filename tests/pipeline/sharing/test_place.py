@@ -12,6 +12,7 @@ from pipeline.errors import ConfigError, DataError, IntegrityError, PassingError
 from pipeline.sets.reader import LogitSet, open_set
 from pipeline.sharing.place import Place, open_place
 from tests.helpers.commands import invoke
+from tests.helpers.messages import naming
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -53,7 +54,7 @@ def url() -> Iterator[str]:
     ],
 )
 def test_a_missing_slash_makes_no_folder(url: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=f"{url}: did you mean {meant}[?] A folder of this name is ./{url}"):
+    with pytest.raises(ConfigError, match=naming(f"{url}: ", meant, f"./{url}")):
         open_place(url)
 
 
@@ -66,7 +67,7 @@ def test_a_colon_in_a_folder_is_no_scheme(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_file_that_is_not_there_is_told_from_a_server_that_is_not_well(url: str, tmp_path: Path) -> None:
     gone = open_place(f"{url}/404/set")
     assert gone.read("distill.json", 9) is None
-    with pytest.raises(IntegrityError, match=r"distill\.json: missing"):
+    with pytest.raises(IntegrityError, match=r"404/set/distill\.json: "):
         gone.fetch("distill.json", tmp_path / "file", 9)
     _passes(open_place(f"{url}/503/set"), "503", tmp_path)
     _passes(open_place(f"{url}/429/set"), "429", tmp_path)
@@ -78,12 +79,12 @@ def test_who_may_not_read_a_set_is_told_so(status: int, url: str, tmp_path: Path
     told = invoke("pull", f"{url}/{status}/set", "--store", tmp_path)
     assert told.exit_code == 2
     message = " ".join(told.stderr.split())
-    assert f"/{status}/set: access was refused: {url}/{status}/set/distill.json, {status}" in message
-    assert "ask whoever it belongs to" in message
+    assert f"{url}/{status}/set: " in message
+    assert f"{status}" in message
     place = open_place(f"{url}/{status}/set")
-    with pytest.raises(DataError, match="access was refused"):
+    with pytest.raises(DataError, match=naming(f"{place.url}: ", status)):
         place.sizes("examples")
-    with pytest.raises(DataError, match="access was refused"):
+    with pytest.raises(DataError, match=naming(f"{place.url}: ", status)):
         place.fetch("distill.json", tmp_path / "file", 9)
 
 
@@ -99,7 +100,7 @@ def test_a_set_comes_from_a_server_that_lists_its_files(opinion_set: LogitSet, t
 
 
 def _passes(place: Place, reason: str, folder: Path) -> None:
-    message = f"{place.url}: cannot be read or written: .*{reason}"
+    message = naming(f"{place.url}: ", reason)
     with pytest.raises(PassingError, match=message):
         place.read("distill.json", 9)
     with pytest.raises(PassingError, match=message):

@@ -14,12 +14,13 @@ from distill.commands import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.reader import LogitSet, open_set
-from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, read_set_record, write_set_record
+from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, changed, read_set_record, write_set_record
 from pipeline.sets.vector_basis import BASIS_FILE
 from pipeline.sharing.place import open_place
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL, _require_empty
 from tests.helpers.damage import damage
+from tests.helpers.messages import naming
 from tests.helpers.places import contents, edit_record, fetch, objects, replace, send
 from tests.helpers.rewritten_shards import rewrite_logit
 
@@ -78,11 +79,11 @@ def test_a_push_whose_transport_fails_leaves_no_set_and_goes_on(
     place = str(tmp_path / "there")
     monkeypatch.setattr(pipeline.sharing.push, "SMALL_BYTES", 0)  # the journal alone tells what has arrived
     fail_for(monkeypatch, "train-00002")
-    with pytest.raises(DataError, match=r"there.*cannot be (read or )?written: .*the line is dead"):
+    with pytest.raises(DataError, match=naming("there", "the line is dead")):
         send(opinion_set.root, place)
     arrived = objects(place).keys()
     assert FILE_NAME not in arrived
-    with pytest.raises(DataError, match="there: a push to it is under way or was stopped"):
+    with pytest.raises(DataError, match=naming("there: ")):
         fetch(place, tmp_path / "store")
     fail_for(monkeypatch, "nothing")
     again = send(opinion_set.root, place)
@@ -99,12 +100,12 @@ def test_the_old_set_stays_until_a_file_of_it_must_go(
     old = objects(place)[FILE_NAME]
     (own_set.root / "README.md").write_text("a card of one's own")
     fail_for(monkeypatch, "README")
-    with pytest.raises(DataError, match="the line is dead"):
+    with pytest.raises(DataError, match=naming("there/README.md: ", "the line is dead")):
         send(own_set.root, place)
     assert objects(place)[FILE_NAME] == old  # the card is no part of what the record answers for
     path = rewrite_logit(own_set)
     fail_for(monkeypatch, Path(path).name)
-    with pytest.raises(DataError, match="the line is dead"):
+    with pytest.raises(DataError, match=naming("there/examples/train-00001-of-00004.parquet: ", "the line is dead")):
         send(own_set.root, place)
     assert FILE_NAME not in objects(place)
     monkeypatch.undo()
@@ -117,7 +118,7 @@ def test_a_failed_pull_leaves_nothing_usable_and_goes_on(
 ) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     open_file = open_failing(monkeypatch, "train-00002")
-    with pytest.raises(DataError, match="the line is dead"):
+    with pytest.raises(DataError, match=naming("there: ", "the line is dead")):
         fetch(str(tmp_path / "there"), tmp_path / "store")
     assert [path.name for path in (tmp_path / "store").iterdir()] == [FOLDER]
     with open_catalog(tmp_path / "store") as connection:
@@ -161,13 +162,13 @@ def test_another_set_is_replaced_only_on_demand(
 ) -> None:
     send(augmented_set.root, place)  # it has more files
     before = objects(place)
-    with pytest.raises(ConfigError, match=r"holds another set, 'opinion-mask-pos' of .*use --replace"):
+    with pytest.raises(ConfigError, match=naming("opinion: ", "'opinion-mask-pos'", "--replace")):
         send(opinion_set.root, place)
     assert objects(place) == before
     fetch(place, tmp_path / "store", name="opinion")
     send(opinion_set.root, place, replace=True)
     assert objects(place) == contents(opinion_set.root)
-    with pytest.raises(ConfigError, match=r"opinion: another set has this name .*another --name, or use --replace"):
+    with pytest.raises(ConfigError, match=naming("store/opinion: ", "--name", "--replace")):
         fetch(place, tmp_path / "store")
     assert open_set(tmp_path / "store" / "opinion").record == augmented_set.record
     fetch(place, tmp_path / "store", replace=True)
@@ -178,13 +179,13 @@ def test_an_unreadable_set_is_replaced_only_on_demand(opinion_set: LogitSet, tmp
     place = tmp_path / "there"
     place.mkdir()
     (place / FILE_NAME).write_text("{")
-    with pytest.raises(IntegrityError, match=r"there/distill\.json: cannot be read"):
+    with pytest.raises(IntegrityError, match=r"there/distill\.json: "):
         send(opinion_set.root, str(place))
     send(opinion_set.root, str(place), replace=True)
     assert contents(place) == contents(opinion_set.root)
     (tmp_path / "store" / "opinion").mkdir(parents=True)
     (tmp_path / "store" / "opinion" / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="what has this name in a store is no set"):
+    with pytest.raises(ConfigError, match=naming("store/opinion: ", "--name")):
         fetch(str(place), tmp_path / "store", replace=True)
     assert (tmp_path / "store" / "opinion" / "notes.txt").read_text() == "mine"
 
@@ -201,14 +202,14 @@ def test_leftovers_of_another_sets_pull_do_not_stay(opinion_set: LogitSet, tmp_p
 def test_a_set_that_was_never_verified_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     edit_record(str(tmp_path / "there"), lambda m: m.update(state="complete"))
-    with pytest.raises(IntegrityError, match=r"never finished \(state 'complete'\)"):
+    with pytest.raises(IntegrityError, match=naming("there: ", "'complete'")):
         fetch(str(tmp_path / "there"), tmp_path / "store")
 
 
 def test_what_never_held_a_set_is_left_alone(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:
     replace(place, "README.md", b"mine")
     replace(place, "examples/mine.py", b"mine, too")
-    with pytest.raises(ConfigError, match=r"holds README\.md, but no set .* choose a place of the set's own"):
+    with pytest.raises(ConfigError, match=naming("README.md")):
         send(opinion_set.root, place, replace=True)
     assert objects(place) == {"README.md": b"mine", "examples/mine.py": b"mine, too"}
 
@@ -216,7 +217,7 @@ def test_what_never_held_a_set_is_left_alone(opinion_set: LogitSet, place: str, 
 def test_files_in_the_folders_of_layers_are_left_alone(opinion_set: LogitSet, tmp_path: Path) -> None:
     place = open_place(f"file://{tmp_path}/there")
     place.write("states/mine.npy", b"mine")
-    with pytest.raises(ConfigError, match=r"holds states/mine\.npy, but no set"):
+    with pytest.raises(ConfigError, match=naming("there: ", "states/mine.npy")):
         _require_empty(place, opinion_set.record, ["README.md", "examples/x.parquet", "states/x.parquet"])
 
 
@@ -244,7 +245,7 @@ def test_two_pulls_of_one_name_do_not_meet(opinion_set: LogitSet, tmp_path: Path
     (tmp_path / "store" / FOLDER).mkdir(parents=True)
     with (
         FileLock(tmp_path / "store" / FOLDER / ".opinion.lock"),
-        pytest.raises(DataError, match="is being pulled by another process"),
+        pytest.raises(DataError, match=naming("store/opinion: ", "--name")),
     ):
         fetch(str(tmp_path / "there"), tmp_path / "store")
     fetch(str(tmp_path / "there"), tmp_path / "store")
@@ -261,18 +262,18 @@ def test_a_card_is_never_anybody_elses(opinion_set: LogitSet, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("damage", "error", "message"),
+    ("damage", "message"),
     [
-        (lambda root: write_set_record(root, read_set_record(root).model_copy(update={"state": "complete"})), None, ""),
-        (lambda root: (root / "README.md").unlink(), IntegrityError, r"README\.md: missing.*distill card SET --write"),
-        (lambda root: os.truncate(root / "examples/train-00000-of-00004.parquet", 9), IntegrityError, "9 bytes, but"),
+        (lambda root: write_set_record(root, changed(read_set_record(root), state="complete")), "'complete'"),
+        (lambda root: (root / "README.md").unlink(), naming("README.md: ", "distill card SET --write")),
+        (lambda root: os.truncate(root / "examples/train-00000-of-00004.parquet", 9), "9 bytes"),
     ],
 )
 def test_only_a_sound_set_is_pushed(
-    own_set: LogitSet, tmp_path: Path, damage: Callable[[Path], object], error: type[Exception] | None, message: str
+    own_set: LogitSet, tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     damage(own_set.root)
-    with pytest.raises(error or IntegrityError, match=message or "state 'complete'; only verified sets are pushed"):
+    with pytest.raises(IntegrityError, match=message):
         send(own_set.root, str(tmp_path / "there"))
     assert not (tmp_path / "there").exists()
 
@@ -281,14 +282,14 @@ def test_texts_of_doubtful_licence_are_pushed_with_a_warning(
     own_set: LogitSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     send(own_set.root, str(tmp_path / "open"))
-    assert capsys.readouterr().err.count("unclear") == 0  # the demo's texts are CC0
+    assert "warning: " not in capsys.readouterr().err  # the demo's texts are CC0
     assert own_set.record.task
     task = own_set.record.task.model_copy(update={"licence": "CC BY-NC 4.0, research only"})
     write_set_record(own_set.root, own_set.record.model_copy(update={"task": task}))
     send(own_set.root, str(tmp_path / "doubtful"))
-    assert "unclear (licence: CC BY-NC 4.0, research only)" in " ".join(capsys.readouterr().err.split())
+    assert "CC BY-NC 4.0, research only" in " ".join(capsys.readouterr().err.split())
     send(own_set.root, str(tmp_path / "without"), without_text=True)
-    assert "unclear" not in capsys.readouterr().err
+    assert "warning: " not in capsys.readouterr().err
 
 
 def test_commands_print_what_was_done(opinion_set: LogitSet, tmp_path: Path) -> None:
@@ -314,9 +315,9 @@ def test_commands_print_what_was_done(opinion_set: LogitSet, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("gopher://x/y", "gopher://x/y: not a place that sets can lie at"),
-        ("hf://models/a/b", "not a data set of the hub; write hf://datasets/OWNER/NAME"),
-        ("/nowhere/at/all", "not a logit set: it has no distill.json"),
+        ("gopher://x/y", "gopher://x/y: "),
+        ("hf://models/a/b", "hf://datasets/OWNER/NAME"),
+        ("/nowhere/at/all", "distill.json"),
     ],
 )
 def test_no_such_place_is_one_message(url: str, message: str, tmp_path: Path) -> None:
@@ -331,9 +332,7 @@ def test_a_set_that_is_not_finished_is_not_verified(own_set: LogitSet, state: st
     write_set_record(own_set.root, own_set.record.model_copy(update={"state": state}))
     result = CliRunner().invoke(app, ["verify", str(own_set.root)])
     assert result.exit_code == 2
-    assert f"not finished yet; repeat its command to finish it: {own_set.record.command}" in " ".join(
-        result.stderr.split()
-    )
+    assert f"{own_set.record.command}" in " ".join(result.stderr.split())
 
 
 def test_verify_tells_what_is_damaged_and_what_mends_it(own_set: LogitSet) -> None:
@@ -342,7 +341,7 @@ def test_verify_tells_what_is_damaged_and_what_mends_it(own_set: LogitSet) -> No
     result = CliRunner().invoke(app, ["verify", str(own_set.root)])
     told = " ".join(result.stderr.split())
     assert result.exit_code == 2
-    assert f"{shard}: its SHA-256 is not the one" in told
+    assert f"{shard}: " in told
     assert told.endswith(f"or by the set's command: {own_set.record.command}")
 
 
@@ -350,7 +349,7 @@ def test_a_damaged_tokenizer_is_not_sent_and_comes_back(own_set: LogitSet, place
     send(own_set.root, place)
     pulled = fetch(place, tmp_path / "store")
     damage(pulled.root / TOKENIZER_FILE)
-    with pytest.raises(IntegrityError, match=r"tokenizer\.json"):
+    with pytest.raises(IntegrityError, match=r"tokenizer\.json: "):
         send(pulled.root, str(tmp_path / "elsewhere"))
     assert not (tmp_path / "elsewhere").exists()
     assert fetch(place, tmp_path / "store").fetched == (TOKENIZER_FILE,)
@@ -361,7 +360,7 @@ def test_a_damaged_basis_is_not_sent_and_comes_back(vector_store: Path, place: s
     send(vector_store / "pca", place)
     pulled = fetch(place, tmp_path / "store")
     damage(pulled.root / BASIS_FILE)
-    with pytest.raises(IntegrityError, match=r"basis\.safetensors: its SHA-256 is not the one"):
+    with pytest.raises(IntegrityError, match=naming("pca/basis.safetensors: ", "SHA-256")):
         send(pulled.root, str(tmp_path / "elsewhere"))
     assert set(fetch(place, tmp_path / "store").fetched) == {BASIS_FILE, TOKENIZER_FILE}
     assert contents(pulled.root) == contents(vector_store / "pca")

@@ -22,6 +22,7 @@ from pipeline.sets.verify import verify_shards
 from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.join import join
 from pipeline.sql.gate import select
+from tests.helpers.messages import naming
 from tests.helpers.places import contents, fetch, objects, send
 
 
@@ -103,12 +104,12 @@ def changed_table(table: pa.Table, change: str) -> pa.Table:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("id", "its ids are not 0, 1, … near 0"),
-        ("token", "its tokens are not those of tokenizer.json near id 0"),
-        ("count", "a count near id 0 is below 0"),
-        ("null count", "some counts are null, others not"),
-        ("vector", "the vector of id 3 is NaN or Inf"),
-        ("rows", "token_vectors: of .* tokens, but the tokenizer has"),
+        ("id", r"token_vectors\.parquet: its ids"),
+        ("token", naming("token_vectors.parquet: ", "tokenizer.json", "id 0")),
+        ("count", naming("token_vectors.parquet: ", "count", "id 0")),
+        ("null count", naming("token_vectors.parquet: ", "counts")),
+        ("vector", naming("token_vectors.parquet: ", "id 3", "NaN")),
+        ("rows", "token_vectors: "),
     ],
 )
 def test_a_stranger_s_file_is_looked_into(change: str, message: str, opinion_vectors: LogitSet, tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_file_of_another_set_is_refused(opinion_vectors: LogitSet, roles_vecto
     values = read_record(root / FILE_NAME)
     values["signals"]["token_vectors"] = read_record(roles_vectors.root / FILE_NAME)["signals"]["token_vectors"]
     (root / FILE_NAME).write_text(json.dumps(values))
-    with pytest.raises(IntegrityError, match="its footer belongs to another set"):
+    with pytest.raises(IntegrityError, match=naming("token_vectors.parquet: ", "footer")):
         verify_shards(root, read_set_record(root))
 
 
@@ -140,5 +141,5 @@ def test_token_vectors_alone_are_no_set(opinion_vectors: LogitSet, tmp_path: Pat
     values = read_record(root / FILE_NAME)
     del values["signals"]["logits"]
     (root / FILE_NAME).write_text(json.dumps(values))
-    with pytest.raises(IntegrityError, match="signals: none of rows"):
+    with pytest.raises(IntegrityError, match=naming("there/distill.json: ", "signals: ")):
         read_set_record(root)

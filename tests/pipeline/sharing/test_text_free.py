@@ -16,6 +16,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.row_kinds import TEXT_COLUMNS
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.writer import write_shard
+from tests.helpers.messages import naming
 from tests.helpers.places import contents, fetch, send
 from tests.helpers.rewritten_shards import with_logit
 
@@ -89,20 +90,18 @@ def test_the_card_says_what_to_do(opinion_set: LogitSet, tmp_path: Path) -> None
 
 def test_it_cannot_be_used_as_if_it_had_text(opinion_set: LogitSet, token_store: Path, tmp_path: Path) -> None:
     root, _ = text_free(opinion_set, tmp_path)
-    with pytest.raises(
-        ConfigError, match="holds logits without texts; put yours beside them first, with `distill join`"
-    ):
+    with pytest.raises(ConfigError, match=naming("store/opinion: ", "distill join")):
         open_set(root)
-    with pytest.raises(ConfigError, match="has no text already; push it without --without-text"):
+    with pytest.raises(ConfigError, match=naming("store/opinion: ", "--without-text")):
         send(root, str(tmp_path / "elsewhere"), without_text=True)
-    with pytest.raises(ConfigError, match="its sequences are its text, so nothing would be left"):
+    with pytest.raises(ConfigError, match=naming("tokens/topk: ")):
         send(token_store / "topk", str(tmp_path / "elsewhere"), without_text=True)
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_it_is_another_set_than_the_one_with_text(opinion_set: LogitSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
-    with pytest.raises(ConfigError, match="holds another set"):
+    with pytest.raises(ConfigError, match=naming("there: ", "'opinion'", "--replace")):
         send(opinion_set.root, str(tmp_path / "there"), without_text=True)
     send(opinion_set.root, str(tmp_path / "there"), without_text=True, replace=True)
     texts = opinion_set.read("train", ("sentence1",)).column(0).to_pylist()
@@ -117,6 +116,6 @@ def test_nothing_damaged_is_sent_as_if_it_were_sound(opinion_set: LogitSet, tmp_
     shard = opinion_set.record.shards[0]
     table = pq.read_table(root / shard.path, partitioning=None).replace_schema_metadata(None)
     write_shard(root, opinion_set.record, shard, with_logit(table, 9))  # as nobody's teacher has said
-    with pytest.raises(IntegrityError, match=shard.path):
+    with pytest.raises(IntegrityError, match=naming(f"{shard.path}: ")):
         send(root, str(tmp_path / "there"), without_text=True)
     assert not (tmp_path / "there").exists()

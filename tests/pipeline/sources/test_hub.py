@@ -7,6 +7,7 @@ import yaml
 from pipeline.errors import DataError
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task, load_task
+from tests.helpers.messages import naming
 
 README = """---
 configs:
@@ -66,7 +67,7 @@ def test_pairs_with_scores(tmp_path: Path, glue: Path) -> None:
 
 def test_other_label_order_is_refused(tmp_path: Path, glue: Path) -> None:
     task = hub_task(tmp_path, "cola", glue, labels=["acceptable", "unacceptable"])
-    with pytest.raises(DataError, match=r"names its labels \['unacceptable', 'acceptable'\], but the manifest"):
+    with pytest.raises(DataError, match=naming("glue/cola: ", ["unacceptable", "acceptable"])):
         load_source(task)
 
 
@@ -84,10 +85,10 @@ def test_local_data_goes_before_the_hub(tmp_path: Path, glue: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("hub", "message"),
     [
-        ({"config": "colla"}, r"glue/colla, split 'train': cannot be read from the hub: .*colla"),
+        ({"config": "colla"}, naming("glue/colla, split 'train': ", "--data")),
         (
             {"id": "nobody/nothing", "config": None},
-            "cannot be read from the hub: .*Offline, give local files with --data",
+            naming("nobody/nothing, split 'train': ", "--data"),
         ),
     ],
 )

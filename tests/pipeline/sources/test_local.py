@@ -9,6 +9,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from pipeline.sources import load_source, rows_sha256, sentences
 from pipeline.tasks.task import Task, load_task
+from tests.helpers.messages import naming
 
 HARD_TEXTS = ['a "quoted" word', "two\nlines, one row", "ÅÄÖ 日本語 👍", "NA", "null", "3.50", "tab\there"]
 PAIR = {"sentence1": "a", "sentence2": "b", "label": "label"}
@@ -96,7 +97,7 @@ def test_mnli_tsv_with_text_labels(tmp_path: Path) -> None:
     rows = source.splits["validation_matched"]
     assert sentences(rows) == (["p0", "p1", "p2"], ["h0", "h1", "h2"])
     assert rows.column("label").to_pylist() == [2, 0, None]
-    assert "1 of 3 rows have no gold label" in source.warnings[0]
+    assert "1 of 3 rows" in source.warnings[0]
 
 
 def test_scores_from_text(tmp_path: Path) -> None:
@@ -139,22 +140,22 @@ def test_names_that_are_numerals_may_be_numbers(tmp_path: Path, values: list[Any
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train.csv", "txt,label\na,0\n", r"train\.csv: no column 'text'; did you mean 'txt'\? Known: label, txt"),
-        ("train.csv", "text,label\na,0\nb,7\nc,7\n", r"label '7' in rows 1, 2 is neither.*0=no, 1=yes"),
+        ("train.csv", "txt,label\na,0\n", naming("train.csv: ", "'text'", "'txt'", "label, txt")),
+        ("train.csv", "text,label\na,0\nb,7\nc,7\n", naming("label '7' in rows 1, 2", "0=no, 1=yes")),
         ("train.csv", "text,label\na,maybe\n", "label 'maybe' in row 0"),
         ("train.jsonl", '{"text": "a", "label": 7.0}\n', "label 7 in row 0"),
         ("train.jsonl", '{"text": "a", "label": 0.5}\n', r"label 0\.5 in row 0"),
         ("train.jsonl", '{"text": "a", "label": 1e300}\n', r"label 1e\+300 in row 0"),
-        ("train.jsonl", '{"text": "a", "label": 0}\n{"text": null, "label": 0}\n', "'text' is null in row 1"),
-        ("train.jsonl", '{"text": 3, "label": 0}\n', "column 'text' holds int64, not text"),
-        ("train.jsonl", '{"text": "a", "label": 0}\n{"text": "a", "label": NaN}\n', "label is NaN in row 1"),
-        ("train.jsonl", '{"text": "a"', "not a readable jsonl file"),
-        ("train.csv", "text,label\n", "split 'train' has no rows"),
-        ("train.csv", "", "not a readable csv file: Empty"),
-        ("train.csv", "text,label\na,0,1\n", "not a readable csv file: .*Expected 2 columns, got 3"),
-        ("train.tsv", b"text\tlabel\nok\t0\ncaf\xe9\t0\n", r"train\.tsv: line 3: byte 0xe9 is not UTF-8"),
+        ("train.jsonl", '{"text": "a", "label": 0}\n{"text": null, "label": 0}\n', naming("'text'", "row 1")),
+        ("train.jsonl", '{"text": 3, "label": 0}\n', naming("'text'", "int64")),
+        ("train.jsonl", '{"text": "a", "label": 0}\n{"text": "a", "label": NaN}\n', naming("label", "NaN", "row 1")),
+        ("train.jsonl", '{"text": "a"', r"train\.jsonl: "),
+        ("train.csv", "text,label\n", "'train'"),
+        ("train.csv", "", r"train\.csv: "),
+        ("train.csv", "text,label\na,0,1\n", r"train.csv: .*Expected 2 columns, got 3"),
+        ("train.tsv", b"text\tlabel\nok\t0\ncaf\xe9\t0\n", r"train\.tsv: line 3: byte 0xe9"),
         ("train.csv", b"text,label\n" + b"ok,0\n" * 9000 + b"caf\xe9,0\n", r"line 9002: byte 0xe9"),
-        ("train.jsonl", b'{"text": "caf\xe9", "label": 0}\n', "not (valid )?UTF-8"),
+        ("train.jsonl", b'{"text": "caf\xe9", "label": 0}\n', "UTF-8"),
     ],
 )
 def test_wrong_rows_are_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
@@ -165,9 +166,9 @@ def test_wrong_rows_are_refused(tmp_path: Path, name: str, content: str | bytes,
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (pa.array([0, 7]).cast(pa.float32()).cast(pa.float16()), "label 7 in row 1 is neither"),
-        (pa.array([0, 2**31 - 1], pa.int32()).cast(pa.date32()), r"label holds date32\[day\], not numbers or names"),
-        (pa.array([0, 7], pa.timestamp("us", "No/Where")), "label holds timestamp.*, not numbers or names"),
+        (pa.array([0, 7]).cast(pa.float32()).cast(pa.float16()), "label 7 in row 1"),
+        (pa.array([0, 2**31 - 1], pa.int32()).cast(pa.date32()), r"label .*date32"),
+        (pa.array([0, 7], pa.timestamp("us", "No/Where")), r"label .*timestamp"),
     ],
 )
 def test_labels_of_odd_types_are_refused(tmp_path: Path, labels: pa.Array, message: str) -> None:
@@ -189,7 +190,7 @@ def test_scores_at_both_ends_of_a_range_that_float32_has_not(tmp_path: Path, nam
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("5.5", r"score \[5\.5\] outside \[0, 5\] in row 1"), ("high", "not a number"), ("nan", "nan")],
+    [("5.5", naming("[5.5]", "[0, 5]", "row 1")), ("high", "'high'"), ("nan", "nan")],
 )
 def test_wrong_scores_are_refused(tmp_path: Path, value: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
@@ -199,14 +200,14 @@ def test_wrong_scores_are_refused(tmp_path: Path, value: str, message: str) -> N
 def test_all_problems_of_all_splits_are_listed(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label\na,9\n")
     (tmp_path / "test.csv").write_text("words,label\na,0\n")
-    with pytest.raises(DataError, match=r"(?s)2 problems.*train\.csv: label '9'.*test\.csv: no column 'text'"):
+    with pytest.raises(DataError, match=naming("2 problems", "train.csv: label '9'", "test.csv: ", "'text'")):
         load_source(task_of(splits={"train": None, "test": None}), tmp_path)
 
 
 def test_truncated_parquet_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a"] * 1000, "label": [0] * 1000}), tmp_path / "whole")
     data = (tmp_path / "whole").read_bytes()
-    with pytest.raises(DataError, match=r"train\.parquet: not a readable parquet file"):
+    with pytest.raises(DataError, match=r"train\.parquet: "):
         read(tmp_path, "train.parquet", data[:-10])
 
 
@@ -244,21 +245,21 @@ def test_partial_split_lands_in_the_warnings(tmp_path: Path) -> None:
     (tmp_path / "train_partial.csv").write_text("text,label\na,0\nb,1\n")
     source = load_source(task_of(splits={"train": 5000}), tmp_path)
     assert source.splits["train"].num_rows == 2
-    assert [w for w in source.warnings if "2 rows where the whole split 'train' has 5,000" in w]
+    assert [w for w in source.warnings if "2 rows" in w]
 
 
 def test_missing_split_lands_in_the_warnings(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label\na,0\n")
     source = load_source(task_of(splits={"train": None, "validation": None}), tmp_path)
     assert list(source.splits) == ["train"]
-    assert "split 'validation' of task 'mine' is not in" in source.warnings[0]
-    assert "no file there is called validation (.parquet, .jsonl, .csv, .tsv); going on" in source.warnings[0]
+    assert "split 'validation' of task 'mine'" in source.warnings[0]
+    assert "validation (.parquet, .jsonl, .csv, .tsv)" in source.warnings[0]
 
 
 def test_two_files_for_one_split_are_refused(tmp_path: Path) -> None:
     for name in ("train.csv", "train_partial.csv"):
         (tmp_path / name).write_text("text,label\na,0\n")
-    with pytest.raises(DataError, match=r"'train' has more than one file: train\.csv, train_partial\.csv"):
+    with pytest.raises(DataError, match=naming("'train'", "train.csv, train_partial.csv")):
         load_source(task_of(), tmp_path)
 
 
@@ -278,16 +279,16 @@ def test_single_file_never_gives_a_split_that_was_not_asked_for(tmp_path: Path, 
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no split of task 'mine'; looked for train\.parquet"):
+    with pytest.raises(DataError, match=naming("'mine'", "train.parquet, ")):
         load_source(task_of(), tmp_path)
-    with pytest.raises(DataError, match="gone: no such file or folder"):
+    with pytest.raises(DataError, match=naming("--data", "gone: ")):
         load_source(task_of(), tmp_path / "gone")
-    with pytest.raises(DataError, match="no hub data set: give its rows with --data"):
+    with pytest.raises(DataError, match=naming("'mine'", "--data PATH")):
         load_source(task_of())
-    with pytest.raises(ConfigError, match="no split 'dev'; it has train"):
+    with pytest.raises(ConfigError, match=naming("--splits: ", "'mine'", "'dev'", "train")):
         load_source(task_of(), tmp_path, ("dev",))
     (tmp_path / "train.xlsx").write_text("x")
-    with pytest.raises(DataError, match=r"unknown kind of file '\.xlsx'; known: \.parquet"):
+    with pytest.raises(DataError, match=naming("train.xlsx: ", "'.xlsx'", ".parquet, .jsonl, .csv, .tsv")):
         load_source(task_of(), tmp_path / "train.xlsx")
 
 
@@ -299,7 +300,7 @@ def test_distill_data_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert source.description == str(tmp_path)
     assert source.splits["train"].column("sentence1").to_pylist() == ["from the environment"]
     monkeypatch.setenv("DISTILL_DATA", str(tmp_path / "gone"))
-    with pytest.raises(ConfigError, match=r"DISTILL_DATA=.*gone: no such folder"):
+    with pytest.raises(ConfigError, match=naming("DISTILL_DATA=", "gone: ")):
         load_source(task_of())
 
 
@@ -314,7 +315,7 @@ def test_rows_hash_depends_on_text_gold_and_order(tmp_path: Path) -> None:
 
 def test_a_missing_column_is_not_taken_for_one_that_is_another(tmp_path: Path) -> None:
     columns = {"sentence1": "sentence1", "sentence2": "sentence2", "label": "label"}
-    with pytest.raises(DataError, match=r"no column 'sentence2'; known: label, sentence1\."):
+    with pytest.raises(DataError, match=naming("'sentence2'", "label, sentence1.")):
         read(tmp_path, "train.csv", "sentence1,label\na,0\n", task_of(columns=columns))
-    with pytest.raises(DataError, match=r"no column 'sentence2'; did you mean 'sentence_2'\?"):
+    with pytest.raises(DataError, match=naming("'sentence2'", "'sentence_2'")):
         read(tmp_path, "train.csv", "sentence1,sentence_2,label\na,b,0\n", task_of(columns=columns))

@@ -7,6 +7,7 @@ from pipeline.errors import QueryError
 from pipeline.sql.gate import add_macros
 from pipeline.sql.statement import check_select, listed_functions
 from student.sql import FUNCTIONS
+from tests.helpers.messages import naming
 
 KINDS = {"table": "tables", "table_macro": "tables", "pragma": "pragmas"}
 
@@ -71,12 +72,12 @@ def test_no_function_that_reads_a_file_or_a_setting_is_allowed() -> None:
 def test_how_functions_may_be_called(connection: duckdb.DuckDBPyConnection, query: str) -> None:
     """The same query is refused as soon as a function that is not allowed stands beside it."""
     check_select(connection, query)
-    with pytest.raises(QueryError, match="no function 'getenv'"):
+    with pytest.raises(QueryError, match="'getenv'"):
         check_select(connection, f"select getenv('HOME'), * from ({query})")
 
 
 def test_own_macros_and_students_may_be_called(connection: duckdb.DuckDBPyConnection) -> None:
-    with pytest.raises(QueryError, match="no function 'twice'"):
+    with pytest.raises(QueryError, match="'twice'"):
         check_select(connection, "select twice(3)")
     connection.execute("create macro Twice(x) as 2 * x")
     students = ", ".join(f"{name}('runs/mnli', text)" for name in FUNCTIONS)
@@ -84,5 +85,5 @@ def test_own_macros_and_students_may_be_called(connection: duckdb.DuckDBPyConnec
 
 
 def test_a_typing_error_is_told_with_what_may_be_meant(connection: duckdb.DuckDBPyConnection) -> None:
-    with pytest.raises(QueryError, match="no function 'margn', or it is not allowed; did you mean 'margin'"):
+    with pytest.raises(QueryError, match=naming("'margn'", "'margin'")):
         check_select(connection, "select margn(logits) from v")

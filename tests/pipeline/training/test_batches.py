@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pipeline.errors import DataError
 from pipeline.training.batches import EpochBatches, MixedBatches, TaskBatch, held_out_rows, shuffled_batches
 from pipeline.training.loop import linear_decay, scale_learning_rates, seed_step
+from tests.helpers.messages import naming
 
 
 @given(
@@ -106,7 +107,7 @@ def test_mixed_batches_are_shuffled_anew_and_resumed_anywhere() -> None:
 def test_so_many_of_the_rows_are_held_out_each_once(num_rows: int, share: float) -> None:
     count = round(share * num_rows)
     if not 0 < count < num_rows:
-        with pytest.raises(DataError, match=f"that is {count} of {num_rows} training rows"):
+        with pytest.raises(DataError, match=naming(f"{count} of {num_rows}")):
             held_out_rows(num_rows, share)
         return
     rows = held_out_rows(num_rows, share)

@@ -99,13 +99,10 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_best(tmp_path: Path, bad:
         fit(run, task, task.optimizer, EPOCHS)
     message = str(caught.value)
     if step == 0:
-        assert message == f"the loss at step 4 is {bad}: training diverged; lower --learning-rate"
+        assert all(part in message for part in ("step 4", str(bad), "--learning-rate"))
         assert list(contents(folder)) == ["run.json"]
     else:
-        assert message == (
-            f"the loss at step 16 is {bad}: training diverged; lower --learning-rate and choose another --output-dir "
-            f"than {folder}, which keeps the best weights so far, of epoch 2"
-        )
+        assert all(part in message for part in ("step 16", str(bad), "--learning-rate", "--output-dir", str(folder)))
         toy_run(tmp_path / "whole")
         assert contents(tmp_path / "whole")[WEIGHTS] == contents(folder)[WEIGHTS]
         sound = ToyTask(0.05)
