@@ -7,7 +7,7 @@ COMPILED = $(VENV)/.compiled
 FUZZED ?= $(patsubst tests/fuzz/readers/%.py,%,$(wildcard tests/fuzz/readers/*.py))
 FUZZ_RUNS ?= 1000000
 
-.PHONY: install demo test test-fast check fix sanitize torture fuzz bench clean
+.PHONY: install demo test test-fast check fix api sanitize torture fuzz bench clean
 
 install: $(INSTALLED) $(COMPILED)
 
@@ -39,6 +39,9 @@ check: $(INSTALLED)
 fix: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+api: install
+	$(BIN)/python -m tests.helpers.api_stub
 
 sanitize: install
 	tests/sanitize.sh $(abspath $(BIN)/python)

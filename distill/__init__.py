@@ -1,42 +1,44 @@
-"""The public API: ``import distill`` and use what ``__all__`` lists. Importing it is cheap; torch comes when needed."""
+"""The public API: every command as a function, and what opens sets and runs students.
+
+A function has the name of its command with underscores (``distill train-student`` is `train_student`, ``distill tasks
+show`` is `tasks_show`); two names differ: ``teacher-dump`` is `dump_teacher`, and ``import`` is `import_answers`.
+Functions take the flags as keywords, raise a `DistillError` for what is wrong, and return a `Result`. Importing the
+package is cheap: torch comes when something needs it. Editors and type checkers read ``__init__.pyi``, which is
+generated (``make api``).
+"""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from distill.students import evaluate_student, train_student
-    from distill.teachers import dump_teacher, finetune_teacher
-    from pipeline.sets.reader import LogitSet, open_set
-    from student.model.model import Student
-    from student.predict import Predictor
-    from student.words.predict import WordPredictor
-
-__all__ = [
-    "LogitSet",
-    "Predictor",
-    "Student",
-    "WordPredictor",
-    "dump_teacher",
-    "evaluate_student",
-    "finetune_teacher",
-    "open_set",
-    "train_student",
-]
-_MODULES = {
+OBJECTS = {
     "LogitSet": "pipeline.sets.reader",
+    "open_set": "pipeline.sets.reader",
     "Predictor": "student.predict",
     "Student": "student.model.model",
     "WordPredictor": "student.words.predict",
-    "dump_teacher": "distill.teachers",
-    "evaluate_student": "distill.students",
-    "finetune_teacher": "distill.teachers",
-    "open_set": "pipeline.sets.reader",
-    "train_student": "distill.students",
+    "Result": "distill.result",
+    "DistillError": "pipeline.errors",
+    "ConfigError": "pipeline.errors",
+    "DataError": "pipeline.errors",
+    "IntegrityError": "pipeline.errors",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name on first use: torch takes seconds, and ``--help`` needs none."""
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
+    """Imports a public name on first use."""
+    if name in OBJECTS:
+        return getattr(importlib.import_module(OBJECTS[name]), name)
+    if not name.startswith("__"):
+        from distill.commands import FUNCTIONS, load
+
+        if name in FUNCTIONS:
+            return load(name)
+    if name == "__all__":
+        from distill.commands import FUNCTIONS
+
+        return sorted([*OBJECTS, *FUNCTIONS])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__getattr__("__all__")]

@@ -20,11 +20,11 @@ print(
 )
 
 # %% Stage two, which needs neither the teacher nor transformers
-from distill import Predictor, evaluate_student, train_student
+from distill import Predictor, evaluate, train_student
 
 run = train_student(task="mrpc", embedding="cbow", num_train_epochs=5, output_dir="runs/python")
 print(run)
-print(evaluate_student("runs/python")["validation"]["fidelity"])
+print(evaluate("runs/python")["validation"]["fidelity"])
 
 # %% The student at work
 [answer] = Predictor("runs/python")(["A man is eating."], ["Somebody eats."])

@@ -1,7 +1,7 @@
 """``--help``: commands and flags by what they are about, none of them cut however narrow the screen; examples."""
 
-import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -65,15 +65,12 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """All commands, those of a panel together, each with the whole of its first sentence."""
+    """All commands, those of a panel together, each with the whole of its first sentence; none of them is imported."""
 
-    commands: dict[str, Any]  # of typer's, which have a panel
+    panels: Mapping[str, Mapping[str, Any]]  # for each command its `help`
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes panel after panel."""
-        panels: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
-        for name, command in self.commands.items():
-            panels[command.rich_help_panel].append((name, command.get_short_help_str(limit=sys.maxsize)))
-        for title, lines in panels.items():
+        for title, commands in self.panels.items():
             with formatter.section(title):
-                formatter.write_dl(lines)
+                formatter.write_dl([(name, command.help) for name, command in commands.items()])

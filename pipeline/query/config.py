@@ -1,6 +1,9 @@
-"""Settings of ``distill diff``; free of heavy imports, so that ``--help`` is quick."""
+"""Settings of the commands that query sets; free of heavy imports, so that ``--help`` is quick."""
 
-from pydantic import Field
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from pipeline.config import JsonFlags, StoreFlags, UnverifiedFlags
 
@@ -11,3 +14,33 @@ class DiffConfig(StoreFlags, UnverifiedFlags, JsonFlags):
     a: str = Field(description="A set: a path, or a name in the store.", json_schema_extra={"argument": True})
     b: str = Field(description="The set to compare it with.", json_schema_extra={"argument": True})
     tolerance: float = Field(1e-4, ge=0, description="Logits that differ by more have moved.")
+
+
+class IndexConfig(StoreFlags):
+    """Flags of ``distill index``."""
+
+
+class SqlConfig(StoreFlags):
+    """Flags of ``distill sql``."""
+
+    query: str | None = Field(
+        None,
+        description="One SELECT. Tables: sets, shards, teachers, examples, and a view per set. - reads it from "
+        "standard input; without one, a terminal gets a prompt.",
+        json_schema_extra={"argument": True},
+    )
+    file: Path | None = Field(None, description="Read the query from a file.")
+    explain_row: str | None = Field(
+        None, description="Tell where a row comes from, SET:SPLIT:ROW[:VARIANT], instead of a query."
+    )
+    csv: bool = Field(False, description="Print rows as CSV.")
+    parquet: Path | None = Field(None, description="Write rows to a Parquet file.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        is_query = self.query is not None or self.file is not None
+        if self.explain_row is not None and (is_query or self.csv or self.parquet is not None):
+            raise ValueError("--explain-row goes with --store and --json alone; leave out the rest")
+        if self.query is not None and self.file is not None:
+            raise ValueError("the query is given twice, as an argument and as --file; leave one out")
+        return self

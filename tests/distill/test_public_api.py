@@ -1,33 +1,45 @@
 """What ``import distill`` offers by name, and when it is imported."""
 
+import inspect
 import subprocess
 import sys
 
 import pytest
 
 import distill
-from distill import students, teachers
+from distill.commands import ALL, FUNCTIONS, load
 from pipeline.sets.reader import LogitSet, open_set
 from student.model.model import Student
 from student.predict import Predictor
+from tests.helpers.api_stub import STUB, stub
 
 
-def test_the_package_offers_what_its_modules_hold() -> None:
+def test_every_command_is_a_function_and_the_objects_are_those_of_their_modules() -> None:
     assert (distill.Predictor, distill.Student) == (Predictor, Student)
     assert (distill.open_set, distill.LogitSet) == (open_set, LogitSet)
-    assert (distill.train_student, distill.evaluate_student) == (students.train_student, students.evaluate_student)
-    assert (distill.dump_teacher, distill.finetune_teacher) == (teachers.dump_teacher, teachers.finetune_teacher)
-    assert sorted(distill.__all__) == distill.__all__
+    assert sorted(distill.__all__) == list(distill.__all__)
+    assert {getattr(distill, name) for name in FUNCTIONS} == {load(name) for name in FUNCTIONS}
+    assert set(FUNCTIONS) < set(distill.__all__) <= set(dir(distill))
+
+
+def test_editors_see_the_functions_as_they_are() -> None:
+    assert STUB.read_text(encoding="utf-8") == stub(), "a flag or a help text has changed: run `make api`"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_list_of_commands_has_the_first_line_of_each_docstring(name: str) -> None:
+    assert str(inspect.getdoc(load(name))).splitlines()[0] == ALL[FUNCTIONS[name]].help
 
 
 def test_nothing_else_is_offered() -> None:
     with pytest.raises(AttributeError, match="Studnet"):
-        distill.Studnet  # noqa: B018
+        distill.Studnet  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_torch_waits_until_it_is_asked_for_and_answers_need_no_more() -> None:
     asked = "print('torch' in sys.modules)"
     others = "print(sys.modules.keys() & {'triton', 'scipy', 'duckdb', 'accelerate', 'sklearn', 'matplotlib'})"
-    program = f"import sys, distill, distill.commands; {asked}; distill.Student; {asked}; distill.Predictor; {others}"
+    commands = "[getattr(distill, name) for name in distill.__all__ if name.islower() and name != 'open_set']"
+    program = f"import sys, distill; {commands}; {asked}; distill.Student; {asked}; distill.Predictor; {others}"
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert process.stdout.split() == ["False", "True", "set()"]

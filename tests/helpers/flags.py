@@ -3,7 +3,8 @@
 import typer
 from typer.testing import CliRunner
 
-from distill.commands.options import takes
+from distill.commands.command import command, shell_form
+from distill.result import Result
 from student.config import TrainConfig
 
 
@@ -11,12 +12,14 @@ def parsed(flags: list[str]) -> TrainConfig:
     """What the command line makes of flags."""
     seen: list[TrainConfig] = []
 
-    def command(config: TrainConfig) -> None:
+    @command(TrainConfig)
+    def keep(config: TrainConfig) -> Result:
         """Keep it."""
         seen.append(config)
+        return Result()
 
     application = typer.Typer()
-    application.command()(takes(TrainConfig)(command))
+    application.command()(shell_form(keep))
     result = CliRunner().invoke(application, flags)
     assert result.exit_code == 0, result.output
     return seen[0]

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 # What the commands import when they are called; transformers itself imports next to nothing.
 LIBRARIES = [
     "datasets",
-    "distill.commands",
+    "distill.commands.applications",
+    "distill.commands.sql",
     "s3fs",
     "student.evaluate",
     "student.predict",

@@ -19,12 +19,11 @@ from tests.helpers.flags import parsed
         {"task": "rte", "alpha": 0.5, "seed": 42},
         {"alpha": 0.0, "seed": 0, "hidden_dropout": 0.0, "warmup_steps": 0},
         {"bidirectional": False, "learning_rate": 1e-05, "matrix_size": 3},
-        {"bidirectional": True, "json_output": True, "allow_unverified": True},
+        {"bidirectional": True, "allow_unverified": True},
         {"where": "margin(logits) < 0.9 and sentence1 <> 'it''s'", "store": Path("a b/c"), "init_from": Path("runs/x")},
         {"where": "-1 < source_row", "initializer_range": 1 / 3},
         {"where": None, "recipe": None, "logits": ("sets/x",)},
         {"logits": ("sets/x", "it's y"), "mix": "weighted:0.7,0.3"},
-        {"json_output": True},
     ],
     ids=str,
 )

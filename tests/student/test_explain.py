@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distill.commands.words import bar
+from distill.commands.predictions import bar
 from pipeline.arrays import Floats
 from pipeline.tasks.target import Target
 from student import explain

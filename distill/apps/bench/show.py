@@ -11,17 +11,21 @@ from distill.apps.bench.bars import log_bars
 from distill.apps.bench.machine import processor
 from distill.apps.bench.run import ComputePlace, Speed
 from distill.apps.bench.sentences import MEASURES
+from distill.result import Table
 from pipeline import console
 
 NARROWEST_BAR, OTHER_COLUMNS = 12, 70  # characters
 
 
-def print_speeds(speeds: Sequence[Speed]) -> None:
-    """Prints a table for each measure and kind of device; bars and ratios are of its last column."""
+def speed_tables(speeds: Sequence[Speed]) -> list[Table]:
+    """Returns a table for each measure and kind of device; bars and ratios are of its last column."""
+    tables = []
     for measure, title in MEASURES.items():
         for device in dict.fromkeys(speed.device for speed in speeds):
             here = [speed for speed in speeds if speed.measure == measure and speed.device == device]
-            _print_table(f"sentences a second, {title}", list(dict.fromkeys(s.place for s in here)), by_model(here))
+            places = list(dict.fromkeys(speed.place for speed in here))
+            tables.append(_table(f"sentences a second, {title}", places, by_model(here)))
+    return tables
 
 
 def as_json(speeds: Sequence[Speed], settings: dict[str, Any]) -> dict[str, Any]:
@@ -34,7 +38,7 @@ def as_json(speeds: Sequence[Speed], settings: dict[str, Any]) -> dict[str, Any]
     return {"machine": machine, **settings, "speeds": [asdict(speed) for speed in speeds]}
 
 
-def _print_table(title: str, places: Sequence[ComputePlace], models: Sequence[Sequence[Speed]]) -> None:
+def _table(title: str, places: Sequence[ComputePlace], models: Sequence[Sequence[Speed]]) -> Table:
     last = [speeds[-1].sentences_per_second for speeds in models]
     bars = log_bars(last, max(NARROWEST_BAR, console.stdout.width - OTHER_COLUMNS))
     rows = [
@@ -47,7 +51,7 @@ def _print_table(title: str, places: Sequence[ComputePlace], models: Sequence[Se
         ]
         for speeds, rate, bar in zip(models, last, bars, strict=True)
     ]
-    console.print_table(["", "weights", *map(str, places), "student is", "(log scale)"], rows, title=title)
+    return Table(["", "weights", *map(str, places), "student is", "(log scale)"], rows, title)
 
 
 def label(speed: Speed) -> str:

@@ -57,7 +57,7 @@ def _run_task(folder: Path, task: str) -> DemoResult:
         f"select argmax(logits) = label as teacher_is_right, count(*) as n, avg(entropy(logits)) as entropy "
         f"from {task} where split = 'train' group by all order by all"
     )
-    console.stdout.print(_distill(folder, "sql", query), end="", markup=False, highlight=False)
+    console.stderr.print(_distill(folder, "sql", query), end="", markup=False, highlight=False)
     evaluations = {}
     for student in STUDENTS:
         run = f"runs/{task}-{student}"

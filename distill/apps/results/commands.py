@@ -73,7 +73,7 @@ def content_sha256(parts: Sequence[str | Path]) -> str:
 
 def _run(command: Command) -> None:
     """Its results are printed nowhere, its progress and its errors where those of this process are."""
-    program: list[str] = [sys.executable, "-P", "-m", "distill.commands.child", *command.arguments]
+    program: list[str] = [sys.executable, "-P", "-m", "distill.commands.parent", *command.arguments]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:  # noqa: S603
         code = process.wait()
     if code != 0:

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 import typer
 
-from distill.commands.options import reports_errors
+from distill.commands.command import reports_errors
 from pipeline.errors import DataError, PassingError, passes
 from pipeline.files import write_error
 from pipeline.text.safety import reported

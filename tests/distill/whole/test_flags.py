@@ -27,7 +27,7 @@ TRAINING = (
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
     "--num-bigrams --pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature "
     "--class-weights --num-train-epochs --metric-for-best-model --held-out --early-stopping-patience --learning-rate "
-    "--warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified --json"
+    "--warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified"
 )
 CODEC = "--codec --num-samples --temperature --top-k"
 CORPUS = (
@@ -43,58 +43,58 @@ RAY = "--ray --ray-workers --ray-resources"
 FLAGS = {
     "finetune-teacher": f"{CORPUS} --task --tasks --output-dir --objective --num-train-epochs --held-out --max-steps "
     "--learning-rate --per-device-train-batch-size --warmup-steps --weight-decay --max-grad-norm --save-steps "
-    "--report-to --json",
+    "--report-to",
     "augment": f"{AUGMENT} {RAY} --task --method --splits --manifest --data --store --name --precision "
-    "--max-seq-length --seed --json",
+    "--max-seq-length --seed",
     "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --ray-write --augment --extend --variants --task --signal "
     "--teacher-labels --token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
     "--states --states-codec --cls --cls-codec --attention --attention-codec --values --values-codec --layers-of "
     "--init-layers --doc-stride --unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision "
-    "--num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan --json",
+    "--num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan",
     "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
-    "--name --max-seq-length --rows-per-shard --json",
+    "--name --max-seq-length --rows-per-shard",
     "check": "logits --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "
-    "--allow-unverified --json",
-    "push": "logits url --store --without-text --replace --public --json",
-    "pull": "url --name --store --replace --json",
-    "verify": "logits --store --json",
+    "--allow-unverified",
+    "push": "logits url --store --without-text --replace --public",
+    "pull": "url --name --store --replace",
+    "verify": "logits --store",
     "card": "logits --store --write",
-    "join": "logits --store --data --manifest --name --allow-unverified --json",
-    "diff": "a b --tolerance --store --allow-unverified --json",
+    "join": "logits --store --data --manifest --name --allow-unverified",
+    "diff": "a b --tolerance --store --allow-unverified",
     "recode": f"logits {CODEC} --states-codec --cls-codec --attention-codec --values-codec --name --store "
-    "--allow-unverified --json",
-    "budget": f"logits {CORPUS} --store --positions --precision --num-copies --json --task --sample --states --cls "
+    "--allow-unverified",
+    "budget": f"logits {CORPUS} --store --positions --precision --num-copies --task --sample --states --cls "
     "--attention --values",
     "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
     "--vector-size --pooling --init --initializer-range --alpha --temperature --vector-loss --vector-map "
     "--num-train-epochs --max-steps --learning-rate "
     "--warmup-ratio --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed --report-to "
-    "--allow-unverified --json",
+    "--allow-unverified",
     "filters": "logits --layers --dim --store --output-dir --alpha --num-train-epochs --learning-rate "
-    "--per-device-train-batch-size --seed --allow-unverified --json",
-    "index": "--store --json",
-    "sql": "query --file --explain-row --store --json --csv --parquet",
+    "--per-device-train-batch-size --seed --allow-unverified",
+    "index": "--store",
+    "sql": "query --file --explain-row --store --csv --parquet",
     "train-student": TRAINING,
     "sweep": f"{TRAINING} {RAY} --grid --seeds --processes --storage",
-    "evaluate": "run --cost --logits --store --allow-unverified --json",
-    "reproduce": "run --store --allow-unverified --json",
-    "describe": "run_or_recipe --json",
-    "export": "run --onnx --html --output-dir --tables --logits --store --json",
-    "certify": "run --logits --store --where --disagreement --confidence --allow-unverified --json",
-    "predict": "run texts --cost --file --output --columns --manifest --explain --abstain --json",
-    "masked-words": "runs --logits --output --store --allow-unverified --json",
+    "evaluate": "run --cost --logits --store --allow-unverified",
+    "reproduce": "run --store --allow-unverified",
+    "describe": "run_or_recipe",
+    "export": "run --onnx --html --output-dir --tables --logits --store",
+    "certify": "run --logits --store --where --disagreement --confidence --allow-unverified",
+    "predict": "run texts --cost --file --output --columns --manifest --explain --abstain",
+    "masked-words": "runs --logits --output --store --allow-unverified",
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit",
     "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
-    "--output-dir --plan --json",
-    "report": "set_or_run --output --store --allow-unverified --json",
-    "bench": "--student --peer --seconds --output --json",
-    "demo": "--output-dir --json",
-    "tasks": "--json",
-    "tasks show": "name --manifest --json",
-    "corpora": "--json",
-    "corpora show": "name --manifest --json",
+    "--output-dir --plan",
+    "report": "set_or_run --output --store --allow-unverified",
+    "bench": "--student --peer --seconds --output",
+    "demo": "--output-dir",
+    "tasks": "",
+    "tasks show": "name --manifest",
+    "corpora": "",
+    "corpora show": "name --manifest",
 }
-WITHOUT_LOG = {"corpora", "corpora show", "demo", "index", "sql", "tasks", "tasks show"}  # of moments, or of others
+OF_ALL = {"--json", "--log-file"}
 MODEL = ["--model-name-or-path", "x", "--output-dir", "y"]
 HUGGING_FACE = {
     "num_train_epochs",
@@ -141,8 +141,7 @@ def test_flags_are_those_promised() -> None:
         }
         for path, command in commands(typer.main.get_command(app)).items()
     }
-    logs = {path: set() if path in WITHOUT_LOG else {"--log-file"} for path in FLAGS}
-    assert flags == {path: set(names.split()) | logs[path] for path, names in FLAGS.items()}
+    assert flags == {path: set(names.split()) | OF_ALL for path, names in FLAGS.items()}
 
 
 def test_flags_that_hugging_face_has_are_spelled_as_there() -> None:
@@ -267,10 +266,9 @@ def test_missing_and_unknown_flags_are_named(arguments: list[str], flag: str) ->
 def test_the_help_has_every_command_once_under_its_panel_and_cuts_no_sentence() -> None:
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
     panels = dict(re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", text, re.MULTILINE))
-    assert list(panels) == ["Options", *COMMANDS, "Data"]
+    assert list(panels) == ["Options", *COMMANDS]
     listed = {title: re.findall(r"^  (\S+)", lines, re.MULTILINE) for title, lines in panels.items()}
     assert {title: listed[title] for title in COMMANDS} == {title: list(names) for title, names in COMMANDS.items()}
-    assert listed["Data"] == ["tasks", "corpora"]
     assert "..." not in text.partition("Options:")[2]
     assert "Train a student for every combination of values and seed, and compare them." in " ".join(text.split())
 
@@ -281,7 +279,7 @@ def test_help_cuts_no_flag_and_keeps_brackets_on_a_narrow_screen(path: str) -> N
     command = commands(typer.main.get_command(app))[path]
     flags = {flag for p in command.params if p.param_type_name == "option" for flag in (*p.opts, *p.secondary_opts)}
     assert flags <= set(re.findall(r"--?[a-z][a-z0-9-]*", text))
-    assert "…" not in re.sub(r"<.*?>", "", text) or "SET:SPLIT" in text
+    assert "…" not in re.sub(r"<.*?>", "", text)
     if path == "train-student":
         assert "[u; w; |u-w|]" in text
 

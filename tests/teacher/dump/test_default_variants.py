@@ -75,8 +75,8 @@ def test_the_set_is_that_of_the_flags(manifest: Path, work: Path, teachers: Path
     assert "training rows have no gold" in told
     where = ["--where", "variant = 0", "--output-dir", tmp_path / "without"]
     assert "no gold" not in invoke(*gold_alone, *SMALL, *where).stderr
-    teacher, store = str(teachers / "opinion"), tmp_path / "store"
-    flags = {"data": work / "data", "model_name_or_path": teacher, "token_vectors": False, "store": store}
+    flags: dict[str, Any] = {"data": work / "data", "model_name_or_path": str(teachers / "opinion")}
+    flags |= {"token_vectors": False, "store": tmp_path / "store"}
     without = dump_teacher(manifest=manifest, name="without", augment="none", **flags)
     assert without["augmentation"] is None
 

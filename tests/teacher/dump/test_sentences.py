@@ -304,8 +304,13 @@ def test_killed_and_repeated_is_as_if_never_killed(work: Path, vector_store: Pat
 
 
 def test_the_function_writes_vectors_and_plans_as_the_command_does(work: Path, tmp_path: Path) -> None:
-    flags = {"manifest": work / "opinion.yaml", "data": work / "data", "model_name_or_path": str(work / "bert")}
-    flags |= {"store": tmp_path / "store", "signal": "vectors", "token_vectors": False}
+    flags: dict[str, Any] = {"manifest": work / "opinion.yaml", "data": work / "data"}
+    flags |= {
+        "model_name_or_path": str(work / "bert"),
+        "store": tmp_path / "store",
+        "signal": "vectors",
+        "token_vectors": False,
+    }
     plan = dump_teacher(**flags, plan=True)
     assert plan["shards"] == len(SPLITS)
     assert "shards" in repr(plan)

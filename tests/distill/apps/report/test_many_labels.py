@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from distill.apps.report.pictures import confused, label_scores
-from distill.commands.student import MOST_LABELS, _print_labels
+from distill.commands.students import MOST_LABELS, add_labels
+from distill.result import Result
 from pipeline.sql.gate import add_macros
 from pipeline.tasks.metrics import scores_by_label
 from pipeline.tasks.target import Target
@@ -45,7 +46,9 @@ def test_scores_of_each_class_are_those_of_evaluate(connection: duckdb.DuckDBPyC
 
 
 def test_a_terminal_shows_the_worst(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_labels("dev", scores_by_label(TARGET, np.eye(150, dtype=np.float32)[SAID], GOLD))
+    result = Result()
+    add_labels(result, "dev", scores_by_label(TARGET, np.eye(150, dtype=np.float32)[SAID], GOLD))
+    result.print()
     shown = capsys.readouterr().out
     assert f"the {MOST_LABELS} worst of 150 labels" in shown
     names = [f"class {k} " in shown for k in (7, 9, 0, 149)]

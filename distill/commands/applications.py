@@ -1,0 +1,187 @@
+"""``distill demo``, ``results``, ``report``, ``bench`` and ``serve``: what is built on both stages."""
+
+import dataclasses
+import importlib.util
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distill.apps.bench.config import PEERS, TRANSFORMERS, BenchConfig
+from distill.apps.demo.config import DemoConfig
+from distill.apps.report.config import ReportConfig
+from distill.apps.results.config import ResultsConfig
+from distill.apps.serve.config import ServeConfig
+from distill.commands.command import called, command, needs_libraries, needs_teacher_libraries
+from distill.result import Result, Text
+from pipeline.errors import ConfigError, DataError, MissingDependencyError
+from pipeline.training.run_record import kind_of_folder
+
+if TYPE_CHECKING:
+    import torch
+
+    from distill.apps.bench.reader import Reader
+    from distill.apps.report.page import Page
+    from student.predict import Predictor
+
+
+@command(DemoConfig)
+def demo(config: DemoConfig) -> Result:
+    """Run the whole product on two small generated tasks, offline, in a few minutes."""
+    from distill.apps.demo.run import run_demo
+
+    needs_teacher_libraries()
+    start = time.perf_counter()
+    found = run_demo(config.output_dir)
+    rows = [[r.task, r.majority, r.students["cbow"], r.students["hybrid"], r.teacher] for r in found]
+    columns = ["task", "guessing", "CBOW: words without order", "Hybrid: with order", "teacher: tiny BERT"]
+    result = Result([dataclasses.asdict(one) for one in found]).table(columns, rows, "accuracy on held-out rows")
+    predictions = [[text, label] for one in found for text, label in one.predictions]
+    result.table(["the same words", "what the Hybrid student says"], predictions)
+    seconds = time.perf_counter() - start
+    return result.note(f"{seconds:.0f} s; data, teachers, logit sets and runs lie in {config.output_dir}/")
+
+
+@command(ResultsConfig)
+def results(config: ResultsConfig) -> Result:
+    """Fine-tune, dump and train task by task, beside baselines, and write the tables: RESULTS.md."""
+    from distill.apps.results.run import planned
+    from distill.apps.results.run import results as compare
+
+    if config.plan:
+        lines = planned(config)
+        return Result(lines).add(Text("".join(f"{line}\n" for line in lines)))
+    needs_teacher_libraries()
+    found = compare(config, called())
+    failed = [task for task, values in found["tasks"].items() if _has_failed(values)]
+    result = Result(found).failed(bool(failed))
+    result.add(Text((config.output_dir / "RESULTS.md").read_text(encoding="utf-8")))
+    if failed:
+        result.warn(f"not all is there: {', '.join(failed)}; what failed is tried again by the same command")
+    return result
+
+
+def _has_failed(task: dict[str, Any]) -> bool:
+    return "failed" in task or any("failed" in cell for cell in task["systems"].values())
+
+
+@command(ReportConfig)
+def report(config: ReportConfig) -> Result:
+    """Make an HTML page with pictures of a logit set, a run or a sweep."""
+    needs_libraries("distill report", "report", "jinja2", "matplotlib")
+    from distill.apps.report.page import render
+    from pipeline.files import make_folder, write_text_alone
+
+    folder = _folder(config)
+    kind = kind_of_folder(folder)  # a run is often called as its set
+    name = folder.resolve().name if kind is None else f"{folder.resolve().name}-{kind}"
+    path = config.output or Path(f"{name}-report.html")
+    if path.is_dir():
+        raise ConfigError(f"--output {path}: is a folder; give the name of a file")
+    make_folder(path.parent)
+    page = _page(config, folder)
+    write_text_alone(path, render(page))
+    result = Result({"path": str(path), "figures": page.figures()})
+    return result.pairs(page.title, {page.kind: str(folder), "page": str(path)})
+
+
+def _folder(config: ReportConfig) -> Path:
+    """The folder of a run or a sweep, or else of a set."""
+    from pipeline.sets.reader import find_set
+
+    path = Path(config.set_or_run)
+    if kind_of_folder(path) is not None:
+        return path
+    try:
+        return find_set(config.set_or_run, config.store)
+    except DataError as error:
+        raise DataError(f"{config.set_or_run}: not the folder of a run or a sweep, and {error}") from error
+
+
+def _page(config: ReportConfig, folder: Path) -> "Page":
+    kind = kind_of_folder(folder)
+    if kind == "sweep":
+        from distill.apps.report.sweep import sweep_page
+
+        return sweep_page(config, folder)
+    if kind == "run":
+        from distill.apps.report.run import run_page
+
+        return run_page(config, folder)
+    from distill.apps.report.set_report import set_page
+
+    return set_page(folder, config.allow_unverified)
+
+
+@command(BenchConfig)
+def bench(config: BenchConfig) -> Result:
+    """Measure how many sentences a second a student reads on this machine, beside BERT and its likes."""
+    if config.output is not None:
+        needs_libraries("distill bench --output", "report", "matplotlib")
+    left_out = _not_installed(config)
+    wanted = [peer for peer in config.peers if peer not in left_out]
+    from distill.apps.bench.run import measure
+    from distill.apps.bench.show import as_json, speed_tables
+    from distill.apps.bench.student import load_or_make, load_peers, sentences_for
+    from pipeline.device import has_fast_bf16
+
+    if not has_fast_bf16() and TRANSFORMERS.keys() & wanted:
+        left_out["bf16"] = "this machine has no instructions for it"
+    name = config.student.resolve().name if config.student else "new student"
+    predictor = load_or_make(config.student)
+    students = {name: predictor} | load_peers([peer for peer in wanted if peer not in PEERS], predictor)
+    speeds = measure(partial(_readers, students, wanted), sentences_for(predictor), config.seconds)
+    if config.output is not None:
+        from distill.apps.bench.picture import draw_speeds
+
+        draw_speeds(config.output, speeds)
+    settings = {"student": str(config.student) if config.student else None, "seconds": config.seconds}
+    result = Result(as_json(speeds, settings | {"left_out": left_out})).add(*speed_tables(speeds))
+    for left, reason in left_out.items():
+        result.note(f"left out: {left}: {reason}")
+    return result
+
+
+def _not_installed(config: BenchConfig) -> dict[str, str]:
+    """The peers whose library is missing, and why; that is an error only for those that were named."""
+    missing: dict[str, str] = {}
+    for name in config.peers:
+        try:
+            if name in TRANSFORMERS:
+                needs_teacher_libraries()
+            elif name == "model2vec" and importlib.util.find_spec(name) is None:
+                raise MissingDependencyError("model2vec is not installed: pip install model2vec")
+        except MissingDependencyError as error:
+            if config.peer:
+                raise
+            missing[name] = str(error)
+    return missing
+
+
+def _readers(students: "dict[str, Predictor]", wanted: list[str], device: "torch.device") -> "list[Reader]":
+    """The students, of which the first is the one that is asked about, and the peers that are wanted, on a device."""
+    from distill.apps.bench.student import student_reader
+
+    first = next(iter(students.values()))
+    tokenizer, student = first.reader.tokenizer, first.student.config
+    readers = [student_reader(name, predictor, device) for name, predictor in students.items()]
+    if "model2vec" in wanted and device.type == "cpu":
+        from distill.apps.bench.static_vectors import static_reader
+
+        readers.append(static_reader("model2vec", tokenizer, student.vocabulary_size))
+    transformers = {peer: PEERS[peer] for peer in TRANSFORMERS if peer in wanted}
+    if transformers:
+        from distill.apps.bench.peers import peer_readers
+
+        readers += peer_readers(transformers, tokenizer, student.max_seq_length, device)
+    return readers
+
+
+@command(ServeConfig)
+def serve(config: ServeConfig) -> Result:
+    """Answer over HTTP: text-embeddings-inference's API, the hub's, and a page for people."""
+    needs_libraries("distill serve", "serve", "uvicorn")
+    from distill.apps.serve.run import serve as serve_runs
+
+    serve_runs(config)
+    return Result()

@@ -1,0 +1,201 @@
+"""``@command``: one function is a command of the shell, which prints its result, and a function of Python."""
+
+import functools
+import importlib.util
+import inspect
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, overload
+
+import typer
+
+from distill.commands.options import OF_THE_SHELL, all_flags, keyword, option
+from distill.result import Result
+from pipeline import console, log
+from pipeline.config import Config, build_kind
+from pipeline.errors import (
+    ConfigError,
+    DistillError,
+    MissingDependencyError,
+    PassingError,
+    did_you_mean,
+    passes,
+    raise_all,
+)
+from pipeline.limits import limit_reached
+from pipeline.stopping import GO_ON, Stopped, heeds_signals
+
+A = TypeVar("A", bound=Config)
+B = TypeVar("B", bound=Config)
+Function = Callable[..., Result]
+SHELL_FLAGS = {
+    "json_output": (False, Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]),
+    "log_file": (
+        None,
+        Annotated[Path | None, typer.Option(help="Append what happens to this file, a JSON object a line.")],
+    ),
+}
+
+
+class Call(NamedTuple):
+    """How the running command was called: as text for records, and whether it prints JSON."""
+
+    text: str
+    prints_json: bool = False
+
+
+_call: ContextVar[Call] = ContextVar("call")
+
+
+@overload
+def command(settings: type[A], /) -> Callable[[Callable[[A], Result]], Function]: ...
+@overload
+def command(
+    one: type[A], other: type[B], /, *, by: tuple[str, str]
+) -> Callable[[Callable[[A | B], Result]], Function]: ...
+def command(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Callable[[Any], Result]], Function]:
+    """Turns a function of settings into one with a keyword for each flag, which is also a command of the shell.
+
+    Of several kinds of settings it takes the flags of all, and the function gets the kind that the flags are for. Only
+    what was given is passed on, so that the settings hold (``model_fields_set``) what was chosen.
+
+    Args:
+        kinds: the settings; fields whose JSON-schema extra has ``argument: true`` may be positional.
+        by: for each of several kinds the flag that chooses it; without any of them it is the first.
+    """
+    by_flag = dict(zip(by, kinds, strict=True))
+    in_python = {flag.name: flag for flag in all_flags(by_flag) if flag.name not in OF_THE_SHELL}
+    signature = inspect.Signature(list(map(keyword, in_python.values())))
+    several = {name for name, flag in in_python.items() if flag.annotation == tuple[str, ...]}
+
+    def decorate(function: Callable[[Any], Result]) -> Function:
+        @functools.wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Result:
+            unknown = [f"{name!r}: {did_you_mean(name, in_python)}" for name in keywords.keys() - in_python.keys()]
+            raise_all(ConfigError, "wrong keywords", sorted(unknown))
+            given = signature.bind(*arguments, **keywords).arguments
+            for name in several & given.keys():
+                given[name] = (given[name],) if isinstance(given[name], str) else given[name]
+            with _called(Call(_as_call(function.__name__, given))):
+                return function(build_kind(by_flag, given))
+
+        def from_shell(context: typer.Context, json_output: bool, **values: Any) -> None:
+            if context.invoked_subcommand is not None:  # of a group, which does something by itself, too
+                return
+            typed = {name: value for name, value in values.items() if _is_typed(context, name)}
+            with _called(Call(shlex.join(["distill", *sys.argv[1:]]), json_output)):
+                result = function(build_kind(by_flag, typed))
+            result.print(json_output)
+            if result.exit_code:
+                raise typer.Exit(result.exit_code)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        arguments = "".join(f"    {name}: {flag.help}\n" for name, flag in in_python.items())
+        call.__doc__ = "\n\nArgs:\n".join(filter(None, [inspect.getdoc(function), arguments]))
+        call.shell_form = _of_shell(from_shell, by_flag, function)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def shell_form(function: Function) -> Callable[..., None]:
+    """Returns what typer makes a command of: it has a flag for each field, prints the result and sets the exit code."""
+    return cast("Callable[..., None]", function.shell_form)  # type: ignore[attr-defined]
+
+
+def called() -> str:
+    """Returns how the running command was called, in the shell or in Python, for records."""
+    return _call.get().text
+
+
+def prints_json() -> bool:
+    """Returns whether the running command was called in the shell with ``--json``."""
+    return _call.get().prints_json
+
+
+def reports_errors(function: Callable[..., None]) -> Callable[..., None]:
+    """Turns what ends a command before its time into one message and an exit code; docs/cluster.md lists these."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **values: Any) -> None:
+        try:
+            with heeds_signals():
+                function(*args, **values)
+        except DistillError as error:
+            console.error(str(error))
+            raise typer.Exit(error.exit_code) from error
+        except (typer.Exit, BrokenPipeError):  # a RuntimeError, to Python; a reader that has seen enough
+            raise
+        except Exception as error:
+            reason = limit_reached(error)
+            if reason is None and not passes(error):
+                raise
+            console.error(reason or f"{error}; repeat the command once this is mended: what is finished is kept")
+            raise typer.Exit(PassingError.exit_code if passes(error) else 2) from error
+        except (KeyboardInterrupt, Stopped) as error:
+            is_stopped = isinstance(error, Stopped)
+            console.note(f"{'stopped' if is_stopped else 'interrupted'}; {GO_ON}")
+            raise typer.Exit(143 if is_stopped else 130) from error
+
+    return run
+
+
+def needs_teacher_libraries() -> None:
+    """As `needs_libraries`, for what any command with a teacher needs."""
+    needs_libraries("the teacher stage", "teacher", "datasets", "sentencex", "transformers")
+
+
+def needs_libraries(what: str, extra: str, *names: str) -> None:
+    """Raises MissingDependencyError, which names the extra to install, unless these of its libraries are there.
+
+    Args:
+        what: needs them, for the message.
+        extra: of the package, that brings them.
+        names: of the modules.
+    """
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(f"{what} needs {', '.join(missing)}: pip install 'distill-offline[{extra}]'")
+
+
+def _of_shell(run: Callable[..., None], kinds: dict[str, type[Config]], function: Function) -> Callable[..., None]:
+    """A command for typer, which reads the flags off its signature; its log goes where ``--log-file`` points."""
+
+    @functools.wraps(function)
+    def logged(*args: Any, log_file: Path | None = None, **values: Any) -> None:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(log.written_to(log_file))
+            except OSError as error:
+                console.error(f"--log-file {log_file}: cannot be written: {error.strerror}; choose another file")
+                raise typer.Exit(2) from error
+            reports_errors(run)(*args, **values)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("context", kind, annotation=typer.Context), *map(option, all_flags(kinds))]
+    parameters += [inspect.Parameter(name, kind, default=d, annotation=a) for name, (d, a) in SHELL_FLAGS.items()]
+    logged.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    logged.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return logged
+
+
+@contextmanager
+def _called(call: Call) -> Iterator[None]:
+    token = _call.set(call)
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
+def _as_call(name: str, given: dict[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"

@@ -1,0 +1,79 @@
+"""``distill tasks`` and ``distill corpora``: what comes with the package, and manifests of one's own."""
+
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, Field
+
+from distill.commands.command import command
+from distill.result import Result, Text
+from pipeline.config import Config
+from pipeline.tasks.corpus import corpus_names, load_corpus
+from pipeline.tasks.task import load_task, task_names
+
+
+class TasksConfig(Config):
+    """Flags of ``distill tasks``."""
+
+
+class CorporaConfig(Config):
+    """Flags of ``distill corpora``."""
+
+
+class ShowTaskConfig(Config):
+    """Flags of ``distill tasks show``."""
+
+    name: str | None = Field(None, description="Name of a task.", json_schema_extra={"argument": True})
+    manifest: Path | None = Field(None, description="YAML file with a task of your own.")
+
+
+class ShowCorpusConfig(Config):
+    """Flags of ``distill corpora show``."""
+
+    name: str | None = Field(None, description="Name of a corpus.", json_schema_extra={"argument": True})
+    manifest: Path | None = Field(None, description="YAML file with a corpus of your own.")
+
+
+@command(TasksConfig)
+def tasks(config: TasksConfig) -> Result:
+    """List the tasks that need nothing but their name."""
+    shipped = [load_task(name) for name in task_names()]
+    rows = [
+        [
+            task.name,
+            "pair" if task.is_pair else "sentence",
+            ", ".join(task.labels) or "score {:g} to {:g}".format(*task.score_range or ()),
+            task.splits["train"],
+            " + ".join(f"{task.splits[split]:,}" for split in task.dev_splits),
+        ]
+        for task in shipped
+    ]
+    result = Result([task.model_dump(mode="json") for task in shipped])
+    return result.table(["task", "input", "labels", "train rows", "dev rows"], rows)
+
+
+@command(ShowTaskConfig)
+def tasks_show(config: ShowTaskConfig) -> Result:
+    """Print a task's manifest, checked."""
+    return _manifest(load_task(config.name, config.manifest))
+
+
+@command(CorporaConfig)
+def corpora(config: CorporaConfig) -> Result:
+    """List the corpora that need nothing but their name."""
+    shipped = [load_corpus(name) for name in corpus_names()]
+    rows = [[corpus.name, corpus.description, corpus.language, corpus.licence] for corpus in shipped]
+    result = Result([corpus.model_dump(mode="json") for corpus in shipped])
+    return result.table(["corpus", "text", "language", "licence"], rows)
+
+
+@command(ShowCorpusConfig)
+def corpora_show(config: ShowCorpusConfig) -> Result:
+    """Print a corpus's manifest, checked."""
+    return _manifest(load_corpus(config.name, config.manifest))
+
+
+def _manifest(manifest: BaseModel) -> Result:
+    """A manifest as JSON, and as YAML that reads back."""
+    values = manifest.model_dump(mode="json", exclude_defaults=True)
+    return Result(values).add(Text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True)))

@@ -1,0 +1,43 @@
+"""A command ends with the process that started it, also if that one is killed outright.
+
+A killed parent cannot stop its processes, and what they went on to write would lie beside what the repeated command
+writes. Processes of ``accelerate launch`` and ``torchrun`` watch their launcher; ``python -m distill.commands.parent
+COMMAND …`` is a command that ends once its standard input is closed.
+"""
+
+import os
+import sys
+import threading
+import time
+
+from pipeline import console
+from pipeline.environment import num_processes
+
+LOOK_EVERY_S = 0.2
+
+
+def end_with_launcher() -> None:
+    """Starts to watch the launcher, if there is one."""
+    if num_processes() > 1:
+        threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch(launcher: int) -> None:
+    while os.getppid() == launcher:
+        time.sleep(LOOK_EVERY_S)
+    console.error("the launcher of this process is gone, so it ends, too; repeat the command: what is finished is kept")
+    os._exit(1)
+
+
+def _end_with_stdin() -> None:
+    """Ends this process once the other end of its standard input is closed."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    from distill.commands import app
+
+    app()

@@ -1,0 +1,195 @@
+"""``distill predict``, ``certify`` and ``export``: a student at work."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from distill.commands.command import command
+from distill.result import Result
+from pipeline import console
+from pipeline.errors import ConfigError
+from student.config import CertifyConfig, ExportConfig, PredictConfig
+
+if TYPE_CHECKING:
+    from student.predict import Predictor
+
+FEW_ANSWERS = 100  # a certificate of fewer is warned of
+BEST_LABELS = 3  # shown of each prediction; more columns do not fit a terminal
+BAR = 10  # characters to either side
+MOST_TABLES = 3  # of an explained prediction, one for each label
+
+
+@command(PredictConfig)
+def predict(config: PredictConfig) -> Result:
+    """Predict labels or scores of sentences, of a file, or of rows as they arrive."""
+    from student.answers.costs import read_costs
+    from student.model.config_file import labels_words
+    from student.predict import Predictor
+
+    if labels_words(config.run):
+        return _predict_words(config)
+    predictor = Predictor(config.run, config.abstain, read_costs(config.cost))
+    if config.reads_stdin:
+        from student.answers.stream import predict_lines
+
+        predict_lines(config, predictor, sys.stdin.buffer)
+        return Result()
+    if config.output is not None:
+        from student.answers.file import predict_file
+
+        return _written(predict_file(config, predictor))
+    sentences1, sentences2 = _inputs(config, predictor)
+    if config.explain:
+        return _explained(sentences1, sentences2, predictor.explain(sentences1, sentences2))
+    predictions = predictor(sentences1, sentences2)
+    columns = {"sentence": sentences1} if sentences2 is None else {"sentence 1": sentences1, "sentence 2": sentences2}
+    answers = list(map(_cells, predictions))
+    rows = [[*texts, *answer.values()] for *texts, answer in zip(*columns.values(), answers, strict=True)]
+    return Result(predictions).data([*columns, *next(iter(answers), {})], rows)
+
+
+def _predict_words(config: PredictConfig) -> Result:
+    from student.words.file import check_flags, predict_file, read_sentences
+    from student.words.predict import WordPredictor
+
+    check_flags(config)
+    predictor = WordPredictor(config.run)
+    if config.output is not None:
+        return _written(predict_file(config, predictor))
+    answers = predictor(list(config.texts) if config.file is None else read_sentences(config))
+    words = [[k, w["text"], w["label"], w["probability"]] for k, answer in enumerate(answers) for w in answer["words"]]
+    spans = [
+        [k, s["text"], s["label"], s["start"], s["end"]] for k, answer in enumerate(answers) for s in answer["spans"]
+    ]
+    result = Result(answers).data(["sentence", "word", "label", "probability"], words)
+    return result.data(["sentence", "span", "label", "start", "end"], spans)
+
+
+def _written(values: dict[str, Any]) -> Result:
+    done = "written" if values["written"] else "were there already"
+    return Result(values).note(f"{values['output']}: {values['rows']:,} answers {done}")
+
+
+def _inputs(config: PredictConfig, predictor: "Predictor") -> tuple[list[str], list[str] | None]:
+    if config.file is not None:
+        from student.answers.file import read_texts
+
+        return read_texts(config, predictor)
+    if not predictor.student.config.is_pair:
+        return list(config.texts), None
+    if len(config.texts) % 2:
+        raise ConfigError(f"this student takes pairs, but {len(config.texts)} sentences are an odd number")
+    return list(config.texts[0::2]), list(config.texts[1::2])
+
+
+def _cells(prediction: dict[str, Any]) -> dict[str, Any]:
+    """A prediction by columns: its probabilities a column each, or of many labels the best ones in one."""
+    if "score" in prediction:
+        return prediction
+    probabilities: dict[str, float] = prediction["probabilities"]
+    label = prediction["label"]
+    if isinstance(label, list):
+        label = ", ".join(label) or "(none)"
+    if len(probabilities) <= BEST_LABELS:
+        return {"label": label, **probabilities}
+    best = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[:BEST_LABELS]
+    return {"label": label, "likeliest": ", ".join(f"{name} {probabilities[name]:.2f}" for name in best)}
+
+
+def _explained(sentences1: Sequence[str], sentences2: Sequence[str] | None, explained: list[dict[str, Any]]) -> Result:
+    """What `Predictor.explain` returns, and for each input a table of its words, with bars for or against the answer.
+
+    The bars of a table are to one scale: the longest is that of the word with the largest effect.
+    """
+    result = Result(explained)
+    for number, prediction in enumerate(explained):
+        texts = [sentences1[number], *([] if sentences2 is None else [sentences2[number]])]
+        for name, value in _predicted(prediction):
+            title = f"{name} {console.show(value)}: {' | '.join(texts)}"
+            _add_words(result, title, name, prediction["words"], is_pair=sentences2 is not None)
+    return result
+
+
+def _predicted(prediction: dict[str, Any]) -> list[tuple[str, float]]:
+    """What words are for or against: the score, or the labels that are predicted, or else the likeliest one."""
+    if "score" in prediction:
+        return [("score", prediction["score"])]
+    probabilities: dict[str, float] = prediction["probabilities"]
+    label = prediction["label"]
+    predicted = [name for name in (label if isinstance(label, list) else [label]) if name in probabilities]
+    ranked = sorted(predicted or probabilities, key=probabilities.__getitem__, reverse=True)
+    return [(name, probabilities[name]) for name in ranked[: MOST_TABLES if predicted else 1]]
+
+
+def _add_words(result: Result, title: str, name: str, words: list[dict[str, Any]], is_pair: bool) -> None:
+    largest = max((abs(word["effect"][name]) for word in words), default=0.0)
+    rows = [
+        [
+            *([word["sentence"]] if is_pair else []),
+            word["word"],
+            f"{word['effect'][name]:+.4f}",
+            bar(word["effect"][name], largest),
+            *([f"{word['entropy']:+.4f}"] if "entropy" in word else []),
+        ]
+        for word in words
+    ]
+    entropy = ["entropy without"] if words and "entropy" in words[0] else []
+    heads = [*(["sentence"] if is_pair else []), "word", "effect", f"{'against':>{BAR}}│for", *entropy]
+    result.table(heads, rows, title)
+
+
+def bar(value: float, largest: float) -> str:
+    """Returns a bar to the right for what is above 0, to the left for what is below, scaled by the largest."""
+    length = round(BAR * abs(value) / largest) if largest else 0
+    left, right = ("", "█" * length) if value > 0 else ("█" * length, "")
+    return f"{left:>{BAR}}│{right:<{BAR}}"
+
+
+@command(CertifyConfig)
+def certify(config: CertifyConfig) -> Result:
+    """Find how sure a student must be so that its answers are its teacher's: exit code 1 if it never is."""
+    from student.answers.certificate import CERTIFICATE_FILE
+    from student.answers.certify import certify as certify_run
+
+    certificate = certify_run(config)
+    best, coverage = certificate.certified, certificate.coverage
+    result = Result(certificate.model_dump() | {"coverage": coverage}).failed(best is None)
+    if best is None:
+        first = certificate.first_trial
+        result.warn(
+            f"no threshold holds: of its {first.answered:,} surest answers to {certificate.num_rows:,} rows "
+            f"{first.disagreements:,} differ from the teacher, too many to show that at most "
+            f"{config.disagreement:.2%} of any do; take more rows, or more --disagreement"
+        )
+        if (config.run / CERTIFICATE_FILE).exists():
+            result.note(f"{config.run / CERTIFICATE_FILE}: the earlier certificate stays")
+        return result
+    at_most = f"at most {config.disagreement:.2%} differ from the teacher, with {config.confidence:.0%} confidence"
+    pairs = {
+        "answers where the margin is above": best.threshold,
+        "of which": at_most,
+        "answered": f"{best.answered:,} of {certificate.num_rows:,} held-out rows ({coverage:.1%})",
+        "differ among them": f"{best.disagreements:,} (with that confidence below {best.bound:.2%})",
+    }
+    result.pairs(str(config.run), pairs)
+    if best.answered < FEW_ANSWERS:
+        result.warn(f"it rests on {best.answered:,} answers: take more rows for one that says more")
+    return result
+
+
+@command(ExportConfig)
+def export(config: ExportConfig) -> Result:
+    """Write a student as an ONNX or an HTML file, or with smaller tables, and measure what that costs."""
+    from student.export.run import export as export_student
+
+    exported = export_student(config)
+    before, after = exported["bytes"]["before"], exported["bytes"]["after"]
+    rows: list[list[Any]] = [["bytes of the weights" if config.html is None else "bytes", before, after]]
+    for split, scores in exported["scores"].items():
+        rows += [[f"{split} {name}", value["before"], value["after"]] for name, value in scores.items()]
+    columns = ["", str(config.run), str(config.html or f"{config.tables or 'the same'} tables")]
+    result = Result(exported).table(columns, rows)
+    if config.onnx is not None:
+        onnx = exported["onnx"]
+        result.pairs(str(config.onnx), {"bytes": onnx["bytes"], "largest difference from torch": onnx["difference"]})
+    return result

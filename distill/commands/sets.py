@@ -1,0 +1,213 @@
+"""``distill import``, ``verify``, ``card``, ``diff``, ``budget`` and ``recode``."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distill.commands.command import called, command, needs_teacher_libraries
+from distill.result import Result, Text
+from pipeline import console
+from pipeline.errors import ConfigError, short
+from pipeline.query.config import DiffConfig
+from pipeline.sets.config import RecodeConfig
+from pipeline.sharing.config import CardConfig, VerifyConfig
+from pipeline.tasks.task import TRAIN
+from teacher.answers.config import ImportConfig
+from teacher.config import BudgetConfig, BudgetTask
+
+if TYPE_CHECKING:
+    from pipeline.sets.record import SetRecord
+
+HEADS = {"both": "in both", "only_a": "only A", "only_b": "only B", "other_text": "other text"}
+
+
+@command(ImportConfig)
+def import_answers(config: ImportConfig) -> Result:
+    """Make a logit set of what any teacher, an LLM or another, answered in a file."""
+    from teacher.answers.run import import_answers as write_set
+
+    imported = write_set(config, called())
+    record = imported.record
+    values = {name: getattr(imported, name) for name in ("unanswered", "unused", "missing")}
+    result = Result({"root": str(imported.root), "state": record.state, "scores": record.scores, **values})
+    rows = []
+    for split, missing in imported.missing.items():
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in record.scores.get(split, {}).items())
+        rows.append([split, record.rows_of(split), missing, scores])
+    title = f"{imported.root}: {record.state}, {console.size(record.num_bytes)}"
+    result.table(["split", "rows", "without an answer", "teacher against gold"], rows, title)
+    left_out = {
+        "rows of the file without an answer": imported.unanswered,
+        "answers about no row of the task": imported.unused,
+    }
+    for what, count in left_out.items():
+        if count:
+            result.warn(f"{config.file}: {count:,} {what}; left out")
+    warn_about_scores(result, imported.root)
+    if TRAIN not in record.splits:
+        result.warn(f"no row of {TRAIN!r} has an answer, so no student can learn from this set alone")
+    return result
+
+
+def warn_about_scores(result: Result, root: Path) -> None:
+    """Adds what the dev scores of a set of examples are worth: which rows are in training, too, and a baseline's."""
+    from distill.apps.results.bag_of_words import bag_of_words_scores
+    from pipeline.sets.reader import open_set
+
+    logit_set = open_set(root)
+    for row in logit_set.sql("select split, count(*) as n from dev_in_train(examples) group by split order by split"):
+        rows = f"{row['n']:,} of {logit_set.record.rows_of(row['split']):,} rows"
+        query = f'`distill sql "from dev_in_train({logit_set.view})"` shows them'
+        result.warn(f"{row['split']}: {rows} have the text of a training row, so scores are too high; {query}")
+    for split, scores in bag_of_words_scores(logit_set).items():
+        teacher = logit_set.record.scores[split]
+        both = ", ".join(f"{name} {value:.4f} (teacher {teacher[name]:.4f})" for name, value in scores.items())
+        first = next(iter(scores))
+        if teacher[first] > scores[first] or scores[first] == 1:
+            result.note(f"{split}: a bag of words, without any teacher, reaches {both}")
+        else:
+            result.warn(f"{split}: a bag of words does as well as this teacher: {both}; it has little to teach")
+
+
+@command(VerifyConfig)
+def verify(config: VerifyConfig) -> Result:
+    """Check a set's every file and row against what it says of itself."""
+    from pipeline.sharing.verify import verify as verify_set
+
+    record = verify_set(config)
+    result = Result({"name": record.name, "state": record.state, "fingerprint": record.fingerprint})
+    rows = [[split, record.rows_of(split), len(record.shards_of(split)), "sound"] for split in record.splits]
+    return result.table(["split", "rows", "files", ""], rows, f"{record.name}: {record.state}")
+
+
+@command(CardConfig)
+def card(config: CardConfig) -> Result:
+    """Print a set's card, or write it anew."""
+    from pipeline.files import remove_temporaries, write_text
+    from pipeline.sets.card import CARD_FILE, card_text
+    from pipeline.sets.reader import find_set
+    from pipeline.sets.record import read_set_record
+
+    root = find_set(config.logits, config.store)
+    text = card_text(read_set_record(root))
+    result = Result({"card": text})
+    if not config.write:
+        return result.add(Text(text))
+    remove_temporaries(root)
+    write_text(root / CARD_FILE, text)
+    return result.note(f"wrote {root / CARD_FILE}")
+
+
+@command(DiffConfig)
+def diff(config: DiffConfig) -> Result:
+    """Compare two sets of one task; exit code 0 if they say the same of the same rows, 1 if not."""
+    from pipeline.query.diff import diff as compare
+
+    difference = compare(config)
+    result = Result(asdict(difference) | {"same": difference.is_empty}).failed(not difference.is_empty)
+    if difference.settings:
+        rows = [[name, *map(short, values)] for name, values in difference.settings.items()]
+        result.table(["setting", "A", "B"], rows)
+    tables = {
+        "rows": difference.splits,
+        "by class": difference.classes,
+        "calibration": difference.calibration,
+    }
+    for title, table in tables.items():
+        if table:
+            columns = [HEADS.get(name, name.replace("_", " ")) for name in table[0]]
+            result.table(columns, [list(row.values()) for row in table], title)
+    return result.note("the sets say the same" if difference.is_empty else "the sets differ")
+
+
+@command(RecodeConfig)
+def recode(config: RecodeConfig) -> Result:
+    """Write a set of tokens, or the stored layers of a set of examples, in another codec; no teacher is needed."""
+    config.check()
+    if config.layer_codecs:
+        from pipeline.sets.recode_layers import recode_layers as recode_set
+    else:
+        from pipeline.sets.recode import recode as recode_set
+    return set_result(recode_set(config, called()))
+
+
+def set_result(record: "SetRecord") -> Result:
+    """Returns the record of a set, with a table of its scores."""
+    metrics = list(next(iter(record.scores.values()), {}))
+    rows = [[split, *(scores.get(name) for name in metrics)] for split, scores in record.scores.items()]
+    signals = " and ".join(map(str, record.signals.stored))
+    title = f"{record.name}: {record.state}, {signals}, {console.size(record.num_bytes)}"
+    columns = ["split", *(name.replace("_", " ") for name in metrics)]
+    return Result(record.model_dump(mode="json")).table(columns, rows, title)
+
+
+@command(BudgetConfig, BudgetTask, by=("corpus", "task"))
+def budget(config: BudgetConfig | BudgetTask) -> Result:
+    """Measure what each codec would cost and lose, on a sample of a set, of a corpus or of a task's rows."""
+    if isinstance(config, BudgetTask):
+        return _layer_budget(config)
+    from pipeline.sets.budget import as_dicts
+
+    lines = as_dicts(_budget_lines(config))
+    temperatures = list(lines[0]["kept_mass"])
+    columns = ["codec", "bytes", "corpus", "KL", *(f"T={t}" for t in temperatures), "ECE"]
+    rows = [
+        [
+            *(line["codec"], f"{line['bytes_per_position']:,.1f}", console.size(line["corpus_bytes"])),
+            *(f"{line['kl']:.4f}", *(f"{mass:.3f}" if mass else "no" for mass in line["kept_mass"].values())),
+            f"{line['calibration_error']:.4f}",
+        ]
+        for line in lines
+    ]
+    return (
+        Result(lines)
+        .table(columns, rows)
+        .note(
+            "bytes a position, all columns counted; size of the whole corpus; divergence of what is stored from the "
+            "whole distribution; share of it that is kept, by temperature; calibration error of the likeliest token. "
+            "Sampled distributions are far from the whole at any one position and right on average, which is what a "
+            "student learns from; those of top-k are not."
+        )
+    )
+
+
+def _layer_budget(config: BudgetTask) -> Result:
+    config.check()
+    needs_teacher_libraries()
+    from teacher.dump.layer_budget import layer_budget
+
+    lines = [asdict(line) for line in layer_budget(config)]
+    rows = [
+        [
+            *(line["signal"], line["layer"], line["codec"], f"{line['bytes_per_row']:,.0f}"),
+            *(console.size(line["task_bytes"]), "-" if line["lost"] is None else f"{line['lost']:.2g}"),
+        ]
+        for line in lines
+    ]
+    return (
+        Result(lines)
+        .table(["signal", "layer", "codec", "bytes a row", "task", "lost"], rows)
+        .note(
+            "bytes a row in the files, and of all of the task's own rows, for each layer; lost of states is a share of "
+            "their variance, of attention and values the divergence of softmax in nats; bases were fitted to other "
+            "rows."
+        )
+    )
+
+
+def _budget_lines(config: BudgetConfig) -> list[Any]:
+    if (config.logits is None) == (config.corpus is None):
+        raise ConfigError("what to measure: give a set of tokens or --corpus, one of them")
+    if config.corpus is not None:
+        needs_teacher_libraries()
+        from teacher.dump.budget import corpus_budget
+
+        return corpus_budget(config)
+    from pipeline.sets.budget import budget as set_budget
+    from pipeline.sets.reader import find_set
+    from pipeline.sets.token_reader import open_tokens
+
+    assert config.logits is not None
+    control = open_tokens(find_set(config.logits, config.store))
+    positions = sum(scores.get("positions", 0) for scores in control.record.scores.values())
+    return set_budget(control, config.positions, positions)

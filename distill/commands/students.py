@@ -1,0 +1,187 @@
+"""``distill pretrain-student``, ``filters``, ``train-student``, ``sweep``, and what judges and describes a student."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distill.commands.command import called, command, needs_libraries
+from distill.result import Result
+from pipeline import console
+from pipeline.errors import ConfigError, short
+from pipeline.training.run_record import Entry
+from student.config import (
+    DescribeConfig,
+    EvaluateConfig,
+    MaskedWordsConfig,
+    PretrainConfig,
+    ReproduceConfig,
+    SweepConfig,
+    TrainConfig,
+)
+from student.filters.config import FiltersConfig
+from student.summary import SCORE_COLUMNS, point_table, score_rows
+
+if TYPE_CHECKING:
+    from student.masked_words import MaskedWords
+
+LABEL_COLUMNS = ("gold", "said", "precision", "recall", "f1")
+MOST_LABELS = 20  # shown one by one
+
+
+@command(PretrainConfig)
+def pretrain_student(config: PretrainConfig) -> Result:
+    """Pretrain a student on stored predictions of masked words or on vectors of sentences, for train-student."""
+    from student.pretrain import pretrain
+
+    record = pretrain(config, called())
+    if not record:
+        return Result()
+    return _add_history(Result(record), record["result"]["history"], record["logit_set"])
+
+
+@command(FiltersConfig)
+def filters(config: FiltersConfig) -> Result:
+    """Learn what of a teacher's stored layers a task needs, for train-student --filters (TED)."""
+    from student.filters.train import train_filters
+
+    record = train_filters(config, called())
+    layers = ", ".join(map(str, record["settings"]["layers"]))
+    title = f"filters of layers {layers}, by the head of the last one"
+    return _add_history(Result(record), record["result"]["history"], title)
+
+
+def _add_history(result: Result, history: list[Entry], title: str) -> Result:
+    """Adds the loss of each entry of a history, and the metrics of the first dev split."""
+    unit = next(iter(history[-1]))
+    split, metrics = next(iter(history[-1]["metrics"].items()), ("", {}))
+    rows = [[entry[unit], entry["loss"], *entry["metrics"].get(split, {}).values()] for entry in history]
+    columns = [unit, "loss", *(f"{split} {name.replace('_', ' ')}" for name in metrics)]
+    return result.table(columns, rows, title)
+
+
+@command(TrainConfig)
+def train_student(config: TrainConfig) -> Result:
+    """Train a student from a logit set."""
+    from student.recipe import with_recipe
+    from student.train.train import train
+
+    record = train(with_recipe(config), called())
+    result = record["result"]
+    best = f"best of {len(result['history'])} epochs is epoch {result['best']['epoch']}"
+    return _add_evaluation(Result(record), f"{', '.join(record['logit_sets'])}: {best}", result["evaluation"])
+
+
+@command(SweepConfig)
+def sweep(config: SweepConfig) -> Result:
+    """Train a student for every combination of values and seed, and compare them."""
+    from student.sweep.run import sweep as run_sweep
+
+    found = run_sweep(config, called())["result"]
+    result = Result(found).table(*point_table(found), found["metric"])
+    if found["best"]:
+        result.pairs("best run", {found["best"]["run"]: found["best"]["score"]})
+    if "best_by_task" in found:
+        result.pairs("best of each task", {one["run"]: one["score"] for one in found["best_by_task"].values()})
+    return result
+
+
+@command(EvaluateConfig)
+def evaluate(config: EvaluateConfig) -> Result:
+    """Score a run against gold labels, or masked tokens, and against its teacher."""
+    from student.model.config_file import is_pretrained
+
+    if is_pretrained(config.run):
+        from student.evaluate import evaluate_pretrained
+
+        scores = evaluate_pretrained(config)
+        rows = [[split, name, value] for split, values in scores.items() for name, value in values.items()]
+        return Result(scores).table(["", "metric", "student"], rows, str(config.run))
+    from student.evaluate import evaluate as evaluate_run
+
+    evaluation = evaluate_run(config)
+    return _add_evaluation(Result(evaluation), str(config.run), evaluation)
+
+
+def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any]) -> Result:
+    if not evaluation:
+        return result.note(f"{title}; there is no dev split to score it on")
+    others: list[list[Any]] = []
+    for split, parts in evaluation.items():
+        others += [[split, name.replace("_", " "), value] for name, value in parts.get("labels", {}).items()]
+        decided = "as it decides"
+        others += [[split, f"{name.replace('_', ' ')} {decided}", v] for name, v in parts.get("decided", {}).items()]
+        others += [[split, name, value] for name, value in parts["bins"].items()]
+        others += [[split, f"{name} with the teacher", value] for name, value in parts["fidelity"].items()]
+    result.table(SCORE_COLUMNS, score_rows(evaluation), title).table(["split", "also", "student"], others)
+    for split, parts in evaluation.items():
+        by_label = parts.get("by_label", {})
+        if len(by_label) > 2 or parts.get("decided"):
+            add_labels(result, split, by_label)
+    return result
+
+
+def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]) -> None:
+    """Adds the scores of each label; of many labels the worst, which are what one looks for."""
+    worst = sorted(by_label, key=lambda name: by_label[name]["f1"])[:MOST_LABELS]
+    rows = [[name, *(by_label[name][key] for key in LABEL_COLUMNS)] for name in worst]
+    part = (
+        f"the {MOST_LABELS} worst of {len(by_label)} labels; --json has all"
+        if len(by_label) > len(worst)
+        else "by label"
+    )
+    result.table(["label", *LABEL_COLUMNS], rows, f"{split}: {part}")
+
+
+@command(DescribeConfig)
+def describe(config: DescribeConfig) -> Result:
+    """Tell what a student is made of: architecture, parameters, bytes, multiply-adds."""
+    from student.describe import describe as describe_student
+
+    made = describe_student(config.run_or_recipe)
+    rows = [(name, value) for name, value in made["architecture"].items()]
+    rows += [(f"parameters: {name}", value) for name, value in made["parameters"].items()]
+    rows += [("bytes", f"{made['bytes']:,} ({console.size(made['bytes'])})")]
+    rows += [(f"multiply-adds {name.replace('_', ' ')}", value) for name, value in made["multiply_adds"].items()]
+    return Result(made).pairs(config.run_or_recipe, dict(rows))
+
+
+@command(MaskedWordsConfig)
+def masked_words(config: MaskedWordsConfig) -> Result:
+    """Compare which words matter to students and to their teacher, by its answers to rows with each word masked."""
+    if config.output is not None:
+        needs_libraries("distill masked-words --output", "report", "jinja2", "matplotlib")
+        if config.output.is_dir():
+            raise ConfigError(f"--output {config.output}: is a folder; give the name of a file")
+    from student.masked_words import RESULT_COLUMNS, result_rows
+    from student.masked_words import masked_words as compare
+
+    compared = compare(config)
+    rows, words = len(compared.rows), sum(len(row.words) for row in compared.rows)
+    result = Result({"set": compared.set_name, "rows": rows, "words": words, "runs": compared.results})
+    if config.output is not None:
+        _write_page(config.output, compared)
+        result.note(f"{config.output}: written")
+    return result.table(RESULT_COLUMNS, result_rows(compared), f"{compared.set_name}: {compared.amount}")
+
+
+def _write_page(output: Path, compared: "MaskedWords") -> None:
+    from distill.apps.report.masked_words import masked_words_page
+    from distill.apps.report.page import render
+    from pipeline.files import make_folder, write_text_alone
+
+    make_folder(output.parent)
+    write_text_alone(output, render(masked_words_page(compared)))
+
+
+@command(ReproduceConfig)
+def reproduce(config: ReproduceConfig) -> Result:
+    """Run a run's recorded query again: exit code 0 if it chooses the same rows and logits today, 1 if not."""
+    from student.reproduce import reproduce as reproduce_run
+
+    compared = reproduce_run(config)
+    changed = [name for name, values in compared.items() if values["then"] != values["now"]]
+    rows = [[name, short(v["then"]), short(v["now"]), v["then"] == v["now"]] for name, v in compared.items()]
+    result = Result({"same": not changed, "compared": compared}).failed(bool(changed))
+    result.table(["", "then", "now", "same"], rows, str(config.run))
+    if changed:
+        result.warn(f"not the same today: {len(changed)} of {len(compared)}: {', '.join(changed)}")
+    return result

@@ -1,0 +1,164 @@
+"""``distill finetune-teacher``, ``augment``, ``teacher-dump`` and ``check``."""
+
+from dataclasses import asdict
+from typing import Any
+
+from distill.commands.command import called, command, needs_teacher_libraries
+from distill.commands.sets import set_result, warn_about_scores
+from distill.result import Result
+from pipeline import console
+from pipeline.sets.record_parts import AugmentationRecord
+from teacher.augment.config import AugmentConfig
+from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
+
+KIND = ("task", "corpus")
+
+
+@command(FinetuneTask, FinetuneCorpus, by=KIND)
+def finetune_teacher(config: FinetuneTask | FinetuneCorpus) -> Result:
+    """Fine-tune a BERT for a task, to be its teacher, or as a masked language model on a corpus."""
+    config.check()
+    needs_teacher_libraries()
+    if isinstance(config, FinetuneCorpus):
+        from teacher.finetune.masked_words import finetune_mlm
+
+        record = finetune_mlm(config, called())
+    else:
+        from teacher.finetune.classifier import finetune
+
+        record = finetune(config, called())
+    if not record:
+        return Result()
+    result = Result(record)
+    best, unit = record["result"]["best"], "step" if isinstance(config, FinetuneCorpus) else "epoch"
+    rows = [
+        [entry[unit], split, name, value, "best" if entry[unit] == best[unit] else ""]
+        for entry in record["result"]["history"]
+        for split, metrics in entry["metrics"].items()
+        for name, value in metrics.items()
+    ]
+    if not rows:
+        return result.note(
+            f"{config.output_dir}: the last {unit}'s weights; without gold on dev nothing tells how good they are"
+        )
+    return result.table([unit, "split", "metric", "value", ""], rows, f"teacher {config.output_dir}")
+
+
+@command(AugmentConfig)
+def augment(config: AugmentConfig) -> Result:
+    """Make variants of a task's rows, for a teacher to label; `teacher-dump --augment` does both."""
+    config.check()
+    needs_teacher_libraries()
+    from teacher.augment.run import augment as make_variants
+
+    record = make_variants(config, called())
+    if record is None:
+        return Result()
+    return _add_variants(Result(record.model_dump(mode="json")), record)
+
+
+@command(DumpTask, DumpCorpus, by=KIND)
+def dump_teacher(config: DumpTask | DumpCorpus) -> Result:
+    """Write what a teacher says about a task or a corpus, as a logit set."""
+    needs_teacher_libraries()
+    if isinstance(config, DumpTask):
+        from teacher.dump.default_variants import with_default_variants
+
+        config = with_default_variants(config)
+    config.check()
+    if config.plan:
+        return _plan(config)
+    if config.signal == "vectors":
+        from teacher.dump.sentences import dump_vectors
+
+        record = dump_vectors(config, called())
+    elif isinstance(config, DumpCorpus):
+        from teacher.dump.tokens import dump_mlm
+
+        record = dump_mlm(config, called())
+    else:
+        return _dump_task(config)
+    return Result() if record is None else set_result(record)
+
+
+def _dump_task(config: DumpTask) -> Result:
+    from teacher.dump.summary import SPLIT_COLUMNS, split_rows
+    from teacher.dump.task import dump_task
+
+    record = dump_task(config, called())
+    if record is None:
+        return Result()
+    result, root = Result(record.model_dump(mode="json")), config.store / record.name
+    if record.augmentation:
+        _add_variants(result, record.augmentation)
+    if record.unlabelled:
+        result.pairs("unlabelled rows", record.unlabelled.lines())
+    result.table(SPLIT_COLUMNS, split_rows(record), f"{root}: {record.state}, {console.size(record.num_bytes)}")
+    if record.state == "verified" and record.rows == "examples":
+        warn_about_scores(result, root)
+    return result
+
+
+def _plan(config: DumpTask | DumpCorpus) -> Result:
+    """What the set would take; nothing is written."""
+    plan: Any
+    if config.signal == "vectors":
+        from teacher.dump.plan_sentences import estimate_vectors
+
+        plan = estimate_vectors(config)
+    elif isinstance(config, DumpCorpus):
+        from teacher.dump.plan_tokens import estimate_mlm
+
+        plan = estimate_mlm(config)
+    else:
+        from teacher.dump.plan_examples import estimate
+
+        plan = estimate(config)
+    result = Result(plan.values()).pairs(
+        "plan",
+        {
+            "rows": ", ".join(f"{name} {rows:,}" for name, rows in plan.rows.items()),
+            "shards": plan.shards,
+            "tokens, about": plan.tokens,
+            "disk, about": console.size(plan.disk_bytes),
+            **{
+                f"- {name}": f"{console.size(a_row)} a row, {console.size(size)}"
+                for name, (a_row, size) in plan.layer_bytes.items()
+            },
+            **({"- weights of layers": console.size(plan.init_bytes)} if plan.init_bytes else {}),
+            "time, about": f"{plan.seconds:,.0f} s" if plan.seconds else "unknown",
+            "memory, about": console.size(plan.memory_bytes) if plan.memory_bytes else "unknown",
+        },
+    )
+    if isinstance(config, DumpTask) and config.augment:
+        result.note("every variant that is tried counts as a row; the time to make them is not counted")
+    return result
+
+
+def _add_variants(result: Result, record: AugmentationRecord) -> Result:
+    rows = [
+        [f"{row.source_row}:{row.variant}", row.origin, " | ".join(row.original), " | ".join(row.text)]
+        for row in record.sample
+    ]
+    return result.pairs("variants", record.lines()).table(["row", "origin", "original", "variant"], rows)
+
+
+@command(CheckConfig)
+def check(config: CheckConfig) -> Result:
+    """Ask a set's teacher again about a sample of its rows; exit code 0 if it says what is stored, 1 if not."""
+    needs_teacher_libraries()
+    from teacher.check import check as check_set
+
+    checked = check_set(config)
+    rows = [
+        [name, part.largest, part.mean, *part.fidelity.values()]
+        for name, part in (("two runs now", checked.live), ("now and stored", checked.stored))
+    ]
+    columns = ["", "largest difference", "mean", *(name.replace("_", " ") for name in checked.live.fidelity)]
+    result = Result(asdict(checked) | {"passed": checked.passed}).failed(not checked.passed)
+    result.table(columns, rows, f"{config.logits}: {checked.rows:,} rows")
+    if not checked.same_weights:
+        result.warn("the teacher's weights are not those that the set names")
+    row = "{}:{}:{}".format(*checked.worst_row)
+    verdict = "the teacher says what is stored" if checked.passed else f"it does not say what is stored, see {row}"
+    return result.note(f"{verdict} (differences up to {checked.tolerance:.2g} are allowed)")
