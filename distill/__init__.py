@@ -11,6 +11,7 @@ import importlib
 from typing import Any
 
 OBJECTS = {
+    "ExampleSet": "pipeline.sets.reader",
     "LogitSet": "pipeline.sets.reader",
     "open_set": "pipeline.sets.reader",
     "Predictor": "student.predict",

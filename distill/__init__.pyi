@@ -9,6 +9,7 @@ from pipeline.errors import ConfigError as ConfigError
 from pipeline.errors import DataError as DataError
 from pipeline.errors import DistillError as DistillError
 from pipeline.errors import IntegrityError as IntegrityError
+from pipeline.sets.reader import ExampleSet as ExampleSet
 from pipeline.sets.reader import LogitSet as LogitSet
 from pipeline.sets.reader import open_set as open_set
 from student.model.model import Student as Student
@@ -19,6 +20,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DistillError",
+    "ExampleSet",
     "IntegrityError",
     "LogitSet",
     "Predictor",

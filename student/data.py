@@ -11,7 +11,7 @@ import torch
 from pipeline.arrays import Floats, Ints, Ragged, ragged, stacked
 from pipeline.errors import DataError, IntegrityError
 from pipeline.query.selection import read_chosen
-from pipeline.sets.reader import KEYS, ORIGINALS, LogitSet, keys_sha256
+from pipeline.sets.reader import KEYS, ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, gold_classes
 from student.model.architecture import StudentConfig
@@ -68,7 +68,7 @@ class Examples:
         return torch.from_numpy(taken.flat), torch.from_numpy(taken.offsets)
 
 
-def load_examples(logit_set: LogitSet, split: str, where: str | None = None) -> Examples:
+def load_examples(logit_set: ExampleSet, split: str, where: str | None = None) -> Examples:
     """Reads the rows of a split, or those that fulfil a SQL condition.
 
     Raises:
@@ -83,12 +83,12 @@ def load_examples(logit_set: LogitSet, split: str, where: str | None = None) -> 
     return _examples(logit_set, split, rows, np.ones(rows.num_rows, dtype=np.float32))
 
 
-def load_dev(logit_set: LogitSet, split: str) -> Examples:
+def load_dev(logit_set: ExampleSet, split: str) -> Examples:
     """Reads the rows of a dev split, without the variants that it may have to be looked at."""
     return load_examples(logit_set, split, ORIGINALS)
 
 
-def load_chosen(logit_set: LogitSet, query: str) -> Examples:
+def load_chosen(logit_set: ExampleSet, query: str) -> Examples:
     """Reads the training rows that a query chooses, see `read_chosen`; their weights are scaled to the mean 1.
 
     Raises:
@@ -100,7 +100,7 @@ def load_chosen(logit_set: LogitSet, query: str) -> Examples:
     return _examples(logit_set, "train", rows, (weight_N / weight_N.mean()).astype(np.float32))
 
 
-def _examples(logit_set: LogitSet, split: str, rows: pa.Table, weight_N: Floats) -> Examples:
+def _examples(logit_set: ExampleSet, split: str, rows: pa.Table, weight_N: Floats) -> Examples:
     is_pair = logit_set.record.is_pair
     examples = Examples(
         ragged(rows.column("ids1")),
@@ -115,7 +115,7 @@ def _examples(logit_set: LogitSet, split: str, rows: pa.Table, weight_N: Floats)
     return examples
 
 
-def _check_ranges(logit_set: LogitSet, split: str, examples: Examples) -> None:
+def _check_ranges(logit_set: ExampleSet, split: str, examples: Examples) -> None:
     """A set from elsewhere may say of itself that it is verified, and hold what its own record has no room for."""
     record, where = logit_set.record, f"{logit_set.root}, {split}"
     for part in examples.sequences:

@@ -12,7 +12,7 @@ from pipeline.arrays import Floats
 from pipeline.config import refuse_flags
 from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.query.mixture import open_sets
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.intervals import bootstrap_intervals
 from pipeline.tasks.metrics import (
     bin_scores,
@@ -93,7 +93,7 @@ def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
     return evaluate_masked_words(config)
 
 
-def open_evaluated(record: RunRecord, logits: str | None, store: Path, allow_unverified: bool = False) -> LogitSet:
+def open_evaluated(record: RunRecord, logits: str | None, store: Path, allow_unverified: bool = False) -> ExampleSet:
     """Opens the set that a run is to be measured on: the given one, or those it was trained on, mixed as they were.
 
     Raises:
@@ -104,7 +104,7 @@ def open_evaluated(record: RunRecord, logits: str | None, store: Path, allow_unv
     return open_sets(evaluated_sets(record, logits, store), mix, allow_unverified)
 
 
-def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Examples]:
+def dev_examples(config: StudentConfig, logit_set: ExampleSet) -> dict[str, Examples]:
     """The dev splits of a set, as a student reads them.
 
     Raises:
@@ -118,7 +118,7 @@ def dev_examples(config: StudentConfig, logit_set: LogitSet) -> dict[str, Exampl
     return {split: as_read(load_dev(logit_set, split), config) for split in splits}
 
 
-def check_readable(config: StudentConfig, logit_set: LogitSet) -> None:
+def check_readable(config: StudentConfig, logit_set: ExampleSet) -> None:
     """Raises FingerprintMismatchError if a set is not one that the student can read."""
     path, record = logit_set.root, logit_set.record
     if record.tokenizer.sha256 != config.tokenizer_sha256:
@@ -126,7 +126,7 @@ def check_readable(config: StudentConfig, logit_set: LogitSet) -> None:
     check_same_task(config, logit_set)
 
 
-def check_same_task(config: StudentConfig, logit_set: LogitSet) -> None:
+def check_same_task(config: StudentConfig, logit_set: ExampleSet) -> None:
     """Raises FingerprintMismatchError if a student's answers do not mean what a set's do."""
     path, record = logit_set.root, logit_set.record
     if record.target != config.target:

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.sets.reader import LogitSet, find_set, open_set
+from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.record_parts import Setting
 from pipeline.tasks.intervals import mean_interval, percentile_interval
 from pipeline.tasks.metrics import spearmanr
@@ -92,7 +92,7 @@ def masked_words(config: MaskedWordsConfig) -> MaskedWords:
         DataError: if it lacks variants, or has no row with two words.
         FingerprintMismatchError: if a student's answers mean something else than the set's.
     """
-    logit_set = open_set(find_set(config.logits, config.store), config.allow_unverified)
+    logit_set = ExampleSet.open(find_set(config.logits, config.store), config.allow_unverified)
     rows = [row for row in read_masked(logit_set) if len(row.words) >= FEWEST_WORDS]
     if not rows:
         raise DataError(f"{logit_set.root}: no row has {FEWEST_WORDS} words, so that none can be compared")
@@ -101,7 +101,7 @@ def masked_words(config: MaskedWordsConfig) -> MaskedWords:
     return MaskedWords(logit_set.name, rows, students, {run: compared(teacher, of) for run, of in students.items()})
 
 
-def read_masked(logit_set: LogitSet) -> list[MaskedRow]:
+def read_masked(logit_set: ExampleSet) -> list[MaskedRow]:
     """The rows of a set of `mask-each` with the teacher's importance of each of their words.
 
     Raises:
@@ -120,7 +120,7 @@ def read_masked(logit_set: LogitSet) -> list[MaskedRow]:
     return [masked_row(logit_set, augmentation.settings, list(group)) for _, group in by_source_row]
 
 
-def masked_row(logit_set: LogitSet, settings: dict[str, Setting], group: list[dict[str, Any]]) -> MaskedRow:
+def masked_row(logit_set: ExampleSet, settings: dict[str, Setting], group: list[dict[str, Any]]) -> MaskedRow:
     """A row and its variants, joined by their numbers."""
     variants, most = {row["variant"]: row for row in group}, int(settings["num_variants"])
     whole = variants[0]
@@ -150,7 +150,7 @@ def importance(target: Target, whole_WC: Floats, without_WC: Floats) -> Floats64
     return np.abs(moved_W.astype(np.float64))
 
 
-def _importance_to(run: str, logit_set: LogitSet, rows: list[MaskedRow]) -> list[Floats64]:
+def _importance_to(run: str, logit_set: ExampleSet, rows: list[MaskedRow]) -> list[Floats64]:
     """The importance_W of the words of each row for a student."""
     predictor = Predictor(run)
     check_same_task(predictor.student.config, logit_set)

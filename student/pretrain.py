@@ -20,7 +20,7 @@ from pipeline.files import write_text
 from pipeline.sets.group_reader import Group, GroupedSet
 from pipeline.sets.reader import find_set
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
-from pipeline.sets.record_parts import RowsName, Shard
+from pipeline.sets.record_parts import KindName, Shard
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
@@ -65,7 +65,7 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
 
     root = find_set(config.logits, config.store)
     state = processes()
-    task = _task_type(read_set_record(root).rows)(config, root, state)
+    task = _task_type(read_set_record(root).kind)(config, root, state)
     if not task.batches.num_rows:
         raise DataError(f"{root}: its train split has no row")
     total_steps = task.batches.num_steps(config.num_train_epochs)
@@ -98,7 +98,7 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
     return run.finish(result)
 
 
-def _task_type(rows: RowsName) -> "Callable[[PretrainConfig, Path, PartialState], PretrainTask[Any, Any]]":
+def _task_type(rows: KindName) -> "Callable[[PretrainConfig, Path, PartialState], PretrainTask[Any, Any]]":
     from student.kinds.masked_words import MaskedWordTask
     from student.kinds.sentences import SentenceTask
 
@@ -337,7 +337,7 @@ def card_text(
     lines = ["| held out | student |", "|---|---|", *(f"| {name} | {value:.4f} |" for name, value in scores.items())]
     values = {
         "front_matter": yaml.safe_dump(front_matter, sort_keys=False).strip(),
-        "corpus": record.subject,
+        "corpus": record.dataset_name,
         "teacher": record.teacher.name,
         "embedding": f"{embedding_summary(student.config)}; {used_summary(student.config)}",
         "num_parameters": f"{sum(p.numel() for p in student.parameters()):,}",

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, raise_all
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target, softmax
 from student.config import TrainConfig
 from student.predict import Predictor
@@ -130,7 +130,7 @@ def _num_texts(row: Any) -> int | None:
     return len(row) if is_list and all(isinstance(text, str) for text in row) else None
 
 
-def _where(logit_set: LogitSet, condition: str | None, columns: tuple[list[str], ...]) -> str:
+def _where(logit_set: ExampleSet, condition: str | None, columns: tuple[list[str], ...]) -> str:
     """The condition for the rows with these texts, beside the one that there is."""
     names = ("sentence1", "sentence2")[: 1 + logit_set.record.is_pair]
     if len(columns) != len(names):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError
 from pipeline.processes import processes
-from pipeline.sets.reader import LogitSet, find_set, open_set
+from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import require_shards
@@ -79,13 +79,13 @@ def check(config: CheckConfig) -> Check:
         DataError: if the teacher is not where it was.
         IntegrityError: if a file of the set is not what its record says.
     """
-    logit_set = open_set(find_set(config.logits, config.store), config.allow_unverified)
+    logit_set = ExampleSet.open(find_set(config.logits, config.store), config.allow_unverified)
     record = logit_set.record
     if record.teacher.is_imported:
         raise ConfigError(f"{logit_set.root}: its answers were imported; there is no teacher here to ask again")
-    task = load_task_of_set(logit_set.root, record.subject, config.manifest)
-    if task.name != record.subject:
-        raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {record.subject!r}")
+    task = load_task_of_set(logit_set.root, record.dataset_name, config.manifest)
+    if task.name != record.dataset_name:
+        raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {record.dataset_name!r}")
     teacher = _load(task, record, config.model_name_or_path, config.model_revision)
     rows = _sample(logit_set, config.sample, config.seed)
     device = processes().device
@@ -124,7 +124,7 @@ def _load(task: Task, record: SetRecord, name_or_path: str | None, revision: str
     return teacher
 
 
-def _sample(logit_set: LogitSet, num_rows: int, seed: int) -> pa.Table:
+def _sample(logit_set: ExampleSet, num_rows: int, seed: int) -> pa.Table:
     """Rows of a set, drawn at random, with their texts and logits."""
     shards = logit_set.record.shards
     require_shards(logit_set.root, logit_set.record, shards)

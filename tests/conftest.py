@@ -31,7 +31,7 @@ import torch
 from hypothesis import settings
 
 from distill.apps.demo.data import GOOD, write_demo_data
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sql.gate import open_database, open_files
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Objective, Task, load_task
@@ -134,24 +134,24 @@ def store(work: Path, teachers: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def opinion_set(store: Path) -> LogitSet:
+def opinion_set(store: Path) -> ExampleSet:
     """The set of the single-sentence task; read only."""
-    return open_set(store / "opinion")
+    return ExampleSet.open(store / "opinion")
 
 
 @pytest.fixture(scope="session")
-def roles_set(store: Path) -> LogitSet:
+def roles_set(store: Path) -> ExampleSet:
     """The set of the pair task; read only."""
-    return open_set(store / "roles")
+    return ExampleSet.open(store / "roles")
 
 
 @pytest.fixture(scope="session")
-def layers_set(work: Path, roles_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
+def layers_set(work: Path, roles_set: ExampleSet, tmp_path_factory: pytest.TempPathFactory) -> ExampleSet:
     """The pair task with all states in float32, and those of [CLS] in float16; read only."""
     store = tmp_path_factory.mktemp("layers")
     shutil.copytree(roles_set.root, store / "roles")
     write(work, store, **EVERY)
-    return open_set(store / "roles")
+    return ExampleSet.open(store / "roles")
 
 
 @pytest.fixture(scope="session")
@@ -163,36 +163,36 @@ def vectors_store(work: Path, teachers: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def opinion_vectors(vectors_store: Path) -> LogitSet:
+def opinion_vectors(vectors_store: Path) -> ExampleSet:
     """The set of the single-sentence task with token vectors; read only."""
-    return open_set(vectors_store / "opinion")
+    return ExampleSet.open(vectors_store / "opinion")
 
 
 @pytest.fixture(scope="session")
-def roles_vectors(vectors_store: Path) -> LogitSet:
+def roles_vectors(vectors_store: Path) -> ExampleSet:
     """The set of the pair task with token vectors; read only."""
-    return open_set(vectors_store / "roles")
+    return ExampleSet.open(vectors_store / "roles")
 
 
 @pytest.fixture(scope="session")
-def augmented_set(work: Path, teachers: Path) -> LogitSet:
+def augmented_set(work: Path, teachers: Path) -> ExampleSet:
     """The single-sentence task with at most three masked variants of each row; read only."""
     flags = {"augment": "mask-pos", "pos_probability": 0, "mask_probability": 0.3, "num_variants": 3, "seed": 1}
     store = work / "augmented-store"
     dump(dump_config(work, "opinion", store, **flags), "distill teacher-dump --augment mask-pos")
-    return open_set(store / "opinion-mask-pos")
+    return ExampleSet.open(store / "opinion-mask-pos")
 
 
 @pytest.fixture(scope="session")
-def masked_set(work: Path, teachers: Path) -> LogitSet:
+def masked_set(work: Path, teachers: Path) -> ExampleSet:
     """The dev rows of the single-sentence task, with a variant for each of their words; read only."""
     store = work / "masked-store"
     dump(dump_config(work, "opinion", store, augment="mask-each"), "distill teacher-dump --augment mask-each")
-    return open_set(store / "opinion-mask-each")
+    return ExampleSet.open(store / "opinion-mask-each")
 
 
 @pytest.fixture(scope="session")
-def ratings(work: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, LogitSet]:
+def ratings(work: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExampleSet]:
     """Sets of a task with scores, by the kind of their target; a sentence's score is the number of its good word."""
     folder = tmp_path_factory.mktemp("ratings")
     record = folder / "ratings.yaml"
@@ -211,7 +211,7 @@ def ratings(work: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, L
         save_teacher(teacher.model, teacher.name, teacher.revision, folder / f"teacher-{kind}")
         places = {"manifest": record, "data": folder, "model_name_or_path": str(folder / f"teacher-{kind}")}
         dump(dump_config(work, "ratings", folder / "store", name=kind, **places), "distill teacher-dump")
-    return {kind: open_set(folder / "store" / kind) for kind in objectives}
+    return {kind: ExampleSet.open(folder / "store" / kind) for kind in objectives}
 
 
 @pytest.fixture(scope="session")
@@ -275,10 +275,10 @@ def ray_cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def own_set(opinion_set: LogitSet, tmp_path: Path) -> LogitSet:
+def own_set(opinion_set: ExampleSet, tmp_path: Path) -> ExampleSet:
     """The single-sentence set, free to be changed."""
     shutil.copytree(opinion_set.root, tmp_path / "own" / "opinion")
-    return open_set(tmp_path / "own" / "opinion")
+    return ExampleSet.open(tmp_path / "own" / "opinion")
 
 
 @pytest.fixture
@@ -331,7 +331,7 @@ def roles_run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ratings_run(ratings: dict[str, LogitSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ratings_run(ratings: dict[str, ExampleSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on the task with scores; read only."""
     folder = tmp_path_factory.mktemp("ratings_run")
     train(tiny_config(ratings["score"].root, folder), "distill train-student --logits score")

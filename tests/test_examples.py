@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.console import show
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sources import load_source
 from pipeline.tasks.task import load_task
 from pipeline.training.checkpoint import write_tensors
@@ -40,7 +40,7 @@ def test_mrpc_from_the_teacher_to_an_onnx_file(tmp_path: Path) -> None:
     for line in (EXAMPLES / "mrpc.sh").read_text(encoding="utf-8").splitlines():
         if line.startswith("distill "):
             terminal.line(line)
-    assert open_set(tmp_path / "logits" / "mrpc").record.state == "verified"
+    assert ExampleSet.open(tmp_path / "logits" / "mrpc").record.state == "verified"
     assert (tmp_path / "mrpc.onnx").stat().st_size > 0
 
 
@@ -57,7 +57,7 @@ def test_the_same_in_python(tmp_path: Path) -> None:
     assert [json.loads(line)["epoch"] for line in lines] == [entry["epoch"] for entry in run["result"]["history"]]
 
 
-def test_a_set_is_read_without_this_project(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_set_is_read_without_this_project(opinion_set: ExampleSet, tmp_path: Path) -> None:
     program = [sys.executable, "-P", str(EXAMPLES / "read_a_set.py"), str(opinion_set.root)]
     printed = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     accuracy = opinion_set.record.scores["validation"]["accuracy"]

@@ -14,14 +14,14 @@ import pytest
 from pipeline.query.catalog import open_catalog
 from pipeline.record_file import without_checksum
 from pipeline.sets.card import card_text
-from pipeline.sets.codecs import Kept
+from pipeline.sets.codecs import Sparse
 from pipeline.sets.config import CodecName
 from pipeline.sets.fingerprint import fingerprint
-from pipeline.sets.reader import open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, FORMAT_VERSION, SetRecord, read_set_record, to_json
 from pipeline.sets.row_kinds import ROW_KINDS
 from pipeline.sets.signals.logits import logits_of
-from pipeline.sets.token_reader import open_tokens
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import split_table
 from pipeline.sets.verify import verify_shards
 from student.data import load_examples
@@ -59,7 +59,7 @@ def test_examples_are_still_queried(name: str, tmp_path: Path) -> None:
 
 
 def test_rows_are_still_what_they_were() -> None:
-    logit_set = open_set(FOLDER / "extended")
+    logit_set = ExampleSet.open(FOLDER / "extended")
     rows, examples = logit_set.read("train", ("sentence1", "logits")), load_examples(logit_set, "train")
     assert rows.column("sentence1")[-1].as_py() == "the soup was good"
     np.testing.assert_array_equal(logits_of(rows, 2), examples.teacher_NC)
@@ -74,11 +74,11 @@ def test_sets_without_text_and_joined_ones_are_still_sound() -> None:
     assert "The texts are not in this set" in card_text(blind)
     assert (joined.splits["train"].rows, joined.splits["train"].absent) == (7, 1)
     assert joined.settings["joined"] == blind.fingerprint
-    assert len(load_examples(open_set(FOLDER / "joined"), "train")) == 6
+    assert len(load_examples(ExampleSet.open(FOLDER / "joined"), "train")) == 6
 
 
 def test_variants_are_still_read_and_queried(tmp_path: Path) -> None:
-    logit_set = open_set(FOLDER / "variants")
+    logit_set = ExampleSet.open(FOLDER / "variants")
     rows = logit_set.read("train", ("source_row", "variant", "origin", "label")).to_pylist()
     variants = [row for row in rows if row["variant"]]
     assert [row["source_row"] for row in rows if row["origin"] == "original"] == list(range(6))
@@ -103,7 +103,9 @@ def test_a_student_still_says_the_same(run: str) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_tokens_and_a_pretrained_student_still_say_the_same(codec: CodecName) -> None:
     """The student's loss on a set depends on every number that is stored in either."""
-    scores = evaluate_mlm(MaskedWordStudent.load(FOLDER / "run-pretrained"), open_tokens(FOLDER / codec), "validation")
+    scores = evaluate_mlm(
+        MaskedWordStudent.load(FOLDER / "run-pretrained"), MaskedWordSet.open(FOLDER / codec), "validation"
+    )
     assert scores == pytest.approx(EXPECTED["pretrained"][codec], rel=1e-2)  # bf16 on some processors
 
 
@@ -113,10 +115,10 @@ def test_the_documented_way_to_read_a_position_is_ours(codec: CodecName) -> None
     (code,) = re.findall(r"^```text\n(import json.*?)^```", document, re.MULTILINE | re.DOTALL)
     values: dict[str, Any] = {}
     exec(code.replace("logits/wikipedia", str(FOLDER / codec)), values)  # noqa: S102
-    token_set = open_tokens(FOLDER / codec)
+    token_set = MaskedWordSet.open(FOLDER / codec)
     _, columns = split_table(next(token_set.read_shard(token_set.shards("train")[0])))
     ours = token_set.record.codec.decode(columns, 1.0, token_set.decoder()).part(0, 1)
-    if isinstance(ours, Kept):
+    if isinstance(ours, Sparse):
         expected = dict(zip(ours.token_E.tolist(), ours.probability_E.tolist(), strict=True))
     else:
         expected = dict(enumerate(ours.probability_PV[0].tolist()))

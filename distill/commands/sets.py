@@ -52,9 +52,9 @@ def import_answers(config: ImportConfig) -> Result:
 def warn_about_scores(result: Result, root: Path) -> None:
     """Adds what the dev scores of a set of examples are worth: which rows are in training, too, and a baseline's."""
     from distill.apps.results.bag_of_words import bag_of_words_scores
-    from pipeline.sets.reader import open_set
+    from pipeline.sets.reader import ExampleSet
 
-    logit_set = open_set(root)
+    logit_set = ExampleSet.open(root)
     for row in logit_set.sql("select split, count(*) as n from dev_in_train(examples) group by split order by split"):
         rows = f"{row['n']:,} of {logit_set.record.rows_of(row['split']):,} rows"
         query = f'`distill sql "from dev_in_train({logit_set.view})"` shows them'
@@ -205,9 +205,9 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
         return corpus_budget(config)
     from pipeline.sets.budget import budget as set_budget
     from pipeline.sets.reader import find_set
-    from pipeline.sets.token_reader import open_tokens
+    from pipeline.sets.token_reader import MaskedWordSet
 
     assert config.logits is not None
-    control = open_tokens(find_set(config.logits, config.store))
+    control = MaskedWordSet.open(find_set(config.logits, config.store))
     positions = sum(scores.get("positions", 0) for scores in control.record.scores.values())
     return set_budget(control, config.positions, positions)

@@ -28,7 +28,7 @@ def pull(config: PullConfig) -> Result:
     record = pulled.record
     pairs = {
         "state": record.state,
-        "holds": record.what_it_holds,
+        "holds": record.contents,
         "teacher": record.teacher.name,
         "rows": record.num_rows,
         "bytes": console.size(record.num_bytes),

@@ -94,7 +94,7 @@ def _dump_task(config: DumpTask) -> Result:
     if record.unlabelled:
         result.pairs("unlabelled rows", record.unlabelled.lines())
     result.table(SPLIT_COLUMNS, split_rows(record), f"{root}: {record.state}, {console.size(record.num_bytes)}")
-    if record.state == "verified" and record.rows == "examples":
+    if record.state == "verified" and record.kind == "examples":
         warn_about_scores(result, root)
     return result
 

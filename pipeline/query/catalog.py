@@ -229,7 +229,7 @@ def _add_common(connection: duckdb.DuckDBPyConnection, sets: list[tuple[Path, Se
     """What is about all sets: ``examples``, the teachers, and in which state each set was found."""
     connection.execute(f"drop view if exists {ALL_EXAMPLES}")
     finished = [(root.name, record) for root, record in sets if record.state != "staged"]
-    examples = [(name, record) for name, record in finished if record.rows == ALL_EXAMPLES]
+    examples = [(name, record) for name, record in finished if record.kind == ALL_EXAMPLES]
     if examples:
         connection.execute(all_examples_sql(ALL_EXAMPLES, examples))
     connection.execute("delete from teachers")

@@ -83,8 +83,8 @@ def diff(config: DiffConfig) -> Diff:
     a, b = (_open(root, config.allow_unverified) for root in roots)
     if a.target != b.target or a.is_pair != b.is_pair:
         raise ConfigError(
-            f"{roots[0]} and {roots[1]}: the logits of one are {', '.join(a.target.names)} ({a.subject}), of the "
-            f"other {', '.join(b.target.names)} ({b.subject}); only sets of one task can be compared"
+            f"{roots[0]} and {roots[1]}: the logits of one are {', '.join(a.target.names)} ({a.dataset_name}), of the "
+            f"other {', '.join(b.target.names)} ({b.dataset_name}); only sets of one task can be compared"
         )
     views = {name: [root / s.path for s in m.shards] for name, root, m in zip("ab", roots, (a, b), strict=True)}
     with open_files(views) as connection:

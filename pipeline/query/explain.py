@@ -65,10 +65,10 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
 
 def _record_of_examples(root: Path, split: str, number: int) -> SetRecord:
     record = read_set_record(root)
-    if record.rows != "examples":
-        view = view_name(root.name) if record.rows == "sentences" else words_view_name(root.name)
+    if record.kind != "examples":
+        view = view_name(root.name) if record.kind == "sentences" else words_view_name(root.name)
         raise ConfigError(
-            f"{root}: holds {record.what_it_holds}; look at its rows with "
+            f"{root}: holds {record.contents}; look at its rows with "
             f"`distill sql \"from {view} where split = '{split}' and source_row = {number}\"`"
         )
     if record.state == "staged":
@@ -108,7 +108,7 @@ def _origin(root: Path, record: SetRecord, shard: Shard) -> dict[str, Section]:
     teacher = record.teacher
     return {
         "set": {
-            **{"set": root.name, "task": record.subject, "state": record.state},
+            **{"set": root.name, "task": record.dataset_name, "state": record.state},
             **{"fingerprint": record.fingerprint, "created": record.created, "command": record.command},
         },
         "file": {

@@ -12,13 +12,13 @@ import duckdb
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.query.views import columns_with_text
-from pipeline.sets.reader import KEYS, LogitSet, open_set
+from pipeline.sets.reader import KEYS, ExampleSet
 from pipeline.sql.gate import first_row, open_files
 from pipeline.tasks.target import Target
 
 
 @dataclass(frozen=True)
-class Mixture(LogitSet):
+class Mixture(ExampleSet):
     """The first set, with the logits of a mixture of teachers, for the rows that every set has.
 
     Attributes:
@@ -26,13 +26,13 @@ class Mixture(LogitSet):
         mix: how their logits are mixed, see `mix_sql`.
     """
 
-    others: tuple[LogitSet, ...]
+    others: tuple[ExampleSet, ...]
     mix: str
 
     @property
-    def sets(self) -> tuple[LogitSet, ...]:
+    def sets(self) -> tuple[ExampleSet, ...]:
         """All sets, the first one first."""
-        return (LogitSet(self.root, self.record), *self.others)
+        return (ExampleSet(self.root, self.record), *self.others)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class Mixture(LogitSet):
 
 def open_sets(
     paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False, needs_text: bool = True
-) -> LogitSet:
+) -> ExampleSet:
     """Opens a set, or several as one once it is proved that their rows are the same.
 
     Args:
@@ -82,10 +82,10 @@ def open_sets(
     Raises:
         ConfigError: if the sets or ``mix`` do not fit each other.
         DataError: if rows with the same key have other texts or gold, or no training row is in every set.
-        IntegrityError: as `open_set`.
+        IntegrityError: as `ExampleSet.open`.
     """
-    first = open_set(paths[0], allow_unverified, needs_text)
-    others = [open_set(path, allow_unverified, needs_text=False) for path in paths[1:]]
+    first = ExampleSet.open(paths[0], allow_unverified, needs_text)
+    others = [ExampleSet.open(path, allow_unverified, needs_text=False) for path in paths[1:]]
     if not others:
         return first
     mixture = Mixture(first.root, first.record, tuple(others), mix or DEFAULT_MIX)
@@ -99,7 +99,7 @@ def open_sets(
     return mixture
 
 
-def mix_of(logit_set: LogitSet) -> str | None:
+def mix_of(logit_set: ExampleSet) -> str | None:
     """How the logits of a set are mixed, None if it is of one teacher."""
     return logit_set.mix if isinstance(logit_set, Mixture) else None
 
@@ -133,7 +133,7 @@ def _problems(mixture: Mixture) -> list[str]:
     return problems
 
 
-def _target_problems(first: LogitSet, other: LogitSet) -> list[str]:
+def _target_problems(first: ExampleSet, other: ExampleSet) -> list[str]:
     ours, theirs = first.record.target, other.record.target
     if (ours.kind, ours.bins) != (theirs.kind, theirs.bins):
         return [f"{other.root}: its logits mean {_meaning(theirs)}, but those of {first.root} {_meaning(ours)}"]
@@ -216,7 +216,9 @@ SAME_SENTENCES = "a.sentence1 = b.sentence1 and a.sentence2 is not distinct from
 OTHER_GOLD = "a.label is distinct from b.label or a.score is distinct from b.score"
 
 
-def different_rows(connection: duckdb.DuckDBPyConnection, split: str, first: LogitSet, other: LogitSet) -> list[str]:
+def different_rows(
+    connection: duckdb.DuckDBPyConnection, split: str, first: ExampleSet, other: ExampleSet
+) -> list[str]:
     """Says which row of a split is the first to have the same key in two sets and another text, or other gold.
 
     Texts are the same if their hashes are; hashes of different tokenizers are not comparable, there the texts are.

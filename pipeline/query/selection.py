@@ -6,7 +6,7 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.errors import QueryError, did_you_mean, raise_all
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sql.gate import first_row, query_errors, select, to_arrow
 
 CHOSEN = '"chosen rows"'  # no view has a space in its name
@@ -14,7 +14,7 @@ INTEGERS = {f"{sign}{name}" for sign in ("", "U") for name in ("TINYINT", "SMALL
 RETURNED = {"weight": "double", "logits": "double[]"}
 
 
-def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.Table:
+def read_chosen(logit_set: ExampleSet, query: str, columns: Sequence[str]) -> pa.Table:
     """Runs a query over the training rows of a set, or of the sets of a mixture.
 
     The query sees a view per set, named as in the catalog, with its training rows and no others (and the view
@@ -55,7 +55,7 @@ def read_chosen(logit_set: LogitSet, query: str, columns: Sequence[str]) -> pa.T
             )
 
 
-def _column_problems(logit_set: LogitSet, given: Sequence[str], types: dict[str, str]) -> list[str]:
+def _column_problems(logit_set: ExampleSet, given: Sequence[str], types: dict[str, str]) -> list[str]:
     record = logit_set.record
     known = [*record.arrow_schema().names, "weight"]
     problems = [f"unknown column {name!r}: {did_you_mean(name, known)}" for name in given if name not in known]
@@ -69,7 +69,7 @@ def _column_problems(logit_set: LogitSet, given: Sequence[str], types: dict[str,
 
 
 def _row_problems(
-    connection: duckdb.DuckDBPyConnection, logit_set: LogitSet, source: str, given: Sequence[str]
+    connection: duckdb.DuckDBPyConnection, logit_set: ExampleSet, source: str, given: Sequence[str]
 ) -> list[str]:
     """What is wrong with the chosen rows, with an example each."""
     width = logit_set.record.target.num_logits

@@ -17,7 +17,7 @@ from pipeline.arrays import Ints
 from pipeline.errors import ConfigError
 from pipeline.sets.codecs import CODECS, BeyondHalfError, Codec, Decoder, Dense, Distribution, Predictions
 from pipeline.sets.recode import require_everything
-from pipeline.sets.token_reader import TokenSet
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import draws, rows_per_group, split_table, tokens_table, write_tokens
 
 TEMPERATURES = (1.0, 2.0, 4.0)
@@ -58,7 +58,7 @@ class _Sums:
     right: tuple[Any, ...] = ()
 
 
-def budget(control: TokenSet, max_positions: int, corpus_positions: float) -> list[Line]:
+def budget(control: MaskedWordSet, max_positions: int, corpus_positions: float) -> list[Line]:
     """Tries codecs on the first positions of a set.
 
     Args:
@@ -89,7 +89,7 @@ def as_dicts(lines: list[Line]) -> list[dict[str, Any]]:
     return [asdict(line) for line in lines]
 
 
-def _sample(control: TokenSet, max_positions: int) -> pa.Table:
+def _sample(control: MaskedWordSet, max_positions: int) -> pa.Table:
     tables, positions = [], 0
     for shard in control.shards("train"):
         for table in control.read_shard(shard):

@@ -26,7 +26,7 @@ SIZE_CATEGORIES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_0
 
 def card_text(record: SetRecord) -> str:
     """Fills the card's template from the record."""
-    template = files("pipeline.sets").joinpath(f"card_{record.rows}.md").read_text(encoding="utf-8")
+    template = files("pipeline.sets").joinpath(f"card_{record.kind}.md").read_text(encoding="utf-8")
     values = {
         "front_matter": yaml.safe_dump(_front_matter(record), sort_keys=False).strip(),
         "name": record.name,
@@ -43,7 +43,7 @@ def card_text(record: SetRecord) -> str:
         "fingerprint": record.fingerprint,
         "versions": ", ".join(f"{plain(name)} {plain(version)}" for name, version in record.versions.items()),
         "first_split": next(iter(record.splits)),
-        "subject": plain(record.subject),
+        "dataset_name": plain(record.dataset_name),
         "text_columns": TEXT_COLUMNS if record.has_text else TEXT_FREE_COLUMNS,
         "signals": plain(" and ".join(map(str, record.signals.stored))),
         "signal_columns": "\n".join(signal.card_lines() for signal in record.signals.stored if signal.is_in_rows),
@@ -138,9 +138,9 @@ def _counts(lines: Mapping[str, int | float | str]) -> str:
 
 
 def _front_matter(record: SetRecord) -> dict[str, object]:
-    data_files = [{"split": split, "path": f"{record.rows}/{split}-*.parquet"} for split in record.splits]
+    data_files = [{"split": split, "path": f"{record.kind}/{split}-*.parquet"} for split in record.splits]
     size = next((text for limit, text in SIZE_CATEGORIES.items() if record.num_rows < limit), "n>1M")
-    rows = {"config_name": record.rows, "default": True, "data_files": data_files}
+    rows = {"config_name": record.kind, "default": True, "data_files": data_files}
     return {
         "pretty_name": f"{record.name}: logits of {record.teacher.name}",
         "license": "other",

@@ -16,12 +16,12 @@ from pipeline.text.windows import are_cut
 
 def note_of_cut_rows(root: Path, record: SetRecord) -> str | None:
     """Tells how many rows of a task in a complete set were cut; None if none was, or there are no texts to tell by."""
-    if record.rows not in COUNTS or not record.has_text:
+    if record.kind not in COUNTS or not record.has_text:
         return None
     reader = TextReader.of(load_set_tokenizer(root, record.tokenizer))
     size = record.windows.size if record.windows else record.max_seq_length
     room = size - reader.tokenizer.num_special_tokens_to_add(record.is_pair)
-    cut = sum(COUNTS[record.rows](root / shard.path, reader, room, bool(record.windows)) for shard in record.shards)
+    cut = sum(COUNTS[record.kind](root / shard.path, reader, room, bool(record.windows)) for shard in record.shards)
     if not cut:
         return None
     share = cut / record.num_rows
@@ -50,4 +50,4 @@ def _cut_sentences(path: Path, reader: TextReader, room: int, by_windows: bool) 
     return int((read_pieces(reader, full.column("words").to_pylist()).ids.lengths > room).sum())
 
 
-COUNTS = {"examples": _cut_rows, "words": _cut_sentences}
+COUNTS = {"examples": _cut_rows, "token_labels": _cut_sentences}

@@ -4,7 +4,7 @@ from pipeline.record_file import json_sha256
 from pipeline.sets.record_parts import Setting
 
 
-def lasting(settings: dict[str, Setting]) -> dict[str, Setting]:
+def shared_settings(settings: dict[str, Setting]) -> dict[str, Setting]:
     """The settings apart from those that name rows: the same for all versions of a set."""
     return {key: value for key, value in settings.items() if not key.startswith("source.")}
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError
 from pipeline.parquet import read_metadata
-from pipeline.sets.reader import OpenSet
+from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.tokens import read_groups, read_statistics
@@ -19,7 +19,7 @@ Group = tuple[Shard, int]  # a row group of a shard
 
 
 @dataclass(frozen=True)
-class GroupedSet(OpenSet):
+class GroupedSet(LogitSet):
     """An opened set that is too large to be read at once.
 
     Attributes:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError, did_you_mean
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record_parts import LayersName
 from pipeline.sets.signals import LayerSignal
 from pipeline.sets.signals.layer_signal import KEY_FIELDS, Numbers, Stored
@@ -87,7 +87,7 @@ class LayerStore:
         return np.concatenate(rows), offsets
 
 
-def open_layers(logit_set: LogitSet, name: LayersName, split: str, layers: tuple[int, ...] = ()) -> LayerStore:
+def open_layers(logit_set: ExampleSet, name: LayersName, split: str, layers: tuple[int, ...] = ()) -> LayerStore:
     """Reads what layers said about the rows of a split, once its files have been checked.
 
     Args:
@@ -102,7 +102,7 @@ def open_layers(logit_set: LogitSet, name: LayersName, split: str, layers: tuple
     """
     root, record = logit_set.root, logit_set.record
     logit_set.check_split(split)
-    signal = next((signal for signal in record.signals.of_layers if signal.name == name), None)
+    signal = next((signal for signal in record.signals.layer_signals if signal.name == name), None)
     if signal is None:
         raise ConfigError(f"{root}: has no {name}; repeat `{record.command}` with --{name} LAYERS")
     missing = [str(layer) for layer in layers if layer not in signal.layers]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Self
 
 import duckdb
 import pyarrow as pa
@@ -15,7 +16,7 @@ from pipeline.arrays import Floats, Ints
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
 from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, Scores, SetRecord, read_record_of, read_set_record
-from pipeline.sets.record_parts import RowsName, Shard, TokenizerRecord
+from pipeline.sets.record_parts import KindName, Shard, TokenizerRecord
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import require_shards
 from pipeline.shown import Rows
@@ -32,11 +33,24 @@ ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
-class OpenSet:
+class LogitSet:
     """An opened set: its folder, and its record."""
+
+    kind: ClassVar[KindName]
+    advice: ClassVar[str]  # for who gives a set of another kind
 
     root: Path
     record: SetRecord
+
+    @classmethod
+    def open(cls, path: Path | str, allow_unverified: bool = False) -> Self:
+        """Opens a set of this kind for use.
+
+        Raises:
+            ConfigError: if it is of another kind.
+            IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
+        """
+        return cls(Path(path), usable_record(Path(path), allow_unverified, cls.kind, cls.advice))
 
     def tokenizer_json(self) -> str:
         """The text of the tokenizer that the set's ids belong to.
@@ -59,11 +73,30 @@ class OpenSet:
 
 
 @dataclass(frozen=True)
-class LogitSet(OpenSet):
+class ExampleSet(LogitSet):
     """An opened set of a task's examples."""
 
+    kind: ClassVar = "examples"
+    advice: ClassVar = (
+        "it is for `distill pretrain-student`, but one of words, alone, for `train-student` and `evaluate`; "
+        "for this a set of texts with one answer each is needed"
+    )
+
+    @classmethod
+    def open(cls, path: Path | str, allow_unverified: bool = False, needs_text: bool = True) -> Self:
+        """Opens a set of examples for use.
+
+        Raises:
+            ConfigError: if it is of another kind, or without the text that is needed.
+            IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
+        """
+        opened = super().open(path, allow_unverified)
+        if needs_text and not opened.record.has_text:
+            raise ConfigError(f"{path}: holds logits without texts; put yours beside them first, with `distill join`")
+        return opened
+
     @property
-    def sets(self) -> tuple["LogitSet", ...]:
+    def sets(self) -> tuple["ExampleSet", ...]:
         """The sets whose rows these are; the first gives keys, ids, texts and gold."""
         return (self,)
 
@@ -156,26 +189,13 @@ class LogitSet(OpenSet):
             return to_arrow(select(connection, sql))
 
 
-def open_set(path: Path | str, allow_unverified: bool = False, needs_text: bool = True) -> LogitSet:
-    """Opens a set of examples for use.
-
-    Raises:
-        ConfigError: if it is of another kind, or without the text that is needed.
-        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
-    """
-    advice = (
-        "it is for `distill pretrain-student`, but one of words, alone, for `train-student` and `evaluate`; "
-        "for this a set of texts with one answer each is needed"
-    )
-    root = Path(path)
-    record = usable_record(root, allow_unverified, "examples", advice)
-    if needs_text and not record.has_text:
-        raise ConfigError(f"{root}: holds logits without texts; put yours beside them first, with `distill join`")
-    return LogitSet(root, record)
+def open_set(path: Path | str, allow_unverified: bool = False) -> ExampleSet:
+    """Opens a set for use, see `ExampleSet.open`."""
+    return ExampleSet.open(path, allow_unverified)
 
 
 def usable_record(
-    path: Path, allow_unverified: bool = False, rows: RowsName | None = None, advice: str = ""
+    path: Path, allow_unverified: bool = False, rows: KindName | None = None, advice: str = ""
 ) -> SetRecord:
     """Reads the record of a set that is to be used.
 

@@ -17,7 +17,7 @@ from pipeline.sets.reader import find_set
 from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import MAX_COUNT, Shard
 from pipeline.sets.signals import Mlm, Signals
-from pipeline.sets.token_reader import TokenSet, open_tokens
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import (
     Statistics,
     draws,
@@ -40,7 +40,7 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
         DataError: if a number of it is too large for the codec.
         FingerprintMismatchError: if there is another set of the new name.
     """
-    source = open_tokens(find_set(config.logits, config.store), config.allow_unverified)
+    source = MaskedWordSet.open(find_set(config.logits, config.store), config.allow_unverified)
     require_everything(source)
     codec = codec_for(config, source.record.codec.vocabulary_size, None)
     root = config.store / config.name
@@ -61,11 +61,11 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
                 except BeyondHalfError as error:
                     raise DataError(f"{source.root / shard.path}, codec {codec}: {error}") from error
             steps.advance()
-    return complete_and_verify(root, record, lambda complete: TokenSet(root, complete).scores())
+    return complete_and_verify(root, record, lambda complete: MaskedWordSet(root, complete).scores())
 
 
 def recoded_groups(
-    source: TokenSet, shard: Shard, codec: AnyCodec, decoder: Decoder | None, statistics: Statistics
+    source: MaskedWordSet, shard: Shard, codec: AnyCodec, decoder: Decoder | None, statistics: Statistics
 ) -> Iterator[pa.Table]:
     """The row groups of a shard in another codec."""
     for table in source.read_shard(shard):
@@ -83,16 +83,16 @@ def recoded_groups(
             yield tokens_table(codec, shard.split, rows, whole)
 
 
-def require_everything(source: TokenSet) -> None:
+def require_everything(source: MaskedWordSet) -> None:
     """Raises ConfigError unless the codec of a set has kept what others can be made of."""
-    if not source.record.codec.keeps_everything:
-        keeping = " and ".join(name for name, codec in reversed(CODECS.items()) if codec.keeps_everything)
+    if not source.record.codec.is_lossless:
+        keeping = " and ".join(name for name, codec in reversed(CODECS.items()) if codec.is_lossless)
         raise ConfigError(
             f"{source.root}: codec {str(source.record.codec)!r} has not kept everything, only {keeping} have"
         )
 
 
-def _staged(config: RecodeConfig, source: TokenSet, codec: AnyCodec, command: str) -> SetRecord:
+def _staged(config: RecodeConfig, source: MaskedWordSet, codec: AnyCodec, command: str) -> SetRecord:
     record = source.record
     settings = record.settings | {"codec": str(codec), "recoded_from": record.fingerprint}
     note = f"recoded from a set with codec {record.codec}, made by: {record.command}"

@@ -26,7 +26,7 @@ from pipeline.sets.layer_files import (
     share_files,
     unfinished_files,
 )
-from pipeline.sets.reader import LogitSet, find_set, open_set
+from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.record import SetRecord, changed, read_set_record
 from pipeline.sets.record_parts import LayersName, Shard
 from pipeline.sets.signals import States
@@ -48,7 +48,10 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
         ConfigError: if what is wanted cannot be made of what is stored.
         FingerprintMismatchError: if there is another set of the new name.
     """
-    source, root = open_set(find_set(config.logits, config.store), config.allow_unverified), config.store / config.name
+    source, root = (
+        ExampleSet.open(find_set(config.logits, config.store), config.allow_unverified),
+        config.store / config.name,
+    )
     if root.resolve() == source.root.resolve():
         raise ConfigError(f"--name {config.name}: that is the set itself; give the new one another name")
     pairs = [_recoded(source, name, codec) for name, codec in config.layer_codecs.items()]
@@ -72,9 +75,9 @@ def _hashes(record: SetRecord) -> dict[str, str]:
     return {shard.path: shard.sha256 for shard in record.shards if shard.sha256} | record.signals.hashes()
 
 
-def _recoded(source: LogitSet, name: LayersName, codec: str) -> tuple[LayerSignal, LayerSignal]:
+def _recoded(source: ExampleSet, name: LayersName, codec: str) -> tuple[LayerSignal, LayerSignal]:
     """A signal as it is stored, and as it is wanted."""
-    old = next((signal for signal in source.record.signals.of_layers if signal.name == name), None)
+    old = next((signal for signal in source.record.signals.layer_signals if signal.name == name), None)
     if old is None:
         raise ConfigError(f"--{name}-codec: {source.root} has no {name}")
     new = _wanted(old, codec)
@@ -98,7 +101,7 @@ def _wanted(old: LayerSignal, codec: str) -> LayerSignal | None:
     return old.model_copy(update=bare) if is_prefix or is_smaller else None
 
 
-def _base(config: RecodeConfig, source: LogitSet, command: str, names: list[str]) -> SetRecord:
+def _base(config: RecodeConfig, source: ExampleSet, command: str, names: list[str]) -> SetRecord:
     """The record of the new set before its own files are there: a sound one of the old set without these signals."""
     record = source.record
     signals = record.signals.model_copy(update=dict.fromkeys(names))
@@ -106,7 +109,7 @@ def _base(config: RecodeConfig, source: LogitSet, command: str, names: list[str]
     return changed(record, name=config.name, command=command, signals=signals, notes=(*record.notes, note))
 
 
-def _write(source: LogitSet, root: Path, record: SetRecord, old: LayerSignal, new: LayerSignal) -> LayerSignal:
+def _write(source: ExampleSet, root: Path, record: SetRecord, old: LayerSignal, new: LayerSignal) -> LayerSignal:
     """Writes the files of a signal that are not there yet, and gives it with the hash of its basis."""
     make_folder(root / new.name)
     recorded = getattr(record.signals, new.name)
@@ -133,7 +136,7 @@ def _write(source: LogitSet, root: Path, record: SetRecord, old: LayerSignal, ne
 
 
 def _read(
-    source: LogitSet, old: LayerSignal, shard: Shard, bases: Mapping[int, Basis]
+    source: ExampleSet, old: LayerSignal, shard: Shard, bases: Mapping[int, Basis]
 ) -> Iterator[tuple[pa.Table, dict[int, list[Floats]]]]:
     """The row groups of a file, with what each layer says in float32."""
     for rows in read_groups(source.root / shard.path):
@@ -144,7 +147,7 @@ def _read(
         yield rows, said
 
 
-def _new_bases(source: LogitSet, old: States, num_stored: int, bases: Mapping[int, Basis]) -> dict[str, Basis]:
+def _new_bases(source: ExampleSet, old: States, num_stored: int, bases: Mapping[int, Basis]) -> dict[str, Basis]:
     """The first components of the bases there are, or bases fitted to training rows, spread evenly."""
     if bases:
         return {f"{layer}.": basis.first(num_stored) for layer, basis in bases.items()}

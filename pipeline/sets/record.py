@@ -17,16 +17,16 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import read_small_file, write_text
 from pipeline.record_file import CHECKSUM, MAX_RECORD_BYTES, with_checksum, without_checksum
 from pipeline.sets.codecs import AnyCodec
-from pipeline.sets.fingerprint import fingerprint, lasting
+from pipeline.sets.fingerprint import fingerprint, shared_settings
 from pipeline.sets.record_parts import (
     MAX_SEQ_LENGTH,
     SET_NAME,
     SHA256_PATTERN,
     AugmentationRecord,
     CorpusRecord,
+    KindName,
     MaskingRecord,
     Part,
-    RowsName,
     Setting,
     Shard,
     SplitName,
@@ -63,7 +63,7 @@ class SetRecord(Part):
     """The record of a set.
 
     Attributes:
-        rows: the kind of rows that the teacher was asked about.
+        kind: of its rows.
         signals: what it said about them, and how that is stored.
         task: what a reader needs to know of the task, for examples, and for sentences of one.
         corpus: the same of the corpus, for tokens, and for sentences of one.
@@ -86,7 +86,7 @@ class SetRecord(Part):
     state: State
     created: Time
     command: str
-    rows: RowsName
+    kind: KindName
     signals: Signals
     task: TaskRecord | None = None
     corpus: CorpusRecord | None = None
@@ -115,8 +115,8 @@ class SetRecord(Part):
             raise ValueError("the fingerprint does not belong to the settings")
         if len({shard.path for shard in self.shards}) != len(self.shards):
             raise ValueError("a shard is listed twice")
-        if any(shard.folder != self.rows for shard in self.shards):
-            raise ValueError(f"a shard does not lie in the folder {self.rows!r} of its rows")
+        if any(shard.folder != self.kind for shard in self.shards):
+            raise ValueError(f"a shard does not lie in the folder {self.kind!r} of its rows")
         return self
 
     @model_validator(mode="after")
@@ -125,10 +125,10 @@ class SetRecord(Part):
         if not any(signal.is_in_rows for signal in self.signals.stored):
             raise ValueError("signals: none of rows, but a set stores what its teacher said about them")
         for signal in self.signals.stored:
-            if self.rows not in signal.rows:
+            if self.kind not in signal.rows:
                 kinds = " or ".join(signal.rows)
-                raise ValueError(f"signals: {signal.title} are for sets of {kinds}, but this set is of {self.rows}")
-        for signal in self.signals.of_layers:
+                raise ValueError(f"signals: {signal.title} are for sets of {kinds}, but this set is of {self.kind}")
+        for signal in self.signals.layer_signals:
             if not self.has_text:
                 raise ValueError(f"signals: {signal.title} tell the text, but this set is without it")
             if self.windows is not None:
@@ -143,16 +143,16 @@ class SetRecord(Part):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         """Refuses optional parts that this kind of rows has not."""
-        kind = ROW_KINDS[self.rows]
+        kind = ROW_KINDS[self.kind]
         if kind.needs_one and sum(getattr(self, part) is not None for part in kind.needs_one) != 1:
-            raise ValueError(f"{' and '.join(sorted(kind.needs_one))}: a set of {self.rows} has one of them")
+            raise ValueError(f"{' and '.join(sorted(kind.needs_one))}: a set of {self.kind} has one of them")
         for part in sorted(OPTIONAL_PARTS):
             if getattr(self, part) is None and part in kind.needs:
-                raise ValueError(f"missing key {part!r}, which a set of {self.rows} has")
+                raise ValueError(f"missing key {part!r}, which a set of {self.kind} has")
             if getattr(self, part) is not None and part not in kind.needs | kind.needs_one | kind.may_have:
-                raise ValueError(f"{part}: a set of {self.rows} has none")
+                raise ValueError(f"{part}: a set of {self.kind} has none")
         if not (self.has_text or kind.may_lack_text):
-            raise ValueError(f"has_text: {self.rows} cannot do without their text")
+            raise ValueError(f"has_text: {self.kind} cannot do without their text")
         return self
 
     @model_validator(mode="after")
@@ -169,14 +169,14 @@ class SetRecord(Part):
         if not {shard.version for shard in self.shards if shard.version is not None} <= before:
             raise ValueError("a shard is of a version that is not among those before")
         for earlier in self.versions_before:
-            if lasting(earlier.settings) != lasting(self.settings):
+            if shared_settings(earlier.settings) != shared_settings(self.settings):
                 raise ValueError("a version before was made with other settings than this one")
         return self
 
     def arrow_schema(self) -> pa.Schema:
         """The columns of the set's files: those of its rows, then those of its signals."""
         size = self.signals.mlm.codec.vocabulary_size if self.signals.mlm else self.tokenizer.vocabulary_size
-        rows = ROW_KINDS[self.rows].columns(size, self.has_text)
+        rows = ROW_KINDS[self.kind].columns(size, self.has_text)
         schema = pa.schema([*rows, *(column for signal in self.signals.stored for column in signal.columns())])
         return with_label_lists(schema) if self.signals.logits and self.target.kind == "labels" else schema
 
@@ -199,7 +199,7 @@ class SetRecord(Part):
         return sum(shard.bytes or 0 for shard in self.shards) + self.signals.num_bytes
 
     @property
-    def what_it_holds(self) -> str:
+    def contents(self) -> str:
         """The signals and the rows, in a few words."""
         titles = " and ".join(signal.title for signal in self.signals.stored)
         added = {"variants": self.augmentation, "unlabelled rows": self.unlabelled}
@@ -207,7 +207,7 @@ class SetRecord(Part):
         return titles + (f" with {names}" if names else "")
 
     @property
-    def subject(self) -> str:
+    def dataset_name(self) -> str:
         """Name of the task or the corpus."""
         return (self.task or _of_its_kind(self.corpus)).name
 
@@ -269,7 +269,7 @@ def staged(
     base_parts: dict[str, Any] = {"versions": {name: version(name) for name in libraries}}
     if base is not None:
         shards = tuple(shard.unmeasured() for shard in base.shards)
-        base_parts = dict(base) | {"shards": shards, "scores": {}, "signals": base.signals.in_rows()}
+        base_parts = dict(base) | {"shards": shards, "scores": {}, "signals": base.signals.row_signals()}
     common = {
         "state": "staged",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -324,7 +324,7 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
         raise IntegrityError(str(error)) from error
 
 
-def read_record_of(root: Path, rows: RowsName, advice: str) -> SetRecord:
+def read_record_of(root: Path, kind: KindName, advice: str) -> SetRecord:
     """Reads the ``distill.json`` of a set that must be of one kind of rows, or else says the ``advice``.
 
     Raises:
@@ -332,8 +332,8 @@ def read_record_of(root: Path, rows: RowsName, advice: str) -> SetRecord:
         IntegrityError: as `read_set_record`.
     """
     record = read_set_record(root)
-    if record.rows != rows:
-        raise ConfigError(f"{root}: holds {record.what_it_holds}; {advice}")
+    if record.kind != kind:
+        raise ConfigError(f"{root}: holds {record.contents}; {advice}")
     return record
 
 

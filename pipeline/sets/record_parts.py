@@ -16,7 +16,7 @@ SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
 TIME_PATTERN = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$"
 Setting = str | int | float | bool
-RowsName = Literal["examples", "tokens", "sentences", "words"]
+KindName = Literal["examples", "masked_words", "sentences", "token_labels"]
 LayersName = Literal["states", "cls", "attention", "values"]
 LayerRows = Literal["originals", "all"]
 Range = tuple[str, int, int, int, int, str | None]  # of a file: its rows, and the version that wrote it
@@ -72,7 +72,7 @@ class Shard(Part):
         version: fingerprint of the earlier version of the set that wrote it, if this one did not.
     """
 
-    folder: RowsName | LayersName
+    folder: KindName | LayersName
     split: SplitName
     index: Count
     count: int = Field(ge=1, le=MAX_COUNT)
@@ -93,7 +93,7 @@ class Shard(Part):
         """The same shard before it is written."""
         return self.model_copy(update={"rows": None, "bytes": None, "sha256": None})
 
-    def in_folder(self, folder: RowsName | LayersName) -> Self:
+    def in_folder(self, folder: KindName | LayersName) -> Self:
         """The file in another folder of the set that stands for the same rows, before it is written."""
         return self.unmeasured().model_copy(update={"folder": folder})
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.sets.record_parts import RowsName
+from pipeline.sets.record_parts import KindName
 from pipeline.tasks.target import LABEL_LISTS
 
 TEXT_HASH_BYTES = 16
@@ -98,13 +98,13 @@ class RowsKind:
     may_lack_text: bool = False
 
 
-ROW_KINDS: dict[RowsName, RowsKind] = {
+ROW_KINDS: dict[KindName, RowsKind] = {
     "examples": RowsKind(
         example_columns, {"task"}, may_have={"augmentation", "unlabelled", "windows"}, may_lack_text=True
     ),
-    "tokens": RowsKind(token_columns, {"corpus", "masking"}),
+    "masked_words": RowsKind(token_columns, {"corpus", "masking"}),
     "sentences": RowsKind(sentence_columns, needs_one={"task", "corpus"}),
-    "words": RowsKind(word_columns, {"task"}),
+    "token_labels": RowsKind(word_columns, {"task"}),
 }
 OPTIONAL_PARTS: Set[str] = {
     part for kind in ROW_KINDS.values() for part in (*kind.needs, *kind.needs_one, *kind.may_have)

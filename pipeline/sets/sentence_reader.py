@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
 
 from pipeline.arrays import Floats
 from pipeline.sets.group_reader import GroupedSet
-from pipeline.sets.reader import usable_record
 from pipeline.sets.record import Scores
 from pipeline.sets.signals import Vectors
 from pipeline.sets.vector_basis import Basis
@@ -20,6 +18,8 @@ from pipeline.sets.verify_sentences import group_problem
 class SentenceSet(GroupedSet):
     """An opened set of sentences with their vectors."""
 
+    kind: ClassVar = "sentences"
+    advice: ClassVar = "for this a set of `distill teacher-dump --signal vectors` is needed"
     group_problem: ClassVar = group_problem
 
     @property
@@ -54,14 +54,3 @@ class SentenceSet(GroupedSet):
                     "bytes_per_sentence": total["bytes"] / total["sentences"],
                 }
         return scores
-
-
-def open_sentences(path: Path, allow_unverified: bool = False) -> SentenceSet:
-    """Opens a set of sentences for use.
-
-    Raises:
-        ConfigError: if it is of another kind.
-        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
-    """
-    advice = "for this a set of `distill teacher-dump --signal vectors` is needed"
-    return SentenceSet(path, usable_record(path, allow_unverified, "sentences", advice))

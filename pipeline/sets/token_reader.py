@@ -1,22 +1,22 @@
 """Reading a set of tokens: checked, a row group at a time."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from pipeline.errors import ConfigError
 from pipeline.sets.codecs import Decoder
 from pipeline.sets.group_reader import GroupedSet
-from pipeline.sets.reader import usable_record
 from pipeline.sets.record import Scores
 from pipeline.sets.tokens import perplexity
 from pipeline.sets.verify_tokens import group_problem
 
 
 @dataclass(frozen=True)
-class TokenSet(GroupedSet):
+class MaskedWordSet(GroupedSet):
     """An opened set of tokens."""
 
+    kind: ClassVar = "masked_words"
+    advice: ClassVar = "for this a set of `distill teacher-dump --signal mlm` is needed"
     group_problem: ClassVar = group_problem
 
     def decoder(self) -> Decoder | None:
@@ -31,7 +31,7 @@ class TokenSet(GroupedSet):
         """Raises ConfigError if the distributions at this temperature cannot be had from what is stored."""
         codec = self.record.codec
         if not codec.honours(temperature):
-            kept = codec.temperature_kept
+            kept = codec.stored_temperature
             raise ConfigError(
                 f"--temperature {temperature:g}: codec {str(codec)!r} only knows the distribution at {kept:g}; "
                 f"use --temperature {kept:g}, or a set with codec hidden or dense"
@@ -50,14 +50,3 @@ class TokenSet(GroupedSet):
                     "bytes_per_position": total["bytes"] / total["positions"],
                 }
         return scores
-
-
-def open_tokens(path: Path, allow_unverified: bool = False) -> TokenSet:
-    """Opens a set of tokens for use.
-
-    Raises:
-        ConfigError: if it is of another kind.
-        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
-    """
-    advice = "for this a set of `distill teacher-dump --signal mlm` is needed"
-    return TokenSet(path, usable_record(path, allow_unverified, "tokens", advice))

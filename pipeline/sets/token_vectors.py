@@ -26,13 +26,13 @@ from pipeline.sets.record import TOKENIZER_FILE, SetRecord, changed
 from pipeline.sets.record_parts import FileRecord
 from pipeline.sets.shard_file import bomb_problem
 from pipeline.sets.signals import TokenVectors
-from pipeline.sets.signals.token_vectors import MAX_WIDTH, VOCABULARY_FILE, Speaker, columns_of
+from pipeline.sets.signals.token_vectors import MAX_WIDTH, VOCABULARY_FILE, TokenVectorSource, columns_of
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import load_tokenizer
 
 Vectors = Floats | npt.NDArray[np.float16]
 ROWS_AT_ONCE = 4096
-TEACHER = Speaker()
+TEACHER = TokenVectorSource()
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class VocabularyVectors:
 
     vector_VW: npt.NDArray[np.float16]
     count_V: Ints
-    speaker: Speaker = TEACHER
+    speaker: TokenVectorSource = TEACHER
 
     @property
     def sha256(self) -> str:
@@ -56,7 +56,7 @@ class VocabularyVectors:
 
 
 def with_token_vectors(
-    root: Path, record: SetRecord, vectors: Callable[[], Vectors], speaker: Speaker = TEACHER
+    root: Path, record: SetRecord, vectors: Callable[[], Vectors], speaker: TokenVectorSource = TEACHER
 ) -> SetRecord:
     """Puts token vectors into a verified set that has none, or a damaged file of them, or those of another speaker.
 
@@ -182,7 +182,7 @@ def _rows_problem(rows: pa.Table, tokens: list[str | None], start: int, width: i
     return None if finite_V.all() else f"the vector of id {start + int(np.flatnonzero(~finite_V)[0])} is NaN or Inf"
 
 
-def _recorded(root: Path, record: SetRecord, speaker: Speaker) -> SetRecord | None:
+def _recorded(root: Path, record: SetRecord, speaker: TokenVectorSource) -> SetRecord | None:
     """The record with the file that lies there; None if it is not whole, or not this set's or this speaker's."""
     path = root / VOCABULARY_FILE
     try:
@@ -217,7 +217,7 @@ def _write(path: Path, table: pa.Table, footer: Footer) -> None:
         writer.write_table(table)
 
 
-def _footer(record: SetRecord, speaker: Speaker) -> Footer:
+def _footer(record: SetRecord, speaker: TokenVectorSource) -> Footer:
     names = {"signal": "token_vectors", "layer": str(speaker.layer)}
     if speaker.encoder is not None:
         names["encoder"] = speaker.encoder.sha256
@@ -246,7 +246,7 @@ def _counts(root: Path, record: SetRecord) -> Ints:
 
 
 def _columns_of_ids(shard: Path, record: SetRecord) -> list[pa.ChunkedArray]:
-    if record.rows != "examples":
+    if record.kind != "examples":
         return [pq.read_table(shard, columns=["ids"], partitioning=None).column("ids")]
     rows = pq.read_table(shard, columns=["origin", "ids1", "ids2"], partitioning=None)
     rows = rows.filter(pc.equal(rows.column("origin"), "original"))

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.errors import IntegrityError, raise_all
 from pipeline.sets.file_check import check_bytes, frame_problem
 from pipeline.sets.record import SetRecord
-from pipeline.sets.record_parts import RowsName, Shard
+from pipeline.sets.record_parts import KindName, Shard
 from pipeline.sets.shard_file import footer_of
 from pipeline.sets.token_vectors import check_token_vectors
 from pipeline.sets.verify_examples import ExamplesCheck
@@ -30,11 +30,11 @@ class RowsCheck(Protocol):
         """What is wrong with the splits as wholes, once every shard is sound."""
 
 
-CHECKS: dict[RowsName, Callable[[SetRecord], RowsCheck]] = {
+CHECKS: dict[KindName, Callable[[SetRecord], RowsCheck]] = {
     "examples": ExamplesCheck,
-    "tokens": TokensCheck,
+    "masked_words": TokensCheck,
     "sentences": SentencesCheck,
-    "words": WordsCheck,
+    "token_labels": WordsCheck,
 }
 
 
@@ -44,7 +44,7 @@ def verify_shards(root: Path, record: SetRecord) -> None:
     Raises:
         IntegrityError: listing everything that is wrong.
     """
-    problems, rows = [], CHECKS[record.rows](record)
+    problems, rows = [], CHECKS[record.kind](record)
     for shard in record.shards:
         problems += _problems(root, record, shard, rows)
     strangers = sorted({shard.split for shard in record.shards} - record.splits.keys())
@@ -82,7 +82,7 @@ def require_shards(root: Path, record: SetRecord, shards: Sequence[Shard]) -> No
 
 def require_signal_files(root: Path, record: SetRecord) -> None:
     """Raises IntegrityError, listing every problem, unless what signals have beside the rows is what was recorded."""
-    layers = record.signals.of_layers
+    layers = record.signals.layer_signals
     checks = [partial(signal.check_files, root) for signal in record.signals.stored if signal not in layers]
     problems = _failures([*checks, partial(check_token_vectors, root, record)])
     raise_all(IntegrityError, f"{root}: cannot be used", [*problems, *layer_file_problems(root, record, layers)])
@@ -116,7 +116,7 @@ def check_shard(root: Path, record: SetRecord, shard: Shard) -> list[str]:
 
 def _strangers(root: Path, record: SetRecord) -> list[str]:
     """Files that `load_dataset` or a query over ``*.parquet`` would take for the set's."""
-    shards = [*record.shards, *(shard for signal in record.signals.of_layers for shard in signal.shards)]
+    shards = [*record.shards, *(shard for signal in record.signals.layer_signals for shard in signal.shards)]
     known = {shard.path for shard in shards}
     folders = {Path(path).parent for path in known}
     existing = {str(path.relative_to(root)) for folder in folders for path in (root / folder).glob("*.parquet")}

@@ -36,11 +36,11 @@ def check_layers(root: Path, record: SetRecord) -> None:
 
     While the set's rows are being verified, files that are still to be written are not asked for.
     """
-    if not record.signals.of_layers:
+    if not record.signals.layer_signals:
         return
     specials = num_specials(root, record)
     problems = []
-    for signal in record.signals.of_layers:
+    for signal in record.signals.layer_signals:
         for number, shard in enumerate(signal.shards):
             if record.state == "complete" and shard.sha256 is None:
                 continue

@@ -1,7 +1,6 @@
 """Reading a set of words: checked, a split at a time. Shapes: N sentences, T tokens of all of them, C logits."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +9,6 @@ import pyarrow.compute as pc
 
 from pipeline.arrays import Bools, Floats, Ints, Ragged, ragged
 from pipeline.sets.group_reader import GroupedSet
-from pipeline.sets.reader import usable_record
 from pipeline.sets.signals.token_logits import token_logits_of
 from pipeline.sets.verify_words import rows_problem
 from pipeline.tasks.spans import Tallies, tallies_of_words
@@ -61,7 +59,7 @@ class LabelledWords:
 
     def said(self, logits_TC: Floats) -> Ragged:
         """The number of each word's likeliest label; a word without tokens is outside of every span."""
-        return said_of_words(self.names, self.pieces, self.num_words_N, logits_TC)
+        return labels_of_words(self.names, self.pieces, self.num_words_N, logits_TC)
 
     def tallies(self, logits_TC: Floats) -> Tallies:
         """What scores of logits are made of, over the sentences that have gold."""
@@ -74,15 +72,17 @@ class LabelledWords:
         return (self.pieces.ids,)
 
 
-def said_of_words(names: tuple[str, ...], pieces: Pieces, num_words_N: Ints, logits_TC: Floats) -> Ragged:
+def labels_of_words(names: tuple[str, ...], pieces: Pieces, num_words_N: Ints, logits_TC: Floats) -> Ragged:
     """The number of each word's likeliest label, by the logits of its first token; without tokens it is outside."""
     return pieces.by_word(logits_TC.argmax(axis=1), num_words_N, names.index(OUTSIDE))
 
 
 @dataclass(frozen=True)
-class WordSet(GroupedSet):
+class TokenLabelSet(GroupedSet):
     """An opened set of labelled words."""
 
+    kind: ClassVar = "token_labels"
+    advice: ClassVar = "for this a set of a task of labelled words (type: token_labels) is needed"
     group_problem: ClassVar = rows_problem
 
     def read(self, split: str) -> LabelledWords:
@@ -97,14 +97,3 @@ class WordSet(GroupedSet):
         target = self.record.target
         logits_TC = token_logits_of(table, target.num_logits)
         return LabelledWords.of(target.names, table.column("words"), table.column("label"), pieces, logits_TC)
-
-
-def open_words(path: Path | str, allow_unverified: bool = False) -> WordSet:
-    """Opens a set of words for use.
-
-    Raises:
-        ConfigError: if it is of another kind.
-        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
-    """
-    advice = "for this a set of a task of labelled words (type: tokens) is needed"
-    return WordSet(Path(path), usable_record(Path(path), allow_unverified, "words", advice))

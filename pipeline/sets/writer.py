@@ -17,7 +17,7 @@ from pipeline.sets.card import write_card_and_record
 from pipeline.sets.cut_rows import note_of_cut_rows
 from pipeline.sets.examples import write_examples
 from pipeline.sets.file_check import check_bytes
-from pipeline.sets.fingerprint import lasting
+from pipeline.sets.fingerprint import shared_settings
 from pipeline.sets.record import (
     FILE_NAME,
     TOKENIZER_FILE,
@@ -27,7 +27,7 @@ from pipeline.sets.record import (
     to_json,
     write_set_record,
 )
-from pipeline.sets.record_parts import RowsName, Shard
+from pipeline.sets.record_parts import KindName, Shard
 from pipeline.sets.sentences import write_sentences
 from pipeline.sets.shard_file import footer_of
 from pipeline.sets.signals import LayerSignal, Signals
@@ -37,7 +37,7 @@ from pipeline.sets.words import write_words
 from pipeline.text.tokenizer import is_tokenizer
 
 
-def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: RowsName = "examples") -> list[Shard]:
+def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: KindName = "examples") -> list[Shard]:
     """Cuts a split into ranges of nearly equal size; the number of processes has no say in it."""
     count = max(1, -(-num_rows // rows_per_shard))
     bounds = [k * num_rows // count for k in range(count + 1)]
@@ -65,7 +65,7 @@ def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
     """
     make_folder((root / planned.shards[0].path).parent)
     write_text_once(root / FILE_NAME, to_json(planned))
-    existing = read_record_of(root, planned.rows, "give the new set another --name, or remove the folder")
+    existing = read_record_of(root, planned.kind, "give the new set another --name, or remove the folder")
     _check_same(root, existing, planned)
     if not is_tokenizer(root / TOKENIZER_FILE, existing.tokenizer.sha256):
         write_text(root / TOKENIZER_FILE, tokenizer_json)
@@ -75,7 +75,9 @@ def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
 def _check_same(root: Path, existing: SetRecord, planned: SetRecord) -> None:
     if existing.fingerprint != planned.fingerprint:
         changes = setting_changes(existing.settings, planned.settings, short)
-        only_rows = existing.task is not None and lasting(existing.settings) == lasting(planned.settings)
+        only_rows = existing.task is not None and shared_settings(existing.settings) == shared_settings(
+            planned.settings
+        )
         raise FingerprintMismatchError(
             f"{root} holds a logit set made with other settings:\n{changes}\n"
             "Give the new set another --name, or remove the folder if the old one is not needed"
@@ -182,7 +184,7 @@ def without_lost_layers(root: Path, signals: Signals, names: Container[str] | No
         names: those that are looked at. (default: all)
     """
     parts: dict[str, LayerSignal] = {}
-    for signal in (one for one in signals.of_layers if names is None or one.name in names):
+    for signal in (one for one in signals.layer_signals if names is None or one.name in names):
         lost = {shard.path for shard in signal.shards if shard.sha256 and check_bytes(root, shard)}
         for path in lost:
             (root / path).unlink(missing_ok=True)

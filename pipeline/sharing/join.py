@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder
 from pipeline.sets.examples import shard_table, text_hashes
-from pipeline.sets.reader import LogitSet, find_set, load_set_tokenizer, usable_record
+from pipeline.sets.reader import ExampleSet, find_set, load_set_tokenizer, usable_record
 from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import AugmentationRecord, Shard, SplitRecord
 from pipeline.sets.row_kinds import TEXT_HASH_BYTES
@@ -103,12 +103,12 @@ def join(config: JoinConfig, command: str) -> Joined:
             f"{root}: knows none of the {keys.num_rows:,} texts of {source.description}; it is of {record.source}. "
             "One changed character makes another text: are these the same data?"
         )
-    new_root, logits = config.store / config.name, LogitSet(root, record)
+    new_root, logits = config.store / config.name, ExampleSet(root, record)
     planned = _staged(record, source, matched, config.name, command)
     joined, unfinished = shards_to_write(new_root, start_set(new_root, planned, logits.tokenizer_json()))
     for shard in unfinished:
         write_shard(new_root, joined, shard, _rows(joined, shard, source, reader, matched))
-    joined = complete_and_verify(new_root, joined, lambda complete: LogitSet(new_root, complete).scores())
+    joined = complete_and_verify(new_root, joined, lambda complete: ExampleSet(new_root, complete).scores())
     joined = take_over_token_vectors(root, record, new_root, joined)
     found = _report(source, matched)
     others = _by_split(missing, record), _other_gold(source, matched)
@@ -116,11 +116,11 @@ def join(config: JoinConfig, command: str) -> Joined:
 
 
 def _task_of(root: Path, record: SetRecord, config: JoinConfig) -> Task:
-    task = load_task_of_set(root, record.subject, config.manifest)
+    task = load_task_of_set(root, record.dataset_name, config.manifest)
     targets = [make_target(task, "classification" if record.target.kind == "bins" else None)]
-    if task.name != record.subject or task.is_pair != record.is_pair or record.target not in targets:
+    if task.name != record.dataset_name or task.is_pair != record.is_pair or record.target not in targets:
         raise ConfigError(
-            f"{root}: its logits are of task {record.subject!r} with {', '.join(record.target.names)}, "
+            f"{root}: its logits are of task {record.dataset_name!r} with {', '.join(record.target.names)}, "
             f"not of {task.name!r} as its manifest here describes it"
         )
     return task

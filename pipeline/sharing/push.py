@@ -68,13 +68,13 @@ def push(config: PushConfig) -> Pushed:
     record = read_set_record(root)
     if record.state != "verified":
         raise IntegrityError(f"{root}: state {record.state!r}; only verified sets are pushed, see `distill verify`")
-    if config.without_text and record.signals.of_layers:
-        left = " and ".join(signal.title for signal in record.signals.of_layers)
+    if config.without_text and record.signals.layer_signals:
+        left = " and ".join(signal.title for signal in record.signals.layer_signals)
         console.note(f"{left} stay here: they tell the text")
     source = without_text(root, record) if config.without_text else nullcontext((root, record))
     with source as (folder, sent):
         if sent.has_text and not is_open(sent.licence):
-            advice = ", or leave them out with --without-text" if ROW_KINDS[sent.rows].may_lack_text else ""
+            advice = ", or leave them out with --without-text" if ROW_KINDS[sent.kind].may_lack_text else ""
             console.warn(
                 f"{root}: whether its texts may be passed on is unclear (licence: {sent.licence}); make sure that they "
                 f"may{advice}"

@@ -32,8 +32,8 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
         ConfigError: if the set cannot do without.
         IntegrityError: if a shard is not what the record says.
     """
-    if not ROW_KINDS[record.rows].may_lack_text:
-        raise ConfigError(f"{root}: holds {record.what_it_holds}; its sequences are its text, so nothing would be left")
+    if not ROW_KINDS[record.kind].may_lack_text:
+        raise ConfigError(f"{root}: holds {record.contents}; its sequences are its text, so nothing would be left")
     if not record.has_text:
         raise ConfigError(f"{root}: has no text already; push it without --without-text")
     require_shards(root, record, record.shards)  # the copy's are hashed anew, whatever is in them

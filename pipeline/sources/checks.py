@@ -35,7 +35,7 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     for name, accepted in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
         columns[name] = pa.nulls(table.num_rows, pa.string())
         if accepted is not None:
-            read = words_column if task.type == "tokens" else _text
+            read = words_column if task.type == "token_labels" else _text
             columns[name] = read(table, place, accepted, problems, warnings, known)
     columns["label"] = pa.nulls(table.num_rows, pa.int32())
     columns["score"] = pa.nulls(table.num_rows, pa.float32())
@@ -46,7 +46,7 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
         label_name = column_name(table.column_names, place, task.columns.label, problems, known)
         if label_name is not None:
             columns[gold] = READERS[task.type](task, plain(table.column(label_name)), place, problems)
-    if task.type == "tokens" and not problems:
+    if task.type == "token_labels" and not problems:
         check_words(task, columns["sentence1"], columns["label"], place, problems, warnings)
     if columns[gold].null_count and not problems:
         warnings.append(f"{place}: {columns[gold].null_count:,} of {table.num_rows:,} rows have no gold label")
@@ -139,7 +139,7 @@ def _scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Ar
     return scores
 
 
-READERS = {"classification": _labels, "multilabel": label_lists, "regression": _scores, "tokens": word_labels}
+READERS = {"classification": _labels, "multilabel": label_lists, "regression": _scores, "token_labels": word_labels}
 
 
 def _check_count(task: Task, split: str, place: str, rows: int, problems: list[str], warnings: list[str]) -> None:

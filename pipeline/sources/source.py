@@ -53,9 +53,9 @@ def load_source(task: Task, data: Path | None = None, splits: tuple[str, ...] = 
         ConfigError: if a split is not one of the task's, or it labels words: those are for `load_word_source`.
         DataError: if nothing is found or rows are wrong, listing every problem.
     """
-    if task.type == "tokens":
+    if task.type == "token_labels":
         raise ConfigError(
-            f"task {task.name!r}: labels words (type: tokens), and this is for texts with one answer each; "
+            f"task {task.name!r}: labels words (type: token_labels), and this is for texts with one answer each; "
             "docs/labels.md tells what there is for words"
         )
     return _load(task, data, splits)
@@ -63,8 +63,10 @@ def load_source(task: Task, data: Path | None = None, splits: tuple[str, ...] = 
 
 def load_word_source(task: Task, data: Path | None = None, splits: tuple[str, ...] = ()) -> Source:
     """The rows of a task that labels words; arguments and errors as of `load_source`."""
-    if task.type != "tokens":
-        raise ConfigError(f"task {task.name!r}: is of type {task.type}, and this is for labelled words (type: tokens)")
+    if task.type != "token_labels":
+        raise ConfigError(
+            f"task {task.name!r}: is of type {task.type}, and this is for labelled words (type: token_labels)"
+        )
     return _load(task, data, splits)
 
 

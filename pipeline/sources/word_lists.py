@@ -50,7 +50,9 @@ def word_labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
         return pa.nulls(len(raw), LABEL_LISTS)
     lists = _lists(pc.if_else(pc.equal(raw, ""), None, raw) if pa.types.is_string(raw.type) else raw)
     if not _is_list(lists.type):
-        problems.append(f"{place}: label holds {raw.type}, but a tokens task has lists, or texts with spaces between")
+        problems.append(
+            f"{place}: label holds {raw.type}, but a token_labels task has lists, or texts with spaces between"
+        )
         return pa.nulls(len(raw), LABEL_LISTS)
     return pa.array(numbered(task, lists.to_pylist(), place, problems), LABEL_LISTS)
 

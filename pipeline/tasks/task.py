@@ -19,12 +19,12 @@ SPLIT_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
 TRAIN = "train"  # the split that students learn from, and that rows are added to
 MAX_BINS = 10_000
 Objective = Literal["classification", "regression"]
-TaskType = Literal[Objective, "multilabel", "tokens"]
+TaskType = Literal[Objective, "multilabel", "token_labels"]
 METRICS: dict[TaskType, Any] = {
     "classification": ClassMetric,
     "multilabel": LabelMetric,
     "regression": ScoreMetric,
-    "tokens": WordMetric,
+    "token_labels": WordMetric,
 }
 OUTSIDE = "O"  # the label of a word that is in no span
 MethodName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]  # of augmentation; the teacher knows which
@@ -108,8 +108,8 @@ class Task(Manifest):
     """One supervised task, as its manifest in ``data_manifests/`` describes it.
 
     Attributes:
-        type: ``multilabel`` if any number of labels may hold of a row, each by itself; ``tokens`` if each of its words
-            has a label.
+        type: ``multilabel`` if any number of labels may hold of a row, each by itself; ``token_labels`` if each of its
+            words has a label.
         label_separator: what stands between the labels of a row where a multi-label source has them in one text.
         augment: the method of augmentation whose variants a dump has unless told otherwise: one that was seen to better
             the task's students.
@@ -156,16 +156,18 @@ class Task(Manifest):
 
     @model_validator(mode="after")
     def _labels_spans(self) -> Self:
-        if self.type != "tokens":
+        if self.type != "token_labels":
             return self
         odd = [name for name in self.labels if name != OUTSIDE and not re.match("[BI]-.", name)]
         if odd or OUTSIDE not in self.labels:
             wrong = f"{odd[0]!r} is none of these" if odd else f"there is no {OUTSIDE}"
             raise ValueError(f"labels: of words they are {OUTSIDE}, B-NAME and I-NAME (IOB2), but {wrong}")
         if self.augment is not None:
-            raise ValueError(f"augment: {self.augment}: labelled words have no variants; leave it out of a tokens task")
+            raise ValueError(
+                f"augment: {self.augment}: labelled words have no variants; leave it out of a token_labels task"
+            )
         if self.is_pair:
-            raise ValueError("columns: a tokens task has one sentence a row, so no sentence2")
+            raise ValueError("columns: a token_labels task has one sentence a row, so no sentence2")
         return self
 
     @property

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pipeline import console
 from pipeline.errors import ConfigError, FingerprintMismatchError, QueryError
 from pipeline.query.selection import read_chosen
-from pipeline.sets.reader import KEYS, LogitSet, keys_sha256
+from pipeline.sets.reader import KEYS, ExampleSet, keys_sha256
 from pipeline.sql.gate import check_condition
 from pipeline.tasks.target import Target, softmax
 from pipeline.tasks.task import TRAIN
@@ -89,7 +89,7 @@ def _check_target(target: Target) -> None:
         raise ConfigError(f"certify: a label of this task is called {ABSTAIN!r} itself; rename it")
 
 
-def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: LogitSet, rows: pa.Table) -> np.ndarray:
+def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: ExampleSet, rows: pa.Table) -> np.ndarray:
     """Which of the rows the run was not trained on, neither on their text nor on a variant of it."""
     trained = _trained_rows(config, record)
     settings = record["settings"]

@@ -14,7 +14,7 @@ from torch import nn
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.layer_reader import open_layers
-from pipeline.sets.reader import LogitSet, find_set, open_set
+from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.tasks.metrics import score_logits
 from pipeline.training.batches import EpochBatches
 from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit, seed_step
@@ -45,7 +45,7 @@ class FilterTask(TrainTask[list[int]]):
     def __init__(
         self,
         config: FiltersConfig,
-        logit_set: LogitSet,
+        logit_set: ExampleSet,
         splits: dict[str, Examples],
         targets: dict[str, LayerTargets],
         filters: Filters,
@@ -105,7 +105,7 @@ def train_filters(config: FiltersConfig, command: str) -> RunRecord:
         DataError: if there is no such set.
         FingerprintMismatchError: if the folder holds filters with other settings.
     """
-    logit_set = open_set(find_set(config.logits, config.store), config.allow_unverified)
+    logit_set = ExampleSet.open(find_set(config.logits, config.store), config.allow_unverified)
     signal = first_signal(logit_set.record)
     layers = named_layers(config.layers) or stored_layers(logit_set.record).get(signal, ())
     if not layers or "train" not in logit_set.splits:
@@ -133,7 +133,7 @@ def train_filters(config: FiltersConfig, command: str) -> RunRecord:
     return run.finish({"history": fit(run, task, optimizer, schedule)})
 
 
-def _settings(config: FiltersConfig, logit_set: LogitSet, layers: tuple[int, ...], width: int) -> dict[str, Any]:
+def _settings(config: FiltersConfig, logit_set: ExampleSet, layers: tuple[int, ...], width: int) -> dict[str, Any]:
     places = {"logits", "store", "output_dir", "allow_unverified", "json_output", "layers"}
     settings = config.model_dump(mode="json", exclude=places)
     return settings | {

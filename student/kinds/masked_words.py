@@ -22,7 +22,7 @@ from pipeline.device import has_fast_bf16, to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.sets.codecs import Decoder, Distribution
 from pipeline.sets.group_reader import Group
-from pipeline.sets.token_reader import TokenSet, open_tokens
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import MaskedRows, masked_rows, perplexity, split_table
 from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record
 from student.config import EvaluateConfig, PretrainConfig
@@ -93,14 +93,14 @@ class Pool:
         )
 
 
-def read_pool(token_set: TokenSet, pad_id: int, groups: list[Group]) -> Pool:
+def read_pool(token_set: MaskedWordSet, pad_id: int, groups: list[Group]) -> Pool:
     """Reads row groups into memory; shorter sequences of a batch are padded with ``pad_id``."""
     table = pa.concat_tables([token_set.read_group(group) for group in groups])
     return Pool(*split_table(table), pad_id)
 
 
 def masked_batches(
-    token_set: TokenSet, pad_id: int, batch_size: int, seed: int, num_processes: int = 1, rank: int = 0
+    token_set: MaskedWordSet, pad_id: int, batch_size: int, seed: int, num_processes: int = 1, rank: int = 0
 ) -> GroupBatches[MaskedBatch]:
     """The batches of a set's train split, see `GroupBatches`."""
     return GroupBatches(token_set, partial(read_pool, token_set, pad_id), batch_size, seed, num_processes, rank)
@@ -122,7 +122,7 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
     unused = frozenset({"vector_loss", "vector_map"})
 
     def __init__(self, config: PretrainConfig, root: Path, state: "PartialState") -> None:
-        token_set = open_tokens(root, config.allow_unverified)
+        token_set = MaskedWordSet.open(root, config.allow_unverified)
         refuse_flags(config, {"vector_loss", "vector_map", "init"}, "is for a set of sentences; this one is of tokens")
         token_set.check_temperature(config.temperature)
         student_config = build_masked_word_config(config, token_set.record)
@@ -169,7 +169,9 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
         return card_text("card_masked_words.md", "fill-mask", self.model, record, self.opened.record, own)
 
 
-def stored_teacher(token_set: TokenSet, decoder: Decoder | None, batch: MaskedBatch, temperature: float) -> TeacherOf:
+def stored_teacher(
+    token_set: MaskedWordSet, decoder: Decoder | None, batch: MaskedBatch, temperature: float
+) -> TeacherOf:
     """The teacher's distributions at some of a batch's positions, from what the set's codec has kept of them."""
     codec = token_set.record.codec
 
@@ -180,7 +182,7 @@ def stored_teacher(token_set: TokenSet, decoder: Decoder | None, batch: MaskedBa
     return teacher_of
 
 
-def log_frequencies(token_set: TokenSet) -> torch.Tensor:
+def log_frequencies(token_set: MaskedWordSet) -> torch.Tensor:
     """Log of each token's share of the masked words of the train split, every count one higher: [V], float32.
 
     Raises:
@@ -212,7 +214,7 @@ def evaluate_masked_words(config: EvaluateConfig) -> dict[str, dict[str, float]]
     """
     record = read_run_record(config.run / RUN_RECORD)
     student = MaskedWordStudent.load(config.run).to(default_device())
-    token_set = open_tokens(evaluated_sets(record, config.logits, config.store)[0], config.allow_unverified)
+    token_set = MaskedWordSet.open(evaluated_sets(record, config.logits, config.store)[0], config.allow_unverified)
     if token_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
         raise FingerprintMismatchError(
             f"{token_set.root}: its token ids come from another tokenizer than the student's"
@@ -221,7 +223,7 @@ def evaluate_masked_words(config: EvaluateConfig) -> dict[str, dict[str, float]]
 
 
 def scores_and_control(
-    student: MaskedWordStudent, token_set: TokenSet, log_frequency_V: torch.Tensor
+    student: MaskedWordStudent, token_set: MaskedWordSet, log_frequency_V: torch.Tensor
 ) -> dict[str, dict[str, float]]:
     """The scores of `evaluate_mlm` on the rows held out, and what `control` tells of them."""
     return {
@@ -231,7 +233,7 @@ def scores_and_control(
 
 
 @torch.no_grad()
-def evaluate_mlm(student: MaskedWordStudent, token_set: TokenSet, split: str) -> dict[str, float]:
+def evaluate_mlm(student: MaskedWordStudent, token_set: MaskedWordSet, split: str) -> dict[str, float]:
     """Scores a pretrained student on at most so many rows of a split.
 
     Returns:
@@ -240,7 +242,7 @@ def evaluate_mlm(student: MaskedWordStudent, token_set: TokenSet, split: str) ->
     """
     student.eval()
     codec, decoder = token_set.record.codec, token_set.decoder()
-    temperature = codec.temperature_kept
+    temperature = codec.stored_temperature
     right, gold, soft, positions = 0, 0.0, 0.0, 0
     for part in scored_positions(student, token_set, split):
         logits_PV = head_logits(student, part.features_PF)
@@ -275,7 +277,7 @@ class ScoredPositions:
 
 
 @torch.no_grad()
-def scored_positions(student: MaskedWordStudent, token_set: TokenSet, split: str) -> Iterator[ScoredPositions]:
+def scored_positions(student: MaskedWordStudent, token_set: MaskedWordSet, split: str) -> Iterator[ScoredPositions]:
     """The masked positions of the first `SCORED_ROWS` rows of a split, in order."""
     for batch in first_batches(token_set, split, partial(read_pool, token_set, student.config.pad_id)):
         target_P = batch.target_P.to(student.device)
@@ -294,7 +296,7 @@ def head_logits(student: MaskedWordStudent, features_PF: torch.Tensor) -> torch.
 
 
 def control(
-    student: MaskedWordStudent, token_set: TokenSet, split: str, log_frequency_V: torch.Tensor
+    student: MaskedWordStudent, token_set: MaskedWordSet, split: str, log_frequency_V: torch.Tensor
 ) -> dict[str, float]:
     """Losses of masked words that are guessed without their context, at the positions of `evaluate_mlm`.
 
@@ -343,7 +345,7 @@ def others(number: int, random: np.random.Generator) -> Ints:
     return other_P
 
 
-def _mean_features(student: MaskedWordStudent, token_set: TokenSet, split: str) -> torch.Tensor | None:
+def _mean_features(student: MaskedWordStudent, token_set: MaskedWordSet, split: str) -> torch.Tensor | None:
     """The mean of the features of a split's positions [F], float32; None if it has no row."""
     sum_F, positions = torch.zeros(student.head.in_features, dtype=torch.float64, device=student.device), 0
     for part in scored_positions(student, token_set, split):

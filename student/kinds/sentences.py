@@ -21,7 +21,7 @@ from pipeline.device import to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.sets.group_reader import Group
 from pipeline.sets.record import SetRecord
-from pipeline.sets.sentence_reader import SentenceSet, open_sentences
+from pipeline.sets.sentence_reader import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.tasks.metrics import pearson
 from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record
@@ -108,7 +108,7 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
         refuse_flags(config, {"alpha"}, "is for a set of tokens; this one is of sentences")
         if config.vector_loss != "gram":
             refuse_flags(config, {"temperature"}, "is for a set of tokens, or for --vector-loss gram")
-        sentence_set = open_sentences(root, config.allow_unverified)
+        sentence_set = SentenceSet.open(root, config.allow_unverified)
         vectors, record = sentence_set.vectors, sentence_set.record
         student_config = build_sentence_config(config, record, vectors.codec.width)
         start = read_token_vectors(root, record) if starts_from_teacher(config, root, record) else None
@@ -156,7 +156,7 @@ def evaluate_vector_run(config: EvaluateConfig) -> Metrics:
     record = read_run_record(config.run / RUN_RECORD)
     student = SentenceStudent.load(config.run).to(default_device())
     root = evaluated_sets(record, config.logits, config.store)[0]
-    sentence_set = open_sentences(root, config.allow_unverified)
+    sentence_set = SentenceSet.open(root, config.allow_unverified)
     if sentence_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
         raise FingerprintMismatchError(f"{root}: its token ids come from another tokenizer than the student's")
     width = sentence_set.vectors.codec.width

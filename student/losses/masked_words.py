@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipeline.sets.codecs import Dense, Distribution, Kept
+from pipeline.sets.codecs import Dense, Distribution, Sparse
 
 MOST_KEPT = 1 - 1e-6  # of the student's mass; its rest is divided by
 CHUNK = 512  # positions whose logits are alive: 31 MB in bf16 for BERT's vocabulary
@@ -181,7 +181,7 @@ def position_loss(
     """
     position_P = torch.arange(len(target_P), device=target_P.device)
     one_P = torch.ones_like(target_P, dtype=logits_PV.dtype)
-    gold, soft = Kept(position_P, target_P, one_P, 0 * one_P), (1 - alpha) * temperature**2
+    gold, soft = Sparse(position_P, target_P, one_P, 0 * one_P), (1 - alpha) * temperature**2
     if alpha == 1:
         return cross_entropy(logits_PV, [(scale, gold)])
     if temperature == 1:

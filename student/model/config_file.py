@@ -20,7 +20,7 @@ from student.model.weights import CONFIG_FILE, students_in
 
 PRETRAINED_ONE = "a pretrained student, without a task; train one --init-from it"
 OF_WORDS = (
-    "a student that labels words (type: tokens), and this is for those of whole texts; "
+    "a student that labels words (type: token_labels), and this is for those of whole texts; "
     "docs/labels.md tells what there is for words"
 )
 

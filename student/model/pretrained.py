@@ -93,7 +93,7 @@ def build_masked_word_config(flags: PretrainConfig, record: SetRecord) -> Masked
     """
     raise_all(ConfigError, "wrong flags", pretraining_problems(flags))
     return MaskedWordConfig(
-        corpus=record.subject,
+        corpus=record.dataset_name,
         num_outputs=record.codec.vocabulary_size,
         **encoder_fields(flags, record),
     )
@@ -112,7 +112,7 @@ def build_sentence_config(flags: PretrainConfig, record: SetRecord, width: int) 
             f"--vector-map none: needs a representation as wide as the teacher's vectors: --embedding cbow "
             f"--vector-size {width}"
         )
-    return SentenceConfig(subject=record.subject, width=width, vector_map=flags.vector_map, **encoder)
+    return SentenceConfig(subject=record.dataset_name, width=width, vector_map=flags.vector_map, **encoder)
 
 
 def pretraining_problems(flags: PretrainConfig) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError, raise_all
 from pipeline.query.mixture import mix_of
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.token_vectors import read_token_vectors
 from student.config import TrainConfig
 from student.model.architecture import Facts, StudentConfig
@@ -13,7 +13,7 @@ from student.train.initialize import starts_from_teacher
 from student.train.tasks import designed_together, vectors_giver
 from student.train.training_data import apart, designed, open_training_set, set_names, task_facts
 
-Sets = dict[tuple[str, ...], tuple[LogitSet, Facts]]  # by `set_names`
+Sets = dict[tuple[str, ...], tuple[ExampleSet, Facts]]  # by `set_names`
 
 
 def open_all(config: TrainConfig, grid: Grid) -> Sets:
@@ -72,7 +72,7 @@ def is_of_a_task(setting: str) -> bool:
     return "." in setting
 
 
-def _of_set(config: TrainConfig, logit_set: LogitSet) -> dict[str, Any]:
+def _of_set(config: TrainConfig, logit_set: ExampleSet) -> dict[str, Any]:
     first = logit_set.sets[0]  # runs that it got token vectors in between are not to be compared
     vectors = None if config.init == "noise" or config.init_from else read_token_vectors(first.root, first.record)
     return {

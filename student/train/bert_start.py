@@ -16,7 +16,7 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import read_small_file
 from pipeline.record_file import MAX_RECORD_BYTES
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.signals.init import INIT_FILE
 from pipeline.text.tokenizer import example
@@ -74,7 +74,7 @@ class BertStart:
         return f"layers {', '.join(map(str, self.layers))} of {self.folder}"
 
 
-def bert_start(flags: TrainConfig, logit_set: LogitSet) -> BertStart | None:
+def bert_start(flags: TrainConfig, logit_set: ExampleSet) -> BertStart | None:
     """What a student of a set starts from; None if it is no bert, or starts from noise.
 
     Of several sets the teacher of the first one counts.
@@ -128,7 +128,7 @@ def spread_evenly(count: int, of: int) -> tuple[int, ...]:
     return tuple(round((k + 1) * of / count) for k in range(count))
 
 
-def _check_types(first: LogitSet) -> None:
+def _check_types(first: ExampleSet) -> None:
     """Checks that the tokenizer tells a second sentence by its type, as a BERT reads it."""
     if first.record.is_pair and not any(example(Tokenizer.from_str(first.tokenizer_json()), is_pair=True).type_ids):
         raise ConfigError(
@@ -137,7 +137,7 @@ def _check_types(first: LogitSet) -> None:
         )
 
 
-def _teachers_folder(first: LogitSet) -> Path:
+def _teachers_folder(first: ExampleSet) -> Path:
     """Where the weights of a set's teacher are: in its folder, or else in the set's own."""
     teacher = first.record.teacher
     folder, why = Path(teacher.name), ""
@@ -182,7 +182,7 @@ def _layers(flags: TrainConfig, there: tuple[int, ...], folder: Path) -> tuple[i
     return layers
 
 
-def _check_weights(folder: Path, first: LogitSet) -> None:
+def _check_weights(folder: Path, first: ExampleSet) -> None:
     """Checks that the teacher's folder still holds what answered."""
     with open_weights(weight_files(folder)) as weights:
         actual = tensors_sha256((name, read().float()) for name, read in sorted(weights.items()))
@@ -193,7 +193,7 @@ def _check_weights(folder: Path, first: LogitSet) -> None:
         )
 
 
-def _check_vocabulary(folder: Path, first: LogitSet) -> None:
+def _check_vocabulary(folder: Path, first: ExampleSet) -> None:
     """Checks that a BERT means the same by a token's id as the set."""
     path = folder / TOKENIZER_FILE
     try:

@@ -9,7 +9,7 @@ from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
 from pipeline.sets.layer_reader import open_layers
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import LayersName
 from pipeline.settings import flag_name
@@ -39,7 +39,7 @@ def check_objective(flags: TrainConfig, config: StudentConfig, record: SetRecord
 def layer_loss(
     flags: TrainConfig,
     student: Student,
-    logit_set: LogitSet,
+    logit_set: ExampleSet,
     special_ids: SpecialIds,
     examples: Examples,
 ) -> LayerLoss:
@@ -91,7 +91,7 @@ def objective_settings(flags: TrainConfig, config: StudentConfig, record: SetRec
     if not flags.objectives:
         return {}
     signals = {_signal(name, record) for name in flags.objectives}
-    files = [shard.sha256 or "" for one in record.signals.of_layers if one.name in signals for shard in one.shards]
+    files = [shard.sha256 or "" for one in record.signals.layer_signals if one.name in signals for shard in one.shards]
     return {
         "objective": list(flags.objectives),
         "layers": list(_layers(flags, config, record)),
@@ -128,7 +128,7 @@ def named_layers(flag: str | None) -> tuple[int, ...]:
 
 def stored_layers(record: SetRecord) -> dict[LayersName, tuple[int, ...]]:
     """The layers of each signal that a set has."""
-    return {signal.name: signal.layers for signal in record.signals.of_layers}
+    return {signal.name: signal.layers for signal in record.signals.layer_signals}
 
 
 def _layers(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from pipeline import console
 from pipeline.device import has_fast_bf16
 from pipeline.files import write_text
 from pipeline.query.mixture import mix_of
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.target import NO_LABEL
@@ -119,7 +119,7 @@ def write_card(subject: Subject, student: Student, record: RunRecord) -> None:
     write_text(subject.folder / CARD_FILE, card_text(student.config, *sizes, record))
 
 
-def tell_start(subjects: Sequence[Subject], vectors_of: LogitSet | None) -> None:
+def tell_start(subjects: Sequence[Subject], vectors_of: ExampleSet | None) -> None:
     """Notes what students start from; ``vectors_of`` is the set whose teacher their vectors are of, if they are."""
     for line in dict.fromkeys(_start_line(subject, vectors_of) for subject in subjects):
         console.note(line)
@@ -146,7 +146,7 @@ def _tell_of_missing_gold(subject: Subject) -> None:
         )
 
 
-def _start_line(subject: Subject, vectors_of: LogitSet | None) -> str:
+def _start_line(subject: Subject, vectors_of: ExampleSet | None) -> str:
     source = subject.config.init_from
     if subject.layers is not None:
         return f"the student starts from {subject.layers.words}"

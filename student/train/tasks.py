@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, remove_temporaries
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.training.joint import check_free, entry_of, joint_settings
 from pipeline.training.run import Run
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, best_of, finish_run, write_run_record
@@ -97,7 +97,7 @@ def _subjects(config: TrainConfig, data: Sequence[TrainingData]) -> list[Subject
 
 
 def designed_together(
-    configs: Sequence[TrainConfig], sets: Sequence[LogitSet], facts: Sequence[Facts]
+    configs: Sequence[TrainConfig], sets: Sequence[ExampleSet], facts: Sequence[Facts]
 ) -> list[tuple[TrainConfig, StudentConfig, BertStart | None]]:
     """Of each task the flags that are for it, the architecture they ask for, and what a bert starts from.
 
@@ -122,7 +122,7 @@ def designed_together(
     return [(flags, made, layers) for flags, made in zip(fitting, designs, strict=True)]
 
 
-def vectors_giver(sets: Sequence[LogitSet]) -> int:
+def vectors_giver(sets: Sequence[ExampleSet]) -> int:
     """Which set's token vectors the encoder may start from: the first that has some, else the first."""
     return next((k for k, one in enumerate(sets) if one.sets[0].record.signals.token_vectors is not None), 0)
 

@@ -10,7 +10,7 @@ from pipeline import console
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.query.agreement import Comparison, compare_teachers, comparison_lines
 from pipeline.query.mixture import Mixture, open_sets
-from pipeline.sets.reader import LogitSet, find_set
+from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.settings import flag_name
 from pipeline.text.tokenizer import frame_ids, special_ids
@@ -28,7 +28,7 @@ from student.train.layer_flags import LayerFlags
 class TrainingData:
     """The rows of a logit set, read once for any number of students."""
 
-    logit_set: LogitSet
+    logit_set: ExampleSet
     query: str
     splits: dict[str, Examples]
     facts: Facts
@@ -95,7 +95,7 @@ def set_names(config: TrainConfig) -> tuple[str, ...]:
     return config.logits or (config.task or "",)
 
 
-def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
+def read_data(config: TrainConfig, logit_set: ExampleSet) -> TrainingData:
     """Reads the rows of an open set, for flags that are known to fit."""
     splits = {
         split: load_dev(logit_set, split) if split != "train" else _training_rows(config, logit_set)
@@ -107,7 +107,7 @@ def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
     return TrainingData(logit_set, training_query(config, logit_set), splits, task_facts(logit_set), teachers)
 
 
-def designed(config: TrainConfig, logit_set: LogitSet, facts: Facts) -> tuple[StudentConfig, BertStart | None]:
+def designed(config: TrainConfig, logit_set: ExampleSet, facts: Facts) -> tuple[StudentConfig, BertStart | None]:
     """The architecture that the flags ask for, and what a bert starts from.
 
     Raises:
@@ -120,11 +120,11 @@ def designed(config: TrainConfig, logit_set: LogitSet, facts: Facts) -> tuple[St
     return student_config, layers
 
 
-def _training_rows(config: TrainConfig, logit_set: LogitSet) -> Examples:
+def _training_rows(config: TrainConfig, logit_set: ExampleSet) -> Examples:
     return load_chosen(logit_set, config.query) if config.query else load_examples(logit_set, "train", config.where)
 
 
-def open_training_set(config: TrainConfig) -> LogitSet:
+def open_training_set(config: TrainConfig) -> ExampleSet:
     """Opens the set that a configuration names, or several as one.
 
     Raises:
@@ -139,12 +139,12 @@ def open_training_set(config: TrainConfig) -> LogitSet:
     return logit_set
 
 
-def training_query(config: TrainConfig, logit_set: LogitSet) -> str:
+def training_query(config: TrainConfig, logit_set: ExampleSet) -> str:
     """The SQL text that chooses the training rows; `load_chosen` makes the same rows of it again."""
     return config.query or f"select * {logit_set.query('train', config.where)}"
 
 
-def default_name(sets: Sequence[LogitSet]) -> str:
+def default_name(sets: Sequence[ExampleSet]) -> str:
     """Name of a folder for what is trained from sets."""
     return "+".join(one.name for one in sets)
 
@@ -178,12 +178,12 @@ def _not_for_tasks(config: TrainConfig) -> list[str]:
     return problems
 
 
-def task_facts(logit_set: LogitSet) -> Facts:
+def task_facts(logit_set: ExampleSet) -> Facts:
     """What a set decides of the students that can be trained from it."""
     record = logit_set.record
     tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
     return {
-        "task": record.subject,
+        "task": record.dataset_name,
         "target": record.target,
         "metrics": record.metrics,
         "is_pair": record.is_pair,

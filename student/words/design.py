@@ -2,7 +2,7 @@
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, raise_all
-from pipeline.sets.word_reader import WordSet
+from pipeline.sets.word_reader import TokenLabelSet
 from pipeline.settings import flag_name
 from student.config import TrainConfig
 from student.model.architecture import TokenLabelConfig
@@ -20,7 +20,7 @@ NOT_FOR_WORDS = {
 }
 
 
-def design_words(flags: TrainConfig, words: WordSet) -> TokenLabelConfig:
+def design_words(flags: TrainConfig, words: TokenLabelSet) -> TokenLabelConfig:
     """The architecture that the flags ask for, for a set of words.
 
     Raises:
@@ -35,7 +35,7 @@ def design_words(flags: TrainConfig, words: WordSet) -> TokenLabelConfig:
         "pad_id": record.tokenizer.pad_id,
         "tokenizer_sha256": record.tokenizer.sha256,
         "max_seq_length": record.max_seq_length,
-        "task": record.subject,
+        "task": record.dataset_name,
         "target": record.target,
         "metrics": metrics_of(flags, {"metrics": record.metrics}),
         "embedding": flags.embedding,
@@ -48,7 +48,7 @@ def design_words(flags: TrainConfig, words: WordSet) -> TokenLabelConfig:
     return parse_model(TokenLabelConfig, values, "wrong flags")
 
 
-def _problems(flags: TrainConfig, words: WordSet) -> list[str]:
+def _problems(flags: TrainConfig, words: TokenLabelSet) -> list[str]:
     given = sorted(flags.model_fields_set & NOT_FOR_WORDS)
     problems = [f"{flag_name(name)}: is not for labelled words" for name in given if getattr(flags, name) is not None]
     problems += embedding_problems(flags, "a student of words")

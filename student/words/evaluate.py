@@ -7,7 +7,7 @@ import torch
 
 from pipeline.arrays import Floats, Ragged
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
-from pipeline.sets.word_reader import LabelledWords, WordSet, open_words
+from pipeline.sets.word_reader import LabelledWords, TokenLabelSet
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.spans import scores_by_span, word_intervals, word_scores
 from pipeline.tasks.task import OUTSIDE
@@ -33,7 +33,7 @@ def evaluate_words(config: EvaluateConfig) -> dict[str, dict[str, Any]]:
         raise ConfigError("--cost: is not for labelled words")
     record = read_run_record(config.run / RUN_RECORD)
     student = Tagger.load(config.run).to(default_device())
-    words = open_words(evaluated_sets(record, config.logits, config.store)[0], config.allow_unverified)
+    words = TokenLabelSet.open(evaluated_sets(record, config.logits, config.store)[0], config.allow_unverified)
     wanted = (student.config.tokenizer_sha256, student.config.target)
     if (words.record.tokenizer.sha256, words.record.target) != wanted:
         raise FingerprintMismatchError(f"{words.root}: has another tokenizer than the student, or other labels")
@@ -43,7 +43,7 @@ def evaluate_words(config: EvaluateConfig) -> dict[str, dict[str, Any]]:
     return {split: evaluate_split(student, rows) for split, rows in splits.items()}
 
 
-def dev_splits(words: WordSet) -> dict[str, LabelledWords]:
+def dev_splits(words: TokenLabelSet) -> dict[str, LabelledWords]:
     """The rows of each split but ``train``."""
     return {split: words.read(split) for split in words.splits if split != "train"}
 

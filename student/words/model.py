@@ -23,7 +23,7 @@ class Tagger(Headed, Stored):
     """A student whose logits are those of tokens."""
 
     config_type = TokenLabelConfig
-    does = "labels words (type: tokens)"
+    does = "labels words (type: token_labels)"
 
     def __init__(self, config: TokenLabelConfig, encoder: Encoder | None = None) -> None:
         super().__init__(config, encoder)

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.record import TOKENIZER_FILE
-from pipeline.sets.word_reader import said_of_words
+from pipeline.sets.word_reader import labels_of_words
 from pipeline.tasks.spans import spans
 from pipeline.tasks.target import softmax
 from pipeline.text.pieces import Pieces, read_pieces
@@ -79,7 +79,7 @@ class WordPredictor:
         """Of each word its label, and how likely that is; a word without tokens is surely outside of spans."""
         names = self.student.config.target.names
         num_words_N = np.array(num_words, dtype=np.int64)
-        said = said_of_words(names, pieces, num_words_N, logits_TC)
+        said = labels_of_words(names, pieces, num_words_N, logits_TC)
         token = pieces.by_word(np.arange(len(logits_TC)), num_words_N, -1)
         certain_T = np.append(softmax(logits_TC).max(axis=1), np.float32(1))
         return [

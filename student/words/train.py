@@ -15,7 +15,7 @@ from pipeline.files import write_text
 from pipeline.sets.reader import find_set
 from pipeline.sets.record import TOKENIZER_FILE, read_set_record
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
-from pipeline.sets.word_reader import LabelledWords, WordSet, open_words
+from pipeline.sets.word_reader import LabelledWords, TokenLabelSet
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import TRAIN
@@ -46,7 +46,7 @@ LIBRARIES = ("distill-offline", "torch", "pyarrow", "tokenizers")
 def is_of_words(config: TrainConfig) -> bool:
     """Whether the one set that is to be trained from is a set of words."""
     names = [*config.logits, *([config.task] if config.task else [])]
-    return len(names) == 1 and read_set_record(find_set(names[0], config.store)).rows == "words"
+    return len(names) == 1 and read_set_record(find_set(names[0], config.store)).kind == "token_labels"
 
 
 def train_words(config: TrainConfig, command: str) -> RunRecord:
@@ -60,7 +60,9 @@ def train_words(config: TrainConfig, command: str) -> RunRecord:
         DataError: if the set has no train split.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
-    words = open_words(find_set((config.logits or (config.task or "",))[0], config.store), config.allow_unverified)
+    words = TokenLabelSet.open(
+        find_set((config.logits or (config.task or "",))[0], config.store), config.allow_unverified
+    )
     if TRAIN not in words.splits:
         raise DataError(f"{words.root}: has no train split; its splits are {', '.join(words.splits)}")
     if words.splits == (TRAIN,):
@@ -193,7 +195,7 @@ def _new_student(
 
 
 def _settings(
-    config: TrainConfig, student_config: TokenLabelConfig, words: WordSet, vectors: VocabularyVectors | None
+    config: TrainConfig, student_config: TokenLabelConfig, words: TokenLabelSet, vectors: VocabularyVectors | None
 ) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
     wanted = {

@@ -63,7 +63,7 @@ def staged_record(
         command,
         LIBRARIES,
         name=config.set_name(task.name),
-        rows="examples",
+        kind="examples",
         signals=Signals(logits=Logits(target=answers.target)),
         task=task_record(task),
         teacher=TeacherRecord(name=config.teacher, answers_sha256=file_sha256, labels=answers.labels),

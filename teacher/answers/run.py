@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.files import make_folder, require_space, sha256
 from pipeline.sets.examples import shard_table, text_hashes
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.writer import complete_and_verify, shards_to_write, start_set, write_shard
@@ -81,7 +81,7 @@ def import_answers(config: ImportConfig, command: str) -> Imported:
     require_space(config.store, amount(answered).expected_bytes)
     record, unfinished = shards_to_write(root, start_set(root, planned, reader.tokenizer_json()))
     _write(root, record, unfinished, answered, matched, reader)
-    record = complete_and_verify(root, record, lambda complete: LogitSet(root, complete).scores())
+    record = complete_and_verify(root, record, lambda complete: ExampleSet(root, complete).scores())
     return Imported(root, record, answers.table.num_rows - len(answers.row_A), unused, missing)
 
 

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from pipeline.sets.budget import Line, budget
-from pipeline.sets.token_reader import open_tokens
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.tasks.task import TRAIN
 from teacher.config import BudgetConfig, DumpCorpus
 from teacher.corpus.text import masking_plan, nothing_to_mask, open_text
@@ -34,4 +34,4 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
         sample |= {"max_documents": min(documents, size.documents), "codec": "hidden"}
         sample |= {"store": Path(folder), "name": "control"}
         dump_mlm(DumpCorpus(**sample), "distill budget")
-        return budget(open_tokens(Path(folder) / "control"), config.positions, size.positions)
+        return budget(MaskedWordSet.open(Path(folder) / "control"), config.positions, size.positions)

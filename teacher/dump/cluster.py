@@ -18,7 +18,7 @@ from pipeline.cluster.crew import Crew, Trade, on_cluster
 from pipeline.cluster.shared_folder import marked, require_marked, require_seen
 from pipeline.files import make_folder, write_atomically
 from pipeline.sets.record import SetRecord
-from pipeline.sets.record_parts import LayersName, RowsName, Shard
+from pipeline.sets.record_parts import KindName, LayersName, Shard
 from teacher.models.loaded import LoadedModel
 from teacher.models.precision import inference_mode
 
@@ -44,7 +44,7 @@ class Errand:
     model: LoadedModel
     precision: str
     ask: Ask
-    folders: tuple[RowsName | LayersName, ...]
+    folders: tuple[KindName | LayersName, ...]
 
     def written(self, root: Path, shard: Shard) -> Iterator[str]:
         """The files of a shard that are there."""

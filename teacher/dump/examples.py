@@ -17,7 +17,7 @@ from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.processes import processes
 from pipeline.sets.examples import shard_table, text_hashes
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import MAX_SEQ_LENGTH, Shard, UnlabelledRecord
 from pipeline.sets.signals import LayerSignal
@@ -106,7 +106,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
         with inference():
             known = _known_answers(config, teacher, source, record, old, max_tokens)
         ask = partial(_write_shards, teacher, known, max_tokens)
-        errand = Errand(record, teacher, config.precision, ask, (record.rows,))
+        errand = Errand(record, teacher, config.precision, ask, (record.kind,))
         ask_here_or_there(config, root, errand, rows, shards)
 
     scores = partial(_teacher_scores, root, metrics=task.metrics, is_stated=is_stated)
@@ -141,7 +141,7 @@ def most_variants(wanted: AugmentConfig | None, task: Task) -> dict[str, int]:
     return {wanted.split_of(task): len(sides_for(wanted, task))} if wanted else {}
 
 
-def _require_space(root: Path, source: Source, num_variants: dict[str, int], old: LogitSet | None) -> None:
+def _require_space(root: Path, source: Source, num_variants: dict[str, int], old: ExampleSet | None) -> None:
     """Raises DataError unless the disk has room for what the set does not hold yet, less what an old one gives."""
     stored = sum(file.stat().st_size for file in root.glob("examples/*.parquet"))
     stored += sum(shard.bytes or 0 for shard in old.record.shards) if old is not None else 0
@@ -186,7 +186,7 @@ def _probe(task: Task, source: Source, teacher: Teacher, config: DumpTask, max_t
 
 
 def _known_answers(
-    config: DumpTask, teacher: Teacher, source: Source, record: SetRecord, old: LogitSet | None, max_tokens: int
+    config: DumpTask, teacher: Teacher, source: Source, record: SetRecord, old: ExampleSet | None, max_tokens: int
 ) -> Known:
     """What is known before any shard: an old set's answers, and those to texts of several shards."""
     is_shared = config.job().count > 1 and old is None
@@ -246,7 +246,7 @@ def _teacher_scores(root: Path, record: SetRecord, metrics: tuple[Metric, ...], 
     """The teacher's metrics per split, from what was stored; its label order is checked on every gold label."""
     scores = {}
     for split in record.splits:
-        logits_NC, label_N, score_N = LogitSet(root, record).gold(split)
+        logits_NC, label_N, score_N = ExampleSet(root, record).gold(split)
         doubt_label_order(
             is_stated, record.target, record.teacher.name, record.teacher.labels, logits_NC, label_N, score_N
         )

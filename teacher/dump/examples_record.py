@@ -39,7 +39,7 @@ def staged_record(
         settings,
         command,
         LIBRARIES,
-        rows="examples",
+        kind="examples",
         signals=Signals(logits=Logits(target=teacher.target)),
         max_seq_length=longest,
         windows=config.windows,

@@ -14,8 +14,8 @@ from pipeline import console
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, raise_all, setting_changes, short
 from pipeline.files import link_or_copy
 from pipeline.sets.examples import text_hashes
-from pipeline.sets.fingerprint import lasting
-from pipeline.sets.reader import LogitSet, find_set, open_set
+from pipeline.sets.fingerprint import shared_settings
+from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.record import SetRecord, changed
 from pipeline.sets.record_parts import Shard, Version
 from pipeline.sets.row_kinds import TEXT_HASH_BYTES
@@ -36,7 +36,7 @@ from rows semi join wanted using (text_hash) group by text_hash
 """
 
 
-def open_old(config: DumpTask, root: Path) -> LogitSet | None:
+def open_old(config: DumpTask, root: Path) -> ExampleSet | None:
     """Opens the set that ``--extend`` names, if it is given.
 
     Raises:
@@ -45,7 +45,7 @@ def open_old(config: DumpTask, root: Path) -> LogitSet | None:
     """
     if config.extend is None:
         return None
-    old = open_set(find_set(config.extend, config.store))
+    old = ExampleSet.open(find_set(config.extend, config.store))
     if old.root.resolve() == root.resolve():
         raise ConfigError(f"--extend {config.extend}: the new version needs a --name of its own; the old one stays")
     if any(described.absent for described in old.record.splits.values()):
@@ -54,12 +54,12 @@ def open_old(config: DumpTask, root: Path) -> LogitSet | None:
         advice = "extend a set that was dumped with --augment none"
         raise ConfigError(f"--extend {config.extend}: has variants of its rows, which cannot be extended; {advice}")
     require_shards(old.root, old.record, old.record.shards)
-    taken_over = [signal for signal in old.record.signals.of_layers if signal.name in config.layers]
+    taken_over = [signal for signal in old.record.signals.layer_signals if signal.name in config.layers]
     raise_all(IntegrityError, f"{old.root}: cannot be used", layer_file_problems(old.root, old.record, taken_over))
     return old
 
 
-def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: int) -> SetRecord:
+def extended(planned: SetRecord, old: ExampleSet, source: Source, rows_per_shard: int) -> SetRecord:
     """The plan of a set that takes over what it can of an old one.
 
     Args:
@@ -71,7 +71,7 @@ def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: 
     Raises:
         FingerprintMismatchError: if the old set was made with other settings.
     """
-    changes = setting_changes(lasting(old.record.settings), lasting(planned.settings), short)
+    changes = setting_changes(shared_settings(old.record.settings), shared_settings(planned.settings), short)
     if changes:
         raise FingerprintMismatchError(f"{old.root} cannot be extended, it was made with other settings:\n{changes}")
     shards: list[Shard] = []
@@ -89,7 +89,7 @@ def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: 
     )
 
 
-def take_over(root: Path, record: SetRecord, old: LogitSet) -> None:
+def take_over(root: Path, record: SetRecord, old: ExampleSet) -> None:
     """Puts the shared files into the new set, as links where the file system has them."""
     paths = [shard.path for shard in record.shards if shard.version]
     for path in paths:
@@ -98,7 +98,7 @@ def take_over(root: Path, record: SetRecord, old: LogitSet) -> None:
         console.note(f"{len(paths)} of {len(record.shards)} shards are those of {old.root}")
 
 
-def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
+def answers(old: ExampleSet, hashes: Sequence[TextHashes]) -> Known:
     """What the old set says of those texts that it holds."""
     files = [old.root / shard.path for shard in old.record.shards]
     distinct = np.unique(np.concatenate(hashes))
@@ -110,7 +110,7 @@ def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
     return Known.of(table.column("text_hash").to_pylist(), logits_of(table, old.record.target.num_logits))
 
 
-def _shared_shards(old: LogitSet, split: str, source: Source, tokenizer_sha256: str) -> list[Shard]:
+def _shared_shards(old: ExampleSet, split: str, source: Source, tokenizer_sha256: str) -> list[Shard]:
     """The first files of a split, as far as they hold what the new rows hold at the same places."""
     shared = []
     for shard in old.record.shards_of(split) if split in old.record.splits else []:
@@ -121,7 +121,7 @@ def _shared_shards(old: LogitSet, split: str, source: Source, tokenizer_sha256: 
     return shared
 
 
-def _is_same(old: LogitSet, shard: Shard, source: Source, tokenizer_sha256: str) -> bool:
+def _is_same(old: ExampleSet, shard: Shard, source: Source, tokenizer_sha256: str) -> bool:
     stored = old.read_shard(shard, ["source_row", "origin", "text_hash", "label", "score"])
     new = source_rows(source, shard)
     return (

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from pipeline import console
 from pipeline.cluster.launchers import Job
 from pipeline.sets.record import Scores, SetRecord, read_record_of
-from pipeline.sets.record_parts import RowsName, Shard
+from pipeline.sets.record_parts import KindName, Shard
 from pipeline.sets.writer import complete_and_verify, reopen_set, start_set, unfinished_shards
 
 
@@ -56,7 +56,7 @@ def write_set(
     state.wait_for_everyone()
     if not state.is_main_process:
         return None
-    return finish(root, planned.rows, scores)
+    return finish(root, planned.kind, scores)
 
 
 def my_shards(root: Path, record: SetRecord, job: Job, state: PartialState) -> list[Shard]:
@@ -73,18 +73,18 @@ def my_shards(root: Path, record: SetRecord, job: Job, state: PartialState) -> l
     return todo[state.process_index :: state.num_processes]
 
 
-def finish(root: Path, rows: RowsName, scores: Callable[[SetRecord], Scores]) -> SetRecord:
+def finish(root: Path, kind: KindName, scores: Callable[[SetRecord], Scores]) -> SetRecord:
     """Completes and verifies a set once all its shards are there.
 
     Args:
         root: the set.
-        rows: their kind.
+        kind: of its rows.
         scores: the teacher's metrics per split, from the complete set.
 
     Returns:
         The record: ``verified``, or ``staged`` while shards are missing.
     """
-    record = read_record_of(root, rows, "another set has taken its place")
+    record = read_record_of(root, kind, "another set has taken its place")
     missing = unfinished_shards(root, record)
     if missing:
         console.note(f"{len(missing)} of {len(record.shards)} shards are left to other jobs")

@@ -21,7 +21,7 @@ from pipeline.sets.layer_files import (
     share_files,
     unfinished_files,
 )
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import LayersName
 from pipeline.sets.signals import Attention, Blocks, Cls, LayerSignal, States, Values
@@ -55,7 +55,7 @@ def planned_layers(config: LayerFlags, name: str, shape: Any, root: Path) -> tup
         TeacherError: if nothing is known of the layers of such a teacher.
     """
     planned = {signal.name: signal for signal in wanted_layers(config, name, shape)}
-    for signal in read_set_record(root).signals.of_layers if (root / FILE_NAME).exists() else ():
+    for signal in read_set_record(root).signals.layer_signals if (root / FILE_NAME).exists() else ():
         if signal.name not in planned or planned[signal.name].is_stored_as(signal):
             planned[signal.name] = signal
     for signal in planned.values():
@@ -87,7 +87,7 @@ def add_layers(
     teacher: Teacher,
     rows: Rows,
     max_tokens: int,
-    old: LogitSet | None,
+    old: ExampleSet | None,
     state: PartialState,
 ) -> SetRecord | None:
     """Writes this process's share of what layers say, and records it if that was the last of it.
@@ -144,7 +144,7 @@ def _finish(root: Path, signals: Sequence[LayerSignal]) -> SetRecord:
     return record if left or record.state != "verified" else record_layers(root, record, signals)
 
 
-def _take_over(root: Path, record: SetRecord, signal: LayerSignal, old: LogitSet | None) -> None:
+def _take_over(root: Path, record: SetRecord, signal: LayerSignal, old: ExampleSet | None) -> None:
     """Puts files of an old version, and their basis, into the set, as links where the file system has them."""
     theirs = getattr(old.record.signals, signal.name) if old is not None else None
     if old is None or theirs is None or not theirs.is_stored_as(signal):

@@ -88,7 +88,7 @@ def dump_vectors(config: DumpTask | DumpCorpus, command: str) -> SetRecord | Non
 
     def write(record: SetRecord, shards: list[Shard]) -> None:
         ask = partial(_write_shards, encoder, basis, max_tokens)
-        errand = Errand(record, encoder, config.precision, ask, (record.rows,))
+        errand = Errand(record, encoder, config.precision, ask, (record.kind,))
         ask_here_or_there(config, root, errand, rows, shards)
 
     def scores(record: SetRecord) -> Scores:

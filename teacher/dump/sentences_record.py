@@ -40,7 +40,7 @@ def staged_record(
         command,
         (*LIBRARIES, *(("sentencex",) if isinstance(config, DumpCorpus) else ())),
         name=config.set_name(rows.subject.name),
-        rows="sentences",
+        kind="sentences",
         signals=Signals(
             vectors=Vectors(codec=codec, pooling=encoder.pooling, basis_sha256=basis.sha256 if basis else None)
         ),

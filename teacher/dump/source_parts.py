@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from pipeline.sets.record_parts import RowsName, Shard, SplitRecord, TaskRecord, TokenizerRecord
+from pipeline.sets.record_parts import KindName, Shard, SplitRecord, TaskRecord, TokenizerRecord
 from pipeline.sets.writer import plan_shards
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
@@ -50,7 +50,7 @@ def _characters(rows: pa.Table) -> int:
 
 
 def all_shards(
-    source: Source, rows_per_shard: int, num_variants: Mapping[str, int] = NO_VARIANTS, folder: RowsName = "examples"
+    source: Source, rows_per_shard: int, num_variants: Mapping[str, int] = NO_VARIANTS, folder: KindName = "examples"
 ) -> tuple[Shard, ...]:
     """The shards of every split, smallest split first, so that what is wrong with a teacher shows early.
 

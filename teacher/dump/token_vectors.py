@@ -6,9 +6,9 @@ from pathlib import Path
 from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import DistillError, TeacherError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
-from pipeline.sets.signals.token_vectors import Speaker
+from pipeline.sets.signals.token_vectors import TokenVectorSource
 from pipeline.sets.token_vectors import Vectors, read_token_vectors, token_vectors_problem, with_token_vectors
 from pipeline.tasks.task import Task
 from teacher.config import ITSELF, DumpTask
@@ -63,7 +63,7 @@ def add_token_vectors(
     config: DumpTask,
     teacher: Teacher,
     encoder: SentenceEncoder | None,
-    old: LogitSet | None,
+    old: ExampleSet | None,
     max_tokens: int,
 ) -> SetRecord:
     """Puts token vectors into a set; those that it has stay, unless ``--token-vectors-from`` names another speaker.
@@ -91,7 +91,7 @@ def add_token_vectors(
     if encoder is not None:
         speaker = _speaker(encoder)
     elif has_states(teacher):
-        speaker = Speaker()
+        speaker = TokenVectorSource()
     else:
         message = f"teacher {teacher.name}: {type(teacher.model).__name__} gives no hidden states for token vectors"
         if config.token_vectors_from is not None or "token_vectors" in config.model_fields_set:
@@ -130,8 +130,8 @@ def add_encoders_token_vectors(root: Path, record: SetRecord, encoder: SentenceE
     return with_token_vectors(root, record, lambda: _ask(speaker, record, max_tokens), _speaker(speaker))
 
 
-def _speaker(encoder: SentenceEncoder) -> Speaker:
-    return Speaker(layer=encoder.model.config.num_hidden_layers, encoder=teacher_record(encoder))
+def _speaker(encoder: SentenceEncoder) -> TokenVectorSource:
+    return TokenVectorSource(layer=encoder.model.config.num_hidden_layers, encoder=teacher_record(encoder))
 
 
 def _ask(speaker: Teacher | SentenceEncoder, record: SetRecord, max_tokens: int) -> Floats:

@@ -19,7 +19,7 @@ from pipeline.sets.codecs import BeyondHalfError, Codec, Predictions, codec_for
 from pipeline.sets.codecs.decoder import write_decoder
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.token_reader import TokenSet
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
 from pipeline.sets.writer import write_tokens_shard
 from pipeline.stopping import whole
@@ -66,7 +66,7 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
     max_tokens = tokens_per_batch(state.device, config.max_tokens_per_batch)
     plan = masking_plan(text, lm.tokens, config.seed, config.num_copies)
     codec = codec_for(config, *lm.model.get_output_embeddings().weight.shape)
-    stored = sum(file.stat().st_size for file in root.glob("tokens/*.parquet"))
+    stored = sum(file.stat().st_size for file in root.glob("masked_words/*.parquet"))
     require_space(config.store, int(estimate_size(text, lm.tokens, plan).num_bytes(codec)) - stored)
     inference = partial(inference_mode, state.device, config.precision)
     with inference():
@@ -80,14 +80,14 @@ def dump_mlm(config: DumpCorpus, command: str) -> SetRecord | None:
 
     def write(record: SetRecord, shards: list[Shard]) -> None:
         ask = partial(_write_shards, lm, plan, max_tokens)
-        errand = Errand(record, lm, config.precision, ask, (record.rows,))
+        errand = Errand(record, lm, config.precision, ask, (record.kind,))
         ask_here_or_there(config, root, errand, text, shards)
 
     def scores(record: SetRecord) -> Scores:
         if not record.num_rows:
             in_shards = f"any shard of --rows-per-shard {config.rows_per_shard:,} documents, which no block crosses"
             raise nothing_to_mask(text, in_shards)
-        return TokenSet(root, record).scores()
+        return MaskedWordSet(root, record).scores()
 
     return write_set(root, planned, lm.reader.tokenizer_json(), write, scores, config.job(), state, started)
 

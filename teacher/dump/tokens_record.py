@@ -5,14 +5,7 @@ from importlib.metadata import version
 
 from pipeline.sets.codecs import AnyCodec
 from pipeline.sets.record import SetRecord, staged
-from pipeline.sets.record_parts import (
-    CorpusRecord,
-    MaskingRecord,
-    RowsName,
-    Setting,
-    Shard,
-    SplitRecord,
-)
+from pipeline.sets.record_parts import CorpusRecord, KindName, MaskingRecord, Setting, Shard, SplitRecord
 from pipeline.sets.signals import Mlm, Signals
 from pipeline.sets.writer import plan_shards
 from teacher.config import DumpCorpus
@@ -23,7 +16,7 @@ from teacher.dump.source_parts import tokenizer_record
 from teacher.models.masked_lm import MaskedLm
 
 
-def all_shards(text: Text, rows_per_shard: int, folder: RowsName = "tokens") -> tuple[Shard, ...]:
+def all_shards(text: Text, rows_per_shard: int, folder: KindName = "masked_words") -> tuple[Shard, ...]:
     """Ranges of documents for both splits, validation first, so that what is wrong with a teacher shows early."""
     shards = []
     for split in SPLITS:
@@ -84,7 +77,7 @@ def staged_record(
         command,
         (*LIBRARIES, "sentencex"),
         name=config.set_name(text.corpus.name),
-        rows="tokens",
+        kind="masked_words",
         signals=Signals(mlm=Mlm(codec=codec)),
         corpus=corpus,
         masking=masking,

@@ -49,7 +49,9 @@ from teacher.models.classifier import Teacher, new_classifier
 
 ENCODER_FILE, HEAD_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-TASKS: dict[str, type[ExampleTask | TokenLabelTask]] = {"tokens": TokenLabelTask}  # by `Task.type`; else of examples
+TASKS: dict[str, type[ExampleTask | TokenLabelTask]] = {
+    "token_labels": TokenLabelTask
+}  # by `Task.type`; else of examples
 
 
 class Classifiers(nn.Module):
@@ -184,7 +186,9 @@ def targets_of(tasks: Sequence[Task], config: FinetuneTask) -> list[Target]:
         return [make_target(task, config.objective) for task in tasks]
     names = [task.name for task in tasks]
     problems = [f"{name} is there twice" for name in sorted({name for name in names if names.count(name) > 1})]
-    problems += [f"{task.name} labels words (type: tokens); give it alone" for task in tasks if task.type == "tokens"]
+    problems += [
+        f"{task.name} labels words (type: token_labels); give it alone" for task in tasks if task.type == "token_labels"
+    ]
     raise_all(ConfigError, "--tasks", problems)
     has_scores = [task.type == "regression" for task in tasks]
     is_for = has_scores if any(has_scores) else [True] * len(tasks)

@@ -143,7 +143,7 @@ def training_source(task: Task, config: FinetuneTask) -> Source:
     Raises:
         DataError: if there is no train split.
     """
-    load = load_word_source if task.type == "tokens" else load_source
+    load = load_word_source if task.type == "token_labels" else load_source
     source = load(task, config.data)
     if "train" not in source.splits:
         raise DataError(f"task {task.name!r}: no train split in {source.description}, nothing to fine-tune on")

@@ -143,12 +143,12 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
 
 
 def _auto_model(task: Task) -> Any:
-    return AutoModelForTokenClassification if task.type == "tokens" else AutoModelForSequenceClassification
+    return AutoModelForTokenClassification if task.type == "token_labels" else AutoModelForSequenceClassification
 
 
 def _check_what_it_labels(task: Task, name: str, config: Any) -> None:
     """Refuses a teacher of texts for a task of words, and the other way round: the weights of one fit the other."""
-    has, needs = ("texts", "words") if task.type == "tokens" else ("words", "texts")
+    has, needs = ("texts", "words") if task.type == "token_labels" else ("words", "texts")
     if _is_called(config, HEADS[has]):
         raise TeacherError(
             f"teacher {name}: labels {has} ({config.architectures[0]}), but {task.name!r} labels {needs}"
@@ -157,7 +157,7 @@ def _check_what_it_labels(task: Task, name: str, config: Any) -> None:
 
 def doubt_head(task: Task, name: str, config: Any) -> None:
     """Warns of a model that has no head for a task by what its config calls it, before its weights are loaded."""
-    if config.architectures and not _is_called(config, HEADS["words" if task.type == "tokens" else "texts"]):
+    if config.architectures and not _is_called(config, HEADS["words" if task.type == "token_labels" else "texts"]):
         console.warn(
             f"teacher {name}: is a {config.architectures[0]} by its config.json, which classifies nothing; the dump "
             "will refuse it unless it was fine-tuned all the same (`distill finetune-teacher` does that)"
@@ -171,7 +171,7 @@ def _is_called(config: Any, head: str) -> bool:
 def _require_padding(task: Task, name: str, config: Any, tokens: LoadedTokenizer) -> None:
     """Refuses a classifier such as GPT-2's, which looks for the last token before the padding, if it cannot find it."""
     is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
-    if task.type != "tokens" and is_causal and config.pad_token_id != tokens.pad_id:
+    if task.type != "token_labels" and is_causal and config.pad_token_id != tokens.pad_id:
         raise TeacherError(
             f"teacher {name}: answers by the last token before the padding, which is {config.pad_token_id} in its "
             f"config.json (pad_token_id), but {tokens.pad_id} for its tokenizer; give both the same and save them: "

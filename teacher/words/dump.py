@@ -13,7 +13,7 @@ from pipeline.processes import processes
 from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.signals import Signals, TokenLogits
-from pipeline.sets.word_reader import LabelledWords, WordSet
+from pipeline.sets.word_reader import LabelledWords, TokenLabelSet
 from pipeline.sets.words import words_table
 from pipeline.sets.writer import write_words_shard
 from pipeline.sources import Source, load_word_source
@@ -61,7 +61,7 @@ def dump_words(config: DumpTask, command: str) -> SetRecord | None:
         DataError: if rows are wrong.
         TeacherError: if the teacher does not fit the task, or says NaN.
     """
-    refuse_flags(config, NOT_FOR_WORDS, "is not for labelled words (type: tokens)")
+    refuse_flags(config, NOT_FOR_WORDS, "is not for labelled words (type: token_labels)")
     task = load_task(config.task, config.manifest)
     source = load_word_source(task, config.data, config.split_names)
     name, revision = config.teacher_for(task)
@@ -99,10 +99,10 @@ def staged_record(config: DumpTask, task: Task, source: Source, teacher: Teacher
         settings,
         command,
         LIBRARIES,
-        rows="words",
+        kind="token_labels",
         signals=Signals(token_logits=TokenLogits(target=teacher.target)),
         max_seq_length=config.max_seq_length,
-        shards=all_shards(source, config.rows_per_shard, folder="words"),
+        shards=all_shards(source, config.rows_per_shard, folder="token_labels"),
         **parts,
     )
 
@@ -137,7 +137,7 @@ def _write_shards(
 
 def _teacher_scores(root: Path, is_stated: bool, record: SetRecord) -> Scores:
     """The teacher's metrics per split, from what was stored; its label order is checked on every gold label."""
-    scores, stored = {}, WordSet(root, record)
+    scores, stored = {}, TokenLabelSet(root, record)
     for split in record.splits:
         rows = stored.read(split)
         doubt_order(is_stated, record.target, record.teacher.name, record.teacher.labels, rows)

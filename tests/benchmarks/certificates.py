@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline import console
 from pipeline.arrays import Ints
-from pipeline.sets.reader import open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from student.answers.certificate import certify_margins
 from student.answers.columns import margins
@@ -27,7 +27,7 @@ TIMES, CONFIDENCE = 200, 0.95
 def main(run: str, logits: str, where: str, disagreement: str = "0.01") -> None:
     """Prints how much is answered, and how often more of it differs than was promised."""
     student, most = Student.load(Path(run)), float(disagreement)
-    examples = as_read(load_examples(open_set(logits), "train", f"variant = 0 and ({where}\n)"), student.config)
+    examples = as_read(load_examples(ExampleSet.open(logits), "train", f"variant = 0 and ({where}\n)"), student.config)
     logits_NC = student_logits(student, examples)
     margin_N = margins(softmax(logits_NC))
     differs_N = logits_NC.argmax(axis=1) != examples.teacher_NC.argmax(axis=1)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pipeline import console
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from student.config import TrainConfig
 from student.data import as_read, load_examples
 from student.model.model import Student
@@ -22,7 +22,7 @@ ROWS, LAYERS = 64, "2,4,6"
 READS = {"hid-seq": "states", "att-mse": "attention", "att-kl": "attention", "val-kl": "values"}
 
 
-def loss_and_gradient(logit_set: LogitSet, objective: str) -> tuple[float, torch.Tensor]:
+def loss_and_gradient(logit_set: ExampleSet, objective: str) -> tuple[float, torch.Tensor]:
     """The loss of the first training rows, and its gradient of all weights, end to end."""
     flags = TrainConfig.from_flags(
         logits=(str(logit_set.root),), embedding="bert", init_layers=LAYERS, objective=objective
@@ -42,12 +42,12 @@ def loss_and_gradient(logit_set: LogitSet, objective: str) -> tuple[float, torch
 
 def main(exact: str, *others: str) -> None:
     """Prints how far losses and gradients are from those of the exact set, as shares of them."""
-    sets = [open_set(path) for path in (exact, *others)]
+    sets = [ExampleSet.open(path) for path in (exact, *others)]
     table = []
     for objective, name in READS.items():
         loss, gradient = loss_and_gradient(sets[0], objective)
         for one in sets[1:]:
-            codec = next(signal.how for signal in one.record.signals.of_layers if signal.name == name)
+            codec = next(signal.how for signal in one.record.signals.layer_signals if signal.name == name)
             if codec == "float32":
                 continue
             other_loss, other = loss_and_gradient(one, objective)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.sets.codecs import Kept
+from pipeline.sets.codecs import Sparse
 from student.losses.masked_words import HeadPass
 
 POSITIONS, FEATURES, VOCABULARY, TOP_K = 506, 1600, 30522, 64
@@ -21,7 +21,7 @@ def alternatives() -> dict[str, Callable[[], object]]:
     p_PK = 0.9 * torch.randn(POSITIONS, TOP_K).softmax(dim=1)
     rest_P = 1 - p_PK.sum(dim=1)
     position_PK = torch.arange(POSITIONS)[:, None].expand_as(token_PK)
-    teacher = Kept(position_PK.flatten(), token_PK.flatten(), p_PK.flatten(), rest_P)
+    teacher = Sparse(position_PK.flatten(), token_PK.flatten(), p_PK.flatten(), rest_P)
 
     def plain(bf16: bool) -> None:
         head.zero_grad()

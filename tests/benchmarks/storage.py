@@ -23,7 +23,7 @@ from pipeline.sets.codecs.topk import TopKCodec
 from pipeline.sets.examples import write_examples
 from pipeline.sets.row_kinds import TEXT_COLUMNS, example_columns
 from pipeline.sets.signals import Logits
-from pipeline.sets.token_reader import open_tokens
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import MaskedRows, no_statistics, read_statistics, rows_per_group, tokens_table
 from pipeline.sets.writer import complete_set, finish_set, start_set, write_tokens_shard
 from pipeline.tasks.target import Target
@@ -118,14 +118,14 @@ def write_token_set(root: Path, num_positions: int) -> float:
 
 def feed(root: Path) -> dict[str, float]:
     """Goes through a set as `pretrain-student` does, to the distributions; in a process of its own."""
-    token_set = open_tokens(root)
+    token_set = MaskedWordSet.open(root)
     codec = token_set.record.codec
     decoder = token_set.decoder()
     batches = masked_batches(token_set, 0, BATCH, seed=0)
     before, positions, start = _peak_bytes(), 0, time.perf_counter()
     for step in range(batches.num_steps(1)):
         batch = batches.at(step)
-        codec.decode(batch.predictions, codec.temperature_kept, decoder)
+        codec.decode(batch.predictions, codec.stored_temperature, decoder)
         positions += len(batch.row_P)
     seconds = time.perf_counter() - start
     return {"positions/s": positions / seconds, "extra MB": (_peak_bytes() - before) / 1e6}
@@ -165,7 +165,7 @@ def measure_examples(folder: Path, num_rows: int) -> None:
 
 def measure_tokens(root: Path) -> None:
     """Reports a set of tokens, and how fast it is fed."""
-    token_set = open_tokens(root)
+    token_set = MaskedWordSet.open(root)
     paths = [root / shard.path for shard in token_set.shards("train")]
     positions = int(sum(read_statistics(path)["positions"] for path in paths))
     with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -124,7 +124,7 @@ def _record(name: str, shards: list[Shard], tokenizer_json: str, num_rows: int) 
         fingerprint=fingerprint(settings),
         shards=tuple(shards),
         task=TaskRecord(name="random", version=1, is_pair=True, metrics=("accuracy",), licence="CC0-1.0"),
-        rows="examples",
+        kind="examples",
         signals=Signals(logits=Logits(target=TARGET)),
     )
 

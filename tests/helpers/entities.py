@@ -12,7 +12,7 @@ from pipeline.tasks.spans import tallies_of_words, word_scores
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
 MANIFEST = f"""
 name: entities
-type: tokens
+type: token_labels
 columns: {{sentence1: tokens, label: tags}}
 labels: [{", ".join(LABELS)}]
 metrics: [span_f1, accuracy]

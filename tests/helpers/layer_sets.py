@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from pipeline.files import make_folder, sha256
 from pipeline.sets.layer_files import layer_file, record_layers
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import changed, write_set_record
 from pipeline.sets.signals import States
 from pipeline.sets.vector_codecs import state_codec
@@ -16,7 +16,7 @@ from pipeline.sets.verify_layers import expected_rows, num_specials
 WIDTH = 4
 
 
-def with_states(logit_set: LogitSet) -> LogitSet:
+def with_states(logit_set: ExampleSet) -> ExampleSet:
     """Gives a set states of layer 1, numbers drawn at random."""
     root, record, draw = logit_set.root, logit_set.record, np.random.default_rng(1)
     signal, specials = States(layers=(1,), codec=state_codec("float32", WIDTH)), num_specials(root, record)
@@ -29,10 +29,10 @@ def with_states(logit_set: LogitSet) -> LogitSet:
         with layer_file(root, record, signal, shard.in_folder(signal.name)) as write:
             write(signal.table(keys, length_R, {1: said}, {}))
     record_layers(root, record, [signal])
-    return open_set(root)
+    return ExampleSet.open(root)
 
 
-def rerecord_states(logit_set: LogitSet, path: Path, rows: int) -> LogitSet:
+def rerecord_states(logit_set: ExampleSet, path: Path, rows: int) -> ExampleSet:
     """The set once its record says of a file of states what it is by now."""
     record, states = logit_set.record, logit_set.record.signals.states
     assert states is not None
@@ -42,4 +42,4 @@ def rerecord_states(logit_set: LogitSet, path: Path, rows: int) -> LogitSet:
     )
     signals = record.signals.model_copy(update={"states": states.model_copy(update={"shards": shards})})
     write_set_record(logit_set.root, changed(record, signals=signals))
-    return open_set(logit_set.root)
+    return ExampleSet.open(logit_set.root)

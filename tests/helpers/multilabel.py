@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task
 from teacher.config import DumpTask
@@ -43,11 +43,11 @@ def random_teacher(folder: Path, task: Task, encoder: Path) -> Path:
     return folder
 
 
-def dump_topics(folder: Path, work: Path, name: str = "topics", **changes: object) -> LogitSet:
+def dump_topics(folder: Path, work: Path, name: str = "topics", **changes: object) -> ExampleSet:
     """The verified set of such a teacher, by its name in ``folder/store``."""
     manifest = write_topics(folder, (work / "sentences.txt").read_text().splitlines())
     teacher = random_teacher(folder / "teacher", load_task(manifest=manifest), work / "bert")
     flags = {"manifest": manifest, "data": folder, "model_name_or_path": str(teacher), "store": folder / "store"}
     small = {"name": name, "max_seq_length": 32, "rows_per_shard": 25, "token_vectors": False}
     dump(DumpTask.from_flags(**flags | small | changes), "distill teacher-dump")
-    return open_set(folder / "store" / name)
+    return ExampleSet.open(folder / "store" / name)

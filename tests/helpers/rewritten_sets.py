@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipeline.sets.examples import text_hash
 from pipeline.sets.fingerprint import fingerprint
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals import Logits
 from pipeline.sets.writer import complete_set, finish_set, plan_shards, start_set, write_shard
 from pipeline.sources import rows_sha256
@@ -20,8 +20,8 @@ Change = Callable[[str, list[Row]], list[Row] | None]
 
 
 def rewritten(
-    source: LogitSet, root: Path, change: Change, names: tuple[str, ...] | None = None, new_tokenizer: bool = False
-) -> LogitSet:
+    source: ExampleSet, root: Path, change: Change, names: tuple[str, ...] | None = None, new_tokenizer: bool = False
+) -> ExampleSet:
     """Writes another set with the rows of one, changed.
 
     Args:
@@ -64,7 +64,7 @@ def rewritten(
     for shard in started.shards:
         write_shard(root, started, shard, pa.Table.from_pylist(changed[shard.split], schema))
     finish_set(root, complete_set(root, started), {})
-    return open_set(root)
+    return ExampleSet.open(root)
 
 
 def with_logits(logits: Callable[[int], list[float]]) -> Callable[[str, list[Row]], list[Row]]:

@@ -7,14 +7,14 @@ import pyarrow.parquet as pq
 
 from pipeline.files import sha256
 from pipeline.sets.examples import write_examples
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.shard_file import footer_of
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.writer import finish_set
 
 
-def recorded(logit_set: LogitSet, number: int, **changes: object) -> SetRecord:
+def recorded(logit_set: ExampleSet, number: int, **changes: object) -> SetRecord:
     """The record after someone also wrote a changed shard's size and hash into distill.json."""
     shards = list(logit_set.record.shards)
     path = logit_set.root / shards[number].path
@@ -23,7 +23,7 @@ def recorded(logit_set: LogitSet, number: int, **changes: object) -> SetRecord:
     return logit_set.record.model_copy(update={"shards": tuple(shards)})
 
 
-def rewrite(logit_set: LogitSet, change: Callable[[pa.Table], pa.Table], number: int = 3) -> SetRecord:
+def rewrite(logit_set: ExampleSet, change: Callable[[pa.Table], pa.Table], number: int = 3) -> SetRecord:
     """Changes the rows of a shard, with the right footer and an honest record of its bytes."""
     shard = logit_set.record.shards[number]
     table = change(pq.read_table(logit_set.root / shard.path, partitioning=None))
@@ -41,7 +41,7 @@ def with_logit(table: pa.Table, value: float) -> pa.Table:
     return with_column(table, "logits", pa.FixedSizeListArray.from_arrays(pa.array(logits.ravel()), 2))
 
 
-def rewrite_logit(logit_set: LogitSet, number: int = 3) -> str:
+def rewrite_logit(logit_set: ExampleSet, number: int = 3) -> str:
     """Rewrites a shard with another logit, consistently: a set of the same settings with other bytes."""
     record = rewrite(logit_set, lambda table: with_logit(table, 9), number)
     finish_set(logit_set.root, record, record.scores)

@@ -7,14 +7,14 @@ import pyarrow as pa
 
 from pipeline.files import sha256
 from pipeline.sets.record import SetRecord
-from pipeline.sets.sentence_reader import SentenceSet, open_sentences
+from pipeline.sets.sentence_reader import SentenceSet
 from pipeline.sets.tokens import read_groups, read_statistics
 from pipeline.sets.writer import write_sentences_shard
 
 
 def rows_of(root: Path, split: str) -> pa.Table:
     """All rows of a split, in order."""
-    sentence_set = open_sentences(root)
+    sentence_set = SentenceSet.open(root)
     groups = [group for shard in sentence_set.shards(split) for group in sentence_set.read_shard(shard)]
     return pa.concat_tables(groups)
 

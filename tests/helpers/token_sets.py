@@ -29,7 +29,7 @@ from pipeline.sets.record_parts import (
     TokenizerRecord,
 )
 from pipeline.sets.signals import Mlm, Signals
-from pipeline.sets.token_reader import TokenSet
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import (
     MaskedRows,
     draws,
@@ -96,7 +96,7 @@ def record_of(codec: AnyCodec, tokenizer_json: str) -> SetRecord:
     settings: dict[str, str | int | float | bool] = {"signal": "mlm", "codec": codec.model_dump_json()}
     return SetRecord(
         name="colours",
-        rows="tokens",
+        kind="masked_words",
         signals=Signals(mlm=Mlm(codec=codec)),
         state="staged",
         created="2026-01-01T00:00:00+00:00",
@@ -111,7 +111,7 @@ def record_of(codec: AnyCodec, tokenizer_json: str) -> SetRecord:
         splits={"train": record, "validation": record},
         settings=settings,
         fingerprint=fingerprint(settings),
-        shards=tuple(Shard(folder="tokens", **dict(zip(names, shard, strict=True))) for shard in shards),
+        shards=tuple(Shard(folder="masked_words", **dict(zip(names, shard, strict=True))) for shard in shards),
         versions={"distill-offline": "0"},
         corpus=CorpusRecord(
             name="colours",
@@ -126,7 +126,7 @@ def record_of(codec: AnyCodec, tokenizer_json: str) -> SetRecord:
     )
 
 
-def write_set(root: Path, codec: AnyCodec, words: Mapping[str, int] | None = None) -> TokenSet:
+def write_set(root: Path, codec: AnyCodec, words: Mapping[str, int] | None = None) -> MaskedWordSet:
     """Writes the set of `SHARDS` in a codec, in row groups of at most three rows."""
     tokenizer_json = word_tokenizer(words or {word: i for i, word in enumerate(WORDS)})
     record = start_set(root, record_of(codec, tokenizer_json), tokenizer_json)
@@ -140,10 +140,10 @@ def write_set(root: Path, codec: AnyCodec, words: Mapping[str, int] | None = Non
             groups.append(tokens_table(codec, shard.split, part, said))
         write_tokens_shard(root, record, shard, groups, statistics)
     complete = complete_set(root, record)
-    return TokenSet(root, finish_set(root, complete, TokenSet(root, complete).scores()))
+    return MaskedWordSet(root, finish_set(root, complete, MaskedWordSet(root, complete).scores()))
 
 
-def recorded(token_set: TokenSet, number: int = 0, **changes: Any) -> SetRecord:
+def recorded(token_set: MaskedWordSet, number: int = 0, **changes: Any) -> SetRecord:
     """The record after someone also wrote a changed shard's size and hash into ``distill.json``."""
     shards = list(token_set.record.shards)
     path = token_set.root / shards[number].path
@@ -151,7 +151,7 @@ def recorded(token_set: TokenSet, number: int = 0, **changes: Any) -> SetRecord:
     return token_set.record.model_copy(update={"shards": tuple(shards)})
 
 
-def rewrite(token_set: TokenSet, change: Callable[[list[pa.Table]], list[pa.Table]], number: int = 0) -> SetRecord:
+def rewrite(token_set: MaskedWordSet, change: Callable[[list[pa.Table]], list[pa.Table]], number: int = 0) -> SetRecord:
     """Changes the row groups of a shard, with the right footer and an honest record of its bytes and rows."""
     record = token_set.record
     path = token_set.root / record.shards[number].path

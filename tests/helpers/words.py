@@ -6,7 +6,7 @@ import pyarrow as pa
 import torch
 
 from pipeline.sets.fingerprint import fingerprint
-from pipeline.sets.word_reader import WordSet, open_words
+from pipeline.sets.word_reader import TokenLabelSet
 from pipeline.sets.writer import complete_set, finish_set, start_set, write_words_shard
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import make_target
@@ -32,17 +32,17 @@ def write_random_teacher(folder: Path, train_rows: int = TRAIN_ROWS) -> Path:
     return folder / "teacher"
 
 
-def dump_entities(folder: Path, **changes: object) -> WordSet:
+def dump_entities(folder: Path, **changes: object) -> TokenLabelSet:
     """The verified set of such a teacher, whose files must lie in the folder."""
     flags = {"manifest": folder / "entities.yaml", "data": folder, "model_name_or_path": str(folder / "teacher")}
     small = {"store": folder / "store", "max_seq_length": 32, "rows_per_shard": 25}
     config = DumpTask.from_flags(**flags | small | changes)
     record = dump_task(config, "distill teacher-dump")
     assert record is not None
-    return open_words(config.store / record.name)
+    return TokenLabelSet.open(config.store / record.name)
 
 
-def right_teacher(words: WordSet) -> WordSet:
+def right_teacher(words: TokenLabelSet) -> TokenLabelSet:
     """The same set with the logits of a teacher that is always right, in a folder beside it."""
     root = words.root.with_name("right")
     settings = words.record.settings | {"written_as": root.name}
@@ -59,7 +59,7 @@ def right_teacher(words: WordSet) -> WordSet:
         column = pa.array(logits, table.schema.field(place).type)
         write_words_shard(root, started, shard, table.set_column(place, table.schema.field(place), column))
     complete = complete_set(root, started)
-    rows = {split: WordSet(root, complete).read(split) for split in complete.splits}
+    rows = {split: TokenLabelSet(root, complete).read(split) for split in complete.splits}
     metrics = complete.metrics
     scores = {split: word_scores(metrics, part.tallies(part.teacher_TC)) for split, part in rows.items()}
-    return WordSet(root, finish_set(root, complete, scores))
+    return TokenLabelSet(root, finish_set(root, complete, scores))

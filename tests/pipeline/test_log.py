@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline import console, log
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from tests.helpers.commands import invoke
 
 
@@ -16,7 +16,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_it_has_start_and_end_and_repeated_commands_follow_on(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_it_has_start_and_end_and_repeated_commands_follow_on(opinion_set: ExampleSet, tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     for name in ("opinion", "opinoin"):
         invoke("verify", name, "--store", opinion_set.root.parent, "--log-file", file)

@@ -8,13 +8,13 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.sets.layer_files import group_writer
 from pipeline.sets.layer_reader import open_layers
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.verify_layers import layer_footer
 from tests.helpers.layer_sets import WIDTH, rerecord_states, with_states
 
 
-def test_numbers_that_the_rows_have_no_room_for_are_not_read(own_set: LogitSet) -> None:
+def test_numbers_that_the_rows_have_no_room_for_are_not_read(own_set: ExampleSet) -> None:
     logit_set = with_states(own_set)
     root, record, signal = logit_set.root, logit_set.record, logit_set.record.signals.states
     assert signal is not None

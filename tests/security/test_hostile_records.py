@@ -12,7 +12,7 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.record_file import MAX_RECORD_BYTES, read_record
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, parse_set_record, read_set_record
 from tests.helpers.commands import invoke
 from tests.helpers.hostile import edit, limited
@@ -51,7 +51,7 @@ HASH = "0" * 64
         ),
     ],
 )
-def test_a_value_that_cannot_be_is_named(own_set: LogitSet, key: str, value: Any, message: str) -> None:
+def test_a_value_that_cannot_be_is_named(own_set: ExampleSet, key: str, value: Any, message: str) -> None:
     edit(own_set.root, **{key: value})
     with pytest.raises(IntegrityError, match=message):
         read_set_record(own_set.root)
@@ -68,7 +68,7 @@ def test_a_value_that_cannot_be_is_named(own_set: LogitSet, key: str, value: Any
         ('"settings": {', '"settings": {"q":' + "[" * 100_000 + "]" * 100_000 + ",", "nested too deep"),
     ],
 )
-def test_json_with_two_readings_is_refused(own_set: LogitSet, old: str, new: str, message: str) -> None:
+def test_json_with_two_readings_is_refused(own_set: ExampleSet, old: str, new: str, message: str) -> None:
     text = json.dumps(read_record(own_set.root / FILE_NAME), indent=2)
     assert text.count(old) >= 1
     with pytest.raises(IntegrityError, match=message):
@@ -76,12 +76,12 @@ def test_json_with_two_readings_is_refused(own_set: LogitSet, old: str, new: str
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "utf-32"])
-def test_another_encoding_is_refused(own_set: LogitSet, encoding: str) -> None:
+def test_another_encoding_is_refused(own_set: ExampleSet, encoding: str) -> None:
     with pytest.raises(IntegrityError, match="cannot be read"):
         parse_set_record((own_set.root / FILE_NAME).read_text().encode(encoding), "distill.json")
 
 
-def test_a_message_is_short_however_long_the_value(own_set: LogitSet) -> None:
+def test_a_message_is_short_however_long_the_value(own_set: ExampleSet) -> None:
     edit(own_set.root, state="x" * 10**6, notes=[1] * 1000, precision=[])
     with pytest.raises(IntegrityError, match=r"(?s)1,002 problems.*and 952 more") as caught:
         read_set_record(own_set.root)
@@ -89,7 +89,7 @@ def test_a_message_is_short_however_long_the_value(own_set: LogitSet) -> None:
 
 
 @pytest.mark.parametrize("key", ["command", "source", "teacher__name", "task__licence", "notes__0"])
-def test_control_characters_reach_no_terminal_and_no_card(own_set: LogitSet, key: str) -> None:
+def test_control_characters_reach_no_terminal_and_no_card(own_set: ExampleSet, key: str) -> None:
     edit(own_set.root, notes=["a note"])
     edit(own_set.root, **{key: ESCAPES}, state="verified")
     store = own_set.root.parent
@@ -105,14 +105,14 @@ def test_control_characters_reach_no_terminal_and_no_card(own_set: LogitSet, key
     assert "\\x1b]0;owned" in results[0].stdout
 
 
-def test_an_unfinished_sets_command_is_shown_as_text(own_set: LogitSet) -> None:
+def test_an_unfinished_sets_command_is_shown_as_text(own_set: ExampleSet) -> None:
     edit(own_set.root, state="staged", command=ESCAPES)
     result = invoke("verify", own_set.root)
     assert result.exit_code == 2
     assert "\x1b" not in result.output
 
 
-def test_a_card_has_no_markup_of_strangers(own_set: LogitSet) -> None:
+def test_a_card_has_no_markup_of_strangers(own_set: ExampleSet) -> None:
     values = {
         "teacher__name": "<script>",
         "signals__logits__target__names": ["`</a>|", "no"],
@@ -129,7 +129,7 @@ def test_a_card_has_no_markup_of_strangers(own_set: LogitSet) -> None:
 
 @pytest.mark.parametrize("command", ["verify", "card", "pull", "sql"])
 @pytest.mark.parametrize("kind", ["pipe", "zero", "nowhere", "folder"])
-def test_a_manifest_that_is_no_file_is_refused(own_set: LogitSet, kind: str, command: str) -> None:
+def test_a_manifest_that_is_no_file_is_refused(own_set: ExampleSet, kind: str, command: str) -> None:
     path = own_set.root / FILE_NAME
     path.unlink()
     if kind == "pipe":
@@ -150,7 +150,7 @@ def test_a_manifest_that_is_no_file_is_refused(own_set: LogitSet, kind: str, com
 
 
 @pytest.mark.parametrize("name", ["catalog.duckdb", "augmented"])
-def test_a_pulled_set_cannot_take_a_name_of_the_store(own_set: LogitSet, tmp_path: Path, name: str) -> None:
+def test_a_pulled_set_cannot_take_a_name_of_the_store(own_set: ExampleSet, tmp_path: Path, name: str) -> None:
     edit(own_set.root, name=name)
     result = invoke("pull", own_set.root, "--store", tmp_path / "s", "--replace")
     assert result.exit_code == 2
@@ -158,7 +158,7 @@ def test_a_pulled_set_cannot_take_a_name_of_the_store(own_set: LogitSet, tmp_pat
     assert not (tmp_path / "s" / name).exists()
 
 
-def test_replace_does_not_remove_what_is_no_set(own_set: LogitSet, tmp_path: Path) -> None:
+def test_replace_does_not_remove_what_is_no_set(own_set: ExampleSet, tmp_path: Path) -> None:
     precious = tmp_path / "s" / "opinion" / "thesis.tex"
     precious.parent.mkdir(parents=True)
     precious.write_text("years of work")
@@ -167,7 +167,7 @@ def test_replace_does_not_remove_what_is_no_set(own_set: LogitSet, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["label=1", "*", "x'; drop view y --", "a\nb", os.fsdecode(b"\xff")])
-def test_a_folder_whose_name_duckdb_would_read_is_left_out(own_set: LogitSet, store: Path, name: str) -> None:
+def test_a_folder_whose_name_duckdb_would_read_is_left_out(own_set: ExampleSet, store: Path, name: str) -> None:
     shelf = own_set.root.parent
     own_set.root.rename(shelf / name)
     shutil.copytree(store / "roles", shelf / "roles")
@@ -187,7 +187,7 @@ def test_a_folder_whose_name_duckdb_would_read_is_left_out(own_set: LogitSet, st
     ],
     ids=["settings", "shards", "state", "too large"],
 )
-def test_a_huge_manifest_is_refused_in_little_memory(own_set: LogitSet, filler: str) -> None:
+def test_a_huge_manifest_is_refused_in_little_memory(own_set: ExampleSet, filler: str) -> None:
     values, key = read_record(own_set.root / FILE_NAME), filler.partition(":")[0]
     del values[json.loads(key)]
     (own_set.root / FILE_NAME).write_text(json.dumps(values)[:-1] + f", {filler}}}")

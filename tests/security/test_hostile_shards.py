@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import IntegrityError, PassingError
 from pipeline.files import sha256
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.verify import verify_shards
 from student.data import load_examples
 from tests.helpers.hostile import Change, edit, limited, rerecord, rewrite, with_value, with_values
@@ -23,8 +23,8 @@ SHARD = "examples/train-00001-of-00004.parquet"  # shard 3
 MIB = 2**20
 
 
-def opened(own_set: LogitSet) -> LogitSet:
-    return open_set(own_set.root)
+def opened(own_set: ExampleSet) -> ExampleSet:
+    return ExampleSet.open(own_set.root)
 
 
 def broken_utf8(name: str) -> Change:
@@ -63,7 +63,7 @@ def other_widths(table: pa.Table) -> pa.Table:
     ],
 )
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
-def test_neither_verified_nor_trained_on(own_set: LogitSet, change: Change, message: str) -> None:
+def test_neither_verified_nor_trained_on(own_set: ExampleSet, change: Change, message: str) -> None:
     rewrite(own_set.root, change)
     with pytest.raises(IntegrityError, match=message):
         verify_shards(own_set.root, opened(own_set).record)
@@ -71,7 +71,7 @@ def test_neither_verified_nor_trained_on(own_set: LogitSet, change: Change, mess
         load_examples(opened(own_set), "train")
 
 
-def test_text_that_is_not_utf8_is_found(own_set: LogitSet) -> None:
+def test_text_that_is_not_utf8_is_found(own_set: ExampleSet) -> None:
     rewrite(own_set.root, broken_utf8("sentence1"))
     with pytest.raises(IntegrityError, match=rf"{SHARD}: cannot be read: .*utf-8"):
         verify_shards(own_set.root, opened(own_set).record)
@@ -88,7 +88,7 @@ def test_text_that_is_not_utf8_is_found(own_set: LogitSet) -> None:
         (b"{}", "belongs to another run"),
     ],
 )
-def test_a_footer_that_is_none_of_ours(own_set: LogitSet, footer: bytes, message: str) -> None:
+def test_a_footer_that_is_none_of_ours(own_set: ExampleSet, footer: bytes, message: str) -> None:
     rewrite(own_set.root, lambda table: table, footer=footer)
     with pytest.raises(IntegrityError, match=message):
         verify_shards(own_set.root, opened(own_set).record)
@@ -124,7 +124,7 @@ def varint(number: int) -> bytes:
     ids=["footer beyond the file", "no footer", "encrypted", "magic alone", "empty"],
 )
 @pytest.mark.parametrize("command", ["verify", "sql"])
-def test_a_file_that_is_no_parquet(own_set: LogitSet, damage: Callable[[bytes], bytes], command: str) -> None:
+def test_a_file_that_is_no_parquet(own_set: ExampleSet, damage: Callable[[bytes], bytes], command: str) -> None:
     path = own_set.root / SHARD
     path.write_bytes(damage(path.read_bytes()))
     rerecord(own_set.root, 3)
@@ -134,7 +134,7 @@ def test_a_file_that_is_no_parquet(own_set: LogitSet, damage: Callable[[bytes], 
     assert SHARD in result.stderr
 
 
-def test_a_number_of_rows_that_only_the_footer_knows(own_set: LogitSet) -> None:
+def test_a_number_of_rows_that_only_the_footer_knows(own_set: ExampleSet) -> None:
     path = own_set.root / SHARD
     path.write_bytes(in_footer(path.read_bytes(), b"\x16" + varint(24) + b"\x19", b"\x16" + varint(10**12) + b"\x19"))
     rerecord(own_set.root, 3, rows=10**12)
@@ -155,7 +155,7 @@ def repeated(name: str) -> Change:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["split", "origin", "sentence1"])
-def test_a_text_that_a_dictionary_repeats_is_unpacked_once(own_set: LogitSet, name: str) -> None:
+def test_a_text_that_a_dictionary_repeats_is_unpacked_once(own_set: ExampleSet, name: str) -> None:
     bomb = repeated(name)
 
     def many(table: pa.Table) -> pa.Table:
@@ -167,14 +167,14 @@ def test_a_text_that_a_dictionary_repeats_is_unpacked_once(own_set: LogitSet, na
 
 
 @pytest.mark.slow
-def test_lists_that_run_lengths_repeat(own_set: LogitSet) -> None:
+def test_lists_that_run_lengths_repeat(own_set: ExampleSet) -> None:
     rewrite(own_set.root, with_value("ids1", 0, [1] * 40_000_000))
     for command in (["verify", own_set.root], ["train-student", "--logits", own_set.root, "--output-dir", "run"]):
         assert "not a shard, but a bomb" in limited(*command)
 
 
 @pytest.mark.slow
-def test_hundreds_of_thousands_of_columns(own_set: LogitSet) -> None:
+def test_hundreds_of_thousands_of_columns(own_set: ExampleSet) -> None:
     rewrite(own_set.root, lambda table: pa.table({f"c{k}": [1] for k in range(200_000)}))
     assert "200,000 columns, but a set of this kind has 12" in limited("verify", own_set.root)
 
@@ -189,7 +189,7 @@ def endless(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [pipe, endless, Path.mkdir])
 @pytest.mark.parametrize("name", [SHARD, "examples/validation-00000-of-00002.parquet", "tokenizer.json"])
-def test_what_is_no_file_is_not_opened(own_set: LogitSet, name: str, make: Callable[[Path], None]) -> None:
+def test_what_is_no_file_is_not_opened(own_set: ExampleSet, name: str, make: Callable[[Path], None]) -> None:
     (own_set.root / name).unlink()
     make(own_set.root / name)
     store = own_set.root.parent
@@ -206,7 +206,7 @@ def test_what_is_no_file_is_not_opened(own_set: LogitSet, name: str, make: Calla
         assert "error:" in result.stderr
 
 
-def test_a_file_that_the_manifest_does_not_list_is_found(own_set: LogitSet) -> None:
+def test_a_file_that_the_manifest_does_not_list_is_found(own_set: ExampleSet) -> None:
     shutil.copy(own_set.root / SHARD, own_set.root / "examples" / "train-more.parquet")
     with pytest.raises(IntegrityError, match=r"examples/train-more\.parquet: not a file of the set"):
         verify_shards(own_set.root, own_set.record)

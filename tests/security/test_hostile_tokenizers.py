@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipeline.errors import IntegrityError
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.text import safety
 from pipeline.text.safety import growth_problem
 from pipeline.text.tokenizer import load_tokenizer, tokenize, tokenizer_sha256
@@ -20,7 +20,7 @@ SEQUENCE = {"Sequence": {"id": "A", "type_id": 0}}
 SPECIAL = {"SpecialToken": {"id": "X", "type_id": 0}}
 
 
-def written(logit_set: LogitSet, folder: Path, **parts: Any) -> Path:
+def written(logit_set: ExampleSet, folder: Path, **parts: Any) -> Path:
     """A copy of the set's tokenizer with other parts."""
     values = json.loads(logit_set.tokenizer_json()) | parts
     (folder / "tokenizer.json").write_text(json.dumps(values))
@@ -56,14 +56,14 @@ def template(pieces: int, ids: int) -> dict[str, Any]:
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "cannot read it"),
     ],
 )
-def test_refused_when_it_is_read(opinion_set: LogitSet, tmp_path: Path, parts: dict[str, Any], message: str) -> None:
+def test_refused_when_it_is_read(opinion_set: ExampleSet, tmp_path: Path, parts: dict[str, Any], message: str) -> None:
     path = written(opinion_set, tmp_path, **parts)
     with pytest.raises(IntegrityError, match=message):
         load(path)
 
 
 def test_more_tokens_than_any_tokenizer_has(
-    opinion_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opinion_set: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(safety, "MAX_TOKENS", 10)
     with pytest.raises(IntegrityError, match=r"it has \d+ tokens, more than 10; not used"):
@@ -85,13 +85,13 @@ def test_more_values_than_are_worth_reading(tmp_path: Path) -> None:
     ],
     ids=["split", "replace", "trie that leads out of its table"],
 )
-def test_a_panic_on_a_text_is_a_message(opinion_set: LogitSet, tmp_path: Path, parts: dict[str, Any]) -> None:
+def test_a_panic_on_a_text_is_a_message(opinion_set: ExampleSet, tmp_path: Path, parts: dict[str, Any]) -> None:
     tokenizer = load(written(opinion_set, tmp_path, **parts))
     with pytest.raises(IntegrityError, match="the tokenizer fails on a text"):
         tokenize(tokenizer, ["a" * 60 + "b"], None, 32)
 
 
-def test_a_key_that_two_readers_read_differently_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_key_that_two_readers_read_differently_is_refused(opinion_set: ExampleSet, tmp_path: Path) -> None:
     text = opinion_set.tokenizer_json()
     path = tmp_path / "tokenizer.json"
     path.write_text('{"normalizer": null,' + text.strip()[1:])
@@ -99,7 +99,7 @@ def test_a_key_that_two_readers_read_differently_is_refused(opinion_set: LogitSe
         load_tokenizer(path, tokenizer_sha256(text))
 
 
-def test_what_real_tokenizers_do_is_allowed(opinion_set: LogitSet) -> None:
+def test_what_real_tokenizers_do_is_allowed(opinion_set: ExampleSet) -> None:
     marks = [{"type": "Replace", "pattern": {"String": "``"}, "content": '"'}] * 2
     pieces = [SPECIAL, SEQUENCE, SPECIAL]
     special = {"X": {"id": "X", "ids": [1], "tokens": ["X"]}}
@@ -116,15 +116,15 @@ def test_what_real_tokenizers_do_is_allowed(opinion_set: LogitSet) -> None:
     assert growth_problem(json.loads(opinion_set.tokenizer_json())) is None
 
 
-def test_the_record_must_be_of_this_vocabulary(own_set: LogitSet) -> None:
+def test_the_record_must_be_of_this_vocabulary(own_set: ExampleSet) -> None:
     edit(own_set.root, tokenizer__vocabulary_size=2**16)
     with pytest.raises(IntegrityError, match=r"a vocabulary of \d+, but distill.json says 65,536"):
-        open_set(own_set.root).tokenizer_json()
+        ExampleSet.open(own_set.root).tokenizer_json()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "train-student"])
-def test_a_bomb_ends_with_a_message(own_set: LogitSet, tmp_path: Path, command: str) -> None:
+def test_a_bomb_ends_with_a_message(own_set: ExampleSet, tmp_path: Path, command: str) -> None:
     path = written(own_set, own_set.root, normalizer=BOMB)
     edit(own_set.root, tokenizer__sha256=tokenizer_sha256(path.read_text()))
     arguments = (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sharing.pull import FOLDER
 from tests.helpers.places import contents, edit_record, fetch, objects, remove, replace, send
@@ -27,7 +27,7 @@ def flipped(data: bytes) -> bytes:
     ],
 )
 def test_a_damaged_object_is_refused(
-    opinion_set: LogitSet, place: str, tmp_path: Path, damage: Callable[[bytes], bytes], message: str
+    opinion_set: ExampleSet, place: str, tmp_path: Path, damage: Callable[[bytes], bytes], message: str
 ) -> None:
     send(opinion_set.root, place)
     path = "examples/train-00000-of-00004.parquet"
@@ -39,7 +39,7 @@ def test_a_damaged_object_is_refused(
 
 
 def test_a_missing_object_and_a_foreign_tokenizer_are_refused(
-    opinion_set: LogitSet, roles_set: LogitSet, place: str, tmp_path: Path
+    opinion_set: ExampleSet, roles_set: ExampleSet, place: str, tmp_path: Path
 ) -> None:
     send(opinion_set.root, place)
     whole = objects(place)
@@ -76,7 +76,7 @@ def test_a_missing_object_and_a_foreign_tokenizer_are_refused(
     ],
 )
 def test_a_manifest_that_lies_is_refused(
-    opinion_set: LogitSet, tmp_path: Path, lie: Callable[[dict[str, Any]], object], message: str
+    opinion_set: ExampleSet, tmp_path: Path, lie: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     edit_record(str(tmp_path / "there"), lie)

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import Ragged, ragged
 from pipeline.errors import DataError, QueryError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL
 from student.data import gold_tensor, load_examples, sorted_batches
 from student.sequences import sequences
@@ -19,7 +19,7 @@ PAD = 99
 ROWS = [[1, 2, 3], [], [4], [5, 6]]
 
 
-def stored(logit_set: LogitSet, split: str) -> list[dict[str, object]]:
+def stored(logit_set: ExampleSet, split: str) -> list[dict[str, object]]:
     """The rows of a split, read from its files one by one and sorted by source row."""
     files = sorted((logit_set.root / "examples").glob(f"{split}-*.parquet"))
     assert len(files) > 1
@@ -68,7 +68,7 @@ def test_ragged_reads_a_slice() -> None:
 
 
 @pytest.mark.parametrize("where", [None, "source_row % 3 = 1"])
-def test_examples_are_aligned_by_key(opinion_set: LogitSet, where: str | None) -> None:
+def test_examples_are_aligned_by_key(opinion_set: ExampleSet, where: str | None) -> None:
     rows = [row for row in stored(opinion_set, "train") if where is None or int(str(row["source_row"])) % 3 == 1]
     examples = load_examples(opinion_set, "train", where)
     assert len(examples) == len(rows) > 30
@@ -79,7 +79,7 @@ def test_examples_are_aligned_by_key(opinion_set: LogitSet, where: str | None) -
     assert len({str(row["logits"]) for row in rows}) > 20
 
 
-def test_single_sentences_have_no_second_one(opinion_set: LogitSet) -> None:
+def test_single_sentences_have_no_second_one(opinion_set: ExampleSet) -> None:
     examples = load_examples(opinion_set, "validation")
     assert examples.ids2 is None
     ids_T, starts_S = examples.batch([1, 0])
@@ -87,7 +87,7 @@ def test_single_sentences_have_no_second_one(opinion_set: LogitSet) -> None:
     assert starts_S.tolist() == [0, len(examples.ids1[1]), len(ids_T)]
 
 
-def test_pairs_hold_both_sentences_in_the_tokenizers_ids(roles_set: LogitSet) -> None:
+def test_pairs_hold_both_sentences_in_the_tokenizers_ids(roles_set: ExampleSet) -> None:
     examples = load_examples(roles_set, "validation")
     tokenizer = Tokenizer.from_str(roles_set.tokenizer_json())
     ids_T, starts_S = examples.batch(range(5))
@@ -99,7 +99,7 @@ def test_pairs_hold_both_sentences_in_the_tokenizers_ids(roles_set: LogitSet) ->
     assert (examples.lengths == np.maximum(examples.ids1.lengths, examples.ids2.lengths)).all()
 
 
-def test_where_selects_by_macros_on_the_logits(opinion_set: LogitSet) -> None:
+def test_where_selects_by_macros_on_the_logits(opinion_set: ExampleSet) -> None:
     doubtful = load_examples(opinion_set, "train", "margin(logits) < 0.02 and label = 1")
     p_N = 1 / (1 + np.exp(-np.abs(doubtful.teacher_NC[:, 0] - doubtful.teacher_NC[:, 1]).astype(np.float64)))
     assert 0 < len(doubtful) < len(load_examples(opinion_set, "train"))
@@ -107,7 +107,7 @@ def test_where_selects_by_macros_on_the_logits(opinion_set: LogitSet) -> None:
     assert set(doubtful.label_N) == {1}
 
 
-def test_hash_of_keys_tells_which_rows_were_chosen(opinion_set: LogitSet) -> None:
+def test_hash_of_keys_tells_which_rows_were_chosen(opinion_set: ExampleSet) -> None:
     hashes = [
         load_examples(opinion_set, "train", where).keys_sha256
         for where in ("source_row < 9", "source_row <= 8", "source_row < 8", "source_row between 1 and 9")
@@ -116,17 +116,17 @@ def test_hash_of_keys_tells_which_rows_were_chosen(opinion_set: LogitSet) -> Non
     assert len(set(hashes)) == 3
 
 
-def test_an_empty_selection_says_which_condition_was_too_narrow(opinion_set: LogitSet) -> None:
+def test_an_empty_selection_says_which_condition_was_too_narrow(opinion_set: ExampleSet) -> None:
     with pytest.raises(DataError, match=naming("store/opinion: ", "'train'", "--where 'label = 7'")):
         load_examples(opinion_set, "train", "label = 7")
 
 
-def test_a_wrong_condition_names_what_is_wrong(opinion_set: LogitSet) -> None:
+def test_a_wrong_condition_names_what_is_wrong(opinion_set: ExampleSet) -> None:
     with pytest.raises(QueryError, match="labell"):
         load_examples(opinion_set, "train", "labell = 1")
 
 
-def test_gold_is_what_the_target_asks_for(opinion_set: LogitSet, ratings: dict[str, LogitSet]) -> None:
+def test_gold_is_what_the_target_asks_for(opinion_set: ExampleSet, ratings: dict[str, ExampleSet]) -> None:
     examples = load_examples(opinion_set, "train")
     assert gold_tensor(opinion_set.record.target, examples).tolist() == examples.label_N.tolist()
     scores = load_examples(ratings["score"], "train")

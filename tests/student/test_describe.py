@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
 from student.describe import describe, describe_config
 from student.model.model import Student
@@ -93,7 +93,7 @@ def test_small_tables_of_some_tokens_are_counted_as_such() -> None:
     assert some["architecture"]["tokens"] == "4 of 10 tokens known, the others neutral"
 
 
-def test_a_trained_run(opinion_run: Path, opinion_set: LogitSet) -> None:
+def test_a_trained_run(opinion_run: Path, opinion_set: ExampleSet) -> None:
     rows = opinion_set.record.tokenizer.vocabulary_size
     description = describe(str(opinion_run))
     pairs = Student.load(opinion_run).config.num_bigrams

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from pipeline.tasks.intervals import bootstrap_intervals
 from pipeline.tasks.metrics import bin_scores
@@ -47,7 +47,7 @@ def constant_student(run: Path, logits: list[float]) -> Student:
     return student
 
 
-def test_known_answers(opinion_run: Path, opinion_set: LogitSet) -> None:
+def test_known_answers(opinion_run: Path, opinion_set: ExampleSet) -> None:
     examples = load_examples(opinion_set, "validation")
     count = len(examples)
     label_N = np.array([1] * 10 + [0] * (count - 10))
@@ -62,7 +62,7 @@ def test_known_answers(opinion_run: Path, opinion_set: LogitSet) -> None:
     assert result["fidelity"]["kl"] == pytest.approx(kl_of_the_others * (count - 30) / count)
 
 
-def test_a_student_with_its_teachers_logits_is_faithful(roles_run: Path, roles_set: LogitSet) -> None:
+def test_a_student_with_its_teachers_logits_is_faithful(roles_run: Path, roles_set: ExampleSet) -> None:
     student, examples = Student.load(roles_run), load_examples(roles_set, "validation")
     same = evaluate_split(student, replace(examples, teacher_NC=student_logits(student, examples)))
     assert same["fidelity"] == {"agreement": 1, "kl": pytest.approx(0, abs=1e-7)}
@@ -72,7 +72,7 @@ def test_a_student_with_its_teachers_logits_is_faithful(roles_run: Path, roles_s
     assert opposite["fidelity"]["kl"] > 0
 
 
-def test_rows_without_gold_count_for_fidelity_alone(opinion_run: Path, opinion_set: LogitSet) -> None:
+def test_rows_without_gold_count_for_fidelity_alone(opinion_run: Path, opinion_set: ExampleSet) -> None:
     examples = load_examples(opinion_set, "validation")
     label_N = np.full(len(examples), NO_LABEL)
     result = evaluate_split(Student.load(opinion_run), replace(examples, label_N=label_N))
@@ -83,7 +83,7 @@ def test_rows_without_gold_count_for_fidelity_alone(opinion_run: Path, opinion_s
     assert result["gold"] == result["majority"] == {"accuracy": 0.75}
 
 
-def test_logits_come_in_the_order_of_the_rows(roles_run: Path, roles_set: LogitSet) -> None:
+def test_logits_come_in_the_order_of_the_rows(roles_run: Path, roles_set: ExampleSet) -> None:
     student, examples = Student.load(roles_run), load_examples(roles_set, "validation")
     with torch.inference_mode():
         one_by_one = [student.logits(*examples.batch([row]))[0].numpy() for row in range(len(examples))]
@@ -91,7 +91,7 @@ def test_logits_come_in_the_order_of_the_rows(roles_run: Path, roles_set: LogitS
     assert len({logits.tobytes() for logits in one_by_one}) > 20
 
 
-def test_a_run_is_evaluated_on_the_dev_splits_of_its_set(roles_run: Path, roles_set: LogitSet) -> None:
+def test_a_run_is_evaluated_on_the_dev_splits_of_its_set(roles_run: Path, roles_set: ExampleSet) -> None:
     result = evaluate(config(roles_run))
     assert result.keys() == {"validation"}
     parts = result["validation"]
@@ -101,7 +101,7 @@ def test_a_run_is_evaluated_on_the_dev_splits_of_its_set(roles_run: Path, roles_
 
 
 def test_a_set_with_another_tokenizer_is_refused(
-    work: Path, opinion: Task, opinion_run: Path, opinion_set: LogitSet, tmp_path: Path
+    work: Path, opinion: Task, opinion_run: Path, opinion_set: ExampleSet, tmp_path: Path
 ) -> None:
     create_tiny_bert(tmp_path / "bert", ["the food was lovely ."], hidden_size=32, num_layers=1)
     teacher = new_classifier(opinion, opinion_set.record.target, str(tmp_path / "bert"), None, 32)
@@ -154,12 +154,12 @@ def test_a_folder_without_a_run_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_teacher_and_student_are_scored_on_the_same_rows(opinion_run: Path, store: Path) -> None:
-    examples = load_examples(open_set(store / "opinion"), "validation")
+    examples = load_examples(ExampleSet.open(store / "opinion"), "validation")
     accuracy = float((examples.teacher_NC.argmax(axis=1) == examples.label_N).mean())
     assert evaluate(config(opinion_run))["validation"]["teacher"] == {"accuracy": accuracy}
 
 
-def test_an_evaluation_holds_interval_and_glues_number(opinion_run: Path, opinion_set: LogitSet) -> None:
+def test_an_evaluation_holds_interval_and_glues_number(opinion_run: Path, opinion_set: ExampleSet) -> None:
     examples = load_examples(opinion_set, "validation")
     label_N = np.array([1] * 30 + [0] * (len(examples) - 30))
     always_1 = evaluate_split(constant_student(opinion_run, [0.0, 1.0]), replace(examples, label_N=label_N))
@@ -173,7 +173,7 @@ def test_an_evaluation_holds_interval_and_glues_number(opinion_run: Path, opinio
     assert (unknown["interval"], unknown["glue"], unknown["bins"]) == ({}, None, {})
 
 
-def test_a_metric_that_only_chose_the_epoch_is_no_part_of_glues_number(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_metric_that_only_chose_the_epoch_is_no_part_of_glues_number(opinion_set: ExampleSet, tmp_path: Path) -> None:
     run = train(tiny_config(opinion_set.root, tmp_path, metric_for_best_model="macro_f1", num_train_epochs=1), "")
     for parts in (run["result"]["evaluation"]["validation"], evaluate(config(tmp_path))["validation"]):
         assert list(parts["gold"]) == ["macro_f1", "accuracy"]
@@ -182,7 +182,7 @@ def test_a_metric_that_only_chose_the_epoch_is_no_part_of_glues_number(opinion_s
 
 
 @pytest.fixture(scope="module")
-def rating_runs(ratings: dict[str, LogitSet], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def rating_runs(ratings: dict[str, ExampleSet], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Finished runs on the task with scores, by the kind of the target; read only."""
     runs = {kind: tmp_path_factory.mktemp("rating_runs") / kind for kind in ratings}
     for kind, run in runs.items():
@@ -191,7 +191,7 @@ def rating_runs(ratings: dict[str, LogitSet], tmp_path_factory: pytest.TempPathF
 
 
 def test_scores_have_two_metrics_and_glues_number_is_their_mean(
-    ratings: dict[str, LogitSet], rating_runs: dict[str, Path]
+    ratings: dict[str, ExampleSet], rating_runs: dict[str, Path]
 ) -> None:
     for kind, run in rating_runs.items():
         parts = evaluate(config(run))["validation"]
@@ -302,7 +302,7 @@ def test_a_set_without_dev_rows_is_trained_on_with_a_warning_and_without_an_empt
 
 
 def test_a_set_that_has_moved_is_found_in_the_store_and_another_is_not_taken_for_it(
-    opinion_set: LogitSet, tmp_path: Path
+    opinion_set: ExampleSet, tmp_path: Path
 ) -> None:
     root = shutil.copytree(opinion_set.root, tmp_path / "old" / "opinion")
     train(tiny_config(root, tmp_path / "run", num_train_epochs=1), "")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError, IntegrityError
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.intervals import mean_interval
 from pipeline.tasks.target import Target, softmax
 from student.config import MaskedWordsConfig
@@ -62,7 +62,7 @@ def test_importance_is_a_rise_of_entropy_or_how_far_a_score_moves() -> None:
     assert importance(score, np.array([[1.0], [1.0]]), np.array([[3.0], [0.5]])).tolist() == [2, 0.5]
 
 
-def test_words_are_joined_to_variants_by_their_numbers(masked_set: LogitSet) -> None:
+def test_words_are_joined_to_variants_by_their_numbers(masked_set: ExampleSet) -> None:
     record = masked_set.record
     assert record.augmentation is not None
     settings = record.augmentation.settings
@@ -84,13 +84,13 @@ def test_words_are_joined_to_variants_by_their_numbers(masked_set: LogitSet) -> 
     assert first == 0  # a mask that is masked changes nothing
 
 
-def test_a_record_that_does_not_number_its_variants_is_refused(masked_set: LogitSet) -> None:
+def test_a_record_that_does_not_number_its_variants_is_refused(masked_set: ExampleSet) -> None:
     augmentation = masked_set.record.augmentation
     assert augmentation is not None
     unnumbered = augmentation.model_copy(update={"settings": {"split": "validation"}})
     record = masked_set.record.model_copy(update={"augmentation": unnumbered})
     with pytest.raises(IntegrityError, match=naming("opinion-mask-each: ")):
-        read_masked(LogitSet(masked_set.root, record))
+        read_masked(ExampleSet(masked_set.root, record))
 
 
 def test_students_of_pairs_are_asked_without_the_words_of_both(
@@ -110,7 +110,7 @@ def test_students_of_pairs_are_asked_without_the_words_of_both(
 
 
 def test_the_command_compares_runs_and_draws_a_page(
-    masked_set: LogitSet, opinion_set: LogitSet, opinion_run: Path, roles_run: Path, tmp_path: Path
+    masked_set: ExampleSet, opinion_set: ExampleSet, opinion_run: Path, roles_run: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "pages" / "words.html"
     flags = ("--logits", masked_set.root, "--output", page)
@@ -134,4 +134,4 @@ def test_the_command_compares_runs_and_draws_a_page(
         refused = invoke("masked-words", *arguments)
         assert refused.exit_code == 2
         assert message in re.sub(r"\s+", " ", refused.stderr)
-    assert open_set(masked_set.root).record == masked_set.record
+    assert ExampleSet.open(masked_set.root).record == masked_set.record

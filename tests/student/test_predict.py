@@ -13,7 +13,7 @@ from distill.apps.bench.vocabulary import made_up_tokenizer
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import write_text
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import pad_id
@@ -26,7 +26,7 @@ from student.short_path import FEW
 from tests.helpers.messages import naming
 
 
-def texts(logit_set: LogitSet, column: str) -> list[str]:
+def texts(logit_set: ExampleSet, column: str) -> list[str]:
     values: list[str] = logit_set.read("validation", (column,)).column(column).to_pylist()
     return values
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from distill.commands import app
 from pipeline.record_file import read_record
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from student.train.train import train
 from tests.helpers.formats import FOLDER
 from tests.helpers.rewritten_sets import Change, Row, rewritten
@@ -18,7 +18,7 @@ QUERY = "select source_row, variant, 1 + source_row as weight from opinion where
 
 
 @pytest.fixture
-def query_run(opinion_set: LogitSet, tmp_path: Path) -> Path:
+def query_run(opinion_set: ExampleSet, tmp_path: Path) -> Path:
     """A run on rows that a query has chosen, from a set that may be changed."""
     shutil.copytree(opinion_set.root, tmp_path / "sets" / "opinion")
     train(tiny_config(tmp_path / "sets" / "opinion", tmp_path / "run", query=QUERY, num_train_epochs=1), "")
@@ -38,11 +38,11 @@ def compared(run: Path, *flags: object) -> tuple[int, dict[str, Any]]:
     return result.exit_code, changed
 
 
-def replace_set(run: Path, change: Change) -> LogitSet:
+def replace_set(run: Path, change: Change) -> ExampleSet:
     """Puts another set in the place of the run's."""
     root = run.parent / "sets" / "opinion"
     old = root.rename(run.parent / "old")
-    return rewritten(open_set(old), root, change)
+    return rewritten(ExampleSet.open(old), root, change)
 
 
 def test_an_unchanged_run_is_reproduced(query_run: Path, opinion_run: Path) -> None:
@@ -80,7 +80,7 @@ def test_sets_are_looked_for_by_name_elsewhere(query_run: Path) -> None:
     assert compared(query_run, "--store", query_run.parent / "moved") == (0, {})
 
 
-def test_what_cannot_be_compared_is_an_error(query_run: Path, opinion_set: LogitSet) -> None:
+def test_what_cannot_be_compared_is_an_error(query_run: Path, opinion_set: ExampleSet) -> None:
     path = query_run / "run.json"
     record = read_record(path)
     path.write_text(json.dumps(record | {"settings": record["settings"] | {"query": "select nothing from opinion"}}))

@@ -12,7 +12,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
 
 from pipeline.errors import ConfigError, DataError, DistillError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.predict import Predictor
@@ -41,14 +41,14 @@ def test_it_is_an_estimator(name: str) -> None:
     assert vars(model) == vars(StudentClassifier(flags=FLAGS))
 
 
-def texts(logit_set: LogitSet, split: str = "train", most: int = 40) -> list[Any]:
+def texts(logit_set: ExampleSet, split: str = "train", most: int = 40) -> list[Any]:
     """The first texts of a split, pairs of those of a task of pairs."""
     names = ("sentence1", "sentence2")[: 1 + logit_set.record.is_pair]
     columns = [logit_set.read(split, (name,)).column(name).to_pylist()[:most] for name in names]
     return columns[0] if len(names) == 1 else list(zip(*columns, strict=True))
 
 
-def test_it_learns_from_the_rows_with_these_texts(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_it_learns_from_the_rows_with_these_texts(opinion_set: ExampleSet, tmp_path: Path) -> None:
     some = texts(opinion_set)
     model = StudentClassifier(opinion_set.root, FLAGS, tmp_path / "run").fit(some)
     record = read_run_record(tmp_path / "run" / RUN_RECORD)
@@ -64,7 +64,7 @@ def test_it_learns_from_the_rows_with_these_texts(opinion_set: LogitSet, tmp_pat
     assert model.score(dev, model.predict(dev)) == 1
 
 
-def test_pairs_in_a_pipeline_and_in_folds_of_clones(roles_set: LogitSet) -> None:
+def test_pairs_in_a_pipeline_and_in_folds_of_clones(roles_set: ExampleSet) -> None:
     pairs = np.array(texts(roles_set))
     steps = [("same", FunctionTransformer()), ("student", StudentClassifier(roles_set.root, FLAGS))]
     pipeline = clone(Pipeline(steps))
@@ -76,7 +76,7 @@ def test_pairs_in_a_pipeline_and_in_folds_of_clones(roles_set: LogitSet) -> None
         pipeline[-1].predict(pairs)
 
 
-def test_what_the_teacher_was_not_asked_about_is_named(opinion_set: LogitSet, roles_set: LogitSet) -> None:
+def test_what_the_teacher_was_not_asked_about_is_named(opinion_set: ExampleSet, roles_set: ExampleSet) -> None:
     model = StudentClassifier(opinion_set.root, FLAGS)
     with pytest.raises(DataError, match=naming("store/opinion: ", "'never seen'")):
         model.fit([texts(opinion_set)[0], "never seen"])

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertModel
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from student.config import PretrainConfig
 from student.data import as_read, load_examples
 from student.model.bert import BertEncoder
@@ -35,7 +35,7 @@ from tests.helpers.word_tasks import make_louder
 PAIRS = [("anna paid ben .", "ben paid anna ."), ("the food", "was lovely , and so was all of it ."), ("anna", "ben")]
 
 
-def bert_config(logit_set: LogitSet, folder: Path, **changes: object) -> Any:
+def bert_config(logit_set: ExampleSet, folder: Path, **changes: object) -> Any:
     flags = {"embedding": "bert", "matrix_size": None, "vector_size": None, "hidden_size": None}
     return tiny_config(logit_set.root, folder, **flags | changes)
 
@@ -50,12 +50,12 @@ def deep(work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(roles_set: LogitSet, opinion_set: LogitSet, deep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(roles_set: ExampleSet, opinion_set: ExampleSet, deep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs ``roles`` and ``opinion``, started from layers 2 and 4; read only."""
     folder = tmp_path_factory.mktemp("runs")
     for logit_set in (roles_set, opinion_set):
         more = {"init_from": deep, "init_layers": "2,4", "num_train_epochs": 1, "learning_rate": 1e-3}
-        train(bert_config(logit_set, folder / logit_set.record.subject, **more), "")
+        train(bert_config(logit_set, folder / logit_set.record.dataset_name, **more), "")
     return folder
 
 
@@ -114,7 +114,7 @@ def test_the_run_is_a_folder_that_transformers_loads_with_the_same_logits(runs: 
 
 
 def test_a_run_starts_from_its_teachers_layers_unless_another_bert_is_named(
-    roles_set: LogitSet, work: Path, deep: Path, tmp_path: Path
+    roles_set: ExampleSet, work: Path, deep: Path, tmp_path: Path
 ) -> None:
     still = {"num_train_epochs": 1, "learning_rate": 1e-30}
     record = train(bert_config(roles_set, tmp_path / "teachers", **still), "")
@@ -133,7 +133,7 @@ def test_a_run_starts_from_its_teachers_layers_unless_another_bert_is_named(
         )
 
 
-def test_a_bert_run_can_be_started_from_and_trained_on(roles_set: LogitSet, runs: Path, tmp_path: Path) -> None:
+def test_a_bert_run_can_be_started_from_and_trained_on(roles_set: ExampleSet, runs: Path, tmp_path: Path) -> None:
     shape = {"num_train_epochs": 1, "init_from": runs / "roles"}
     record = train(bert_config(roles_set, tmp_path, **shape), "")
     assert record["settings"]["init_layers"] == [1, 2]
@@ -167,7 +167,7 @@ def test_old_names_fewer_bytes_and_a_missing_pooler_are_read(runs: Path, deep: P
         )
 
 
-def test_weights_in_several_files_are_those_in_one(roles_set: LogitSet, work: Path, tmp_path: Path) -> None:
+def test_weights_in_several_files_are_those_in_one(roles_set: ExampleSet, work: Path, tmp_path: Path) -> None:
     one, several = work / "teachers" / "roles", tmp_path / "several"
     shutil.copytree(one, several, ignore=shutil.ignore_patterns("*.safetensors"))
     AutoModelForSequenceClassification.from_pretrained(one).save_pretrained(several, max_shard_size="20KB")
@@ -247,7 +247,7 @@ def test_layers_are_spread_evenly(count: int, of: int, expected: tuple[int, ...]
     ],
 )
 def test_flags_that_do_not_fit_are_refused_before_the_run(
-    roles_set: LogitSet, deep: Path, tmp_path: Path, changes: dict[str, object], match: str
+    roles_set: ExampleSet, deep: Path, tmp_path: Path, changes: dict[str, object], match: str
 ) -> None:
     settings: dict[str, object] = {"init_from": deep} | ({"init_layers": "1"} if "embedding" in changes else {})
     with pytest.raises(ConfigError, match=match):
@@ -255,7 +255,7 @@ def test_flags_that_do_not_fit_are_refused_before_the_run(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_bert_is_no_start_for_sums(opinion_set: LogitSet, runs: Path, tmp_path: Path) -> None:
+def test_a_bert_is_no_start_for_sums(opinion_set: ExampleSet, runs: Path, tmp_path: Path) -> None:
     flags = {"embedding": "cbow", "vector_size": 32, "init_from": runs / "opinion"}
     with pytest.raises(ConfigError, match=naming(f"--init-from {runs / 'opinion'}: ", "bert is BertShape(")):
         train(bert_config(opinion_set, tmp_path / "run", **flags), "")
@@ -266,11 +266,11 @@ def test_pretraining_takes_no_bert() -> None:
     assert problems == ["--embedding bert: cannot be pretrained; take hybrid, cmow or cbow"]
 
 
-def test_a_teacher_that_is_gone_changed_or_no_bert_is_told(roles_set: LogitSet, deep: Path, tmp_path: Path) -> None:
-    def start(logit_set: LogitSet, **changes: object) -> object:
+def test_a_teacher_that_is_gone_changed_or_no_bert_is_told(roles_set: ExampleSet, deep: Path, tmp_path: Path) -> None:
+    def start(logit_set: ExampleSet, **changes: object) -> object:
         return bert_start(bert_config(logit_set, tmp_path / "run", **changes), logit_set)
 
-    def named(folder: Path) -> LogitSet:
+    def named(folder: Path) -> ExampleSet:
         teacher = roles_set.record.teacher.model_copy(update={"name": str(folder)})
         return replace(roles_set, record=roles_set.record.model_copy(update={"teacher": teacher}))
 

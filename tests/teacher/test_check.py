@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import read_set_record
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.writer import finish_set
@@ -36,14 +36,14 @@ def run(root: Path, work: Path, *flags: object) -> Any:
 
 
 @pytest.fixture
-def own(opinion_set: LogitSet, tmp_path: Path) -> LogitSet:
+def own(opinion_set: ExampleSet, tmp_path: Path) -> ExampleSet:
     """The single-sentence set, free to be changed."""
-    return open_set(Path(shutil.copytree(opinion_set.root, tmp_path / "store" / "opinion")))
+    return ExampleSet.open(Path(shutil.copytree(opinion_set.root, tmp_path / "store" / "opinion")))
 
 
 @pytest.mark.parametrize("name", ["opinion_set", "roles_set", "augmented_set"])
 def test_a_sound_set_passes(name: str, request: pytest.FixtureRequest, work: Path) -> None:
-    logit_set: LogitSet = request.getfixturevalue(name)
+    logit_set: ExampleSet = request.getfixturevalue(name)
     found = checked(logit_set.root, work, sample=1000)
     assert found.rows == logit_set.record.num_rows
     assert found.passed
@@ -52,13 +52,13 @@ def test_a_sound_set_passes(name: str, request: pytest.FixtureRequest, work: Pat
     assert found.tolerance == 1e-3
 
 
-def test_a_sample_is_a_matter_of_the_seed(opinion_set: LogitSet, work: Path) -> None:
+def test_a_sample_is_a_matter_of_the_seed(opinion_set: ExampleSet, work: Path) -> None:
     assert checked(opinion_set.root, work, sample=7).rows == 7
     rows = {checked(opinion_set.root, work, sample=1, seed=seed).worst_row for seed in (1, 1, 2, 3)}
     assert 1 < len(rows) <= 3
 
 
-def test_changed_logits_fail_and_the_row_is_named(own: LogitSet, work: Path) -> None:
+def test_changed_logits_fail_and_the_row_is_named(own: ExampleSet, work: Path) -> None:
     def change(table: pa.Table) -> pa.Table:
         logits = logits_of(table, 2)
         logits[5] += (0.0, 0.25)  # source row 24 + 5
@@ -79,13 +79,13 @@ def test_changed_logits_fail_and_the_row_is_named(own: LogitSet, work: Path) -> 
     assert (values["passed"], values["worst_row"]) == (False, ["train", 29, 0])
 
 
-def test_a_passed_check_exits_with_0(opinion_set: LogitSet, work: Path) -> None:
+def test_a_passed_check_exits_with_0(opinion_set: ExampleSet, work: Path) -> None:
     result = run(opinion_set.root, work)
     assert result.exit_code == 0
     assert json.loads(run(opinion_set.root, work, "--json").stdout)["passed"]
 
 
-def test_other_weights_fail_even_if_the_logits_are_close(opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
+def test_other_weights_fail_even_if_the_logits_are_close(opinion_set: ExampleSet, work: Path, tmp_path: Path) -> None:
     shutil.copytree(work / "teachers" / "opinion", tmp_path / "teacher")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "teacher")
     with torch.no_grad():
@@ -99,7 +99,7 @@ def test_other_weights_fail_even_if_the_logits_are_close(opinion_set: LogitSet, 
     assert "warning: " in result.stderr
 
 
-def test_a_teacher_that_is_gone_may_lie_elsewhere(own: LogitSet, work: Path, tmp_path: Path) -> None:
+def test_a_teacher_that_is_gone_may_lie_elsewhere(own: ExampleSet, work: Path, tmp_path: Path) -> None:
     record = read_set_record(own.root)
     gone = record.teacher.model_copy(update={"name": str(tmp_path / "gone")})
     finish_set(own.root, record.model_copy(update={"teacher": gone}), record.scores)
@@ -124,12 +124,12 @@ def test_a_teacher_may_write_the_labels_in_its_own_way_and_order(work: Path, tea
     assert checked(tmp_path / "store" / "opinion", work).passed
 
 
-def test_a_task_of_ones_own_needs_its_manifest(own: LogitSet) -> None:
+def test_a_task_of_ones_own_needs_its_manifest(own: ExampleSet) -> None:
     with pytest.raises(ConfigError, match=naming("store/opinion: ", "'opinion'", "--manifest")):
         check(CheckConfig(logits=str(own.root)))
 
 
-def test_what_cannot_be_checked_is_refused(own: LogitSet, token_store: Path, work: Path) -> None:
+def test_what_cannot_be_checked_is_refused(own: ExampleSet, token_store: Path, work: Path) -> None:
     with pytest.raises(ConfigError, match=naming("tokens/topk: ")):
         check(CheckConfig(logits=str(token_store / "topk")))
     with pytest.raises(ConfigError, match=naming("--manifest: ", "'roles'", "'opinion'")):

@@ -13,7 +13,7 @@ from transformers import BertModel
 
 from pipeline.errors import ConfigError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from student.config import TrainConfig
@@ -68,15 +68,15 @@ def exact(work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["opinion", "roles"])
-def exact_set(request: pytest.FixtureRequest, exact: Path) -> LogitSet:
-    return open_set(exact / request.param)
+def exact_set(request: pytest.FixtureRequest, exact: Path) -> ExampleSet:
+    return ExampleSet.open(exact / request.param)
 
 
-def bert_flags(logit_set: LogitSet, folder: Path, **changes: object) -> TrainConfig:
+def bert_flags(logit_set: ExampleSet, folder: Path, **changes: object) -> TrainConfig:
     return tiny_config(logit_set.root, folder, **BERT | changes)
 
 
-def lesson(flags: TrainConfig, logit_set: LogitSet) -> tuple[Student, LayerLoss, Examples]:
+def lesson(flags: TrainConfig, logit_set: ExampleSet) -> tuple[Student, LayerLoss, Examples]:
     """A student from noise, what its layers learn by, and the rows as it reads them."""
     facts = task_facts(logit_set)
     config, _ = designed(flags, logit_set, facts)
@@ -143,7 +143,7 @@ def check_gradients(encoder: BertEncoder, losses: tuple[Tensor, Tensor]) -> None
 
 
 @pytest.mark.parametrize("objective", ALL)
-def test_loss_and_gradient_are_those_of_a_live_teacher(objective: str, exact_set: LogitSet, tmp_path: Path) -> None:
+def test_loss_and_gradient_are_those_of_a_live_teacher(objective: str, exact_set: ExampleSet, tmp_path: Path) -> None:
     flags = bert_flags(exact_set, tmp_path, objective=objective, **NOISE)
     student, layers, examples = lesson(flags, exact_set)
     encoder = student.encoder
@@ -165,7 +165,7 @@ def test_loss_and_gradient_are_those_of_a_live_teacher(objective: str, exact_set
     check_gradients(encoder, (stored, expected))
 
 
-def test_contrast_and_its_gradient_are_those_of_a_live_teacher(exact_set: LogitSet, tmp_path: Path) -> None:
+def test_contrast_and_its_gradient_are_those_of_a_live_teacher(exact_set: ExampleSet, tmp_path: Path) -> None:
     student, layers, examples = lesson(bert_flags(exact_set, tmp_path, objective=CONTRAST, **NOISE), exact_set)
     encoder, contrast = student.encoder, layers.contrast
     assert isinstance(encoder, BertEncoder)
@@ -200,7 +200,7 @@ def test_contrast_and_its_gradient_are_those_of_a_live_teacher(exact_set: LogitS
     "changes", [*({"objective": name, **BERT, **NOISE} for name in (*ALL, CONTRAST)), {"objective": "hid-seq"}]
 )
 def test_a_rows_weight_multiplies_its_loss(changes: dict[str, Any], exact: Path, tmp_path: Path) -> None:
-    logit_set = open_set(exact / "roles")
+    logit_set = ExampleSet.open(exact / "roles")
     query = "select source_row, variant, 1 + source_row % 3 as weight from roles"
     plain, weighed = (
         lesson(tiny_config(logit_set.root, tmp_path, query=chosen, **changes), logit_set) for chosen in (None, query)
@@ -217,7 +217,7 @@ def test_a_rows_weight_multiplies_its_loss(changes: dict[str, Any], exact: Path,
     assert min(losses[0]) > 0
 
 
-def test_a_student_that_is_its_teacher_has_nothing_to_learn(exact_set: LogitSet, tmp_path: Path) -> None:
+def test_a_student_that_is_its_teacher_has_nothing_to_learn(exact_set: ExampleSet, tmp_path: Path) -> None:
     flags = bert_flags(exact_set, tmp_path, objective="hid-seq+att-mse+val-kl", init_layers="1,2")
     student, layers, examples = lesson(flags, exact_set)
     start = bert_start(flags, exact_set)
@@ -229,7 +229,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(exact_set: LogitSet,
 
 @pytest.mark.parametrize("embedding", ["hybrid", "lstm"])
 def test_states_stand_at_the_tokens_that_a_student_without_layers_reads(
-    embedding: str, exact_set: LogitSet, tmp_path: Path
+    embedding: str, exact_set: ExampleSet, tmp_path: Path
 ) -> None:
     changes = {"matrix_size": None} if embedding == "lstm" else {}
     flags = tiny_config(exact_set.root, tmp_path, objective="hid-seq", embedding=embedding, **changes)
@@ -336,7 +336,7 @@ def test_filters_are_learnt_and_learnt_through(exact: Path, tmp_path: Path) -> N
     losses = [entry["loss"] for entry in record["result"]["history"]]
     assert losses[-1] < losses[0]
     config = tiny_config(exact / "roles", tmp_path / "run", objective="hid-seq", filters=tmp_path / "filters")
-    _, layers, examples = lesson(config, open_set(exact / "roles"))
+    _, layers, examples = lesson(config, ExampleSet.open(exact / "roles"))
     assert layers.maps["states-2"].out_features == 6
     (target,) = layers._targets.values()
     assert layers.filters is not None
@@ -370,6 +370,6 @@ def test_what_does_not_fit_is_refused_by_its_flag(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_set_without_layers_says_how_to_get_them(roles_set: LogitSet, tmp_path: Path) -> None:
+def test_a_set_without_layers_says_how_to_get_them(roles_set: ExampleSet, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=naming("--objective att-kl: ", "--attention 1", "--manifest roles.yaml")):
         train(bert_flags(roles_set, tmp_path / "run", objective="att-kl", layers="1", init="noise"), "")

@@ -9,7 +9,7 @@ from distill.apps.report.certainty import cascade
 from distill.apps.report.page import Picture, Section, Table
 from distill.apps.report.pictures import TEXTS, Connection
 from pipeline.errors import IntegrityError
-from pipeline.sets.reader import KEYS, ORIGINALS, LogitSet, keys_sha256
+from pipeline.sets.reader import KEYS, ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sql.gate import open_files
 from pipeline.tasks.target import Target
 from student.data import Examples
@@ -19,7 +19,7 @@ from student.model.model import Student, default_device
 COLUMNS = (*KEYS, "label", "score", "logits", "sentence1", "sentence2")
 
 
-def dev_sections(run: Path, logit_set: LogitSet) -> list[Section]:
+def dev_sections(run: Path, logit_set: ExampleSet) -> list[Section]:
     """A section per dev split, or one that says that there is none."""
     if set(logit_set.splits) == {"train"}:
         return [Section("Dev splits", "The set has none.")]
@@ -30,7 +30,7 @@ def dev_sections(run: Path, logit_set: LogitSet) -> list[Section]:
     ]
 
 
-def _teacher_table(logit_set: LogitSet, split: str, rows: Examples) -> pa.Table:
+def _teacher_table(logit_set: ExampleSet, split: str, rows: Examples) -> pa.Table:
     """The same rows with their texts."""
     table = logit_set.read(split, COLUMNS, ORIGINALS)
     if keys_sha256(table) != rows.keys_sha256:

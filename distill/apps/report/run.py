@@ -14,7 +14,7 @@ from distill.apps.report.training import training_section
 from pipeline.console import size
 from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError
 from pipeline.query.mixture import open_sets
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, read_run_record
 from student.describe import describe_config
 from student.model.config_file import is_pretrained, read_config
@@ -64,7 +64,7 @@ def finished_record(path: Path) -> RunRecord:
     return record
 
 
-def trained_set(config: ReportConfig, record: RunRecord) -> tuple[LogitSet | None, str]:
+def trained_set(config: ReportConfig, record: RunRecord) -> tuple[ExampleSet | None, str]:
     """The set that a run was trained on, or its mixture, if all of it is still there; else None, and why."""
     try:
         paths = trained_sets(record, config.store)

@@ -26,15 +26,19 @@ def set_page(root: Path, allow_unverified: bool = False) -> Page:
     record = usable_record(root, allow_unverified)
     about = (Section("What it is", facts=_facts(record)), _scores(record))
     if record.signals.vectors is not None:
-        lead = f"What {record.teacher.name} makes of the sentences of {record.subject}: {record.num_rows:,} vectors."
+        lead = (
+            f"What {record.teacher.name} makes of the sentences of {record.dataset_name}: {record.num_rows:,} vectors."
+        )
         return Page("set of sentences", record.name, lead, about)
     if record.signals.token_logits is not None:
-        lead = f"What {record.teacher.name} says about the words of {record.subject}: {record.num_rows:,} sentences."
+        lead = (
+            f"What {record.teacher.name} says about the words of {record.dataset_name}: {record.num_rows:,} sentences."
+        )
         return Page("set of words", record.name, lead, about)
     if record.signals.logits is None:
         lead = f"What {record.teacher.name} says about masked words: {record.num_rows:,} masked sequences."
         return Page("logit set of a corpus", record.name, lead, about)
-    lead = f"What {record.teacher.name} says about {record.subject}: {record.num_rows:,} rows with its logits."
+    lead = f"What {record.teacher.name} says about {record.dataset_name}: {record.num_rows:,} rows with its logits."
     return Page("logit set", record.name, lead, (*about, *_row_sections(root, record)))
 
 

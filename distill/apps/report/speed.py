@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from distill.apps.bench.machine import processor
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from student.data import as_read, load_examples
 from student.evaluate import student_logits
 from student.model.model import Student, default_device
@@ -18,7 +18,7 @@ TRIES = 3
 class SpeedTest:
     """The first rows of a set's first dev split, for students to read."""
 
-    def __init__(self, logit_set: LogitSet) -> None:
+    def __init__(self, logit_set: ExampleSet) -> None:
         self.split = min(logit_set.splits, key=lambda split: split == "train")
         self._examples = load_examples(logit_set, self.split, f"source_row < {MOST_ROWS} and variant = 0")
         self.num_rows = len(self._examples)

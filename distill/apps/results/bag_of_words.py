@@ -6,7 +6,7 @@ import numpy as np
 
 from distill.apps.results.baselines import BASELINES
 from distill.apps.results.rows import Rows, read_rows
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.task import TRAIN
 
@@ -14,7 +14,7 @@ WORD = re.compile(r"\w\w")  # as scikit-learn counts them: single letters are no
 MAX_CHARACTERS = 10_000_000  # of training rows; so many take some seconds
 
 
-def bag_of_words_scores(logit_set: LogitSet) -> dict[str, dict[str, float]]:
+def bag_of_words_scores(logit_set: ExampleSet) -> dict[str, dict[str, float]]:
     """The task's metrics of TF-IDF with a regression, fitted on a set's training rows with gold, by dev split.
 
     Empty if scikit-learn is not installed, there are no such rows or all have the same gold, or so many that it would

@@ -16,7 +16,7 @@ from distill.apps.results.speed import sentences_per_second
 from distill.apps.results.system import System
 from distill.apps.results.systems import student_system, teacher_system
 from pipeline.arrays import Floats
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Task
 from pipeline.work import Workspace
@@ -35,7 +35,7 @@ class TaskCells:
         folder: where the files are kept.
     """
 
-    def __init__(self, task: Task, logit_set: LogitSet, reference: Path, folder: Path) -> None:
+    def __init__(self, task: Task, logit_set: ExampleSet, reference: Path, folder: Path) -> None:
         self._task, self._set, self._reference, self._folder = task, logit_set, reference, folder
         self.dev = {split: read_rows(logit_set, split) for split in logit_set.splits if split != "train"}
         self._train: Rows | None = None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipeline.arrays import Floats, Ints
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sources import sentences
 from pipeline.tasks.target import gold_arrays
@@ -34,7 +34,7 @@ class Rows:
         return len(self.texts1)
 
 
-def read_rows(logit_set: LogitSet, split: str) -> Rows:
+def read_rows(logit_set: ExampleSet, split: str) -> Rows:
     """The rows of a split that have gold."""
     table = logit_set.read(split, COLUMNS, CHOSEN)
     logits_NC = logits_of(table, logit_set.record.target.num_logits)

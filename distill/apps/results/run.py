@@ -19,7 +19,7 @@ from distill.apps.results.tasks import plans
 from pipeline import console
 from pipeline.errors import DistillError
 from pipeline.files import make_folder, write_text
-from pipeline.sets.reader import open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.training.run_record import read_run_record
 
 EXTRA = "pip install 'distill-offline[teacher,results]'"
@@ -89,7 +89,7 @@ def _measured(plan: TaskPlan) -> Results:
     first, default = next(iter(plan.parts.sets)), next(iter(plan.parts.students))
     if asked[first] is None or trained[default] is None:
         raise DistillError(f"the set {first!r} or the student {default!r}, of which all others need something, failed")
-    sets = {name: open_set(plan.set_folder(name)) for name, seconds in asked.items() if seconds is not None}
+    sets = {name: ExampleSet.open(plan.set_folder(name)) for name, seconds in asked.items() if seconds is not None}
     teacher, reference = plan.teacher(), plan.run_folder(default, plan.student_seeds[0])
     cells = TaskCells(plan.task, sets[first], reference, plan.records)
     reads = (plan.dump(first).makes,)

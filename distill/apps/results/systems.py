@@ -7,7 +7,7 @@ import torch
 
 from distill.apps.results.system import System
 from pipeline.arrays import Floats
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.task import Task
 
 KEPT = ("config.json", "model.safetensors", "model-*.safetensors", "tokenizer.json")
@@ -23,7 +23,7 @@ def student_system(run: Path) -> System:
     return System(student.config.target, predictor.logits, num_parameters(student), bytes_of(run))
 
 
-def teacher_system(task: Task, folder: Path, logit_set: LogitSet) -> System:
+def teacher_system(task: Task, folder: Path, logit_set: ExampleSet) -> System:
     """The teacher of a set, on the CPU, in float32."""
     from teacher.models.batches import teacher_logits, tokens_per_batch
     from teacher.models.classifier import load_teacher

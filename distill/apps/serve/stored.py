@@ -15,7 +15,7 @@ from pipeline.environment import store_folder
 from pipeline.errors import DistillError
 from pipeline.query.mixture import open_sets
 from pipeline.sets.examples import text_hash
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import RUN_RECORD, read_run_record
@@ -29,7 +29,7 @@ class Stored:
         logit_set: its set.
     """
 
-    def __init__(self, logit_set: LogitSet) -> None:
+    def __init__(self, logit_set: ExampleSet) -> None:
         tables = [logit_set.read(split, ("text_hash", "logits"), "variant = 0") for split in logit_set.splits]
         hashes = [hash_ for table in tables for hash_ in table.column("text_hash").to_pylist()]
         logits = [logits_of(table, logit_set.record.target.num_logits) for table in tables]

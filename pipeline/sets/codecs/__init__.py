@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from pipeline.sets.codecs.codec import Codec
-from pipeline.sets.codecs.common import BeyondHalfError, Dense, Distribution, Kept, Predictions
+from pipeline.sets.codecs.common import BeyondHalfError, Dense, Distribution, Predictions, Sparse
 from pipeline.sets.codecs.decoder import Decoder, read_decoder
 from pipeline.sets.codecs.dense import DenseCodec
 from pipeline.sets.codecs.hidden import HiddenCodec
@@ -44,8 +44,8 @@ __all__ = [
     "Decoder",
     "Dense",
     "Distribution",
-    "Kept",
     "Predictions",
+    "Sparse",
     "codec_for",
     "read_decoder",
 ]

@@ -25,7 +25,7 @@ class Codec(Part):
 
     Attributes:
         card_line: its columns, as a row of the card's table.
-        keeps_everything: whether other codecs can be made of what it stores.
+        is_lossless: whether other codecs can be made of what it stores.
         needs_decoder: whether it is read with the teacher's last layer, and made of that layer's input.
         is_unbiased: whether what is stored is right in expectation.
         name: of the codec.
@@ -33,7 +33,7 @@ class Codec(Part):
     """
 
     card_line: ClassVar[str]
-    keeps_everything: ClassVar[bool] = False
+    is_lossless: ClassVar[bool] = False
     needs_decoder: ClassVar[bool] = False
     is_unbiased: ClassVar[bool] = True
 
@@ -82,13 +82,13 @@ class Codec(Part):
         """What is wrong with stored columns; None if nothing is."""
 
     @property
-    def temperature_kept(self) -> float:
+    def stored_temperature(self) -> float:
         """A temperature at which the distribution can be had."""
         return 1.0
 
     def honours(self, temperature: float) -> bool:
         """Whether the distribution at this temperature can be had from what is stored."""
-        return self.keeps_everything or temperature == self.temperature_kept
+        return self.is_lossless or temperature == self.stored_temperature
 
     @abstractmethod
     def num_bytes(self) -> float:
@@ -100,7 +100,7 @@ class Codec(Part):
 
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
         """What the teacher said, from the columns of a codec that keeps everything; ``random_P`` is to draw with."""
-        raise AssertionError(f"codec {self} has not kept everything; whoever asks looks at `keeps_everything` first")
+        raise AssertionError(f"codec {self} has not kept everything; whoever asks looks at `is_lossless` first")
 
     @property
     def decoder_bytes(self) -> int:

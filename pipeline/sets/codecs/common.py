@@ -69,7 +69,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Sparse:
     """Distributions of which some entries are kept.
 
     Attributes:
@@ -84,7 +84,7 @@ class Kept:
     probability_E: torch.Tensor
     rest_P: torch.Tensor
 
-    def part(self, start: int, stop: int) -> Kept:
+    def part(self, start: int, stop: int) -> Sparse:
         """The distributions of the positions ``start`` to ``stop`` (exclusive)."""
         import torch
 
@@ -92,15 +92,15 @@ class Kept:
         position_E, token_E, probability_E = (
             part[low:high] for part in (self.position_E, self.token_E, self.probability_E)
         )
-        return Kept(position_E - start, token_E, probability_E, self.rest_P[start:stop])
+        return Sparse(position_E - start, token_E, probability_E, self.rest_P[start:stop])
 
-    def to(self, device: torch.device) -> Kept:
+    def to(self, device: torch.device) -> Sparse:
         """The distributions on a device."""
         parts = (self.position_E, self.token_E, self.probability_E, self.rest_P)
-        return Kept(*(part.to(device) for part in parts))
+        return Sparse(*(part.to(device) for part in parts))
 
 
-Distribution = Dense | Kept
+Distribution = Dense | Sparse
 
 
 def lists(values: np.ndarray[Any, Any], counts_P: np.ndarray[Any, Any], kind: pa.DataType) -> pa.ListArray:

@@ -34,7 +34,7 @@ class DenseCodec(Codec):
     card_line: ClassVar[str] = (
         "| `log_probs`, `log_z` | bits of float16: every log-probability; the logit is log_prob + log_z |"
     )
-    keeps_everything: ClassVar[bool] = True
+    is_lossless: ClassVar[bool] = True
 
     name: Literal["dense"] = "dense"
 

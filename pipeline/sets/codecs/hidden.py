@@ -45,7 +45,7 @@ class HiddenCodec(Codec):
     card_line: ClassVar[str] = (
         "| `hidden` | bits of float16: the input of the teacher's last layer, which is `decoder.safetensors` |"
     )
-    keeps_everything: ClassVar[bool] = True
+    is_lossless: ClassVar[bool] = True
     needs_decoder: ClassVar[bool] = True
 
     name: Literal["hidden"] = "hidden"

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from pipeline.sets.codecs.codec import Codec
-from pipeline.sets.codecs.common import Columns, Kept, Predictions, lists, unknown_id
+from pipeline.sets.codecs.common import Columns, Predictions, Sparse, lists, unknown_id
 from pipeline.sets.codecs.decoder import Decoder
 from pipeline.sets.config import CodecFlags
 from pipeline.sets.row_kinds import id_type
@@ -80,7 +80,7 @@ class SampledCodec(Codec):
         }
         return columns, mass_P
 
-    def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Kept:
+    def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Sparse:
         """See `Codec`."""
         import torch
 
@@ -89,7 +89,7 @@ class SampledCodec(Codec):
         position_E = np.repeat(np.arange(len(candidates)), lengths_P)
         token_E = candidates.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
         drawn_E = counts.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
-        return Kept(
+        return Sparse(
             torch.from_numpy(position_E),
             torch.from_numpy(token_E),
             torch.from_numpy(drawn_E / np.float32(self.num_samples)),
@@ -109,7 +109,7 @@ class SampledCodec(Codec):
         return unknown_id(self.vocabulary_size, candidates)
 
     @property
-    def temperature_kept(self) -> float:
+    def stored_temperature(self) -> float:
         """See `Codec`."""
         return self.temperature
 

@@ -17,8 +17,8 @@ from pipeline.errors import ConfigError
 from pipeline.sets.codecs.codec import Codec
 from pipeline.sets.codecs.common import (
     Columns,
-    Kept,
     Predictions,
+    Sparse,
     from_half_bits,
     half_bits,
     lists,
@@ -86,7 +86,7 @@ class TopKCodec(Codec):
         }
         return columns, log_probs_PK.exp().sum(dim=1)
 
-    def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Kept:
+    def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Sparse:
         """See `Codec`."""
         import torch
 
@@ -94,7 +94,7 @@ class TopKCodec(Codec):
         token_PK = torch.from_numpy(rectangle(columns["candidates"], np.int64))
         position_PK = torch.arange(len(token_PK))[:, None].expand_as(token_PK)
         rest_P = (1 - probability_PK.sum(dim=1)).clamp(min=0)
-        return Kept(position_PK.flatten(), token_PK.flatten(), probability_PK.flatten(), rest_P)
+        return Sparse(position_PK.flatten(), token_PK.flatten(), probability_PK.flatten(), rest_P)
 
     def problem(self, columns: Columns) -> str | None:
         """See `Codec`."""

@@ -38,14 +38,14 @@ class Signals(Part):
         return tuple(signal for name in type(self).model_fields if (signal := getattr(self, name)) is not None)
 
     @property
-    def of_layers(self) -> tuple[LayerSignal, ...]:
+    def layer_signals(self) -> tuple[LayerSignal, ...]:
         """Those of the teacher's layers."""
         return tuple(signal for signal in self.stored if isinstance(signal, LayerSignal))
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the finished files that they have beside the shards of the rows, as far as the record tells."""
-        files = [file.bytes or 0 for signal in self.of_layers for file in signal.shards]
+        files = [file.bytes or 0 for signal in self.layer_signals for file in signal.shards]
         files += [self.token_vectors.file.bytes] if self.token_vectors else []
         return sum(files) + (self.init.bytes if self.init else 0)
 
@@ -57,7 +57,7 @@ class Signals(Part):
         """Those of the rows and of layers."""
         return self.model_copy(update={"token_vectors": None})
 
-    def in_rows(self) -> Self:
+    def row_signals(self) -> Self:
         """Those in the files of the rows."""
         return type(self)(**{name: signal for name, signal in self if signal is not None and signal.is_in_rows})
 

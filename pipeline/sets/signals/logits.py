@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from pipeline.arrays import Floats
 from pipeline.sets.markdown import code
-from pipeline.sets.record_parts import RowsName
+from pipeline.sets.record_parts import KindName
 from pipeline.sets.signals.signal import Signal
 from pipeline.tasks.target import Target
 
@@ -19,7 +19,7 @@ class Logits(Signal):
         target: what they mean, a name for each.
     """
 
-    rows: ClassVar[tuple[RowsName, ...]] = ("examples",)
+    rows: ClassVar[tuple[KindName, ...]] = ("examples",)
     title: ClassVar[str] = "logits of a task"
     task_category: ClassVar[str] = "text-classification"
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from pipeline.sets.record_parts import Part, RowsName
+from pipeline.sets.record_parts import KindName, Part
 
 
 class Signal(Part):
@@ -19,7 +19,7 @@ class Signal(Part):
         is_in_rows: whether it is in the files of the rows; what has its own comes last, and a set may get it later.
     """
 
-    rows: ClassVar[tuple[RowsName, ...]]
+    rows: ClassVar[tuple[KindName, ...]]
     title: ClassVar[str]
     task_category: ClassVar[str]
     is_in_rows: ClassVar[bool] = True

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from pipeline.arrays import Floats
 from pipeline.sets.markdown import code
-from pipeline.sets.record_parts import RowsName
+from pipeline.sets.record_parts import KindName
 from pipeline.sets.signals.signal import Signal
 from pipeline.tasks.target import Target
 
@@ -20,7 +20,7 @@ class TokenLogits(Signal):
         target: what they mean, a name for each.
     """
 
-    rows: ClassVar[tuple[RowsName, ...]] = ("words",)
+    rows: ClassVar[tuple[KindName, ...]] = ("token_labels",)
     title: ClassVar[str] = "logits of words"
     task_category: ClassVar[str] = "token-classification"
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pydantic import Field
 
-from pipeline.sets.record_parts import FileRecord, Part, RowsName, TeacherRecord
+from pipeline.sets.record_parts import FileRecord, KindName, Part, TeacherRecord
 from pipeline.sets.signals.signal import Signal
 
 VOCABULARY_FILE = "vocabulary/token_vectors.parquet"
@@ -28,7 +28,7 @@ def columns_of(width: int) -> pa.Schema:
     )
 
 
-class Speaker(Part):
+class TokenVectorSource(Part):
     """Who says something of each vocabulary entry.
 
     Attributes:
@@ -46,12 +46,12 @@ class TokenVectors(Signal):
 
     Attributes:
         width: W.
-        layer: of whose hidden states they are, see `Speaker`.
-        encoder: whose they are, if not those of a teacher of logits, see `Speaker`.
+        layer: of whose hidden states they are, see `TokenVectorSource`.
+        encoder: whose they are, if not those of a teacher of logits, see `TokenVectorSource`.
         file: its file, with a row per id.
     """
 
-    rows: ClassVar[tuple[RowsName, ...]] = ("examples", "sentences", "words")
+    rows: ClassVar[tuple[KindName, ...]] = ("examples", "sentences", "token_labels")
     title: ClassVar[str] = "token vectors"
     task_category: ClassVar[str] = "feature-extraction"
     is_in_rows: ClassVar[bool] = False
@@ -65,9 +65,9 @@ class TokenVectors(Signal):
         return f"token vectors of {self.width}"
 
     @property
-    def speaker(self) -> Speaker:
+    def speaker(self) -> TokenVectorSource:
         """Who said it."""
-        return Speaker(layer=self.layer, encoder=self.encoder)
+        return TokenVectorSource(layer=self.layer, encoder=self.encoder)
 
     def card_section(self) -> str:
         """See `Signal`."""

@@ -9,7 +9,7 @@ from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, sha256
 from pipeline.sets.config import Pooling
 from pipeline.sets.markdown import code
-from pipeline.sets.record_parts import RowsName, Sha256
+from pipeline.sets.record_parts import KindName, Sha256
 from pipeline.sets.signals.signal import Signal
 from pipeline.sets.vector_basis import BASIS_FILE, Basis, read_basis
 from pipeline.sets.vector_codecs import AnyVectorCodec
@@ -26,7 +26,7 @@ class Vectors(Signal):
         basis_sha256: hash of the file ``basis.safetensors``, for a codec that needs one.
     """
 
-    rows: ClassVar[tuple[RowsName, ...]] = ("sentences",)
+    rows: ClassVar[tuple[KindName, ...]] = ("sentences",)
     title: ClassVar[str] = "vectors of sentences"
     task_category: ClassVar[str] = "feature-extraction"
 

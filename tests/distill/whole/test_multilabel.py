@@ -16,7 +16,7 @@ from distill.apps.results.cells import TaskCells
 from distill.apps.serve.answers import rankings
 from pipeline.errors import IntegrityError, QueryError
 from pipeline.query.mixture import open_sets
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.verify_examples import ExamplesCheck
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import LABEL_LISTS, sigmoid
@@ -42,11 +42,11 @@ def folder(work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def topics(folder: Path) -> LogitSet:
-    return open_set(folder / "store/topics")
+def topics(folder: Path) -> ExampleSet:
+    return ExampleSet.open(folder / "store/topics")
 
 
-def test_the_set_holds_lists_of_labels(topics: LogitSet) -> None:
+def test_the_set_holds_lists_of_labels(topics: ExampleSet) -> None:
     rows = topics.read("train", ("sentence1", "label", "logits"))
     for text, label in zip(rows.column("sentence1").to_pylist(), rows.column("label").to_pylist(), strict=True):
         assert label == [k for k, topic in enumerate(TOPICS) if topic in text]
@@ -56,7 +56,7 @@ def test_the_set_holds_lists_of_labels(topics: LogitSet) -> None:
 
 
 @pytest.mark.parametrize("lists", [[[0, 3]], [[2, 0]], [[1, 1]], [[None]], [[-1]]])
-def test_lists_that_are_none_of_the_labels_are_found(topics: LogitSet, lists: list[list[int | None]]) -> None:
+def test_lists_that_are_none_of_the_labels_are_found(topics: ExampleSet, lists: list[list[int | None]]) -> None:
     check = ExamplesCheck(topics.record)
     path = topics.root / topics.record.shards[0].path
     assert check.shard_problem(topics.record.shards[0], path) is None
@@ -71,7 +71,7 @@ def test_lists_that_are_none_of_the_labels_are_found(topics: LogitSet, lists: li
     assert "labels" in problem
 
 
-def test_sql_says_what_numpy_says(folder: Path, topics: LogitSet) -> None:
+def test_sql_says_what_numpy_says(folder: Path, topics: ExampleSet) -> None:
     said = (
         "select avg((likely_labels(logits) = label)::int) as alike, avg(sigmoid(logits)[2]) as p from topics "
         "where split = 'validation'"
@@ -89,7 +89,7 @@ def test_sql_says_what_numpy_says(folder: Path, topics: LogitSet) -> None:
 
 def test_a_condition_on_lists_of_labels_chooses_rows(folder: Path, tmp_path: Path) -> None:
     config = tiny_config(folder / "store/topics", tmp_path, where="list_contains(label, 0)", num_train_epochs=1)
-    rows = open_set(folder / "store/topics").read("train", ("label",), "list_contains(label, 0)").num_rows
+    rows = ExampleSet.open(folder / "store/topics").read("train", ("label",), "list_contains(label, 0)").num_rows
     assert 0 < rows < 60
     assert train(config, "distill train-student")["settings"]["rows"] == rows
 
@@ -129,7 +129,7 @@ def test_a_student_that_is_saved_elsewhere_keeps_its_thresholds(folder: Path, tm
 
 
 def test_a_bag_of_words_finds_labels_that_are_words(
-    folder: Path, topics: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, topics: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = bag_of_words_scores(topics)
     assert scores.keys() == {"validation"}
@@ -157,7 +157,7 @@ def test_predict_in_the_terminal_and_of_a_file(folder: Path, tmp_path: Path) -> 
     assert "margin" not in answers.column_names
 
 
-def test_a_server_ranks_by_each_labels_own_probability(topics: LogitSet) -> None:
+def test_a_server_ranks_by_each_labels_own_probability(topics: ExampleSet) -> None:
     ranked = [json.loads(one) for one in rankings(topics.record.target, np.array([[0, np.log(3), -50]], np.float32))[0]]
     assert [row["label"] for row in ranked] == ["service", "food", "music"]
     assert [row["score"] for row in ranked] == pytest.approx([0.75, 0.5, 0], abs=1e-6)
@@ -188,7 +188,7 @@ def test_what_is_for_one_label_a_row_is_refused(folder: Path) -> None:
     assert voted.exit_code == 2
 
 
-def test_a_row_explained(folder: Path, topics: LogitSet) -> None:
+def test_a_row_explained(folder: Path, topics: ExampleSet) -> None:
     row = json.loads(
         invoke("sql", "--explain-row", "topics:validation:0", "--store", folder / "store", "--json").stdout
     )
@@ -197,7 +197,7 @@ def test_a_row_explained(folder: Path, topics: LogitSet) -> None:
     assert row["teacher's answer"]["answer"] == [name for name, x in zip(TOPICS, logits_NC[0], strict=True) if x > 0]
 
 
-def test_imported_probabilities_are_mixed_and_compared(folder: Path, topics: LogitSet) -> None:
+def test_imported_probabilities_are_mixed_and_compared(folder: Path, topics: ExampleSet) -> None:
     lines = []
     for split in ("train", "validation"):
         rows = topics.read(split, ("sentence1", "label"))
@@ -208,7 +208,7 @@ def test_imported_probabilities_are_mixed_and_compared(folder: Path, topics: Log
     places = ("--manifest", folder / "topics.yaml", "--data", folder, "--store", folder / "store")
     made = invoke("import", folder / "answers.jsonl", *places, "--teacher", "somebody", "--name", "known")
     assert made.exit_code == 0, made.output
-    known = open_set(folder / "store/known")
+    known = ExampleSet.open(folder / "store/known")
     assert known.record.scores["validation"] == {"micro_f1": 1.0, "macro_f1": 1.0}
     p_NC = sigmoid(known.gold("train")[0])
     assert sorted(set(p_NC.ravel().round(4).tolist())) == pytest.approx([0.2, 0.9])
@@ -241,7 +241,7 @@ def test_wrong_answers_are_named(folder: Path, tmp_path: Path, probabilities: di
     assert reason in refused.stderr
 
 
-def test_the_surest_labels_against_gold(folder: Path, topics: LogitSet) -> None:
+def test_the_surest_labels_against_gold(folder: Path, topics: ExampleSet) -> None:
     logits_NC, label_NC, _ = topics.gold("validation")
     distance_NC = np.abs(sigmoid(logits_NC) - label_NC)
     row, label = np.unravel_index(distance_NC.argmax(), distance_NC.shape)
@@ -253,7 +253,7 @@ def test_the_surest_labels_against_gold(folder: Path, topics: LogitSet) -> None:
 def test_variants_have_no_labels(folder: Path, work: Path) -> None:
     masked = {"augment": "mask-pos", "pos_probability": 0, "mask_probability": 0.3, "num_variants": 1, "seed": 1}
     root = dump_topics(folder, work, name="masked", **masked).root
-    variants = open_set(root).read("train", ("label", "logits"), "variant > 0")
+    variants = ExampleSet.open(root).read("train", ("label", "logits"), "variant > 0")
     assert variants.num_rows > 0
     assert variants.column("label").null_count == variants.num_rows
     made = invoke("report", root, "--store", folder / "store", "--output", folder / "masked.html")

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoModelForSequenceClassification
 
-from pipeline.sets.reader import open_set
+from pipeline.sets.reader import ExampleSet
 from student.data import as_read, load_examples
 from student.evaluate import student_logits
 from student.predict import Predictor
@@ -33,7 +33,7 @@ def test_from_the_teacher_to_the_report(family: str, mask: str, space: str, work
         assert f"give --mask-token {mask}" in refused.stderr
     dumped = invoke("teacher-dump", *dump, "--mask-token", mask)
     assert dumped.exit_code == 0, dumped.output
-    logit_set = open_set(store / "roles")
+    logit_set = ExampleSet.open(store / "roles")
     mask_id = Tokenizer.from_str(logit_set.tokenizer_json()).token_to_id(mask)
     query = "select sentence1 || sentence2 as text, ids1 || ids2 as ids from roles where origin = 'mask'"
     rows = json.loads(invoke("sql", query, "--store", store, "--json").stdout)

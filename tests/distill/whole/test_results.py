@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from distill.apps.results import speed
-from pipeline.sets.reader import open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.training.run_record import read_run_record
 from pipeline.work import read_work_record
 from teacher.models.loaded import weights_sha256
@@ -67,7 +67,7 @@ def test_every_system_is_in_the_table(whole: Whole) -> None:
         assert "failed" not in cell
         assert cell.get("kind") not in ("student", "teacher") or cell["sentences_per_second"] > 0
     assert told["systems"]["small"]["times_default"] > 0
-    assert told["systems"]["small"]["set_bytes"] == open_set(folder / "logits" / "opinion").record.num_bytes
+    assert told["systems"]["small"]["set_bytes"] == ExampleSet.open(folder / "logits" / "opinion").record.num_bytes
 
 
 def test_scores_are_those_of_the_commands(whole: Whole) -> None:
@@ -80,7 +80,7 @@ def test_scores_are_those_of_the_commands(whole: Whole) -> None:
             assert scored["intervals"] == evaluation["interval"]
             assert scored["fidelity"] == evaluation["fidelity"]["agreement"]
     [teacher] = told["systems"]["teacher"]["splits"]["validation"]
-    assert teacher["scores"] == open_set(folder / "logits" / "opinion").record.scores["validation"]
+    assert teacher["scores"] == ExampleSet.open(folder / "logits" / "opinion").record.scores["validation"]
     assert teacher["fidelity"] == 1
 
 
@@ -90,7 +90,7 @@ def test_the_teacher_is_the_best_on_held_out_rows(whole: Whole) -> None:
     assert list(held_out) == ["42", "43"]
     best = max(held_out, key=held_out.__getitem__)
     assert told["teacher"]["folder"] == str(folder / "teachers" / "opinion" / best)
-    assert open_set(folder / "logits" / "opinion").record.teacher.name == told["teacher"]["folder"]
+    assert ExampleSet.open(folder / "logits" / "opinion").record.teacher.name == told["teacher"]["folder"]
 
 
 def test_the_second_time_computes_nothing(whole: Whole) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from student.predict import Predictor
 from tests.helpers.browser import PROGRAM, Tab, browser_tab
@@ -77,7 +77,7 @@ def test_markup_stays_text_and_nobody_else_is_asked(tab: Tab, url: str) -> None:
     assert (foreign, tab.complaints) == ([], [])
 
 
-def test_pairs_have_two_fields_and_the_teachers_answer(tab: Tab, roles_set: LogitSet) -> None:
+def test_pairs_have_two_fields_and_the_teachers_answer(tab: Tab, roles_set: ExampleSet) -> None:
     row = roles_set.read("validation", ("sentence1", "sentence2", "logits"), "variant = 0").slice(3, 1)
     tab.value("document.querySelector('select').selectedIndex = 1")
     tab.value("document.querySelector('select').onchange()")

@@ -13,7 +13,7 @@ from pipeline.errors import DataError, PassingError, QueryError
 from pipeline.query import catalog
 from pipeline.query.catalog import CATALOG_FILE, build_catalog, open_catalog
 from pipeline.record_file import read_record
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, write_set_record
 from pipeline.sql.gate import select
 from pipeline.sql.names import view_name
@@ -32,14 +32,14 @@ def ask(store: Path, query: str) -> list[tuple[Any, ...]]:
         return select(connection, query).fetchall()
 
 
-def test_a_folder_that_is_called_like_a_column_is_no_column(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_folder_that_is_called_like_a_column_is_no_column(opinion_set: ExampleSet, tmp_path: Path) -> None:
     store = tmp_path / "split=dev" / "label=1"
     shutil.copytree(opinion_set.root, store / "opinion")
     question = "select split, label, count(*) as n from opinion group by all order by all"
     answer = opinion_set.sql(question)
-    assert [tuple(row.values()) for row in open_set(store / "opinion").sql(question)] == ask(store, question)
-    assert open_set(store / "opinion").sql(question) == answer
-    assert open_set(store / "opinion").read("train", ("label",)).num_rows == opinion_set.record.rows_of("train")
+    assert [tuple(row.values()) for row in ExampleSet.open(store / "opinion").sql(question)] == ask(store, question)
+    assert ExampleSet.open(store / "opinion").sql(question) == answer
+    assert ExampleSet.open(store / "opinion").read("train", ("label",)).num_rows == opinion_set.record.rows_of("train")
 
 
 @pytest.mark.parametrize("num_bytes", [2**14, 2**16])
@@ -68,7 +68,7 @@ def test_what_a_killed_query_left_beside_the_catalog_goes_with_the_next(own_stor
     assert sorted(path.name for path in own_store.iterdir()) == [CATALOG_FILE, "opinion", "roles"]
 
 
-def test_tables(own_store: Path, opinion_set: LogitSet) -> None:
+def test_tables(own_store: Path, opinion_set: ExampleSet) -> None:
     query = 'select "set", view, task, state, "rows", labels, path from sets order by 1'
     names = {"opinion": ["bad", "good"], "roles": ["different", "same"]}
     assert ask(own_store, query) == [
@@ -87,7 +87,7 @@ def test_tables(own_store: Path, opinion_set: LogitSet) -> None:
     assert accuracy == [(opinion_set.record.scores["train"]["accuracy"],)]
 
 
-def test_views_hold_the_rows(own_store: Path, opinion_set: LogitSet) -> None:
+def test_views_hold_the_rows(own_store: Path, opinion_set: ExampleSet) -> None:
     expected = opinion_set.read("train", ("source_row", "sentence1", "logits")).to_pylist()
     with open_catalog(own_store) as connection:
         query = "select source_row, sentence1, logits from opinion where split = 'train' order by source_row"
@@ -112,7 +112,7 @@ def test_catalog_follows_the_store(own_store: Path) -> None:
     assert ask(own_store, "select count(*) from opinion_2") == [(136,)]
     shutil.rmtree(own_store / "roles")
     assert ask(own_store, names) == [("opinion",), ("opinion-2",)]
-    record = open_set(own_store / "opinion").record
+    record = ExampleSet.open(own_store / "opinion").record
     write_set_record(own_store / "opinion", record.model_copy(update={"notes": ("changed",)}))
     assert ask(own_store, "select notes from sets where \"set\" = 'opinion'") == [(["changed"],)]
 
@@ -137,7 +137,9 @@ def test_a_catalog_that_was_put_in_order_is_the_one_that_is_built_anew(own_store
     shutil.rmtree(own_store / "opinion-2")
     (own_store / "opinion").rename(own_store / "opinion-2")  # another set, and one gone
     shutil.copytree(token_store / "sampled", own_store / "sampled")
-    write_set_record(own_store / "roles", open_set(own_store / "roles").record.model_copy(update={"notes": ("new",)}))
+    write_set_record(
+        own_store / "roles", ExampleSet.open(own_store / "roles").record.model_copy(update={"notes": ("new",)})
+    )
     contents = []
     for _ in range(2):
         rows = ask(own_store, "select * from examples order by all")
@@ -163,7 +165,7 @@ def test_moved_store_and_damaged_catalog_are_mended(own_store: Path) -> None:
 
 
 def test_staged_set_is_listed_but_has_no_view(own_store: Path) -> None:
-    record = open_set(own_store / "roles").record
+    record = ExampleSet.open(own_store / "roles").record
     write_set_record(own_store / "roles", record.model_copy(update={"state": "staged"}))
     assert ask(own_store, 'select "set", state from sets order by 1') == [("opinion", "verified"), ("roles", "staged")]
     with pytest.raises(QueryError, match=naming("roles", "examples, opinion")):
@@ -213,7 +215,7 @@ def test_damaged_set_is_left_out_with_a_warning(
     assert str(own_store / "roles") in capsys.readouterr().err
 
 
-def test_queries_cannot_change_sets(own_store: Path, opinion_set: LogitSet) -> None:
+def test_queries_cannot_change_sets(own_store: Path, opinion_set: ExampleSet) -> None:
     shard = own_store / "opinion" / opinion_set.record.shards[0].path
     before = shard.read_bytes()
     for form in ("{}", "explain analyze {}", "with t as ({}) select 1", "select 1; {}"):

@@ -14,7 +14,7 @@ from typer.testing import Result
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.config import DiffConfig
 from pipeline.query.diff import Diff, diff
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import write_set_record
 from pipeline.sets.writer import finish_set
 from pipeline.tasks.target import make_target
@@ -34,15 +34,15 @@ LN3 = math.log(3)
 NOTHING = {"only_a": 0, "only_b": 0, "other_text": 0, "other_gold": 0, "moved": 0}
 
 
-def with_logits(logit_set: LogitSet, folder: Path, *logits: float) -> LogitSet:
+def with_logits(logit_set: ExampleSet, folder: Path, *logits: float) -> ExampleSet:
     """A copy in which the teacher says the same of the source rows 24 to 48 of train."""
-    copy = open_set(Path(shutil.copytree(logit_set.root, folder / logit_set.root.name)))
+    copy = ExampleSet.open(Path(shutil.copytree(logit_set.root, folder / logit_set.root.name)))
 
     def change(table: pa.Table) -> pa.Table:
         return with_column(table, "logits", pa.array([logits] * len(table), table.schema.field("logits").type))
 
     finish_set(copy.root, rewrite(copy, change), copy.record.scores)
-    return open_set(copy.root)
+    return ExampleSet.open(copy.root)
 
 
 def compared(a: Path, b: Path, **flags: Any) -> Diff:
@@ -53,7 +53,7 @@ def run(*arguments: object) -> Result:
     return invoke("diff", *arguments)
 
 
-def test_a_set_is_itself(opinion_set: LogitSet, roles_set: LogitSet) -> None:
+def test_a_set_is_itself(opinion_set: ExampleSet, roles_set: ExampleSet) -> None:
     for logit_set in (opinion_set, roles_set):
         found = compared(logit_set.root, logit_set.root)
         assert found.is_empty
@@ -65,7 +65,7 @@ def test_a_set_is_itself(opinion_set: LogitSet, roles_set: LogitSet) -> None:
             assert row["accuracy_a"] == pytest.approx(logit_set.record.scores[row["split"]]["accuracy"])
 
 
-def test_other_logits(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_other_logits(opinion_set: ExampleSet, tmp_path: Path) -> None:
     a = with_logits(opinion_set, tmp_path / "a", 0.0, LN3)  # probabilities 1/4, 3/4
     b = with_logits(opinion_set, tmp_path / "b", math.log(7), 0.0)  # 7/8, 1/8
     kl = math.log(2 / 7) / 4 + math.log(6) * 3 / 4
@@ -94,7 +94,7 @@ def test_other_logits(opinion_set: LogitSet, tmp_path: Path) -> None:
     assert not compared(a.root, b.root, tolerance=1.94).is_empty
 
 
-def test_other_rows_texts_and_gold(opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
+def test_other_rows_texts_and_gold(opinion_set: ExampleSet, work: Path, tmp_path: Path) -> None:
     def change(lines: Lines) -> Lines:
         lines[5]["label"] = 1 - lines[5]["label"]
         return [lines[1], lines[0], *lines[2:-3]]
@@ -119,7 +119,7 @@ def test_other_rows_texts_and_gold(opinion_set: LogitSet, work: Path, tmp_path: 
     assert whole.settings == {"text": (None, "left out")}
 
 
-def test_scores_have_no_answers_to_agree_on(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
+def test_scores_have_no_answers_to_agree_on(ratings: dict[str, ExampleSet], tmp_path: Path) -> None:
     other = with_logits(ratings["score"], tmp_path, 100.0)
     found = compared(ratings["score"].root, other.root)
     rows = ratings["score"].read("train", ("logits",), "source_row between 24 and 47").column("logits").to_pylist()
@@ -131,7 +131,7 @@ def test_scores_have_no_answers_to_agree_on(ratings: dict[str, LogitSet], tmp_pa
 
 
 @pytest.fixture(scope="module")
-def other_words(opinion: Task, work: Path, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
+def other_words(opinion: Task, work: Path, tmp_path_factory: pytest.TempPathFactory) -> ExampleSet:
     """The same task by a teacher with another tokenizer."""
     folder = tmp_path_factory.mktemp("other_words")
     files = [path.read_text() for path in (work / "data" / "opinion").iterdir()]  # whose keys are words, too
@@ -140,11 +140,11 @@ def other_words(opinion: Task, work: Path, tmp_path_factory: pytest.TempPathFact
     teacher = new_classifier(opinion, make_target(opinion), str(folder / "bert"), None, 32)
     save_teacher(teacher.model, teacher.name, None, folder / "teacher")
     dump(dump_config(work, "opinion", folder, model_name_or_path=str(folder / "teacher")), "distill teacher-dump")
-    return open_set(folder / "opinion")
+    return ExampleSet.open(folder / "opinion")
 
 
 def test_other_tokenizers_compare_the_texts_themselves(
-    opinion_set: LogitSet, other_words: LogitSet, tmp_path: Path
+    opinion_set: ExampleSet, other_words: ExampleSet, tmp_path: Path
 ) -> None:
     found = compared(opinion_set.root, other_words.root)
     assert found.settings.keys() == {"teacher.weights", "tokenizer"}
@@ -155,7 +155,7 @@ def test_other_tokenizers_compare_the_texts_themselves(
 
 
 def test_what_cannot_be_compared_is_refused(
-    opinion_set: LogitSet, roles_set: LogitSet, own_set: LogitSet, token_store: Path
+    opinion_set: ExampleSet, roles_set: ExampleSet, own_set: ExampleSet, token_store: Path
 ) -> None:
     with pytest.raises(ConfigError, match=naming("bad, good (opinion)", "different, same (roles)")):
         compared(opinion_set.root, roles_set.root)
@@ -170,7 +170,7 @@ def test_what_cannot_be_compared_is_refused(
         compared(opinion_set.root, own_set.root, allow_unverified=True)
 
 
-def test_exit_codes_and_json(opinion_set: LogitSet, roles_set: LogitSet, tmp_path: Path) -> None:
+def test_exit_codes_and_json(opinion_set: ExampleSet, roles_set: ExampleSet, tmp_path: Path) -> None:
     other = with_logits(opinion_set, tmp_path, 0.0, LN3)
     same = run(opinion_set.root, opinion_set.root)
     assert (same.exit_code, "same" in same.stderr) == (0, True)

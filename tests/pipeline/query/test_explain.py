@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import sha256
 from pipeline.query.catalog import open_catalog
 from pipeline.query.explain import explain_row
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import write_set_record
 from pipeline.sets.signals import Logits, Signals
 from pipeline.sharing.text_free import without_text
@@ -31,7 +31,7 @@ ROW = 5
 
 def rewritten(root: Path, column: str, values: list[Any]) -> None:
     """Replaces a column of the first shard of train from its first row on; size and hash are recorded honestly."""
-    record = open_set(root).record
+    record = ExampleSet.open(root).record
     first = record.shards_of("train")[0]
     table = pq.read_table(root / first.path, partitioning=None)
     place = table.schema.get_field_index(column)
@@ -45,7 +45,7 @@ def rewritten(root: Path, column: str, values: list[Any]) -> None:
 
 @pytest.mark.parametrize("name", ["opinion", "roles"])
 def test_the_chain_of_a_row(store: Path, name: str) -> None:
-    logit_set = open_set(store / name)
+    logit_set = ExampleSet.open(store / name)
     record = logit_set.record
     (row,) = logit_set.read("train", ("*",), f"source_row = {ROW}").to_pylist()
     told = explain_row(store, f"{name}:train:{ROW}")
@@ -71,7 +71,7 @@ def test_the_chain_of_a_row(store: Path, name: str) -> None:
     assert answer["margin"] == pytest.approx(abs(p[0] - p[1]))
 
 
-def test_a_variant_tells_its_parent(augmented_set: LogitSet) -> None:
+def test_a_variant_tells_its_parent(augmented_set: ExampleSet) -> None:
     variants = augmented_set.read("train", ("source_row", "variant", "sentence1"), "variant > 0").to_pylist()
     variant = variants[0]
     address = f"{augmented_set.root.name}:train:{variant['source_row']}"
@@ -87,13 +87,13 @@ def test_a_variant_tells_its_parent(augmented_set: LogitSet) -> None:
         explain_row(augmented_set.root.parent, f"{address}:99")
 
 
-def test_a_text_that_is_not_the_hashs_is_told(own_set: LogitSet) -> None:
+def test_a_text_that_is_not_the_hashs_is_told(own_set: ExampleSet) -> None:
     rewritten(own_set.root, "sentence1", ["another text"])
     assert explain_row(own_set.root.parent, "opinion:train:0")["row"]["text_hash_belongs_to_text"] is False
     assert explain_row(own_set.root.parent, "opinion:train:1")["row"]["text_hash_belongs_to_text"] is True
 
 
-def test_scores_have_no_probabilities(own_set: LogitSet) -> None:
+def test_scores_have_no_probabilities(own_set: ExampleSet) -> None:
     first = own_set.root / own_set.record.shards_of("train")[0].path
     rows = pq.read_table(first, partitioning=None).num_rows
     bins = Target(kind="bins", names=("0", "5"), bins={"low": 0, "high": 5, "width": 5})
@@ -110,13 +110,13 @@ def test_scores_have_no_probabilities(own_set: LogitSet) -> None:
         ("label", [7], naming("row 0: label 7", "bad, good")),
     ],
 )
-def test_what_cannot_be_is_refused(own_set: LogitSet, column: str, values: list[Any], message: str) -> None:
+def test_what_cannot_be_is_refused(own_set: ExampleSet, column: str, values: list[Any], message: str) -> None:
     rewritten(own_set.root, column, values)
     with pytest.raises(IntegrityError, match=message):
         explain_row(own_set.root.parent, "opinion:train:0")
 
 
-def test_a_changed_file_or_tokenizer_is_refused(own_set: LogitSet) -> None:
+def test_a_changed_file_or_tokenizer_is_refused(own_set: ExampleSet) -> None:
     tokenizer = own_set.root / "tokenizer.json"
     before = tokenizer.read_text()
     tokenizer.write_text("{}")
@@ -161,7 +161,7 @@ def test_sets_of_sentences_are_shown_elsewhere(vector_store: Path) -> None:
         assert select(connection, query)
 
 
-def test_a_set_without_text_says_so(opinion_set: LogitSet) -> None:
+def test_a_set_without_text_says_so(opinion_set: ExampleSet) -> None:
     with without_text(opinion_set.root, opinion_set.record) as (bare, _):
         text = explain_row(bare.parent, "opinion:train:0")["row"]
     assert [text[key] for key in ("sentence1", "tokens1", "text_hash_belongs_to_text")] == [None] * 3

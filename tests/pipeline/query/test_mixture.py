@@ -10,7 +10,7 @@ from pipeline.errors import ConfigError, DataError, DistillError, QueryError
 from pipeline.query.agreement import compare_teachers
 from pipeline.query.mixture import Mixture, open_sets
 from pipeline.record_file import read_record
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sharing.text_free import without_text
@@ -30,18 +30,18 @@ def same(_: str, rows: list[Row]) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def undecided(opinion_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
+def undecided(opinion_set: ExampleSet, tmp_path_factory: pytest.TempPathFactory) -> ExampleSet:
     """The rows of `opinion_set`, of a teacher that knows nothing."""
     return rewritten(opinion_set, tmp_path_factory.mktemp("sets") / "undecided", with_logits(lambda _: [5.0, 5.0]))
 
 
 @pytest.fixture(scope="module")
-def decided(opinion_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
+def decided(opinion_set: ExampleSet, tmp_path_factory: pytest.TempPathFactory) -> ExampleSet:
     """The same rows, of the teacher `sure_of`."""
     return rewritten(opinion_set, tmp_path_factory.mktemp("sets") / "decided", with_logits(sure_of))
 
 
-def probabilities(logit_set: LogitSet, split: str = "train", where: str | None = None) -> list[list[float]]:
+def probabilities(logit_set: ExampleSet, split: str = "train", where: str | None = None) -> list[list[float]]:
     rows: list[list[float]] = softmax(logits_of(logit_set.read(split, ("logits",), where), 2)).tolist()
     return rows
 
@@ -49,14 +49,14 @@ def probabilities(logit_set: LogitSet, split: str = "train", where: str | None =
 @pytest.mark.parametrize(
     ("mix", "first"), [(None, 5 / 8), ("mean", 5 / 8), ("weighted:1,3", 11 / 16), ("weighted:0.75,0.25", 9 / 16)]
 )
-def test_a_mixture_by_hand(undecided: LogitSet, decided: LogitSet, mix: str | None, first: float) -> None:
+def test_a_mixture_by_hand(undecided: ExampleSet, decided: ExampleSet, mix: str | None, first: float) -> None:
     mixed = open_sets([undecided.root, decided.root], mix)
     assert mixed.read("train", ("source_row",)).column("source_row").to_pylist() == list(range(96))
     even, odd = [first, 1 - first], [1 - first, first]
     assert np.array(probabilities(mixed)) == pytest.approx(np.array([even, odd] * 48), abs=1e-6)
 
 
-def test_a_vote_leaves_out_the_minority(undecided: LogitSet, decided: LogitSet, opinion_set: LogitSet) -> None:
+def test_a_vote_leaves_out_the_minority(undecided: ExampleSet, decided: ExampleSet, opinion_set: ExampleSet) -> None:
     mixed = open_sets([undecided.root, decided.root, opinion_set.root], "vote")
     # the undecided teacher's arg max is the first class
     expected = []
@@ -68,14 +68,14 @@ def test_a_vote_leaves_out_the_minority(undecided: LogitSet, decided: LogitSet, 
     assert np.array(probabilities(mixed)) == pytest.approx(np.array(expected), abs=1e-6)
 
 
-def test_all_but_the_logits_is_the_first_sets(undecided: LogitSet, decided: LogitSet) -> None:
+def test_all_but_the_logits_is_the_first_sets(undecided: ExampleSet, decided: ExampleSet) -> None:
     columns = ("source_row", "variant", "sentence1", "sentence2", "ids1", "label", "score")
     mixed = open_sets([undecided.root, decided.root])
     assert mixed.read("validation", columns).equals(undecided.read("validation", columns))
     assert mixed.record == undecided.record
 
 
-def test_a_condition_sees_the_mixed_rows(undecided: LogitSet, decided: LogitSet) -> None:
+def test_a_condition_sees_the_mixed_rows(undecided: ExampleSet, decided: ExampleSet) -> None:
     mixed = open_sets([undecided.root, decided.root])  # margins are 1/4 in the mixture, 0 and 1/2 in the sets
     where = "margin(logits) between 0.24 and 0.26 and argmax(logits) = 1"
     assert len(probabilities(mixed, where=where)) == 48
@@ -88,7 +88,7 @@ def turned(_: str, rows: list[Row]) -> list[Row]:
     return [row | {"logits": row["logits"][::-1], "label": 1 - row["label"]} for row in rows]
 
 
-def test_labels_in_another_order_are_put_in_the_first_sets(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_labels_in_another_order_are_put_in_the_first_sets(opinion_set: ExampleSet, tmp_path: Path) -> None:
     names = opinion_set.record.target.names
     other = rewritten(opinion_set, tmp_path / "turned", turned, names=names[::-1])
     mixed = open_sets([opinion_set.root, other.root], "weighted:1,9")
@@ -100,11 +100,11 @@ def test_labels_in_another_order_are_put_in_the_first_sets(opinion_set: LogitSet
     assert np.array(probabilities(back)) == pytest.approx(np.array(probabilities(other)), abs=1e-6)
 
 
-def test_three_labels_are_put_in_order_by_name(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_three_labels_are_put_in_order_by_name(opinion_set: ExampleSet, tmp_path: Path) -> None:
     def wide(logits: list[float], labels: tuple[int, int]) -> object:
         return lambda _, rows: [row | {"logits": logits, "label": labels[row["label"]]} for row in rows]
 
-    def three(name: str, names: tuple[str, ...], logits: list[float], labels: tuple[int, int]) -> LogitSet:
+    def three(name: str, names: tuple[str, ...], logits: list[float], labels: tuple[int, int]) -> ExampleSet:
         return rewritten(opinion_set, tmp_path / name, wide(logits, labels), names=names)  # type: ignore[arg-type]
 
     first = three("first", ("a", "b", "c"), [log(6), log(3), log(1)], (0, 1))
@@ -114,7 +114,7 @@ def test_three_labels_are_put_in_order_by_name(opinion_set: LogitSet, tmp_path: 
     assert np.exp(row) == pytest.approx([13 / 20, 4 / 20, 3 / 20])
 
 
-def test_rows_that_not_every_set_has_are_left_out_and_counted(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_rows_that_not_every_set_has_are_left_out_and_counted(opinion_set: ExampleSet, tmp_path: Path) -> None:
     less = rewritten(opinion_set, tmp_path / "less", lambda split, rows: rows[: 30 if split == "train" else 40])
     for order in ([opinion_set.root, less.root], [less.root, opinion_set.root]):
         mixed = open_sets(order)
@@ -126,13 +126,13 @@ def test_rows_that_not_every_set_has_are_left_out_and_counted(opinion_set: Logit
         assert comparison["validation"]["left_out"] == {"opinion": 0, "less": 0}
 
 
-def test_variants_that_the_other_set_has_not_are_left_out(augmented_set: LogitSet, opinion_set: LogitSet) -> None:
+def test_variants_that_the_other_set_has_not_are_left_out(augmented_set: ExampleSet, opinion_set: ExampleSet) -> None:
     mixed = open_sets([augmented_set.root, opinion_set.root])
     assert mixed.read("train", ("origin",)).column("origin").to_pylist() == ["original"] * 96
 
 
 def test_splits_not_in_every_set_are_left_out(
-    opinion_set: LogitSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    opinion_set: ExampleSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     no_dev = rewritten(opinion_set, tmp_path / "no-dev", lambda split, rows: rows if split == "train" else None)
     mixed = open_sets([opinion_set.root, no_dev.root])
@@ -143,13 +143,13 @@ def test_splits_not_in_every_set_are_left_out(
         open_sets([opinion_set.root, no_train.root])
 
 
-def test_without_a_common_training_row_there_is_nothing_to_mix(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_without_a_common_training_row_there_is_nothing_to_mix(opinion_set: ExampleSet, tmp_path: Path) -> None:
     empty = rewritten(opinion_set, tmp_path / "empty", lambda split, rows: [] if split == "train" else rows)
     with pytest.raises(DataError, match=naming("--logits: ", "train")):
         open_sets([opinion_set.root, empty.root])
 
 
-def test_shifted_rows_are_refused_with_the_first_one(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_shifted_rows_are_refused_with_the_first_one(opinion_set: ExampleSet, tmp_path: Path) -> None:
     def shifted(split: str, rows: list[Row]) -> list[Row]:
         text = [row["sentence1"] for row in rows]
         moved = text if split == "train" else [*text[:7], *text[8:], text[7]]
@@ -163,7 +163,7 @@ def test_shifted_rows_are_refused_with_the_first_one(opinion_set: LogitSet, tmp_
     assert f"{texts[8]!r}" in str(caught.value)
 
 
-def test_with_another_tokenizer_the_texts_are_the_proof(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_with_another_tokenizer_the_texts_are_the_proof(opinion_set: ExampleSet, tmp_path: Path) -> None:
     other = rewritten(opinion_set, tmp_path / "other", same, new_tokenizer=True)
     mixed = open_sets([opinion_set.root, other.root])
     assert np.array(probabilities(mixed)) == pytest.approx(np.array(probabilities(opinion_set)), abs=1e-6)
@@ -171,7 +171,9 @@ def test_with_another_tokenizer_the_texts_are_the_proof(opinion_set: LogitSet, t
     assert not set(hashes[0]) & set(hashes[1])
 
 
-def test_another_tokenizer_and_text_prove_nothing(opinion_set: LogitSet, roles_set: LogitSet, tmp_path: Path) -> None:
+def test_another_tokenizer_and_text_prove_nothing(
+    opinion_set: ExampleSet, roles_set: ExampleSet, tmp_path: Path
+) -> None:
     def second_sentence(_: str, rows: list[Row]) -> list[Row]:
         return [row | {"sentence2": "it's [red]" if row["source_row"] == 3 else row["sentence2"]} for row in rows]
 
@@ -186,7 +188,7 @@ def test_another_tokenizer_and_text_prove_nothing(opinion_set: LogitSet, roles_s
         open_sets([opinion_set.root, bare])
 
 
-def test_of_sets_without_text_the_hashes_are_the_proof(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_of_sets_without_text_the_hashes_are_the_proof(opinion_set: ExampleSet, tmp_path: Path) -> None:
     def mistaken(_: str, rows: list[Row]) -> list[Row]:
         return [row | {"sentence1": "quite another"} if row["source_row"] == 9 else row for row in rows]
 
@@ -203,7 +205,7 @@ def test_of_sets_without_text_the_hashes_are_the_proof(opinion_set: LogitSet, tm
         open_sets([opinion_set.root, bare])
 
 
-def test_other_gold_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_other_gold_is_refused(opinion_set: ExampleSet, tmp_path: Path) -> None:
     def wrong(split: str, rows: list[Row]) -> list[Row]:
         return [row | {"label": 1 - row["label"] if row["source_row"] >= 11 else row["label"]} for row in rows]
 
@@ -219,7 +221,9 @@ def test_other_gold_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
         open_sets([opinion_set.root, unknown.root])
 
 
-def test_sets_that_do_not_fit_are_told_all_at_once(opinion_set: LogitSet, roles_set: LogitSet, tmp_path: Path) -> None:
+def test_sets_that_do_not_fit_are_told_all_at_once(
+    opinion_set: ExampleSet, roles_set: ExampleSet, tmp_path: Path
+) -> None:
     other = rewritten(opinion_set, tmp_path / "other", same, names=("bad", "god"))
     with pytest.raises(ConfigError) as caught:
         open_sets([opinion_set.root, other.root, roles_set.root, opinion_set.root])
@@ -229,7 +233,7 @@ def test_sets_that_do_not_fit_are_told_all_at_once(opinion_set: LogitSet, roles_
     assert f"{opinion_set.root}: " in message
 
 
-def test_sets_of_the_same_name_are_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_sets_of_the_same_name_are_refused(opinion_set: ExampleSet, tmp_path: Path) -> None:
     copy = shutil.copytree(opinion_set.root, tmp_path / "Opinion")
     with pytest.raises(ConfigError, match=naming("--logits: ", "Opinion", "'opinion'")):
         open_sets([opinion_set.root, copy])
@@ -250,12 +254,12 @@ def test_sets_of_the_same_name_are_refused(opinion_set: LogitSet, tmp_path: Path
         ("weighted:1e-308,1e308", "positive and finite"),
     ],
 )
-def test_a_wrong_mix_is_refused(undecided: LogitSet, decided: LogitSet, mix: str, match: str) -> None:
+def test_a_wrong_mix_is_refused(undecided: ExampleSet, decided: ExampleSet, mix: str, match: str) -> None:
     with pytest.raises(ConfigError, match=naming("--mix", mix.partition(":")[0], match)):
         open_sets([undecided.root, decided.root], mix)
 
 
-def test_a_damaged_set_is_not_mixed(opinion_set: LogitSet, decided: LogitSet, tmp_path: Path) -> None:
+def test_a_damaged_set_is_not_mixed(opinion_set: ExampleSet, decided: ExampleSet, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(decided.root, tmp_path / "damaged"))
     shard = next((copy / "examples").glob("validation*"))
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
@@ -267,7 +271,7 @@ def test_a_damaged_set_is_not_mixed(opinion_set: LogitSet, decided: LogitSet, tm
         open_sets([opinion_set.root, copy])
 
 
-def test_the_comparison_says_what_the_macro_says(opinion_set: LogitSet, decided: LogitSet) -> None:
+def test_the_comparison_says_what_the_macro_says(opinion_set: ExampleSet, decided: ExampleSet) -> None:
     mixed = open_sets([opinion_set.root, decided.root])
     assert isinstance(mixed, Mixture)
     comparison = compare_teachers(mixed)

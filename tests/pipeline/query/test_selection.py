@@ -6,7 +6,7 @@ import pytest
 from pipeline.errors import QueryError
 from pipeline.query.mixture import open_sets
 from pipeline.query.selection import read_chosen
-from pipeline.sets.reader import KEYS, LogitSet
+from pipeline.sets.reader import KEYS, ExampleSet
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import rewritten, with_logits
 
@@ -14,7 +14,7 @@ COLUMNS = (*KEYS, "label")
 
 
 @pytest.fixture(scope="module")
-def flat(opinion_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
+def flat(opinion_set: ExampleSet, tmp_path_factory: pytest.TempPathFactory) -> ExampleSet:
     """The first 50 training rows of `opinion_set`, and its dev rows, of a teacher that knows nothing."""
     knows_nothing = with_logits(lambda _: [1.0, 1.0])
     root = tmp_path_factory.mktemp("sets") / "Flat-1"
@@ -23,25 +23,25 @@ def flat(opinion_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> Log
     )
 
 
-def chosen(logit_set: LogitSet, query: str) -> list[dict[str, object]]:
+def chosen(logit_set: ExampleSet, query: str) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = read_chosen(logit_set, query, COLUMNS).to_pylist()
     return rows
 
 
-def test_rows_come_by_key_with_gold_and_logits_of_the_set(opinion_set: LogitSet) -> None:
+def test_rows_come_by_key_with_gold_and_logits_of_the_set(opinion_set: ExampleSet) -> None:
     query = "select variant, source_row from opinion where source_row in (3, 70, 20) order by source_row desc"
     expected = opinion_set.read("train", (*COLUMNS, "1.0::double as weight", "logits"), "source_row in (3, 20, 70)")
     assert chosen(opinion_set, query) == expected.to_pylist()
 
 
-def test_gold_is_the_sets_whatever_the_query_says(opinion_set: LogitSet) -> None:
+def test_gold_is_the_sets_whatever_the_query_says(opinion_set: ExampleSet) -> None:
     own = opinion_set.read("train", ("label",)).column("label").to_pylist()
     for end in ("", " ;\n", " -- all of it"):
         rows = chosen(opinion_set, f"select source_row, variant, 1 - label as label from opinion{end}")
         assert [row["label"] for row in rows] == own
 
 
-def test_weights_and_logits_are_taken_from_the_query(opinion_set: LogitSet) -> None:
+def test_weights_and_logits_are_taken_from_the_query(opinion_set: ExampleSet) -> None:
     query = (
         "select source_row, variant, source_row / 4 as Weight, [source_row, -0.5] as LOGITS from examples "
         "where source_row < 3"
@@ -51,7 +51,7 @@ def test_weights_and_logits_are_taken_from_the_query(opinion_set: LogitSet) -> N
     assert [row["logits"] for row in rows] == [[0, -0.5], [1, -0.5], [2, -0.5]]
 
 
-def test_only_training_rows_are_seen(opinion_set: LogitSet, flat: LogitSet) -> None:
+def test_only_training_rows_are_seen(opinion_set: ExampleSet, flat: ExampleSet) -> None:
     both = open_sets([opinion_set.root, flat.root])
     with both.opened("train") as connection:
         views = connection.execute("select view_name from duckdb_views() where not internal").fetchall()
@@ -64,7 +64,7 @@ def test_only_training_rows_are_seen(opinion_set: LogitSet, flat: LogitSet) -> N
         chosen(both, f"select source_row, variant from read_parquet('{shard}')")
 
 
-def test_without_logits_of_its_own_a_query_takes_the_mixture(opinion_set: LogitSet, flat: LogitSet) -> None:
+def test_without_logits_of_its_own_a_query_takes_the_mixture(opinion_set: ExampleSet, flat: ExampleSet) -> None:
     both = open_sets([opinion_set.root, flat.root], "weighted:1,3")
     rows = chosen(both, "select source_row, variant from flat_1 where source_row < 5")
     expected = both.read("train", ("logits",), "source_row < 5").column("logits").to_pylist()
@@ -73,7 +73,7 @@ def test_without_logits_of_its_own_a_query_takes_the_mixture(opinion_set: LogitS
         chosen(both, "select source_row, variant from opinion")
 
 
-def test_a_query_with_logits_may_choose_any_row(opinion_set: LogitSet, flat: LogitSet) -> None:
+def test_a_query_with_logits_may_choose_any_row(opinion_set: ExampleSet, flat: ExampleSet) -> None:
     both = open_sets([opinion_set.root, flat.root])
     query = (
         "select source_row, variant, case when f.logits is null then o.logits else mix([o.logits, f.logits], [1, 1]) "
@@ -119,18 +119,18 @@ KEY = "source_row, variant"
         (f"select {KEY}, error('stop') as weight from opinion", "stop"),
     ],
 )
-def test_what_a_query_must_not_return_is_told(opinion_set: LogitSet, query: str, match: str) -> None:
+def test_what_a_query_must_not_return_is_told(opinion_set: ExampleSet, query: str, match: str) -> None:
     with pytest.raises(QueryError, match=match):
         chosen(opinion_set, query)
 
 
-def test_everything_that_is_wrong_is_told_at_once(opinion_set: LogitSet) -> None:
+def test_everything_that_is_wrong_is_told_at_once(opinion_set: ExampleSet) -> None:
     query = f"select {KEY}, -1 as weight, [0] as logits from opinion union all select 500, 0, 1, [1, 2]"
     with pytest.raises(QueryError, match=naming("--query: 3 problems", "source row 500, ", "weight", "logits")):
         chosen(opinion_set, query)
 
 
-def test_a_set_whose_name_sql_reserves(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_set_whose_name_sql_reserves(opinion_set: ExampleSet, tmp_path: Path) -> None:
     odd = rewritten(opinion_set, tmp_path / "select", lambda _, rows: rows)
     assert len(chosen(odd, 'select source_row, variant from "select"')) == 96
     assert open_sets([opinion_set.root, odd.root]).read("train", KEYS).num_rows == 96

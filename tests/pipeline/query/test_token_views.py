@@ -15,7 +15,7 @@ from pipeline.record_file import read_record
 from pipeline.sets.config import CodecName
 from pipeline.sets.record import FILE_NAME, write_set_record
 from pipeline.sets.signals import Mlm, Signals
-from pipeline.sets.token_reader import TokenSet
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sql.gate import add_macros, select
 from pipeline.sql.names import words_view_name
 from tests.helpers.messages import naming
@@ -30,7 +30,7 @@ def ask(store: Path, query: str) -> list[tuple[Any, ...]]:
         return select(connection, query).fetchall()
 
 
-def stored(token_set: TokenSet) -> pa.Table:
+def stored(token_set: MaskedWordSet) -> pa.Table:
     shards = [shard for split in token_set.record.splits for shard in token_set.shards(split)]
     return pa.concat_tables([table for shard in shards for table in token_set.read_shard(shard)])
 
@@ -51,7 +51,7 @@ def said(row: dict[str, Any], place: int) -> dict[int | None, float | None]:
     return dict(zip(candidates, np.exp(log_probs).tolist(), strict=True))
 
 
-def in_words(token_set: TokenSet) -> dict[tuple[Any, ...], Any]:
+def in_words(token_set: MaskedWordSet) -> dict[tuple[Any, ...], Any]:
     """What the view in words must hold: probability by key, position, target and candidate."""
     return {
         (

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.query.catalog import CATALOG_FILE, open_catalog
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import write_set_record
 from pipeline.sharing.text_free import without_text
 from pipeline.sql.gate import select, to_arrow
@@ -38,7 +38,7 @@ def plan(store: Path, query: str) -> str:
 
 def drop_columns(root: Path, names: list[str]) -> None:
     """Leaves columns out of a set's files."""
-    record = open_set(root).record
+    record = ExampleSet.open(root).record
     for shard in record.shards:
         table = pq.read_table(root / shard.path, partitioning=None)
         pq.write_table(table.drop_columns(names), root / shard.path)
@@ -46,7 +46,7 @@ def drop_columns(root: Path, names: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["opinion", "roles"])
 def test_a_view_is_its_files(own_store: Path, name: str) -> None:
-    record = open_set(own_store / name).record
+    record = ExampleSet.open(own_store / name).record
     tables = [pq.read_table(own_store / name / shard.path, partitioning=None) for shard in record.shards]
     with open_catalog(own_store) as connection:
         view = to_arrow(select(connection, f"select * from {name}"))
@@ -80,7 +80,7 @@ def test_other_splits_and_sets_are_not_read(own_store: Path, query: str, files: 
 def test_a_file_of_another_split_may_even_be_gone(own_store: Path) -> None:
     counts = "select count(sentence1) from opinion where split = 'train'"
     assert ask(own_store, counts) == [(TRAIN_ROWS,)]
-    validation = open_set(own_store / "opinion").record.shards_of("validation")
+    validation = ExampleSet.open(own_store / "opinion").record.shards_of("validation")
     (own_store / "opinion" / validation[-1].path).write_bytes(b"torn")
     assert ask(own_store, counts) == [(TRAIN_ROWS,)]
 
@@ -100,12 +100,12 @@ def test_one_view_holds_all_sets_of_examples(own_store: Path) -> None:
 
 
 def test_a_staged_set_is_not_among_them(own_store: Path) -> None:
-    record = open_set(own_store / "roles").record
+    record = ExampleSet.open(own_store / "roles").record
     write_set_record(own_store / "roles", record.model_copy(update={"state": "staged"}))
     assert ask(own_store, 'select distinct "set" from examples') == [("opinion",)]
 
 
-def test_a_set_without_text_has_null_where_it_was(own_store: Path, roles_set: LogitSet) -> None:
+def test_a_set_without_text_has_null_where_it_was(own_store: Path, roles_set: ExampleSet) -> None:
     shutil.rmtree(own_store / "roles")
     with without_text(roles_set.root, roles_set.record) as (bare, _):
         shutil.copytree(bare, own_store / "roles")

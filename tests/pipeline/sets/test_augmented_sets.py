@@ -18,7 +18,7 @@ from pipeline.files import sha256
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
 from pipeline.sets.examples import write_examples
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord
 from pipeline.sets.shard_file import footer_of
@@ -31,15 +31,15 @@ from tests.helpers.messages import naming
 COLUMNS = ("source_row", "variant", "origin", "sentence1", "label", "logits")
 
 
-def augmentation_of(logit_set: LogitSet) -> AugmentationRecord:
+def augmentation_of(logit_set: ExampleSet) -> AugmentationRecord:
     assert logit_set.record.augmentation is not None
     return logit_set.record.augmentation
 
 
 @pytest.fixture
-def own(augmented_set: LogitSet, tmp_path: Path) -> LogitSet:
+def own(augmented_set: ExampleSet, tmp_path: Path) -> ExampleSet:
     """The set, free to be changed."""
-    return open_set(shutil.copytree(augmented_set.root, tmp_path / "store" / "opinion-mask-pos"))
+    return ExampleSet.open(shutil.copytree(augmented_set.root, tmp_path / "store" / "opinion-mask-pos"))
 
 
 def rewritten(root: Path, record: SetRecord, change: Callable[[pa.Table], pa.Table] = lambda table: table) -> SetRecord:
@@ -54,7 +54,7 @@ def rewritten(root: Path, record: SetRecord, change: Callable[[pa.Table], pa.Tab
     return record.model_copy(update={"shards": tuple(shards)})
 
 
-def test_the_record_counts_what_is_there(augmented_set: LogitSet) -> None:
+def test_the_record_counts_what_is_there(augmented_set: ExampleSet) -> None:
     record, augmentation = augmented_set.record, augmentation_of(augmented_set)
     rows = augmented_set.read("train", COLUMNS)
     variants = np.array(rows.column("variant").to_pylist())
@@ -76,7 +76,7 @@ def test_the_record_counts_what_is_there(augmented_set: LogitSet) -> None:
     assert len({*texts}) == augmentation.rows + len({t for t, v in zip(texts, variants, strict=True) if v == 0})
 
 
-def test_variants_have_logits_and_no_gold(augmented_set: LogitSet) -> None:
+def test_variants_have_logits_and_no_gold(augmented_set: ExampleSet) -> None:
     rows = augmented_set.read("train", COLUMNS, "variant > 0")
     assert set(rows.column("origin").to_pylist()) == {"mask"}
     assert rows.column("label").null_count == rows.num_rows
@@ -84,11 +84,11 @@ def test_variants_have_logits_and_no_gold(augmented_set: LogitSet) -> None:
     assert set(augmented_set.read("validation", COLUMNS).column("origin").to_pylist()) == {"original"}
 
 
-def test_the_teachers_score_is_that_of_the_originals(augmented_set: LogitSet, opinion_set: LogitSet) -> None:
+def test_the_teachers_score_is_that_of_the_originals(augmented_set: ExampleSet, opinion_set: ExampleSet) -> None:
     assert augmented_set.record.scores == opinion_set.record.scores
 
 
-def test_students_choose_by_origin(augmented_set: LogitSet, opinion_set: LogitSet) -> None:
+def test_students_choose_by_origin(augmented_set: ExampleSet, opinion_set: ExampleSet) -> None:
     originals = load_examples(augmented_set, "train", "origin = 'original'")
     plain = load_examples(opinion_set, "train")
     np.testing.assert_allclose(originals.teacher_NC, plain.teacher_NC, rtol=0, atol=1e-5)  # asked in other batches
@@ -97,7 +97,7 @@ def test_students_choose_by_origin(augmented_set: LogitSet, opinion_set: LogitSe
     assert len(everything) == TRAIN_ROWS + augmentation_of(augmented_set).rows
 
 
-def test_each_variant_stands_beside_its_parent(augmented_set: LogitSet) -> None:
+def test_each_variant_stands_beside_its_parent(augmented_set: ExampleSet) -> None:
     with open_catalog(augmented_set.root.parent) as connection:
         found = connection.execute(
             "select source_row, variant, sentence1, logits, parent.sentence1, parent.label, parent.logits "
@@ -111,7 +111,7 @@ def test_each_variant_stands_beside_its_parent(augmented_set: LogitSet) -> None:
         assert (original, label, list(original_logits)) == (parent["sentence1"], parent["label"], parent["logits"])
 
 
-def test_how_often_the_teacher_changes_its_mind(augmented_set: LogitSet) -> None:
+def test_how_often_the_teacher_changes_its_mind(augmented_set: ExampleSet) -> None:
     query = (
         "select origin, avg((argmax(logits) <> argmax(parent.logits))::int) as changed "
         "from opinion_mask_pos_variants group by all"
@@ -126,7 +126,7 @@ def test_how_often_the_teacher_changes_its_mind(augmented_set: LogitSet) -> None
     assert answer == [{"origin": "mask", "changed": pytest.approx(changed)}]
 
 
-def test_the_card_tells_what_was_added(augmented_set: LogitSet) -> None:
+def test_the_card_tells_what_was_added(augmented_set: ExampleSet) -> None:
     record = augmentation_of(augmented_set)
     text = (augmented_set.root / "README.md").read_text()
     assert text == card_text(augmented_set.record)
@@ -139,7 +139,7 @@ def test_the_card_tells_what_was_added(augmented_set: LogitSet) -> None:
         assert f"| {row.source_row}:{row.variant} | mask | {row.original[0]} | {row.text[0]} |" in text
 
 
-def test_a_card_without_variants_says_nothing_of_them(opinion_set: LogitSet) -> None:
+def test_a_card_without_variants_says_nothing_of_them(opinion_set: ExampleSet) -> None:
     assert "variant 0 is the original" in card_text(opinion_set.record)
     assert "Variants" not in card_text(opinion_set.record)
 
@@ -167,14 +167,14 @@ def all_original(table: pa.Table) -> pa.Table:
         (lambda t: pa.concat_tables([t.slice(0, 1), t.slice(2)]), r"variants.* distill\.json"),
     ],
 )
-def test_wrong_variants_are_found(own: LogitSet, change: Callable[[pa.Table], pa.Table], message: str) -> None:
+def test_wrong_variants_are_found(own: ExampleSet, change: Callable[[pa.Table], pa.Table], message: str) -> None:
     assert pq.read_table(own.root / own.record.shards_of("train")[0].path).column("variant")[1].as_py() > 0
     record = rewritten(own.root, own.record, change)
     with pytest.raises(IntegrityError, match=message):
         verify_shards(own.root, record)
 
 
-def test_variants_that_the_manifest_keeps_quiet_about_are_found(own: LogitSet) -> None:
+def test_variants_that_the_manifest_keeps_quiet_about_are_found(own: ExampleSet) -> None:
     quiet = own.record.model_copy(update={"augmentation": None})
     with pytest.raises(IntegrityError, match=naming("variants", "distill.json")):
         verify_shards(own.root, rewritten(own.root, quiet))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import read_set_record
 from tests.helpers.formats import FOLDER
 from tests.helpers.places import fetch, send
@@ -30,7 +30,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-def test_datasets_and_duckdb_read_a_pulled_set(roles_set: LogitSet, tmp_path: Path) -> None:
+def test_datasets_and_duckdb_read_a_pulled_set(roles_set: ExampleSet, tmp_path: Path) -> None:
     for name, without_text in (("whole", False), ("blind", True)):
         send(roles_set.root, str(tmp_path / "there" / name), without_text=without_text)
         fetch(str(tmp_path / "there" / name), tmp_path / "store", name=name)

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel
 
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import LogitSet, load_set_tokenizer, open_set
+from pipeline.sets.reader import ExampleSet, load_set_tokenizer
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.tasks.task import Task
 from teacher.dump.examples import dump
@@ -22,7 +22,7 @@ def front_matter(text: str) -> dict[str, Any]:
     return dict(yaml.safe_load(yaml_text))
 
 
-def test_front_matter_is_yaml_that_names_the_files(opinion_set: LogitSet) -> None:
+def test_front_matter_is_yaml_that_names_the_files(opinion_set: ExampleSet) -> None:
     text = (opinion_set.root / "README.md").read_text()
     assert text == card_text(opinion_set.record)
     values = front_matter(text)
@@ -38,7 +38,7 @@ def test_front_matter_is_yaml_that_names_the_files(opinion_set: LogitSet) -> Non
     assert found == {split: [Path(s.path).name for s in record.shards_of(split)] for split in record.splits}
 
 
-def test_every_place_of_the_template_is_filled(roles_set: LogitSet) -> None:
+def test_every_place_of_the_template_is_filled(roles_set: ExampleSet) -> None:
     text = card_text(roles_set.record)
     assert "{{" not in text
     for expected in ("| train | 96 | 4 |", "`different`, `same`", roles_set.record.fingerprint, "nothing unusual"):
@@ -47,7 +47,7 @@ def test_every_place_of_the_template_is_filled(roles_set: LogitSet) -> None:
     assert "- half the split is missing" in card_text(noted)
 
 
-def test_odd_names_stay_yaml(opinion_set: LogitSet) -> None:
+def test_odd_names_stay_yaml(opinion_set: ExampleSet) -> None:
     assert opinion_set.record.task
     task = opinion_set.record.task.model_copy(update={"licence": 'other: "see" https://x.org # yes'})
     teacher = opinion_set.record.teacher.model_copy(update={"name": "C:\\models: 'é'"})
@@ -58,7 +58,7 @@ def test_odd_names_stay_yaml(opinion_set: LogitSet) -> None:
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_datasets_loads_the_folder(
-    roles_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str
+    roles_set: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str
 ) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     rows = datasets.load_dataset(str(roles_set.root), "examples", split=split)
@@ -68,7 +68,7 @@ def test_datasets_loads_the_folder(
     assert datasets.load_dataset(str(roles_set.root), split=split).num_rows == ours.num_rows
 
 
-def test_sql_of_the_card_runs(roles_set: LogitSet) -> None:
+def test_sql_of_the_card_runs(roles_set: ExampleSet) -> None:
     text = card_text(roles_set.record)
     query = text.split("-- duckdb\n")[1].split("```")[0].replace("PATH", str(roles_set.root.parent))
     split = next(iter(roles_set.record.splits))
@@ -80,7 +80,7 @@ def test_sql_of_the_card_runs(roles_set: LogitSet) -> None:
 
 
 EVIL = "x` <img src=x> ![x](http://evil) |\n# heading\n"
-VALIDATED = {"name", "rows", "folder", "state", "fingerprint", "split", "method", "codec", "splits", "shards"}
+VALIDATED = {"name", "kind", "folder", "state", "fingerprint", "split", "method", "codec", "splits", "shards"}
 
 
 def spoiled(value: Any, name: str = "") -> Any:
@@ -96,11 +96,11 @@ def spoiled(value: Any, name: str = "") -> Any:
     return EVIL if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("kind", ["examples", "variants", "tokens"])
+@pytest.mark.parametrize("kind", ["examples", "variants", "masked_words"])
 def test_what_strangers_wrote_is_no_markup(
-    kind: str, opinion_set: LogitSet, augmented_set: LogitSet, token_store: Path
+    kind: str, opinion_set: ExampleSet, augmented_set: ExampleSet, token_store: Path
 ) -> None:
-    roots = {"examples": opinion_set.root, "variants": augmented_set.root, "tokens": token_store / "sampled"}
+    roots = {"examples": opinion_set.root, "variants": augmented_set.root, "masked_words": token_store / "sampled"}
     record = read_set_record(roots[kind])
     text = card_text(spoiled(record)).split("---\n", 2)[2]
     assert "<img" not in text
@@ -120,7 +120,7 @@ def test_rows_that_were_cut_are_told(work: Path, teachers: Path, roles: Task, tm
     lengths = [
         len(tokenizer.encode(row["sentence1"], row["sentence2"]).ids)
         for split in record.splits
-        for row in open_set(tmp_path / "roles").read(split, ("sentence1", "sentence2")).to_pylist()
+        for row in ExampleSet.open(tmp_path / "roles").read(split, ("sentence1", "sentence2")).to_pylist()
     ]
     cut = sum(length > 14 for length in lengths)
     assert 0 < cut < len(lengths)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.errors import IntegrityError
 from pipeline.parquet import read_footer
 from pipeline.sets.examples import text_hash, write_examples
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.row_kinds import example_columns
 from pipeline.sets.shard_file import footer_of
 from pipeline.sql.gate import open_files, select
@@ -60,7 +60,7 @@ def test_ids_are_as_small_as_the_vocabulary_allows(vocabulary: int, bits: int) -
     assert schema.field("ids2").type == schema.field("ids1").type
 
 
-def test_encodings(opinion_set: LogitSet) -> None:
+def test_encodings(opinion_set: ExampleSet) -> None:
     group = pq.read_metadata(opinion_set.root / opinion_set.record.shards[0].path).row_group(0)
     columns = {group.column(k).path_in_schema: group.column(k) for k in range(group.num_columns)}
     assert {column.compression for column in columns.values()} == {"ZSTD"}
@@ -85,7 +85,7 @@ def test_text_hash_knows_where_the_first_sentence_ends() -> None:
     assert len({text_hash("t", *row) for row in inputs}) == len(inputs)
 
 
-def test_footer_says_which_run_and_which_rows(opinion_set: LogitSet) -> None:
+def test_footer_says_which_run_and_which_rows(opinion_set: ExampleSet) -> None:
     record = opinion_set.record
     for shard in record.shards:
         footer = read_footer(opinion_set.root / shard.path)
@@ -94,7 +94,7 @@ def test_footer_says_which_run_and_which_rows(opinion_set: LogitSet) -> None:
         assert (footer["start"], footer["stop"]) == (shard.start, shard.stop)
 
 
-def test_files_that_are_not_ours(tmp_path: Path, opinion_set: LogitSet) -> None:
+def test_files_that_are_not_ours(tmp_path: Path, opinion_set: ExampleSet) -> None:
     shard = (opinion_set.root / opinion_set.record.shards[0].path).read_bytes()
     (tmp_path / "torn").write_bytes(shard[: len(shard) // 2])
     (tmp_path / "text").write_text("hello")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pipeline.arrays import Floats, Ints
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import changed
 from pipeline.sets.signals import Attention, Blocks, Values
 from pipeline.sets.windows import WindowsRecord
@@ -74,10 +74,10 @@ def test_ranges_that_cannot_be_are_found() -> None:
         assert "range" in str(signal.numbers_problem(wrong))
 
 
-def test_rows_that_were_read_by_windows_have_none(opinion_set: LogitSet) -> None:
+def test_rows_that_were_read_by_windows_have_none(opinion_set: ExampleSet) -> None:
     record = opinion_set.record
     shards = tuple(shard.in_folder("attention") for shard in record.shards)
     signals = record.signals.model_copy(update={"attention": Attention(layers=(1,), heads=1, shards=shards)})
-    assert changed(record, signals=signals).signals.of_layers
+    assert changed(record, signals=signals).signals.layer_signals
     with pytest.raises(ValueError, match=naming("signals", "windows")):
         changed(record, signals=signals, windows=WindowsRecord(size=32, stride=8))

@@ -7,32 +7,32 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, QueryError
-from pipeline.sets.reader import LogitSet, find_set, keys_sha256, open_set
+from pipeline.sets.reader import ExampleSet, find_set, keys_sha256
 from pipeline.sets.record import write_set_record
 from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import softmax
 from tests.helpers.messages import naming
 
 
-def rows_where(logit_set: LogitSet, where: str | None) -> list[int]:
+def rows_where(logit_set: ExampleSet, where: str | None) -> list[int]:
     rows: list[int] = logit_set.read("train", ("source_row",), where).column("source_row").to_pylist()
     return rows
 
 
-def test_rows_come_in_the_order_of_their_keys(opinion_set: LogitSet) -> None:
+def test_rows_come_in_the_order_of_their_keys(opinion_set: ExampleSet) -> None:
     assert rows_where(opinion_set, None) == list(range(96))
     rows = opinion_set.read("validation", ("source_row", "split", "origin"))
     assert rows.column("source_row").to_pylist() == list(range(40))
     assert set(rows.column("split").to_pylist()) == {"validation"}
 
 
-def test_a_set_is_opened_by_its_name_as_text(opinion_set: LogitSet) -> None:
-    assert open_set(str(opinion_set.root)) == opinion_set
+def test_a_set_is_opened_by_its_name_as_text(opinion_set: ExampleSet) -> None:
+    assert ExampleSet.open(str(opinion_set.root)) == opinion_set
     with pytest.raises(IntegrityError, match=naming("nowhere", "distill.json")):
-        open_set("nowhere")
+        ExampleSet.open("nowhere")
 
 
-def test_condition_with_macros(opinion_set: LogitSet) -> None:
+def test_condition_with_macros(opinion_set: ExampleSet) -> None:
     rows = opinion_set.read("train", ("label", "logits"))
     logits = logits_of(rows, 2)
     p = softmax(logits)
@@ -47,7 +47,7 @@ def test_condition_with_macros(opinion_set: LogitSet) -> None:
     assert rows_where(opinion_set, "label = 0 or label = 1") == list(range(96))
 
 
-def test_columns_may_be_expressions(opinion_set: LogitSet) -> None:
+def test_columns_may_be_expressions(opinion_set: ExampleSet) -> None:
     rows = opinion_set.read("train", ("source_row", "entropy(logits) as h"))
     p = softmax(logits_of(opinion_set.read("train", ("logits",)), 2)).astype(np.float64)
     assert rows.column("h").to_numpy() == pytest.approx(-(p * np.log(p)).sum(axis=1), abs=1e-5)
@@ -72,7 +72,7 @@ def test_columns_may_be_expressions(opinion_set: LogitSet) -> None:
         "-- nothing",
     ],
 )
-def test_condition_that_is_more_than_a_condition_is_refused(own_set: LogitSet, where: str) -> None:
+def test_condition_that_is_more_than_a_condition_is_refused(own_set: ExampleSet, where: str) -> None:
     before = {path: path.read_bytes() for path in own_set.root.rglob("*.parquet")}
     shard = own_set.root / own_set.record.shards_of("train")[0].path
     other = own_set.root / own_set.record.shards_of("validation")[0].path
@@ -81,12 +81,12 @@ def test_condition_that_is_more_than_a_condition_is_refused(own_set: LogitSet, w
     assert {path: path.read_bytes() for path in own_set.root.rglob("*.parquet")} == before
 
 
-def test_split_that_is_not_there(opinion_set: LogitSet) -> None:
+def test_split_that_is_not_there(opinion_set: ExampleSet) -> None:
     with pytest.raises(ConfigError, match=naming("'tran'", "'train'", "train, validation")):
         opinion_set.read("tran", ("source_row",))
 
 
-def test_changed_file_is_not_read(own_set: LogitSet) -> None:
+def test_changed_file_is_not_read(own_set: ExampleSet) -> None:
     path = own_set.root / own_set.record.shards_of("train")[1].path
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(IntegrityError, match=naming(path.name, "SHA-256")):
@@ -94,20 +94,20 @@ def test_changed_file_is_not_read(own_set: LogitSet) -> None:
     assert own_set.read("validation", ("source_row",)).num_rows == 40
 
 
-def test_folder_names_that_mean_something_to_sql_or_globs(own_set: LogitSet, tmp_path: Path) -> None:
+def test_folder_names_that_mean_something_to_sql_or_globs(own_set: ExampleSet, tmp_path: Path) -> None:
     odd = tmp_path / "it's [1] * ?"
     own_set.root.rename(odd)
-    assert open_set(odd).read("train", ("source_row",)).num_rows == 96
+    assert ExampleSet.open(odd).read("train", ("source_row",)).num_rows == 96
 
 
-def test_staged_set_is_not_opened(own_set: LogitSet) -> None:
+def test_staged_set_is_not_opened(own_set: ExampleSet) -> None:
     write_set_record(own_set.root, own_set.record.model_copy(update={"state": "staged"}))
     with pytest.raises(IntegrityError, match=naming("distill teacher-dump --manifest opinion.yaml")):
-        open_set(own_set.root, allow_unverified=True)
+        ExampleSet.open(own_set.root, allow_unverified=True)
 
 
 def test_sets_are_found_by_name_or_path(
-    store: Path, tmp_path: Path, opinion_set: LogitSet, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, opinion_set: ExampleSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert find_set("opinion", store) == find_set(str(opinion_set.root), tmp_path) == opinion_set.root
     with pytest.raises(DataError, match=naming("'opinon'", "'opinion'", "opinion, roles")):
@@ -119,7 +119,7 @@ def test_sets_are_found_by_name_or_path(
     assert find_set("roles") == store / "roles"
 
 
-def test_hash_of_keys_says_which_rows_were_chosen(opinion_set: LogitSet) -> None:
+def test_hash_of_keys_says_which_rows_were_chosen(opinion_set: ExampleSet) -> None:
     keys = ("split", "source_row", "variant")
     everything = keys_sha256(opinion_set.read("train", keys))
     assert keys_sha256(opinion_set.read("train", (*keys, "logits"), "true")) == everything

@@ -23,7 +23,7 @@ from pipeline.sets.codecs.topk import TopKCodec
 from pipeline.sets.config import CodecFlags, RecodeConfig
 from pipeline.sets.recode import recode
 from pipeline.sets.record import read_set_record, write_set_record
-from pipeline.sets.token_reader import TokenSet, open_tokens
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import split_table
 from pipeline.sets.verify import verify_shards
 from tests.helpers.commands import invoke
@@ -36,12 +36,12 @@ def config(token_store: Path, store: Path, source: str, **changes: Any) -> Recod
     return RecodeConfig(**settings | changes)
 
 
-def whole(token_set: TokenSet, split: str) -> pa.Table:
+def whole(token_set: MaskedWordSet, split: str) -> pa.Table:
     tables = [table for shard in token_set.shards(split) for table in token_set.read_shard(shard)]
     return pa.concat_tables(tables)
 
 
-def dense_of(token_set: TokenSet) -> torch.Tensor:
+def dense_of(token_set: MaskedWordSet) -> torch.Tensor:
     codec, (_, columns) = token_set.record.codec, split_table(whole(token_set, "train"))
     stored = codec.decode(columns, 1.0, token_set.decoder())
     assert isinstance(stored, Dense)
@@ -55,7 +55,7 @@ def test_a_recoded_set_is_what_the_teacher_would_have_written(
 ) -> None:
     record = recode(config(token_store, tmp_path, source, codec=codec), "distill recode")
     assert record.state == "verified"
-    new, direct = open_tokens(tmp_path / "new"), open_tokens(token_store / codec)
+    new, direct = MaskedWordSet.open(tmp_path / "new"), MaskedWordSet.open(token_store / codec)
     for split in ("train", "validation"):
         mine, theirs = whole(new, split), whole(direct, split)
         for name in ("split", "source_row", "piece", "copy", "ids", "positions", "targets"):
@@ -78,10 +78,10 @@ def test_a_recoded_set_is_what_the_teacher_would_have_written(
 def test_recoding_goes_on_where_it_was_stopped(token_store: Path, tmp_path: Path) -> None:
     settings = config(token_store, tmp_path, "hidden")
     first = recode(settings, "x")
-    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("new/tokens/*")}
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("new/masked_words/*")}
     (tmp_path / "new" / first.shards[1].path).unlink()
     assert recode(settings, "x").shards == first.shards
-    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("new/tokens/*")}
+    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("new/masked_words/*")}
     assert {name for name in after if after[name] != before[name]} == {Path(first.shards[1].path).name}
 
 
@@ -120,9 +120,9 @@ def test_what_float16_cannot_hold_is_neither_recoded_nor_measured(
     assert record.signals.mlm is not None
     mlm = record.signals.mlm.model_copy(update={"decoder_sha256": sha256(root / DECODER_FILE)})
     write_set_record(root, record.model_copy(update={"signals": record.signals.model_copy(update={"mlm": mlm})}))
-    with pytest.raises(DataError, match=naming("hidden/tokens/validation-", "codec dense", "-70,")):
+    with pytest.raises(DataError, match=naming("hidden/masked_words/validation-", "codec dense", "-70,")):
         recode(config(tmp_path, tmp_path, "hidden", codec="dense"), "x")
-    codecs = {line.codec for line in budget(open_tokens(root), 50, 1)}
+    codecs = {line.codec for line in budget(MaskedWordSet.open(root), 50, 1)}
     assert "topk-12" in codecs
     assert "dense" not in codecs
     assert "codec dense" in capsys.readouterr().err
@@ -134,18 +134,18 @@ def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pyt
         monkeypatch.setattr(
             kind, "worth_trying", lambda source, kind=kind: [kind.of_flags(flags, source.vocabulary_size, None)]
         )
-    lines = {line.codec: line for line in budget(open_tokens(token_store / "hidden"), 10_000, 1e6)}
+    lines = {line.codec: line for line in budget(MaskedWordSet.open(token_store / "hidden"), 10_000, 1e6)}
     assert set(lines) == {"dense", "hidden", "topk-10", "sampled-20"}
     for line in lines.values():
         name = line.codec.split("-")[0]
-        scores = open_tokens(token_store / name).record.scores["train"]
+        scores = MaskedWordSet.open(token_store / name).record.scores["train"]
         assert line.kept_mass["1"] == pytest.approx(scores["kept_mass"], abs=2e-3)
         assert line.bytes_per_position < 1.1 * scores["bytes_per_position"]  # which counts the frames of small files
         assert line.corpus_bytes == pytest.approx(1e6 * line.bytes_per_position)
         assert line.unbiased == (name != "topk")
         assert (line.kept_mass["4"] is None) == (name in ("topk", "sampled"))
     # the divergence of the K likeliest tokens' share from the whole is -log of their mass, position by position
-    p_PV = dense_of(open_tokens(token_store / "dense"))
+    p_PV = dense_of(MaskedWordSet.open(token_store / "dense"))
     expected = -p_PV.topk(10, dim=1).values.sum(dim=1).log().mean()
     assert lines["topk-10"].kl == pytest.approx(float(expected), abs=2e-3)
     assert lines["dense"].kl == pytest.approx(0, abs=1e-5)
@@ -154,7 +154,9 @@ def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pyt
 
 def test_what_every_file_has_is_not_counted_for_each_position(token_store: Path) -> None:
     """A file's frame is some kilobytes: of a sample of few positions it would be most of what a small codec costs."""
-    few, many = ({line.codec: line for line in budget(open_tokens(token_store / "hidden"), n, 1)} for n in (60, 10_000))
+    few, many = (
+        {line.codec: line for line in budget(MaskedWordSet.open(token_store / "hidden"), n, 1)} for n in (60, 10_000)
+    )
     for codec in ("sampled-8", "topk-12"):
         assert few[codec].bytes_per_position == pytest.approx(many[codec].bytes_per_position, rel=0.35)
 

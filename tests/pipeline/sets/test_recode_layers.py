@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.sets.layer_reader import open_layers
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import TOKENIZER_FILE, changed, read_set_record, write_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.writer import measured
@@ -18,14 +18,14 @@ from tests.helpers.layer_dumps import write
 
 
 @pytest.fixture
-def own(layers_set: LogitSet, tmp_path: Path) -> LogitSet:
+def own(layers_set: ExampleSet, tmp_path: Path) -> ExampleSet:
     """A set with all that layers say, free to be changed."""
-    return open_set(shutil.copytree(layers_set.root, tmp_path / "roles"))
+    return ExampleSet.open(shutil.copytree(layers_set.root, tmp_path / "roles"))
 
 
 @pytest.mark.parametrize("codec", ["float16", "int8", "pca-8"])
 def test_a_recoded_set_is_as_the_teacher_would_have_written_it(
-    codec: str, work: Path, layers_set: LogitSet, roles_set: LogitSet, tmp_path: Path
+    codec: str, work: Path, layers_set: ExampleSet, roles_set: ExampleSet, tmp_path: Path
 ) -> None:
     direct = shutil.copytree(roles_set.root, tmp_path / "direct")
     write(work, tmp_path, name="direct", states="0,1", states_codec=codec)
@@ -33,10 +33,10 @@ def test_a_recoded_set_is_as_the_teacher_would_have_written_it(
     name = f"recoded-{codec}"
     result = invoke("recode", layers_set.root, "--name", name, *flags)
     assert result.exit_code == 0, result.stderr
-    new, old = open_set(layers_set.root.parent / name), open_set(direct)
+    new, old = ExampleSet.open(layers_set.root.parent / name), ExampleSet.open(direct)
     assert new.record.fingerprint == old.record.fingerprint
     if codec != "pca-8":  # fitted to other rows
-        pairs = zip(*(one.record.signals.of_layers[0].shards for one in (new, old)), strict=True)
+        pairs = zip(*(one.record.signals.layer_signals[0].shards for one in (new, old)), strict=True)
         for mine, other in pairs:
             tables = [pq.read_table(one.root / s.path, partitioning=None) for one, s in ((new, mine), (old, other))]
             assert tables[0].equals(tables[1])
@@ -49,12 +49,12 @@ def test_a_recoded_set_is_as_the_teacher_would_have_written_it(
     assert error < {"float16": 1e-6, "int8": 1e-3, "pca-8": 0.6}[codec]
 
 
-def test_a_prefix_of_pca_is_recoded_number_by_number(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+def test_a_prefix_of_pca_is_recoded_number_by_number(work: Path, roles_set: ExampleSet, tmp_path: Path) -> None:
     shutil.copytree(roles_set.root, tmp_path / "roles")
     write(work, tmp_path, states="0,1", states_codec="pca-12")
     flags = ["--store", tmp_path, "--name", "small"]
     assert invoke("recode", "roles", *flags, "--states-codec", "pca-5").exit_code == 0
-    large, small = (open_layers(open_set(tmp_path / name), "states", "train") for name in ("roles", "small"))
+    large, small = (open_layers(ExampleSet.open(tmp_path / name), "states", "train") for name in ("roles", "small"))
     for layer in (0, 1):
         expected = large.stored[layer][""].reshape(-1, 12)[:, :5]
         np.testing.assert_array_equal(small.stored[layer][""].reshape(-1, 5), expected)
@@ -68,7 +68,7 @@ def test_a_prefix_of_pca_is_recoded_number_by_number(work: Path, roles_set: Logi
 
 
 def test_bytes_of_attention_and_values_can_be_made_of_their_numbers(
-    work: Path, roles_set: LogitSet, tmp_path: Path
+    work: Path, roles_set: ExampleSet, tmp_path: Path
 ) -> None:
     codecs = ["--attention-codec", "u8", "--values-codec", "u8"]
     for name, codec in (("exact", "float32"), ("direct", "u8")):
@@ -76,7 +76,7 @@ def test_bytes_of_attention_and_values_can_be_made_of_their_numbers(
         write(work, tmp_path, name=name, attention="1", values="1", attention_codec=codec, values_codec=codec)
     result = invoke("recode", "exact", "--store", tmp_path, "--name", "small", *codecs)
     assert result.exit_code == 0, result.stderr
-    small, direct = (open_set(tmp_path / name).record.signals for name in ("small", "direct"))
+    small, direct = (ExampleSet.open(tmp_path / name).record.signals for name in ("small", "direct"))
     assert (small.attention, small.values) == (direct.attention, direct.values)
     again = invoke("recode", "small", "--store", tmp_path, "--name", "more", *codecs)
     assert again.exit_code == 2
@@ -84,7 +84,7 @@ def test_bytes_of_attention_and_values_can_be_made_of_their_numbers(
 
 
 @pytest.mark.parametrize("codec", ["int8", "pca-8"])
-def test_a_repeated_recode_mends_what_was_damaged(codec: str, own: LogitSet) -> None:
+def test_a_repeated_recode_mends_what_was_damaged(codec: str, own: ExampleSet) -> None:
     flags = ["--store", own.root.parent, "--name", "small", "--states-codec", codec]
     assert invoke("recode", "roles", *flags).exit_code == 0
     root = own.root.parent / "small"
@@ -99,10 +99,10 @@ def test_a_repeated_recode_mends_what_was_damaged(codec: str, own: LogitSet) -> 
     assert invoke("recode", "roles", *flags).exit_code == 0
     assert read_set_record(root) == record
     verify_shards(root, record)
-    assert open_set(root).tokenizer_json() == own.tokenizer_json()
+    assert ExampleSet.open(root).tokenizer_json() == own.tokenizer_json()
 
 
-def test_a_basis_that_was_lost_alone_is_fitted_and_recorded_again(own: LogitSet) -> None:
+def test_a_basis_that_was_lost_alone_is_fitted_and_recorded_again(own: ExampleSet) -> None:
     flags = ["--store", own.root.parent, "--name", "small", "--states-codec", "pca-8"]
     assert invoke("recode", "roles", *flags).exit_code == 0
     root = own.root.parent / "small"
@@ -114,7 +114,7 @@ def test_a_basis_that_was_lost_alone_is_fitted_and_recorded_again(own: LogitSet)
     verify_shards(root, record)
 
 
-def test_one_codec_of_two_repeated_leaves_the_other_as_it_is(own: LogitSet) -> None:
+def test_one_codec_of_two_repeated_leaves_the_other_as_it_is(own: ExampleSet) -> None:
     flags = ["--store", own.root.parent, "--name", "small", "--states-codec", "int8"]
     assert invoke("recode", "roles", *flags, "--cls-codec", "int8").exit_code == 0
     root = own.root.parent / "small"
@@ -124,7 +124,7 @@ def test_one_codec_of_two_repeated_leaves_the_other_as_it_is(own: LogitSet) -> N
     verify_shards(root, record)
 
 
-def test_a_recode_that_is_refused_changes_nothing(own: LogitSet) -> None:
+def test_a_recode_that_is_refused_changes_nothing(own: ExampleSet) -> None:
     flags = ["--store", own.root.parent, "--name", "small"]
     assert invoke("recode", "roles", *flags, "--states-codec", "int8").exit_code == 0
     root = own.root.parent / "small"
@@ -142,7 +142,7 @@ def test_a_recode_that_is_refused_changes_nothing(own: LogitSet) -> None:
     verify_shards(root, read_set_record(root))
 
 
-def test_a_recoded_set_keeps_its_rows_when_its_source_is_mended_with_other_bytes(own: LogitSet) -> None:
+def test_a_recoded_set_keeps_its_rows_when_its_source_is_mended_with_other_bytes(own: ExampleSet) -> None:
     flags = ["--store", own.root.parent, "--name", "small", "--states-codec", "int8"]
     assert invoke("recode", "roles", *flags).exit_code == 0
     root = own.root.parent / "small"
@@ -162,7 +162,7 @@ def test_a_recoded_set_keeps_its_rows_when_its_source_is_mended_with_other_bytes
 
 
 @pytest.mark.parametrize("folder", ["states", "attention"])
-def test_a_damaged_source_is_not_recoded(folder: str, own: LogitSet) -> None:
+def test_a_damaged_source_is_not_recoded(folder: str, own: ExampleSet) -> None:
     shard = getattr(own.record.signals, folder).shards[0]
     damage(own.root / shard.path)
     result = invoke("recode", "roles", "--store", own.root.parent, "--name", "small", "--states-codec", "int8")

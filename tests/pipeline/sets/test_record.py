@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pipeline.errors import IntegrityError
 from pipeline.record_file import MAX_RECORD_BYTES, read_record
 from pipeline.sets.fingerprint import fingerprint
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import (
     FILE_NAME,
     read_set_record,
@@ -25,14 +25,14 @@ MASKING = {"kind": "uniform", "probability": 0.15, "num_copies": 1, "seed": 1, "
 settings = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers() | st.booleans(), max_size=6)
 
 
-def changed(logit_set: LogitSet, folder: Path, **changes: Any) -> Path:
+def changed(logit_set: ExampleSet, folder: Path, **changes: Any) -> Path:
     """A folder with a distill.json in which some keys are different."""
     values = read_record(logit_set.root / FILE_NAME)
     (folder / FILE_NAME).write_text(json.dumps(values | changes))
     return folder
 
 
-def test_round_trip(tmp_path: Path, roles_set: LogitSet) -> None:
+def test_round_trip(tmp_path: Path, roles_set: ExampleSet) -> None:
     record = roles_set.record.model_copy(update={"notes": ("Ärger mit \u2028 “Zeilen”",)})
     write_set_record(tmp_path, record)
     assert read_set_record(tmp_path) == record
@@ -48,34 +48,34 @@ def test_fingerprint_ignores_order_only(values: dict[str, Setting], random: Any)
         assert fingerprint({**values, key: f"{value}, changed"}) != fingerprint(values)
 
 
-def test_counts(opinion_set: LogitSet) -> None:
+def test_counts(opinion_set: ExampleSet) -> None:
     record = opinion_set.record
     assert record.num_rows == 96 + 40
     assert record.num_bytes == sum(path.stat().st_size for path in (opinion_set.root / "examples").iterdir())
     assert [(s.start, s.stop) for s in record.shards_of("validation")] == [(0, 20), (20, 40)]
 
 
-def test_newer_format_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
+def test_newer_format_is_refused(tmp_path: Path, opinion_set: ExampleSet) -> None:
     changed(opinion_set, tmp_path, format_version=5, something_new=True)
     with pytest.raises(IntegrityError, match=naming(FILE_NAME, "version 5")):
         read_set_record(tmp_path)
 
 
 @pytest.mark.parametrize("split", ["../../../etc/cron", "a/b", "..", "", "Train", "train\n", "/train", "tr ain", "'x'"])
-def test_split_name_that_leaves_the_folder_is_refused(tmp_path: Path, opinion_set: LogitSet, split: str) -> None:
+def test_split_name_that_leaves_the_folder_is_refused(tmp_path: Path, opinion_set: ExampleSet, split: str) -> None:
     shard = opinion_set.record.shards[0].model_dump() | {"split": split}
     changed(opinion_set, tmp_path, shards=[shard])
     with pytest.raises(IntegrityError, match=r"shards\.0\.split"):
         read_set_record(tmp_path)
 
 
-def test_changed_setting_no_longer_fits_the_fingerprint(tmp_path: Path, opinion_set: LogitSet) -> None:
+def test_changed_setting_no_longer_fits_the_fingerprint(tmp_path: Path, opinion_set: ExampleSet) -> None:
     changed(opinion_set, tmp_path, settings=opinion_set.record.settings | {"precision": "bf16"})
     with pytest.raises(IntegrityError, match=naming(FILE_NAME, "fingerprint")):
         read_set_record(tmp_path)
 
 
-def test_every_problem_is_listed(tmp_path: Path, opinion_set: LogitSet) -> None:
+def test_every_problem_is_listed(tmp_path: Path, opinion_set: ExampleSet) -> None:
     changed(opinion_set, tmp_path, nam="x", state="finished", max_seq_length="long")
     with pytest.raises(IntegrityError) as caught:
         read_set_record(tmp_path)
@@ -83,7 +83,7 @@ def test_every_problem_is_listed(tmp_path: Path, opinion_set: LogitSet) -> None:
     assert "'nam': did you mean 'name'?" in str(caught.value)
 
 
-def test_shard_listed_twice_is_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
+def test_shard_listed_twice_is_refused(tmp_path: Path, opinion_set: ExampleSet) -> None:
     shard = opinion_set.record.shards[0].model_dump()
     changed(opinion_set, tmp_path, shards=[shard, shard])
     with pytest.raises(IntegrityError, match=naming(FILE_NAME, "shard")):
@@ -124,23 +124,24 @@ def test_missing_and_oversized_file(tmp_path: Path) -> None:
         ({"signals": {"smell": {}}}, r"signals\.smell"),
         (
             {"signals": {"mlm": {"codec": {"name": "dense", "vocabulary_size": 9}}}},
-            "tokens",
+            "masked_words",
         ),
-        ({"rows": "tokens"}, "'tokens'"),
+        ({"kind": "masked_words"}, "'masked_words'"),
+        ({"kind": "words"}, "kind"),
         ({"task": None}, "'task'"),
         ({"masking": MASKING}, "masking: "),
         ({"versions_before": [{"format_version": 1, "settings": {"precision": "bf16"}}]}, "settings"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(
-    tmp_path: Path, opinion_set: LogitSet, changes: dict[str, Any], message: str
+    tmp_path: Path, opinion_set: ExampleSet, changes: dict[str, Any], message: str
 ) -> None:
     changed(opinion_set, tmp_path, **changes)
     with pytest.raises(IntegrityError, match=message):
         read_set_record(tmp_path)
 
 
-def test_what_is_made_from_a_set_is_staged_anew_and_checked(opinion_set: LogitSet) -> None:
+def test_what_is_made_from_a_set_is_staged_anew_and_checked(opinion_set: ExampleSet) -> None:
     record = opinion_set.record
     new = staged(record.settings | {"one": "more"}, "distill", base=record, name="new")
     assert (new.name, new.state, new.command, new.scores) == ("new", "staged", "distill", {})
@@ -160,7 +161,7 @@ def test_what_is_made_from_a_set_is_staged_anew_and_checked(opinion_set: LogitSe
     ],
 )
 def test_a_teacher_is_known_by_its_weights_or_by_its_answers(
-    tmp_path: Path, opinion_set: LogitSet, changes: dict[str, Any], message: str
+    tmp_path: Path, opinion_set: ExampleSet, changes: dict[str, Any], message: str
 ) -> None:
     teacher = read_record(opinion_set.root / FILE_NAME)["teacher"]
     with pytest.raises(IntegrityError, match=message):

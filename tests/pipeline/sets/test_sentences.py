@@ -16,10 +16,10 @@ from distill.apps.report.set_report import set_page
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import changed, read_set_record
-from pipeline.sets.sentence_reader import SentenceSet, open_sentences
-from pipeline.sets.token_reader import open_tokens
+from pipeline.sets.sentence_reader import SentenceSet
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.vector_basis import BASIS_FILE
 from pipeline.sets.verify import verify_shards
 from tests.helpers.commands import invoke
@@ -33,7 +33,7 @@ Change = Callable[[pa.Table], pa.Table]
 @pytest.fixture
 def own(vector_store: Path, tmp_path: Path) -> Callable[[str], SentenceSet]:
     """Opens a copy of a set, free to be changed."""
-    return lambda name: open_sentences(Path(shutil.copytree(vector_store / name, tmp_path / "own" / name)))
+    return lambda name: SentenceSet.open(Path(shutil.copytree(vector_store / name, tmp_path / "own" / name)))
 
 
 @pytest.mark.parametrize("name", ["float16", "int8", "pca"])
@@ -92,21 +92,21 @@ def test_what_cannot_be_is_found(own: Callable[[str], SentenceSet], name: str, c
     ],
 )
 def test_a_record_that_does_not_fit_is_refused(vector_store: Path, parts: dict[str, Any], message: str) -> None:
-    record = open_sentences(vector_store / "int8").record
+    record = SentenceSet.open(vector_store / "int8").record
     with pytest.raises(ValueError, match=message):
         changed(record, **parts)
 
 
 def test_other_commands_say_what_it_is(vector_store: Path) -> None:
     with pytest.raises(ConfigError, match=naming("int8", "distill pretrain-student")):
-        open_set(vector_store / "int8")
+        ExampleSet.open(vector_store / "int8")
     with pytest.raises(ConfigError, match=naming("int8", "--signal mlm")):
-        open_tokens(vector_store / "int8")
+        MaskedWordSet.open(vector_store / "int8")
 
 
 @pytest.mark.parametrize("name", ["float16", "int8", "pca"])
 def test_the_card_says_how_to_read_it(vector_store: Path, name: str) -> None:
-    sentence_set = open_sentences(vector_store / name)
+    sentence_set = SentenceSet.open(vector_store / name)
     text = card_text(sentence_set.record)
     assert "{{" not in text
     front = yaml.safe_load(text.split("---\n")[1])
@@ -154,7 +154,7 @@ def test_it_may_be_reached_by_a_link(vector_store: Path, tmp_path: Path) -> None
     link = tmp_path / "link"
     link.symlink_to(vector_store / "pca")
     verify_shards(link, read_set_record(link))
-    linked, whole = open_sentences(link), open_sentences(vector_store / "pca")
+    linked, whole = SentenceSet.open(link), SentenceSet.open(vector_store / "pca")
     for split in whole.record.splits:
         np.testing.assert_array_equal(linked.decode(rows_of(link, split)), whole.decode(rows_of(whole.root, split)))
 
@@ -166,9 +166,9 @@ def test_a_page_tells_of_it(vector_store: Path) -> None:
 
 
 def test_the_error_in_the_scores_is_that_of_the_codec(vector_store: Path) -> None:
-    whole = open_sentences(vector_store / "float16")
+    whole = SentenceSet.open(vector_store / "float16")
     for name in ("int8", "pca"):
-        sentence_set = open_sentences(vector_store / name)
+        sentence_set = SentenceSet.open(vector_store / name)
         for split, scores in sentence_set.record.scores.items():
             said = whole.decode(rows_of(whole.root, split)).astype(np.float64)
             kept = sentence_set.decode(rows_of(sentence_set.root, split))

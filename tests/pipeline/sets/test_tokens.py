@@ -22,11 +22,11 @@ from pipeline.sets.card import card_text
 from pipeline.sets.codecs.decoder import DECODER_FILE, write_decoder
 from pipeline.sets.config import CodecName
 from pipeline.sets.fingerprint import fingerprint
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, read_set_record, write_set_record
 from pipeline.sets.row_kinds import id_type
 from pipeline.sets.shard_file import footer_of
-from pipeline.sets.token_reader import TokenSet, open_tokens
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import read_groups, split_table, tokens_schema, write_tokens
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.writer import complete_set, start_set
@@ -54,25 +54,25 @@ Groups = list[pa.Table]
 
 
 @pytest.fixture(params=NAMES)
-def token_set(request: pytest.FixtureRequest, tmp_path: Path) -> TokenSet:
+def token_set(request: pytest.FixtureRequest, tmp_path: Path) -> MaskedWordSet:
     """The set of each codec, free to be changed."""
     return write_set(tmp_path / "colours", CODECS_BY_NAME[request.param])
 
 
 @pytest.fixture
-def sampled(tmp_path: Path) -> TokenSet:
+def sampled(tmp_path: Path) -> MaskedWordSet:
     """The set of one codec, free to be changed."""
     return write_set(tmp_path / "colours", CODECS_BY_NAME["sampled"])
 
 
 @pytest.fixture
-def hidden(tmp_path: Path) -> TokenSet:
+def hidden(tmp_path: Path) -> MaskedWordSet:
     """The set whose decoder is a file of its own, free to be changed."""
     return write_set(tmp_path / "colours", CODECS_BY_NAME["hidden"])
 
 
-def test_what_was_written_is_verified_and_read(token_set: TokenSet) -> None:
-    assert open_tokens(token_set.root) == token_set
+def test_what_was_written_is_verified_and_read(token_set: MaskedWordSet) -> None:
+    assert MaskedWordSet.open(token_set.root) == token_set
     assert (token_set.record.state, token_set.record.num_rows) == ("verified", 7)
     verify_shards(token_set.root, token_set.record)
     for shard in token_set.record.shards:
@@ -85,7 +85,7 @@ def test_what_was_written_is_verified_and_read(token_set: TokenSet) -> None:
             assert [mine[k].tolist() for k in range(len(mine))] == [theirs[k].tolist() for k in range(len(theirs))]
 
 
-def test_row_groups_are_found_in_order(sampled: TokenSet) -> None:
+def test_row_groups_are_found_in_order(sampled: MaskedWordSet) -> None:
     sizes = [(shard.index, number, rows) for (shard, number), rows in sampled.groups("train")]
     assert sizes == [(0, 0, 3), (0, 1, 1), (1, 0, 2)]
     last, _ = sampled.groups("train")[1]
@@ -99,7 +99,7 @@ def softmax(logits: list[float]) -> list[float]:
     return [math.exp(logit) / total for logit in logits]
 
 
-def test_scores_by_hand(token_set: TokenSet) -> None:
+def test_scores_by_hand(token_set: MaskedWordSet) -> None:
     codec = token_set.record.codec
     for split, scores in token_set.record.scores.items():
         rows = masked_rows([row for (name, _), part in SHARDS.items() if name == split for row in part])
@@ -119,7 +119,7 @@ def test_scores_by_hand(token_set: TokenSet) -> None:
         assert scores["bytes_per_position"] == size / len(pairs)
 
 
-def test_a_split_without_positions_has_no_scores(sampled: TokenSet) -> None:
+def test_a_split_without_positions_has_no_scores(sampled: MaskedWordSet) -> None:
     shard = sampled.record.shards[2]
     zeros = dict.fromkeys(("positions", "right", "nats", "kept_mass"), 0.0)
     write_tokens(sampled.root / shard.path, sampled.record.codec, [], footer_of(sampled.record, shard), zeros)
@@ -181,26 +181,26 @@ def without_positions(groups: Groups) -> Groups:
         (one_more, "a position's counts are not 8 in all"),
     ],
 )
-def test_wrong_rows_are_found(sampled: TokenSet, change: Callable[[Groups], Groups], message: str) -> None:
-    with pytest.raises(IntegrityError, match=r"tokens/train-00000-of-00002\.parquet") as caught:
+def test_wrong_rows_are_found(sampled: MaskedWordSet, change: Callable[[Groups], Groups], message: str) -> None:
+    with pytest.raises(IntegrityError, match=r"masked_words/train-00000-of-00002\.parquet") as caught:
         verify_shards(sampled.root, rewrite(sampled, change))
     assert caught.match(message)
 
 
-def test_a_document_before_the_shard_is_found(sampled: TokenSet) -> None:
+def test_a_document_before_the_shard_is_found(sampled: MaskedWordSet) -> None:
     record = rewrite(sampled, lambda groups: [with_column(groups[0], "source_row", [1, 3])], number=1)
     with pytest.raises(IntegrityError, match=naming("train-00001-of-00002", "2 to 4")):
         verify_shards(sampled.root, record)
 
 
-def test_entries_of_a_neighbouring_row_are_found(sampled: TokenSet) -> None:
+def test_entries_of_a_neighbouring_row_are_found(sampled: MaskedWordSet) -> None:
     """As many entries in all as masked positions, but not row by row."""
 
     def moved(groups: Groups) -> Groups:
         table = with_column(groups[0], "candidates", [[[0], [0]], [[0]], [[0]]])
         return [with_column(table, "counts", [[[8], [8]], [[8]], [[8]]]), *groups[1:]]
 
-    with pytest.raises(IntegrityError, match=naming("tokens/train-00000-of-00002.parquet", "candidates")):
+    with pytest.raises(IntegrityError, match=naming("masked_words/train-00000-of-00002.parquet", "candidates")):
         verify_shards(sampled.root, rewrite(sampled, moved))
 
 
@@ -215,7 +215,7 @@ def test_entries_of_a_neighbouring_row_are_found(sampled: TokenSet) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
-def test_nothing_where_a_number_belongs_is_found(sampled: TokenSet, name: str, values: list[Any]) -> None:
+def test_nothing_where_a_number_belongs_is_found(sampled: MaskedWordSet, name: str, values: list[Any]) -> None:
     def emptied(groups: Groups) -> Groups:
         table = with_column(groups[0], "candidates", [[[0]], [[0], [0]], [[0]]])
         table = with_column(table, "counts", [[[8]], [[8], [8]], [[8]]])
@@ -225,13 +225,13 @@ def test_nothing_where_a_number_belongs_is_found(sampled: TokenSet, name: str, v
         verify_shards(sampled.root, rewrite(sampled, emptied))
 
 
-def test_a_row_group_without_rows_is_no_crash(sampled: TokenSet) -> None:
+def test_a_row_group_without_rows_is_no_crash(sampled: MaskedWordSet) -> None:
     record = rewrite(sampled, lambda groups: [groups[0], groups[0].slice(0, 0), groups[1]])
     assert [table.num_rows for table in read_groups(sampled.root / record.shards[0].path)] == [3, 0, 1]
     verify_shards(sampled.root, record)
 
 
-def test_a_foreign_footer_is_found(sampled: TokenSet) -> None:
+def test_a_foreign_footer_is_found(sampled: MaskedWordSet) -> None:
     shard, codec = sampled.record.shards[0], sampled.record.codec
     path = sampled.root / shard.path
     for change in ({"fingerprint": "0" * 64}, {"start": 1}, {"format_version": 2}):
@@ -240,7 +240,7 @@ def test_a_foreign_footer_is_found(sampled: TokenSet) -> None:
             verify_shards(sampled.root, recorded(sampled))
 
 
-def test_columns_of_another_codec_are_found(token_set: TokenSet, tmp_path: Path) -> None:
+def test_columns_of_another_codec_are_found(token_set: MaskedWordSet, tmp_path: Path) -> None:
     name = token_set.record.codec.name
     other = CODECS_BY_NAME["sampled" if name != "sampled" else "topk"]
     source = write_set(tmp_path / "other", other)
@@ -272,7 +272,7 @@ def linked(path: Path) -> None:
     ],
 )
 def test_a_damaged_file_is_neither_verified_nor_read(
-    sampled: TokenSet, damage: Callable[[Path], None], message: str
+    sampled: MaskedWordSet, damage: Callable[[Path], None], message: str
 ) -> None:
     shard = sampled.record.shards[1]
     damage(sampled.root / shard.path)
@@ -281,16 +281,16 @@ def test_a_damaged_file_is_neither_verified_nor_read(
         lambda: sampled.check_shards(sampled.shards("train")),
         lambda: next(sampled.read_shard(shard)),
     ):
-        with pytest.raises(IntegrityError, match=naming("tokens/train-00001-of-00002.parquet", message)):
+        with pytest.raises(IntegrityError, match=naming("masked_words/train-00001-of-00002.parquet", message)):
             use()
 
 
-def test_another_number_of_rows_is_found(sampled: TokenSet) -> None:
+def test_another_number_of_rows_is_found(sampled: MaskedWordSet) -> None:
     with pytest.raises(IntegrityError, match=naming("train-00000-of-00002.parquet", "4 rows", "5")):
         verify_shards(sampled.root, recorded(sampled, rows=5))
 
 
-def test_the_footer_says_what_the_file_is(sampled: TokenSet) -> None:
+def test_the_footer_says_what_the_file_is(sampled: MaskedWordSet) -> None:
     shard = sampled.record.shards[1]
     place = {"split": "train", "index": 1, "count": 2, "start": 2, "stop": 4}
     expected = {"format_version": 1, "fingerprint": sampled.record.fingerprint, **place}
@@ -309,7 +309,7 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(size: int, kind: pa.DataType) -
     assert pa.array([size - 1], id_type(size)).to_pylist() == [size - 1]
 
 
-def test_numbers_lie_on_disk_as_they_compress_best(token_set: TokenSet) -> None:
+def test_numbers_lie_on_disk_as_they_compress_best(token_set: MaskedWordSet) -> None:
     """Ids, floats and their bits byte by byte, what repeats in dictionaries; keys can be looked up by page."""
     group = pq.read_metadata(token_set.root / token_set.record.shards[0].path).row_group(0)
     columns = {column.path_in_schema.split(".")[0]: column for column in map(group.column, range(group.num_columns))}
@@ -321,7 +321,7 @@ def test_numbers_lie_on_disk_as_they_compress_best(token_set: TokenSet) -> None:
     assert {column.compression for column in columns.values()} == {"ZSTD"}
 
 
-def test_which_temperatures_a_set_can_be_read_at(token_set: TokenSet) -> None:
+def test_which_temperatures_a_set_can_be_read_at(token_set: MaskedWordSet) -> None:
     token_set.check_temperature(1)
     if token_set.record.codec.name in ("dense", "hidden"):
         token_set.check_temperature(2)
@@ -339,27 +339,27 @@ def test_draws_at_another_temperature_are_for_that_alone(tmp_path: Path) -> None
         warm.check_temperature(1)
 
 
-def test_a_set_of_the_other_kind_is_refused_with_advice(sampled: TokenSet, opinion_set: LogitSet) -> None:
+def test_a_set_of_the_other_kind_is_refused_with_advice(sampled: MaskedWordSet, opinion_set: ExampleSet) -> None:
     with pytest.raises(ConfigError, match=naming("opinion: ", "--signal mlm")):
-        open_tokens(opinion_set.root)
+        MaskedWordSet.open(opinion_set.root)
     with pytest.raises(
         ConfigError,
         match=naming("colours: ", "distill pretrain-student"),
     ):
-        open_set(sampled.root)
+        ExampleSet.open(sampled.root)
 
 
-def test_a_set_that_is_not_verified_is_refused(sampled: TokenSet) -> None:
+def test_a_set_that_is_not_verified_is_refused(sampled: MaskedWordSet) -> None:
     write_set_record(sampled.root, sampled.record.model_copy(update={"state": "complete"}))
     with pytest.raises(IntegrityError, match=naming("'complete'", "--allow-unverified")):
-        open_tokens(sampled.root)
-    assert open_tokens(sampled.root, allow_unverified=True).record.num_rows == 7
+        MaskedWordSet.open(sampled.root)
+    assert MaskedWordSet.open(sampled.root, allow_unverified=True).record.num_rows == 7
     write_set_record(sampled.root, sampled.record.model_copy(update={"state": "staged"}))
     with pytest.raises(IntegrityError, match=naming("colours: ", "distill teacher-dump --corpus colours")):
-        open_tokens(sampled.root, allow_unverified=True)
+        MaskedWordSet.open(sampled.root, allow_unverified=True)
 
 
-def test_the_decoder_is_the_teachers_last_layer(hidden: TokenSet, tmp_path: Path) -> None:
+def test_the_decoder_is_the_teachers_last_layer(hidden: MaskedWordSet, tmp_path: Path) -> None:
     decoder = hidden.decoder()
     assert decoder is not None
     assert torch.equal(decoder.weight_VH, DECODER.weight_VH)
@@ -372,37 +372,39 @@ def other_decoder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, changed_byte, linked, other_decoder])
-def test_a_decoder_that_does_not_belong_to_the_set_is_refused(hidden: TokenSet, damage: Callable[[Path], None]) -> None:
+def test_a_decoder_that_does_not_belong_to_the_set_is_refused(
+    hidden: MaskedWordSet, damage: Callable[[Path], None]
+) -> None:
     damage(hidden.root / DECODER_FILE)
     with pytest.raises(IntegrityError, match=r"decoder\.safetensors: "):
         hidden.decoder()
 
 
-def test_a_decoder_of_another_size_is_refused(hidden: TokenSet) -> None:
+def test_a_decoder_of_another_size_is_refused(hidden: MaskedWordSet) -> None:
     """As it may come from someone else: its hash is in ``distill.json``, but it does not fit the codec."""
     write_decoder(hidden.root, type(DECODER)(DECODER.weight_VH[:, :1], DECODER.bias_V))
     changed = hidden.record.model_copy(update={"signals": hidden.record.signals.measured(hidden.root)})
     with pytest.raises(IntegrityError, match=naming("decoder.safetensors", (4, 1), (4,))):
-        TokenSet(hidden.root, changed).decoder()
+        MaskedWordSet(hidden.root, changed).decoder()
 
 
 @pytest.mark.parametrize("text", ["{}", word_tokenizer({"red": 0}), "nonsense"])
-def test_another_tokenizer_is_refused(sampled: TokenSet, text: str) -> None:
+def test_another_tokenizer_is_refused(sampled: MaskedWordSet, text: str) -> None:
     (sampled.root / "tokenizer.json").write_text(text)
     with pytest.raises(IntegrityError, match=r"tokenizer\.json"):
         sampled.tokenizer_json()
 
 
 @pytest.mark.parametrize("version", [0, 5, "2", None, True, 2.5])
-def test_another_format_is_refused(sampled: TokenSet, version: object) -> None:
+def test_another_format_is_refused(sampled: MaskedWordSet, version: object) -> None:
     values = read_record(sampled.root / FILE_NAME)
     assert values["format_version"] == 1
     (sampled.root / FILE_NAME).write_text(json.dumps(values | {"format_version": version}))
     with pytest.raises(IntegrityError, match=naming("distill.json", f"version {version!r}")):
-        open_tokens(sampled.root)
+        MaskedWordSet.open(sampled.root)
 
 
-def test_another_codec_is_another_set(sampled: TokenSet) -> None:
+def test_another_codec_is_another_set(sampled: MaskedWordSet) -> None:
     record, tokenizer_json = sampled.record, sampled.tokenizer_json()
     assert start_set(sampled.root, record_of(record.codec, tokenizer_json), tokenizer_json) == record
     with pytest.raises(FingerprintMismatchError, match=naming("codec: ", "--name")):
@@ -410,14 +412,14 @@ def test_another_codec_is_another_set(sampled: TokenSet) -> None:
     assert record.fingerprint == fingerprint(record.settings)
 
 
-def test_a_lost_shard_keeps_the_set_open(sampled: TokenSet) -> None:
+def test_a_lost_shard_keeps_the_set_open(sampled: MaskedWordSet) -> None:
     (sampled.root / sampled.record.shards[1].path).unlink()
     with pytest.raises(IntegrityError, match=naming("colours: ", "1 of 3 shards")):
         complete_set(sampled.root, sampled.record)
     assert read_set_record(sampled.root) == sampled.record
 
 
-def test_the_card_is_filled(token_set: TokenSet) -> None:
+def test_the_card_is_filled(token_set: MaskedWordSet) -> None:
     text = (token_set.root / "README.md").read_text()
     assert text == card_text(token_set.record)
     assert "{{" not in text
@@ -435,9 +437,9 @@ def test_the_card_is_filled(token_set: TokenSet) -> None:
     assert (front["task_categories"], front["license_name"]) == (["fill-mask"], "CC0-1.0")
 
 
-def test_datasets_reads_the_folder(token_set: TokenSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datasets_reads_the_folder(token_set: MaskedWordSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    loaded = datasets.load_dataset(str(token_set.root), "tokens")
+    loaded = datasets.load_dataset(str(token_set.root), "masked_words")
     assert set(loaded) == {"train", "validation"}
     for split, rows in loaded.items():
         ours = pa.concat_tables([pa.concat_tables(token_set.read_shard(shard)) for shard in token_set.shards(split)])
@@ -445,20 +447,20 @@ def test_datasets_reads_the_folder(token_set: TokenSet, tmp_path: Path, monkeypa
         assert list(rows) == ours.to_pylist()
 
 
-def test_the_sql_of_the_card_runs(sampled: TokenSet) -> None:
+def test_the_sql_of_the_card_runs(sampled: MaskedWordSet) -> None:
     text = card_text(sampled.record.model_copy(update={"name": sampled.root.name}))
     query = text.split("-- duckdb\n")[1].split("```")[0].replace("PATH", str(sampled.root.parent))
     assert duckdb.execute(query).fetchall() == [(6, 8)]
 
 
-def test_a_set_may_be_reached_by_a_link(token_set: TokenSet, tmp_path: Path) -> None:
+def test_a_set_may_be_reached_by_a_link(token_set: MaskedWordSet, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(token_set.root)
-    linked_set = open_tokens(tmp_path / "link")
+    linked_set = MaskedWordSet.open(tmp_path / "link")
     verify_shards(linked_set.root, linked_set.record)
     assert linked_set.scores() == token_set.record.scores
 
 
-def test_a_copy_is_as_good(token_set: TokenSet, tmp_path: Path) -> None:
-    copy = open_tokens(Path(shutil.copytree(token_set.root, tmp_path / "a copy")))
+def test_a_copy_is_as_good(token_set: MaskedWordSet, tmp_path: Path) -> None:
+    copy = MaskedWordSet.open(Path(shutil.copytree(token_set.root, tmp_path / "a copy")))
     verify_shards(copy.root, copy.record)
     assert copy.scores() == token_set.record.scores

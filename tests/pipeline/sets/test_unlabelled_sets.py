@@ -15,7 +15,7 @@ from distill.apps.report.set_report import set_page
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.sets.examples import write_examples
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord, changed
 from pipeline.sets.shard_file import footer_of
 from pipeline.sets.verify import verify_shards
@@ -33,13 +33,13 @@ NEW = [f"the {thing} was great but the music was {word} ." for thing in ("tea", 
 
 
 @pytest.fixture(scope="module")
-def mixed(work: Path, teachers: Path, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
+def mixed(work: Path, teachers: Path, tmp_path_factory: pytest.TempPathFactory) -> ExampleSet:
     """The single-sentence task with twelve unlabelled rows; read only."""
     folder = tmp_path_factory.mktemp("mixed")
     (folder / "new.txt").write_text("\n".join(NEW))
     config = dump_config(work, "opinion", folder, unlabelled=str(folder / "new.txt"), rows_per_shard=200)
     dump(config, "distill teacher-dump --unlabelled new.txt")
-    return open_set(folder / "opinion-unlabelled")
+    return ExampleSet.open(folder / "opinion-unlabelled")
 
 
 def rewritten(root: Path, record: SetRecord, change: Callable[[pa.Table], pa.Table]) -> SetRecord:
@@ -76,7 +76,7 @@ def put(column: str, row: int, value: object) -> Callable[[pa.Table], pa.Table]:
     ],
 )
 def test_what_is_wrong_with_them_is_found(
-    mixed: LogitSet, tmp_path: Path, change: Callable[[pa.Table], pa.Table], problem: str
+    mixed: ExampleSet, tmp_path: Path, change: Callable[[pa.Table], pa.Table], problem: str
 ) -> None:
     root = shutil.copytree(mixed.root, tmp_path / "own")
     verify_shards(root, rewritten(root, mixed.record, lambda table: table))
@@ -84,7 +84,7 @@ def test_what_is_wrong_with_them_is_found(
         verify_shards(root, rewritten(root, mixed.record, change))
 
 
-def test_a_set_that_does_not_tell_of_them_has_none(mixed: LogitSet) -> None:
+def test_a_set_that_does_not_tell_of_them_has_none(mixed: ExampleSet) -> None:
     with pytest.raises(IntegrityError, match="origin"):
         verify_shards(mixed.root, changed(mixed.record, unlabelled=None))
 
@@ -92,7 +92,7 @@ def test_a_set_that_does_not_tell_of_them_has_none(mixed: LogitSet) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"first_row": TRAIN_ROWS - 1}, {"rows": 11}, {"found": 3}, {"cut": 13}, {"empty": -1}]
 )
-def test_a_record_whose_numbers_do_not_fit_is_refused(mixed: LogitSet, wrong: dict[str, int]) -> None:
+def test_a_record_whose_numbers_do_not_fit_is_refused(mixed: ExampleSet, wrong: dict[str, int]) -> None:
     assert mixed.record.unlabelled is not None
     values = mixed.record.model_dump(exclude_none=True)
     values["unlabelled"] |= wrong
@@ -100,7 +100,7 @@ def test_a_record_whose_numbers_do_not_fit_is_refused(mixed: LogitSet, wrong: di
         SetRecord(**values)
 
 
-def test_without_text_and_joined(mixed: LogitSet, work: Path, store: Path, tmp_path: Path) -> None:
+def test_without_text_and_joined(mixed: ExampleSet, work: Path, store: Path, tmp_path: Path) -> None:
     """One's own data are those of the task: the other rows are told as missing, and the set is the plain one."""
     with without_text(mixed.root, mixed.record) as (blind, record):
         assert record.unlabelled == mixed.record.unlabelled
@@ -110,13 +110,13 @@ def test_without_text_and_joined(mixed: LogitSet, work: Path, store: Path, tmp_p
     assert joined.missing["train"] == [(TRAIN_ROWS + k, 0) for k in range(len(NEW))]
     assert joined.extra == joined.other_gold == {"train": [], "validation": []}
     assert joined.record.unlabelled is None
-    plain = open_set(store / "opinion")
+    plain = ExampleSet.open(store / "opinion")
     assert joined.record.fingerprint == plain.record.fingerprint
     columns = ("source_row", "origin", "sentence1", "label", "text_hash")
-    assert open_set(joined.root).read("train", columns) == plain.read("train", columns)
+    assert ExampleSet.open(joined.root).read("train", columns) == plain.read("train", columns)
 
 
-def test_a_student_learns_from_them(mixed: LogitSet, tmp_path: Path) -> None:
+def test_a_student_learns_from_them(mixed: ExampleSet, tmp_path: Path) -> None:
     examples = load_examples(mixed, "train", "origin = 'unlabelled'")
     assert len(examples) == len(NEW)
     assert (np.asarray(examples.label_N) == NO_LABEL).all()
@@ -127,6 +127,6 @@ def test_a_student_learns_from_them(mixed: LogitSet, tmp_path: Path) -> None:
     assert (tmp_path / "run.json").exists()
 
 
-def test_the_report_of_the_set(mixed: LogitSet) -> None:
+def test_the_report_of_the_set(mixed: ExampleSet) -> None:
     page = set_page(mixed.root)
     assert f"{mixed.record.num_rows:,} rows" in page.lead

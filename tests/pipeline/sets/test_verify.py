@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.sets.examples import write_examples
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.shard_file import footer_of
@@ -42,7 +42,7 @@ def other_type(table: pa.Table) -> pa.Table:
     )
 
 
-def test_sound_sets(opinion_set: LogitSet, roles_set: LogitSet) -> None:
+def test_sound_sets(opinion_set: ExampleSet, roles_set: ExampleSet) -> None:
     for logit_set in (opinion_set, roles_set):
         verify_shards(logit_set.root, logit_set.record)
         assert logit_set.record.state == "verified"
@@ -62,17 +62,17 @@ def test_sound_sets(opinion_set: LogitSet, roles_set: LogitSet) -> None:
         (other_type, ": source_row"),
     ],
 )
-def test_wrong_rows_are_found(own_set: LogitSet, change: Callable[[pa.Table], pa.Table], message: str) -> None:
+def test_wrong_rows_are_found(own_set: ExampleSet, change: Callable[[pa.Table], pa.Table], message: str) -> None:
     with pytest.raises(IntegrityError, match=naming("train-00001-of-00004.parquet", message)):
         verify_shards(own_set.root, rewrite(own_set, change))
 
 
-def test_wrong_row_count_is_found(own_set: LogitSet) -> None:
+def test_wrong_row_count_is_found(own_set: ExampleSet) -> None:
     with pytest.raises(IntegrityError, match=naming("train-00001-of-00004.parquet", "24 rows", "23")):
         verify_shards(own_set.root, recorded(own_set, 3, rows=23))
 
 
-def test_wrong_footer_is_found(own_set: LogitSet) -> None:
+def test_wrong_footer_is_found(own_set: ExampleSet) -> None:
     shard = own_set.record.shards[3]
     table = pq.read_table(own_set.root / shard.path, partitioning=None)
     other = footer_of(own_set.record, shard) | {"fingerprint": "0" * 64}
@@ -115,13 +115,13 @@ def linked_folder(path: Path) -> None:
         (cut_short, "100 bytes"),
     ],
 )
-def test_damaged_file_is_found(own_set: LogitSet, damage: Callable[[Path], None], message: str) -> None:
+def test_damaged_file_is_found(own_set: ExampleSet, damage: Callable[[Path], None], message: str) -> None:
     damage(own_set.root / own_set.record.shards[3].path)
     with pytest.raises(IntegrityError, match=naming("train-00001-of-00004.parquet", message)):
         verify_shards(own_set.root, own_set.record)
 
 
-def test_unreadable_pages_are_found_although_the_hash_is_right(own_set: LogitSet) -> None:
+def test_unreadable_pages_are_found_although_the_hash_is_right(own_set: ExampleSet) -> None:
     path = own_set.root / own_set.record.shards[3].path
     data = path.read_bytes()
     path.write_bytes(data[:4] + b"\xff" * 1000 + data[1004:])  # the footer is whole
@@ -134,18 +134,18 @@ def without(record: SetRecord, keep: Callable[[Shard], bool]) -> SetRecord:
 
 
 @pytest.mark.parametrize("keep", [lambda s: s.stop != 96, lambda s: s.start != 24, lambda s: s.split != "train"])
-def test_shards_must_cover_their_split(own_set: LogitSet, keep: Callable[[Shard], bool]) -> None:
+def test_shards_must_cover_their_split(own_set: ExampleSet, keep: Callable[[Shard], bool]) -> None:
     with pytest.raises(IntegrityError, match=naming("'train'", "0 to 96")):
         verify_shards(own_set.root, without(own_set.record, keep))
 
 
-def test_shards_of_a_split_that_is_not_listed_are_found(own_set: LogitSet) -> None:
+def test_shards_of_a_split_that_is_not_listed_are_found(own_set: ExampleSet) -> None:
     splits = {"train": own_set.record.splits["train"]}
     with pytest.raises(IntegrityError, match="'validation'"):
         verify_shards(own_set.root, own_set.record.model_copy(update={"splits": splits}))
 
 
-def test_everything_wrong_is_listed(own_set: LogitSet) -> None:
+def test_everything_wrong_is_listed(own_set: ExampleSet) -> None:
     missing(own_set.root / own_set.record.shards[0].path)
     changed_byte(own_set.root / own_set.record.shards[4].path)
     with pytest.raises(

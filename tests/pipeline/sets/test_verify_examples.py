@@ -12,7 +12,7 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.sets import verify_examples
 from pipeline.sets.examples import text_hash
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import read_set_record
 from pipeline.sets.shard_file import bomb_problem
 from pipeline.sets.verify import verify_shards
@@ -46,7 +46,7 @@ def null_logit(table: pa.Table) -> pa.Table:
     return with_column(table, "logits", pa.FixedSizeListArray.from_arrays(flat, 2))
 
 
-def assert_found(logit_set: LogitSet, change: Change, *named: str) -> None:
+def assert_found(logit_set: ExampleSet, change: Change, *named: str) -> None:
     with pytest.raises(IntegrityError, match=naming(*named)):
         verify_shards(logit_set.root, rewrite(logit_set, change))
 
@@ -70,12 +70,12 @@ def assert_found(logit_set: LogitSet, change: Change, *named: str) -> None:
         (set_values("text_hash", bytes(16)), "text_hash of source row 24"),
     ],
 )
-def test_wrong_rows_are_named(own_set: LogitSet, change: Change, message: str) -> None:
+def test_wrong_rows_are_named(own_set: ExampleSet, change: Change, message: str) -> None:
     assert_found(own_set, change, "train-00001-of-00004.parquet", message)
 
 
 @pytest.mark.parametrize("changed", ["text", "gold"])
-def test_other_texts_or_gold_than_the_sources_are_found(own_set: LogitSet, changed: str) -> None:
+def test_other_texts_or_gold_than_the_sources_are_found(own_set: ExampleSet, changed: str) -> None:
     def change(table: pa.Table) -> pa.Table:
         if changed == "gold":
             return set_values("label", 1 - table.column("label")[0].as_py())(table)
@@ -85,14 +85,14 @@ def test_other_texts_or_gold_than_the_sources_are_found(own_set: LogitSet, chang
     assert_found(own_set, change, "'train'", "distill.json")
 
 
-def test_pairs_need_both_sentences(roles_set: LogitSet, tmp_path: Path) -> None:
-    own = open_set(Path(shutil.copytree(roles_set.root, tmp_path / "roles")))
+def test_pairs_need_both_sentences(roles_set: ExampleSet, tmp_path: Path) -> None:
+    own = ExampleSet.open(Path(shutil.copytree(roles_set.root, tmp_path / "roles")))
     assert_found(own, set_values("sentence2", None), "sentence")
 
 
-def test_scores_and_bins_have_no_labels(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
+def test_scores_and_bins_have_no_labels(ratings: dict[str, ExampleSet], tmp_path: Path) -> None:
     for kind, logit_set in ratings.items():
-        own = open_set(Path(shutil.copytree(logit_set.root, tmp_path / kind)))
+        own = ExampleSet.open(Path(shutil.copytree(logit_set.root, tmp_path / kind)))
         verify_shards(own.root, own.record)
         assert_found(own, set_values("label", 0), "labels from 0 to 0")
 
@@ -107,14 +107,14 @@ def test_scores_and_bins_have_no_labels(ratings: dict[str, LogitSet], tmp_path: 
         (lambda t: set_values("variant", -1)(t), ""),
     ],
 )
-def test_wrong_variants_are_named(augmented_set: LogitSet, tmp_path: Path, change: Change, message: str) -> None:
-    own = open_set(Path(shutil.copytree(augmented_set.root, tmp_path / "own")))
+def test_wrong_variants_are_named(augmented_set: ExampleSet, tmp_path: Path, change: Change, message: str) -> None:
+    own = ExampleSet.open(Path(shutil.copytree(augmented_set.root, tmp_path / "own")))
     verify_shards(own.root, own.record)
     assert_found(own, change, message)
 
 
 def test_rows_are_read_in_batches_and_keys_ascend_across_them(
-    own_set: LogitSet, augmented_set: LogitSet, monkeypatch: pytest.MonkeyPatch
+    own_set: ExampleSet, augmented_set: ExampleSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify_examples, "ROWS_AT_ONCE", 5)
     for logit_set in (own_set, augmented_set):
@@ -123,15 +123,15 @@ def test_rows_are_read_in_batches_and_keys_ascend_across_them(
     assert_found(own_set, lambda t: t.take(places), "source row 33")
 
 
-def test_texts_that_are_too_long_are_refused(own_set: LogitSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_that_are_too_long_are_refused(own_set: ExampleSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_examples, "MAX_TEXT_BYTES", 100)
     with pytest.raises(IntegrityError, match=naming("20 rows", "100 bytes")):
         verify_shards(own_set.root, own_set.record)
 
 
-def test_sets_without_text_are_checked_as_far_as_they_go(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_sets_without_text_are_checked_as_far_as_they_go(opinion_set: ExampleSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "blind"), without_text=True)
-    blind = LogitSet(tmp_path / "blind", read_set_record(tmp_path / "blind"))
+    blind = ExampleSet(tmp_path / "blind", read_set_record(tmp_path / "blind"))
     assert_found(blind, lambda t: t.slice(1), "source rows 24 to 48")
     assert_found(blind, set_values("label", 7), "labels from 0 to 7")
     assert_found(blind, lambda t: t.append_column("sentence1", pa.nulls(len(t), pa.string())), "columns")
@@ -152,7 +152,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     assert "50,000,000" in (bomb_problem(pq.read_metadata(path), path) or "")
 
 
-def test_a_bomb_among_the_shards_is_named(own_set: LogitSet) -> None:
+def test_a_bomb_among_the_shards_is_named(own_set: ExampleSet) -> None:
     path = own_set.root / own_set.record.shards[3].path
     table = pq.read_table(path, partitioning=None)  # with its footer
     huge = with_column(table, "sentence1", pa.array(["x" * 2**22] * len(table)))

@@ -9,17 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.sets.reader import open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.verify_words import MAX_TEXT_BYTES, WordsCheck, words_bomb
-from pipeline.sets.word_reader import WordSet
+from pipeline.sets.word_reader import TokenLabelSet
 from tests.helpers.words import dump_entities, write_random_teacher
 
 Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def entities(tmp_path_factory: pytest.TempPathFactory) -> WordSet:
+def entities(tmp_path_factory: pytest.TempPathFactory) -> TokenLabelSet:
     folder = tmp_path_factory.mktemp("entities")
     write_random_teacher(folder)
     return dump_entities(folder, token_vectors=False)
@@ -55,7 +55,7 @@ def first(name: str, value: object) -> Callable[[Row], Row]:
     ],
 )
 def test_rows_that_cannot_be_a_sets_are_found(
-    entities: WordSet, tmp_path: Path, change: Callable[[Row], Row], problem: str
+    entities: TokenLabelSet, tmp_path: Path, change: Callable[[Row], Row], problem: str
 ) -> None:
     shard = next(shard for shard in entities.record.shards if shard.split == "validation")
     table = pq.read_table(entities.root / shard.path, partitioning=None)
@@ -68,7 +68,7 @@ def test_rows_that_cannot_be_a_sets_are_found(
     assert WordsCheck(entities.record).shard_problem(shard, entities.root / shard.path) is None
 
 
-def test_other_gold_than_the_sources_is_found(entities: WordSet) -> None:
+def test_other_gold_than_the_sources_is_found(entities: TokenLabelSet) -> None:
     other = entities.record.splits["train"].model_copy(update={"rows_sha256": "0" * 64})
     record = entities.record.model_copy(update={"splits": {**entities.record.splits, "train": other}})
     verify_shards(entities.root, entities.record)
@@ -86,6 +86,6 @@ def test_a_long_word_a_thousand_times_is_not_unpacked(tmp_path: Path) -> None:
     assert "words of 1 rows" in found
 
 
-def test_readers_of_texts_refuse_it_by_name(entities: WordSet) -> None:
+def test_readers_of_texts_refuse_it_by_name(entities: TokenLabelSet) -> None:
     with pytest.raises(ConfigError, match=entities.root.name):
-        open_set(entities.root)
+        ExampleSet.open(entities.root)

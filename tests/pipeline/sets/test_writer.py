@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
 from pipeline.sets.fingerprint import fingerprint
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.record_parts import Setting
 from pipeline.sets.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
@@ -44,7 +44,7 @@ def test_known_plan() -> None:
     assert shards[2].path == "examples/dev_1-00002-of-00003.parquet"
 
 
-def test_shards_written_in_any_order_make_the_same_set(tmp_path: Path, opinion_set: LogitSet) -> None:
+def test_shards_written_in_any_order_make_the_same_set(tmp_path: Path, opinion_set: ExampleSet) -> None:
     planned = staged(opinion_set.record)
     schema = planned.arrow_schema()
     start_set(tmp_path / "new", planned, opinion_set.tokenizer_json())
@@ -58,7 +58,7 @@ def test_shards_written_in_any_order_make_the_same_set(tmp_path: Path, opinion_s
     assert done == opinion_set.record == read_set_record(tmp_path / "new")
 
 
-def test_starting_again_opens_what_is_there(tmp_path: Path, opinion_set: LogitSet) -> None:
+def test_starting_again_opens_what_is_there(tmp_path: Path, opinion_set: ExampleSet) -> None:
     planned = staged(opinion_set.record)
     own = opinion_set.tokenizer_json()
     start_set(tmp_path, planned, own)
@@ -67,7 +67,7 @@ def test_starting_again_opens_what_is_there(tmp_path: Path, opinion_set: LogitSe
     assert (tmp_path / "tokenizer.json").read_text() == own
 
 
-def test_other_settings_are_refused_by_name(tmp_path: Path, opinion_set: LogitSet) -> None:
+def test_other_settings_are_refused_by_name(tmp_path: Path, opinion_set: ExampleSet) -> None:
     planned = staged(opinion_set.record)
     start_set(tmp_path, planned, "{}")
     other = staged(opinion_set.record, max_seq_length=64, **{"augment.seed": 3})
@@ -81,7 +81,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path, opinion_set: LogitSe
     assert read_set_record(tmp_path) == planned
 
 
-def test_other_shards_are_refused(tmp_path: Path, opinion_set: LogitSet) -> None:
+def test_other_shards_are_refused(tmp_path: Path, opinion_set: ExampleSet) -> None:
     planned = staged(opinion_set.record)
     start_set(tmp_path, planned, "{}")
     other = planned.model_copy(update={"shards": tuple(plan_shards("train", 96, 96))})
@@ -89,7 +89,7 @@ def test_other_shards_are_refused(tmp_path: Path, opinion_set: LogitSet) -> None
         start_set(tmp_path, other, "{}")
 
 
-def test_missing_shard_keeps_the_set_open(own_set: LogitSet) -> None:
+def test_missing_shard_keeps_the_set_open(own_set: ExampleSet) -> None:
     planned = staged(own_set.record)
     (own_set.root / planned.shards[2].path).unlink()
     assert unfinished_shards(own_set.root, planned) == [planned.shards[2]]
@@ -111,13 +111,13 @@ def swapped(path: Path, sibling: Path) -> None:
 
 @pytest.mark.parametrize("damage", [torn, empty, swapped])
 @pytest.mark.parametrize("finished", [True, False])
-def test_damaged_shard_is_unfinished(own_set: LogitSet, damage: Callable[[Path, Path], None], finished: bool) -> None:
+def test_damaged_shard_is_unfinished(own_set: ExampleSet, damage: Callable[[Path, Path], None], finished: bool) -> None:
     record = own_set.record if finished else staged(own_set.record)
     damage(own_set.root / record.shards[0].path, own_set.root / record.shards[1].path)
     assert unfinished_shards(own_set.root, record) == [record.shards[0]]
 
 
-def test_changed_byte_of_a_finished_set_is_unfinished(own_set: LogitSet) -> None:
+def test_changed_byte_of_a_finished_set_is_unfinished(own_set: ExampleSet) -> None:
     path = own_set.root / own_set.record.shards[0].path
     data = bytearray(path.read_bytes())
     data[50] ^= 1
@@ -125,16 +125,16 @@ def test_changed_byte_of_a_finished_set_is_unfinished(own_set: LogitSet) -> None
     assert unfinished_shards(own_set.root, own_set.record) == [own_set.record.shards[0]]
 
 
-def test_shard_of_another_run_is_unfinished(own_set: LogitSet) -> None:
+def test_shard_of_another_run_is_unfinished(own_set: ExampleSet) -> None:
     other = staged(own_set.record, precision="bf16")
     assert unfinished_shards(own_set.root, other) == list(other.shards)
 
 
-def test_completing_clears_leftovers(own_set: LogitSet) -> None:
+def test_completing_clears_leftovers(own_set: ExampleSet) -> None:
     leftover = own_set.root / "examples" / ".train-00000-of-00004.parquet.99.distill-tmp"
     leftover.touch()
     complete_set(own_set.root, staged(own_set.record))
     assert not leftover.exists()
     with pytest.raises(IntegrityError, match=naming("'complete'", "--allow-unverified")):
-        open_set(own_set.root)
-    assert open_set(own_set.root, allow_unverified=True).record.num_rows == 136
+        ExampleSet.open(own_set.root)
+    assert ExampleSet.open(own_set.root, allow_unverified=True).record.num_rows == 136

@@ -14,7 +14,7 @@ from distill.commands import app
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.query.catalog import open_catalog
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import changed, read_set_record, write_set_record
 from pipeline.sets.record_parts import Version
 from pipeline.sets.verify import verify_shards
@@ -32,7 +32,7 @@ TEXT = "sentence1"
 
 
 @pytest.fixture(scope="module")
-def blind(opinion_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def blind(opinion_set: ExampleSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The single-sentence set without text; read only."""
     root = tmp_path_factory.mktemp("blind") / "opinion"
     send(opinion_set.root, str(root), without_text=True)
@@ -41,15 +41,15 @@ def blind(opinion_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def rows(root: Path, split: str = "train") -> Lines:
     columns = ("source_row", "sentence1", "label", "logits", "ids1")
-    return list(open_set(root).read(split, columns).to_pylist())
+    return list(ExampleSet.open(root).read(split, columns).to_pylist())
 
 
-def by_text(logit_set: LogitSet) -> dict[str, Any]:
+def by_text(logit_set: ExampleSet) -> dict[str, Any]:
     return {row["sentence1"]: row["logits"] for split in ("train", "validation") for row in rows(logit_set.root, split)}
 
 
 def test_with_all_its_rows_it_is_the_set_that_it_was(
-    blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path
+    blind: Path, opinion_set: ExampleSet, work: Path, tmp_path: Path
 ) -> None:
     found = joined(blind, work, work / "data", tmp_path)
     before, after = (
@@ -66,7 +66,7 @@ def test_with_all_its_rows_it_is_the_set_that_it_was(
 
 
 def test_versions_that_a_stranger_claims_are_left_behind(
-    blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path
+    blind: Path, opinion_set: ExampleSet, work: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(blind, tmp_path / "claims")
     record = read_set_record(tmp_path / "claims")
@@ -77,7 +77,7 @@ def test_versions_that_a_stranger_claims_are_left_behind(
 
 
 def test_variants_without_their_texts_are_left_behind(
-    augmented_set: LogitSet, opinion_set: LogitSet, work: Path, tmp_path: Path
+    augmented_set: ExampleSet, opinion_set: ExampleSet, work: Path, tmp_path: Path
 ) -> None:
     send(augmented_set.root, str(tmp_path / "blind"), without_text=True)
     found = joined(tmp_path / "blind", work, work / "data", tmp_path)
@@ -99,7 +99,7 @@ def test_variants_without_their_texts_are_left_behind(
     assert (variants["method"], variants["rows"]) == ("mask-pos", len(keys))
 
 
-def test_rows_are_found_by_their_text(blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
+def test_rows_are_found_by_their_text(blind: Path, opinion_set: ExampleSet, work: Path, tmp_path: Path) -> None:
     logits = by_text(opinion_set)
     new = [{TEXT: f"Nobody knows text {k}.", "label": 0} for k in range(2)]
     own = changed_data(
@@ -126,7 +126,7 @@ def test_rows_are_found_by_their_text(blind: Path, opinion_set: LogitSet, work: 
 @given(picks=st.lists(st.integers(-4, TRAIN_ROWS - 1), min_size=1, max_size=40), stays=st.booleans())
 def test_any_choice_of_rows_gets_the_logits_of_its_texts(
     blind: Path,
-    opinion_set: LogitSet,
+    opinion_set: ExampleSet,
     work: Path,
     tmp_path_factory: pytest.TempPathFactory,
     picks: list[int],
@@ -151,7 +151,7 @@ def test_any_choice_of_rows_gets_the_logits_of_its_texts(
     assert ("joined" in record.settings) == (min(picks) < 0)
 
 
-def test_gold_is_ones_own(blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
+def test_gold_is_ones_own(blind: Path, opinion_set: ExampleSet, work: Path, tmp_path: Path) -> None:
     def other(lines: Lines) -> Lines:
         return [line | {"label": 1 - line["label"]} if k == 5 else line for k, line in enumerate(lines)]
 
@@ -169,7 +169,7 @@ def test_of_equal_texts_the_one_at_the_same_place_counts(work: Path, teachers: P
     send(tmp_path / "store" / "opinion", str(tmp_path / "blind"), without_text=True)
     found = joined(tmp_path / "blind", work, own, tmp_path / "store")
     assert found.other_gold == {"validation": [], "train": []}
-    assert found.record.fingerprint == open_set(tmp_path / "store" / "opinion").record.fingerprint
+    assert found.record.fingerprint == ExampleSet.open(tmp_path / "store" / "opinion").record.fingerprint
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_a_set_with_gaps_says_so_and_is_used_like_any_other(gaps: Joined, tmp_pa
         "train": (TRAIN_ROWS, 4),
     }
     assert record.rows_of("train") == TRAIN_ROWS - 4
-    assert len(load_examples(open_set(gaps.root), "train")) == TRAIN_ROWS - 4
+    assert len(load_examples(ExampleSet.open(gaps.root), "train")) == TRAIN_ROWS - 4
     with open_catalog(tmp_path / "store") as connection:
         assert connection.execute("select max(source_row), count(*) from joined where split = 'train'").fetchone() == (
             TRAIN_ROWS - 5,
@@ -228,7 +228,7 @@ def test_a_lost_file_may_come_back_with_other_bytes(blind: Path, work: Path, tmp
 
 
 def test_a_split_that_one_does_not_have_is_missing(
-    blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path
+    blind: Path, opinion_set: ExampleSet, work: Path, tmp_path: Path
 ) -> None:
     (changed_data(work, tmp_path) / "opinion" / "validation.jsonl").unlink()
     found = joined(blind, work, tmp_path / "data", tmp_path)
@@ -239,7 +239,7 @@ def test_a_split_that_one_does_not_have_is_missing(
     assert list(found.record.splits) == ["train"]
 
 
-def test_what_does_not_fit_is_refused(blind: Path, opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused(blind: Path, opinion_set: ExampleSet, work: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=naming("store/opinion: ", "distill join", "--without-text")):
         joined(opinion_set.root, work, work / "data", tmp_path)
     with pytest.raises(ConfigError, match=naming("blind0/opinion: ", "'opinion' with bad, good", "'roles'")):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, PassingError
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sharing.place import Place, open_place
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
@@ -88,7 +88,7 @@ def test_who_may_not_read_a_set_is_told_so(status: int, url: str, tmp_path: Path
         place.fetch("distill.json", tmp_path / "file", 9)
 
 
-def test_a_set_comes_from_a_server_that_lists_its_files(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_set_comes_from_a_server_that_lists_its_files(opinion_set: ExampleSet, tmp_path: Path) -> None:
     """Its pages name the files and tell no sizes."""
     handler = partial(_Quiet, directory=str(opinion_set.root.parent))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -96,7 +96,7 @@ def test_a_set_comes_from_a_server_that_lists_its_files(opinion_set: LogitSet, t
         told = invoke("pull", f"http://127.0.0.1:{server.server_address[1]}/opinion", "--store", tmp_path)
         server.shutdown()
     assert told.exit_code == 0, told.stderr
-    assert open_set(tmp_path / "opinion").record == opinion_set.record
+    assert ExampleSet.open(tmp_path / "opinion").record == opinion_set.record
 
 
 def _passes(place: Place, reason: str, folder: Path) -> None:

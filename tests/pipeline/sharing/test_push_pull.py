@@ -13,7 +13,7 @@ import pipeline.sharing.push
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.query.catalog import open_catalog
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, changed, read_set_record, write_set_record
 from pipeline.sets.vector_basis import BASIS_FILE
 from pipeline.sharing.place import open_place
@@ -29,7 +29,7 @@ def inodes(root: Path) -> dict[str, int]:
     return {path.name: path.stat().st_ino for path in (root / "examples").iterdir()}
 
 
-def test_what_a_pull_left_that_was_killed_at_its_very_end_goes(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_what_a_pull_left_that_was_killed_at_its_very_end_goes(opinion_set: ExampleSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     fetch(str(tmp_path / "there"), tmp_path / "store")
     (tmp_path / "store" / FOLDER / ".opinion.old").mkdir(parents=True)
@@ -38,7 +38,7 @@ def test_what_a_pull_left_that_was_killed_at_its_very_end_goes(opinion_set: Logi
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["opinion"]
 
 
-def test_a_set_comes_out_as_it_went_in(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:
+def test_a_set_comes_out_as_it_went_in(opinion_set: ExampleSet, place: str, tmp_path: Path) -> None:
     sent = send(opinion_set.root, place)
     assert set(sent.sent) == contents(opinion_set.root).keys() - {FILE_NAME}
     assert objects(place) == contents(opinion_set.root)
@@ -50,7 +50,7 @@ def test_a_set_comes_out_as_it_went_in(opinion_set: LogitSet, place: str, tmp_pa
         assert connection.execute("select count(*) from opinion").fetchone() == (136,)
 
 
-def test_nothing_travels_twice(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:
+def test_nothing_travels_twice(opinion_set: ExampleSet, place: str, tmp_path: Path) -> None:
     send(opinion_set.root, place)
     before = objects(place)
     again = send(opinion_set.root, place)
@@ -60,7 +60,7 @@ def test_nothing_travels_twice(opinion_set: LogitSet, place: str, tmp_path: Path
     assert fetch(place, tmp_path).fetched == ()
 
 
-def test_only_what_was_changed_travels(own_set: LogitSet, place: str, tmp_path: Path) -> None:
+def test_only_what_was_changed_travels(own_set: ExampleSet, place: str, tmp_path: Path) -> None:
     send(own_set.root, place)
     fetch(place, tmp_path / "store")
     old = inodes(tmp_path / "store" / "opinion")
@@ -74,7 +74,7 @@ def test_only_what_was_changed_travels(own_set: LogitSet, place: str, tmp_path: 
 
 
 def test_a_push_whose_transport_fails_leaves_no_set_and_goes_on(
-    opinion_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opinion_set: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = str(tmp_path / "there")
     monkeypatch.setattr(pipeline.sharing.push, "SMALL_BYTES", 0)  # the journal alone tells what has arrived
@@ -93,7 +93,7 @@ def test_a_push_whose_transport_fails_leaves_no_set_and_goes_on(
 
 
 def test_the_old_set_stays_until_a_file_of_it_must_go(
-    own_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_set: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = str(tmp_path / "there")
     send(own_set.root, place)
@@ -114,7 +114,7 @@ def test_the_old_set_stays_until_a_file_of_it_must_go(
 
 
 def test_a_failed_pull_leaves_nothing_usable_and_goes_on(
-    opinion_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opinion_set: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     open_file = open_failing(monkeypatch, "train-00002")
@@ -158,7 +158,7 @@ def open_failing(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[Any, str, 
 
 
 def test_another_set_is_replaced_only_on_demand(
-    opinion_set: LogitSet, augmented_set: LogitSet, place: str, tmp_path: Path
+    opinion_set: ExampleSet, augmented_set: ExampleSet, place: str, tmp_path: Path
 ) -> None:
     send(augmented_set.root, place)  # it has more files
     before = objects(place)
@@ -170,12 +170,12 @@ def test_another_set_is_replaced_only_on_demand(
     assert objects(place) == contents(opinion_set.root)
     with pytest.raises(ConfigError, match=naming("store/opinion: ", "--name", "--replace")):
         fetch(place, tmp_path / "store")
-    assert open_set(tmp_path / "store" / "opinion").record == augmented_set.record
+    assert ExampleSet.open(tmp_path / "store" / "opinion").record == augmented_set.record
     fetch(place, tmp_path / "store", replace=True)
     assert contents(tmp_path / "store" / "opinion") == contents(opinion_set.root)
 
 
-def test_an_unreadable_set_is_replaced_only_on_demand(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_an_unreadable_set_is_replaced_only_on_demand(opinion_set: ExampleSet, tmp_path: Path) -> None:
     place = tmp_path / "there"
     place.mkdir()
     (place / FILE_NAME).write_text("{")
@@ -190,7 +190,7 @@ def test_an_unreadable_set_is_replaced_only_on_demand(opinion_set: LogitSet, tmp
     assert (tmp_path / "store" / "opinion" / "notes.txt").read_text() == "mine"
 
 
-def test_leftovers_of_another_sets_pull_do_not_stay(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_leftovers_of_another_sets_pull_do_not_stay(opinion_set: ExampleSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     stray = tmp_path / "store" / FOLDER / "opinion" / "examples" / "train-00000-of-00009.parquet"
     stray.parent.mkdir(parents=True)
@@ -199,14 +199,14 @@ def test_leftovers_of_another_sets_pull_do_not_stay(opinion_set: LogitSet, tmp_p
     assert contents(tmp_path / "store" / "opinion") == contents(opinion_set.root)
 
 
-def test_a_set_that_was_never_verified_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_set_that_was_never_verified_is_refused(opinion_set: ExampleSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     edit_record(str(tmp_path / "there"), lambda m: m.update(state="complete"))
     with pytest.raises(IntegrityError, match=naming("there: ", "'complete'")):
         fetch(str(tmp_path / "there"), tmp_path / "store")
 
 
-def test_what_never_held_a_set_is_left_alone(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:
+def test_what_never_held_a_set_is_left_alone(opinion_set: ExampleSet, place: str, tmp_path: Path) -> None:
     replace(place, "README.md", b"mine")
     replace(place, "examples/mine.py", b"mine, too")
     with pytest.raises(ConfigError, match=naming("README.md")):
@@ -214,14 +214,14 @@ def test_what_never_held_a_set_is_left_alone(opinion_set: LogitSet, place: str, 
     assert objects(place) == {"README.md": b"mine", "examples/mine.py": b"mine, too"}
 
 
-def test_files_in_the_folders_of_layers_are_left_alone(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_files_in_the_folders_of_layers_are_left_alone(opinion_set: ExampleSet, tmp_path: Path) -> None:
     place = open_place(f"file://{tmp_path}/there")
     place.write("states/mine.npy", b"mine")
     with pytest.raises(ConfigError, match=naming("there: ", "states/mine.npy")):
         _require_empty(place, opinion_set.record, ["README.md", "examples/x.parquet", "states/x.parquet"])
 
 
-def test_a_push_killed_at_its_end_removes_what_is_obsolete(opinion_set: LogitSet, place: str, tmp_path: Path) -> None:
+def test_a_push_killed_at_its_end_removes_what_is_obsolete(opinion_set: ExampleSet, place: str, tmp_path: Path) -> None:
     send(opinion_set.root, place)
     stale = "examples/train-00000-of-00001.parquet"
     replace(place, stale, b"of the set before")
@@ -233,14 +233,14 @@ def test_a_push_killed_at_its_end_removes_what_is_obsolete(opinion_set: LogitSet
 
 @pytest.mark.parametrize("journal", [b"[]", b"{", b'{"arrived": 1}'])
 def test_a_journal_that_cannot_be_read_tells_of_nothing(
-    opinion_set: LogitSet, place: str, tmp_path: Path, journal: bytes
+    opinion_set: ExampleSet, place: str, tmp_path: Path, journal: bytes
 ) -> None:
     replace(place, JOURNAL, journal)
     send(opinion_set.root, place)
     assert objects(place) == contents(opinion_set.root)
 
 
-def test_two_pulls_of_one_name_do_not_meet(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_two_pulls_of_one_name_do_not_meet(opinion_set: ExampleSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     (tmp_path / "store" / FOLDER).mkdir(parents=True)
     with (
@@ -254,7 +254,7 @@ def test_two_pulls_of_one_name_do_not_meet(opinion_set: LogitSet, tmp_path: Path
     assert contents(tmp_path / "store") == {f"opinion/{k}": v for k, v in contents(opinion_set.root).items()}
 
 
-def test_a_card_is_never_anybody_elses(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_card_is_never_anybody_elses(opinion_set: ExampleSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     replace(str(tmp_path / "there"), "README.md", b"<script>alert(1)</script>")
     fetch(str(tmp_path / "there"), tmp_path / "store")
@@ -270,7 +270,7 @@ def test_a_card_is_never_anybody_elses(opinion_set: LogitSet, tmp_path: Path) ->
     ],
 )
 def test_only_a_sound_set_is_pushed(
-    own_set: LogitSet, tmp_path: Path, damage: Callable[[Path], object], message: str
+    own_set: ExampleSet, tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     damage(own_set.root)
     with pytest.raises(IntegrityError, match=message):
@@ -279,7 +279,7 @@ def test_only_a_sound_set_is_pushed(
 
 
 def test_texts_of_doubtful_licence_are_pushed_with_a_warning(
-    own_set: LogitSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own_set: ExampleSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     send(own_set.root, str(tmp_path / "open"))
     assert "warning: " not in capsys.readouterr().err  # the demo's texts are CC0
@@ -292,7 +292,7 @@ def test_texts_of_doubtful_licence_are_pushed_with_a_warning(
     assert "warning: " not in capsys.readouterr().err
 
 
-def test_commands_print_what_was_done(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_commands_print_what_was_done(opinion_set: ExampleSet, tmp_path: Path) -> None:
     def run(*arguments: object) -> Any:
         return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
@@ -301,7 +301,7 @@ def test_commands_print_what_was_done(opinion_set: LogitSet, tmp_path: Path) -> 
     assert sorted(first["sent"]) == sorted(second["kept"]) == sorted(contents(opinion_set.root).keys() - {FILE_NAME})
     pulled = json.loads(run("pull", tmp_path / "there", "--store", tmp_path, "--name", "mine", "--json").stdout)
     assert (pulled["root"], pulled["state"]) == (str(tmp_path / "mine"), "verified")
-    assert open_set(tmp_path / "mine").read("train", ("logits",)).num_rows == 96
+    assert ExampleSet.open(tmp_path / "mine").read("train", ("logits",)).num_rows == 96
     verified = json.loads(run("verify", "mine", "--store", tmp_path, "--json").stdout)
     assert verified["fingerprint"] == opinion_set.record.fingerprint
     assert run("card", "mine", "--store", tmp_path).stdout == (opinion_set.root / "README.md").read_text()
@@ -327,7 +327,7 @@ def test_no_such_place_is_one_message(url: str, message: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("state", ["staged", "complete"])
-def test_a_set_that_is_not_finished_is_not_verified(own_set: LogitSet, state: str) -> None:
+def test_a_set_that_is_not_finished_is_not_verified(own_set: ExampleSet, state: str) -> None:
     assert CliRunner().invoke(app, ["verify", str(own_set.root)]).exit_code == 0
     write_set_record(own_set.root, own_set.record.model_copy(update={"state": state}))
     result = CliRunner().invoke(app, ["verify", str(own_set.root)])
@@ -335,7 +335,7 @@ def test_a_set_that_is_not_finished_is_not_verified(own_set: LogitSet, state: st
     assert f"{own_set.record.command}" in " ".join(result.stderr.split())
 
 
-def test_verify_tells_what_is_damaged_and_what_mends_it(own_set: LogitSet) -> None:
+def test_verify_tells_what_is_damaged_and_what_mends_it(own_set: ExampleSet) -> None:
     shard = own_set.record.shards[0].path
     damage(own_set.root / shard)
     result = CliRunner().invoke(app, ["verify", str(own_set.root)])
@@ -345,7 +345,7 @@ def test_verify_tells_what_is_damaged_and_what_mends_it(own_set: LogitSet) -> No
     assert told.endswith(f"or by the set's command: {own_set.record.command}")
 
 
-def test_a_damaged_tokenizer_is_not_sent_and_comes_back(own_set: LogitSet, place: str, tmp_path: Path) -> None:
+def test_a_damaged_tokenizer_is_not_sent_and_comes_back(own_set: ExampleSet, place: str, tmp_path: Path) -> None:
     send(own_set.root, place)
     pulled = fetch(place, tmp_path / "store")
     damage(pulled.root / TOKENIZER_FILE)

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import PassingError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sharing.push import JOURNAL
 from tests.helpers.faulty_proxy import FAULTS, faulty
 from tests.helpers.places import contents, objects
@@ -28,7 +28,7 @@ def repeat(arguments: list[str]) -> int:
 
 @pytest.mark.slow
 def test_a_set_goes_through_a_faulty_network_and_comes_back_whole(
-    opinion_set: LogitSet, bucket: str, s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opinion_set: ExampleSet, bucket: str, s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import s3fs
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from tests.helpers.hub_server import Hub
 from tests.helpers.places import contents
@@ -72,7 +72,7 @@ def environment(url: str) -> dict[str, str]:
     return os.environ | own
 
 
-def test_a_set_goes_to_the_hub_and_back(own_set: LogitSet, hub: Hub, distill: Distill, tmp_path: Path) -> None:
+def test_a_set_goes_to_the_hub_and_back(own_set: ExampleSet, hub: Hub, distill: Distill, tmp_path: Path) -> None:
     files = contents(own_set.root)
     assert set(distill("push", own_set.root, URL)["sent"]) == files.keys() - {FILE_NAME}
     first = hub.repos["me/opinion"].branches["main"]
@@ -93,7 +93,7 @@ def test_a_set_goes_to_the_hub_and_back(own_set: LogitSet, hub: Hub, distill: Di
     assert contents(tmp_path / "store" / "opinion") == contents(own_set.root)
 
 
-def test_all_of_a_pull_is_of_one_commit(opinion_set: LogitSet, hub: Hub, distill: Distill, tmp_path: Path) -> None:
+def test_all_of_a_pull_is_of_one_commit(opinion_set: ExampleSet, hub: Hub, distill: Distill, tmp_path: Path) -> None:
     distill("push", opinion_set.root, URL)
     hub.log.clear()
     distill("pull", URL, "--store", tmp_path)
@@ -104,7 +104,7 @@ def test_all_of_a_pull_is_of_one_commit(opinion_set: LogitSet, hub: Hub, distill
 
 
 def test_a_branch_of_its_own_and_everybody_may_look(
-    opinion_set: LogitSet, hub: Hub, distill: Distill, tmp_path: Path
+    opinion_set: ExampleSet, hub: Hub, distill: Distill, tmp_path: Path
 ) -> None:
     distill("push", opinion_set.root, f"{URL}@second/try", "--public")
     repo = hub.repos["me/opinion"]
@@ -116,7 +116,7 @@ def test_a_branch_of_its_own_and_everybody_may_look(
 
 
 def test_another_set_is_replaced_only_on_demand(
-    opinion_set: LogitSet, augmented_set: LogitSet, hub: Hub, distill: Distill
+    opinion_set: ExampleSet, augmented_set: ExampleSet, hub: Hub, distill: Distill
 ) -> None:
     distill("push", augmented_set.root, URL)
     message = distill("push", opinion_set.root, URL, fails=True)
@@ -127,7 +127,7 @@ def test_another_set_is_replaced_only_on_demand(
 
 
 def test_an_upload_that_fails_is_one_message_and_changes_nothing(
-    opinion_set: LogitSet, hub: Hub, distill: Distill
+    opinion_set: ExampleSet, hub: Hub, distill: Distill
 ) -> None:
     hub.refused = "/lfs/"
     refused = distill("push", opinion_set.root, URL, fails=True)
@@ -155,7 +155,7 @@ def test_an_upload_that_fails_is_one_message_and_changes_nothing(
     ],
 )
 def test_nothing_there_is_one_message(
-    opinion_set: LogitSet, hub: Hub, distill: Distill, tmp_path: Path, url: str, message: str
+    opinion_set: ExampleSet, hub: Hub, distill: Distill, tmp_path: Path, url: str, message: str
 ) -> None:
     distill("push", opinion_set.root, URL)
     assert f"{url}: " in distill("pull", url, "--store", tmp_path, fails=True)
@@ -163,7 +163,7 @@ def test_nothing_there_is_one_message(
 
 
 @pytest.mark.parametrize("command", ["push", "pull"])
-def test_no_hub_is_one_message(opinion_set: LogitSet, tmp_path: Path, command: str) -> None:
+def test_no_hub_is_one_message(opinion_set: ExampleSet, tmp_path: Path, command: str) -> None:
     arguments = [opinion_set.root, URL] if command == "push" else [URL, "--store", tmp_path]
     result = subprocess.run(
         [sys.executable, "-m", "distill", command, *map(str, arguments)],

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from distill.commands import app
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL
@@ -50,7 +50,7 @@ def kill_half_way(method: str, *arguments: object) -> None:
 
 
 @pytest.mark.slow
-def test_a_push_that_is_killed_leaves_no_set_and_goes_on(opinion_set: LogitSet, bucket: str, tmp_path: Path) -> None:
+def test_a_push_that_is_killed_leaves_no_set_and_goes_on(opinion_set: ExampleSet, bucket: str, tmp_path: Path) -> None:
     kill_half_way("put_file", "push", opinion_set.root, f"{bucket}/set")
     arrived = objects(f"{bucket}/set").keys() - {JOURNAL}
     assert 0 < len(arrived) < len(contents(opinion_set.root)) - 1
@@ -62,7 +62,7 @@ def test_a_push_that_is_killed_leaves_no_set_and_goes_on(opinion_set: LogitSet, 
 
 @pytest.mark.slow
 def test_a_pull_that_is_killed_leaves_nothing_usable_and_goes_on(
-    opinion_set: LogitSet, bucket: str, tmp_path: Path
+    opinion_set: ExampleSet, bucket: str, tmp_path: Path
 ) -> None:
     send(opinion_set.root, f"{bucket}/set")
     kill_half_way("open", "pull", f"{bucket}/set", "--store", tmp_path)
@@ -75,7 +75,7 @@ def test_a_pull_that_is_killed_leaves_nothing_usable_and_goes_on(
     assert contents(tmp_path) == {f"opinion/{name}": data for name, data in contents(opinion_set.root).items()}
 
 
-def test_a_change_puts_only_what_it_changes(own_set: LogitSet, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_puts_only_what_it_changes(own_set: ExampleSet, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import s3fs
 
     send(own_set.root, f"{bucket}/set")
@@ -113,7 +113,7 @@ def without_server(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.parametrize("command", ["push", "pull"])
 def test_what_is_wrong_with_the_way_there_is_one_message(
-    opinion_set: LogitSet,
+    opinion_set: ExampleSet,
     bucket: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

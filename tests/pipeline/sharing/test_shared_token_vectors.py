@@ -14,7 +14,7 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.query.catalog import open_catalog
 from pipeline.record_file import read_record
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, read_set_record
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
@@ -27,7 +27,7 @@ from tests.helpers.places import contents, fetch, objects, send
 
 
 def test_they_travel_with_the_set_and_only_once(
-    opinion_set: LogitSet, opinion_vectors: LogitSet, place: str, tmp_path: Path
+    opinion_set: ExampleSet, opinion_vectors: ExampleSet, place: str, tmp_path: Path
 ) -> None:
     send(opinion_set.root, place)
     fetch(place, tmp_path / "store")
@@ -42,7 +42,7 @@ def test_they_travel_with_the_set_and_only_once(
 
 
 def test_a_set_without_them_takes_them_away(
-    opinion_set: LogitSet, opinion_vectors: LogitSet, place: str, tmp_path: Path
+    opinion_set: ExampleSet, opinion_vectors: ExampleSet, place: str, tmp_path: Path
 ) -> None:
     send(opinion_vectors.root, place)
     send(opinion_set.root, place)
@@ -50,7 +50,7 @@ def test_a_set_without_them_takes_them_away(
 
 
 def test_a_set_without_text_keeps_the_vectors_and_not_the_counts(
-    opinion_vectors: LogitSet, work: Path, tmp_path: Path
+    opinion_vectors: ExampleSet, work: Path, tmp_path: Path
 ) -> None:
     send(opinion_vectors.root, str(tmp_path / "there"), without_text=True)
     pulled = fetch(str(tmp_path / "there"), tmp_path / "store")
@@ -66,7 +66,7 @@ def test_a_set_without_text_keeps_the_vectors_and_not_the_counts(
     assert found.record.signals == opinion_vectors.record.signals
 
 
-def test_sql_has_them_as_numbers(opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_sql_has_them_as_numbers(opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     shutil.copytree(opinion_vectors.root, tmp_path / "my-set")
     with open_catalog(tmp_path) as connection:
         rows = select(connection, "select id, token, count, vector from my_set_token_vectors order by id").fetchall()
@@ -76,7 +76,7 @@ def test_sql_has_them_as_numbers(opinion_vectors: LogitSet, tmp_path: Path) -> N
     assert [row[2] for row in rows] == stored.count_V.tolist()
 
 
-def test_sql_leaves_a_set_with_torn_vectors_out(opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_sql_leaves_a_set_with_torn_vectors_out(opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     path = shutil.copytree(opinion_vectors.root, tmp_path / "opinion") / VOCABULARY_FILE
     path.write_bytes(b"PAR1")
     with open_catalog(tmp_path) as connection:
@@ -112,7 +112,9 @@ def changed_table(table: pa.Table, change: str) -> pa.Table:
         ("rows", "token_vectors: "),
     ],
 )
-def test_a_stranger_s_file_is_looked_into(change: str, message: str, opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_a_stranger_s_file_is_looked_into(
+    change: str, message: str, opinion_vectors: ExampleSet, tmp_path: Path
+) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "there")
     path = root / VOCABULARY_FILE
     table = changed_table(pq.read_table(path), change)
@@ -126,7 +128,9 @@ def test_a_stranger_s_file_is_looked_into(change: str, message: str, opinion_vec
     assert not (tmp_path / "store" / "opinion").exists()
 
 
-def test_a_file_of_another_set_is_refused(opinion_vectors: LogitSet, roles_vectors: LogitSet, tmp_path: Path) -> None:
+def test_a_file_of_another_set_is_refused(
+    opinion_vectors: ExampleSet, roles_vectors: ExampleSet, tmp_path: Path
+) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "there")
     shutil.copy(roles_vectors.root / VOCABULARY_FILE, root / VOCABULARY_FILE)
     values = read_record(root / FILE_NAME)
@@ -136,7 +140,7 @@ def test_a_file_of_another_set_is_refused(opinion_vectors: LogitSet, roles_vecto
         verify_shards(root, read_set_record(root))
 
 
-def test_token_vectors_alone_are_no_set(opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_token_vectors_alone_are_no_set(opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "there")
     values = read_record(root / FILE_NAME)
     del values["signals"]["logits"]

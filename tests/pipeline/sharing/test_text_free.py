@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
 from pipeline.sets.fingerprint import fingerprint
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.row_kinds import TEXT_COLUMNS
 from pipeline.sets.verify import verify_shards
@@ -21,7 +21,7 @@ from tests.helpers.places import contents, fetch, send
 from tests.helpers.rewritten_shards import with_logit
 
 
-def text_free(logit_set: LogitSet, folder: Path) -> tuple[Path, SetRecord]:
+def text_free(logit_set: ExampleSet, folder: Path) -> tuple[Path, SetRecord]:
     """The set as it arrives somewhere else."""
     send(logit_set.root, str(folder / "there"), without_text=True)
     pulled = fetch(str(folder / "there"), folder / "store")
@@ -33,7 +33,7 @@ def rows(root: Path, record: SetRecord) -> list[dict[str, Any]]:
     return [row for table in tables for row in table.to_pylist()]
 
 
-def test_all_but_the_text_is_there(roles_set: LogitSet, tmp_path: Path) -> None:
+def test_all_but_the_text_is_there(roles_set: ExampleSet, tmp_path: Path) -> None:
     root, record = text_free(roles_set, tmp_path)
     verify_shards(root, record)
     assert (record.state, record.has_text, record.format_version) == ("verified", False, 1)
@@ -53,7 +53,7 @@ def test_all_but_the_text_is_there(roles_set: LogitSet, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["opinion_set", "roles_set", "augmented_set"])
 def test_no_text_is_left_anywhere(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    logit_set: LogitSet = request.getfixturevalue(name)
+    logit_set: ExampleSet = request.getfixturevalue(name)
     root, record = text_free(logit_set, tmp_path)
     whole = logit_set.read("train", ("sentence1", "sentence2")).to_pylist()
     texts = {text for row in whole for text in row.values() if text is not None}
@@ -67,7 +67,7 @@ def test_no_text_is_left_anywhere(name: str, request: pytest.FixtureRequest, tmp
     assert all("sentence" not in str(pq.read_schema(root / shard.path)) for shard in record.shards)
 
 
-def test_variants_are_kept_and_their_sample_is_not(augmented_set: LogitSet, tmp_path: Path) -> None:
+def test_variants_are_kept_and_their_sample_is_not(augmented_set: ExampleSet, tmp_path: Path) -> None:
     before = augmented_set.record
     assert before.augmentation is not None
     assert before.augmentation.sample
@@ -78,7 +78,7 @@ def test_variants_are_kept_and_their_sample_is_not(augmented_set: LogitSet, tmp_
     assert "| row | origin | original | variant |" not in card_text(record)
 
 
-def test_the_card_says_what_to_do(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_the_card_says_what_to_do(opinion_set: ExampleSet, tmp_path: Path) -> None:
     root, record = text_free(opinion_set, tmp_path)
     text = (root / "README.md").read_text()
     assert text == card_text(record)
@@ -88,10 +88,10 @@ def test_the_card_says_what_to_do(opinion_set: LogitSet, tmp_path: Path) -> None
     assert "`ids1`" not in text
 
 
-def test_it_cannot_be_used_as_if_it_had_text(opinion_set: LogitSet, token_store: Path, tmp_path: Path) -> None:
+def test_it_cannot_be_used_as_if_it_had_text(opinion_set: ExampleSet, token_store: Path, tmp_path: Path) -> None:
     root, _ = text_free(opinion_set, tmp_path)
     with pytest.raises(ConfigError, match=naming("store/opinion: ", "distill join")):
-        open_set(root)
+        ExampleSet.open(root)
     with pytest.raises(ConfigError, match=naming("store/opinion: ", "--without-text")):
         send(root, str(tmp_path / "elsewhere"), without_text=True)
     with pytest.raises(ConfigError, match=naming("tokens/topk: ")):
@@ -99,7 +99,7 @@ def test_it_cannot_be_used_as_if_it_had_text(opinion_set: LogitSet, token_store:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_it_is_another_set_than_the_one_with_text(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_it_is_another_set_than_the_one_with_text(opinion_set: ExampleSet, tmp_path: Path) -> None:
     send(opinion_set.root, str(tmp_path / "there"))
     with pytest.raises(ConfigError, match=naming("there: ", "'opinion'", "--replace")):
         send(opinion_set.root, str(tmp_path / "there"), without_text=True)
@@ -111,7 +111,7 @@ def test_it_is_another_set_than_the_one_with_text(opinion_set: LogitSet, tmp_pat
     assert again.sent == ()  # the same to the byte, however often it is made
 
 
-def test_nothing_damaged_is_sent_as_if_it_were_sound(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_nothing_damaged_is_sent_as_if_it_were_sound(opinion_set: ExampleSet, tmp_path: Path) -> None:
     root = shutil.copytree(opinion_set.root, tmp_path / "opinion")
     shard = opinion_set.record.shards[0]
     table = pq.read_table(root / shard.path, partitioning=None).replace_schema_metadata(None)

@@ -14,7 +14,7 @@ from tests.helpers.messages import naming
 
 MANIFEST = """
 name: names
-type: tokens
+type: token_labels
 columns: {sentence1: tokens, label: tags}
 labels: [O, B-PER, I-PER, B-LOC]
 metrics: [span_f1, accuracy]

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import QueryError
 from pipeline.query.catalog import CATALOG_FILE, open_catalog
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sql.gate import add_macros, select, to_arrow
 from tests.helpers.messages import naming
 
@@ -200,7 +200,7 @@ def test_rows_without_gold_do_not_count(connection: duckdb.DuckDBPyConnection) -
     assert ask(connection, "select source_row, margin from hardest(score)") == [(0, None), (1, None), (2, None)]
 
 
-def test_on_real_sets(store: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_on_real_sets(store: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     shelf = Path(shutil.copytree(store, tmp_path / "store", ignore=shutil.ignore_patterns(CATALOG_FILE)))
     shutil.copytree(shelf / "opinion", shelf / "opinion-2")
 

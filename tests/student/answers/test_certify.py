@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import KEYS, LogitSet, keys_sha256
+from pipeline.sets.reader import KEYS, ExampleSet, keys_sha256
 from pipeline.tasks.target import softmax
 from student.answers.certificate import CERTIFICATE_FILE, fewest_rows, read_certificate
 from student.answers.columns import margins
@@ -50,7 +50,9 @@ def run(half_run: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_counts_what_the_student_and_its_teacher_say_of_the_held_out_rows(run: Path, opinion_set: LogitSet) -> None:
+def test_it_counts_what_the_student_and_its_teacher_say_of_the_held_out_rows(
+    run: Path, opinion_set: ExampleSet
+) -> None:
     certificate = read_certificate(run)
     rows = opinion_set.read("train", ("*",), HELD_OUT)
     student_NC = Predictor(run).logits(rows.column("sentence1").to_pylist())
@@ -140,7 +142,7 @@ def test_a_failed_proof_leaves_the_one_that_is_there(run: Path) -> None:
     assert (run / CERTIFICATE_FILE).read_text() == before
 
 
-def test_a_set_in_the_place_of_the_one_trained_on_proves_nothing(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_set_in_the_place_of_the_one_trained_on_proves_nothing(opinion_set: ExampleSet, tmp_path: Path) -> None:
     """Its rows have the same keys, so that of those trained on half would seem new."""
     shutil.copytree(opinion_set.root, tmp_path / "sets" / "opinion")
     run = tmp_path / "run"

@@ -8,7 +8,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Task
 from pipeline.training.run_record import RUN_RECORD, read_run_record, write_run_record
@@ -104,7 +104,7 @@ def test_texts_are_found_by_the_tasks_names(opinion_run: Path, tmp_path: Path) -
 
 
 def test_a_run_knows_the_names_that_its_set_was_made_with(
-    roles_run: Path, roles_set: LogitSet, roles: Task, tmp_path: Path
+    roles_run: Path, roles_set: ExampleSet, roles: Task, tmp_path: Path
 ) -> None:
     assert roles_set.record.task is not None
     assert roles_set.record.task.text_columns == roles.columns.texts == (("sentence1",), ("sentence2",))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sets.reader import open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import read_run_record, write_run_record
 from student.export.coarse import coarse
@@ -32,7 +32,7 @@ def test_the_command_writes_what_it_measures(roles_run: Path, store: Path, tmp_p
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert told["bytes"]["after"] == page.stat().st_size
-    rows = open_set(store / "roles").read("validation", ("sentence1", "sentence2", "label")).to_pylist()
+    rows = ExampleSet.open(store / "roles").read("validation", ("sentence1", "sentence2", "label")).to_pylist()
     with running_node() as node:
         answers = node.ask(page, [[row["sentence1"], row["sentence2"]] for row in rows])["predictions"]
     names = Student.load(roles_run).config.target.names

@@ -7,7 +7,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import RunRecord
 from student.export.run import with_small_tables
@@ -178,7 +178,7 @@ def test_ones_own_card_is_kept_as_it_is(opinion_run: Path, tmp_path: Path, conte
     assert (tmp_path / "copy" / "README.md").read_bytes() == content
 
 
-def test_bins_and_scores_are_told_apart(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
+def test_bins_and_scores_are_told_apart(ratings: dict[str, ExampleSet], tmp_path: Path) -> None:
     for kind, names in (("bins", "`1`, `2`, `3`, `4`, `5`, `6`"), ("score", "`score`")):
         train(tiny_config(ratings[kind].root, tmp_path / kind, num_train_epochs=1), "")
         text = card_of(tmp_path / kind).text

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from pipeline.arrays import Ragged, side_by_side
 from pipeline.errors import ConfigError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import special_ids
 from student.config import EvaluateConfig, TrainConfig
@@ -94,7 +94,7 @@ def letters(template: bool = True) -> Tokenizer:
     return tokenizer
 
 
-def test_special_ids_are_those_around_the_sentences(roles_set: LogitSet) -> None:
+def test_special_ids_are_those_around_the_sentences(roles_set: ExampleSet) -> None:
     assert special_ids(letters()) == ((7,), (8,), (8,))
     bert = Tokenizer.from_str(roles_set.tokenizer_json())
     cls, sep = map(bert.token_to_id, ("[CLS]", "[SEP]"))
@@ -124,14 +124,14 @@ def test_special_ids_ignore_earlier_settings(setting: str) -> None:
     assert special_ids(tokenizer) == ((7,), (8,), (8,))
 
 
-def test_joint_pairs_need_tokens_between(roles_set: LogitSet) -> None:
+def test_joint_pairs_need_tokens_between(roles_set: ExampleSet) -> None:
     facts = task_facts(roles_set) | {"special_ids": None}
     with pytest.raises(ConfigError, match=naming("--pairing joint: ", "tokenizer")):
         design(TrainConfig.from_flags(pairing="joint"), facts)
     assert design(TrainConfig.from_flags(pairing="compare"), facts).pairing == "compare"
 
 
-def test_single_sentences_have_no_pairing(opinion_set: LogitSet) -> None:
+def test_single_sentences_have_no_pairing(opinion_set: ExampleSet) -> None:
     examples = load_examples(opinion_set, "validation")
     sizes = set()
     for pairing in ("diffcat", "compare", "joint"):
@@ -141,12 +141,12 @@ def test_single_sentences_have_no_pairing(opinion_set: LogitSet) -> None:
     assert sizes == {5 + 5 + 2 * 9 + 32}
 
 
-def joint_student(logit_set: LogitSet) -> Student:
+def joint_student(logit_set: ExampleSet) -> Student:
     flags = TrainConfig.from_flags(pairing="joint", matrix_size=3, vector_size=5, hidden_size=8)
     return Student(design(flags, task_facts(logit_set)))
 
 
-def test_a_joint_student_reads_what_its_teacher_read(roles_set: LogitSet) -> None:
+def test_a_joint_student_reads_what_its_teacher_read(roles_set: ExampleSet) -> None:
     stored = load_examples(roles_set, "validation")
     examples = as_read(stored, joint_student(roles_set).config)
     rows = roles_set.read("validation", ("sentence1", "sentence2"))
@@ -197,7 +197,7 @@ def test_both_sentences_and_their_order_count(head: str, pairing: str) -> None:
     [("joint", "mlp"), ("joint", "bilstm"), ("compare", "linear"), ("compare", "bilstm"), ("diffcat", "cnn")],
 )
 def test_texts_and_stored_ids_give_the_same(
-    store: Path, roles_set: LogitSet, tmp_path: Path, pairing: str, head: str
+    store: Path, roles_set: ExampleSet, tmp_path: Path, pairing: str, head: str
 ) -> None:
     sizes = {"matrix_size": 4, "vector_size": 16, "hidden_size": None if head in ("linear", "cnn") else 8}
     record = train(tiny_config(store / "roles", tmp_path, pairing=pairing, head=head, **sizes), "")
@@ -212,7 +212,7 @@ def test_texts_and_stored_ids_give_the_same(
     assert len(np.unique(actual_NC.round(6))) > 20
 
 
-def test_a_joint_student_learns_the_special_tokens_too(store: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+def test_a_joint_student_learns_the_special_tokens_too(store: Path, roles_set: ExampleSet, tmp_path: Path) -> None:
     train(tiny_config(store / "roles", tmp_path, pairing="joint", learning_rate=0.1), "")
     special = Student.load(tmp_path).config.special_ids
     assert special is not None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from student.config import ExportConfig
 from student.export.run import export
 from student.model.embeddings import MatrixEncoder
@@ -84,7 +84,7 @@ def test_products_of_two_thousand_tokens_still_tell_texts_apart() -> None:
     assert float((kept_NF[0] - kept_NF[1]).abs().max()) > 1e-2
 
 
-def test_a_student_of_windows_is_trained_kept_and_read(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_student_of_windows_is_trained_kept_and_read(opinion_set: ExampleSet, tmp_path: Path) -> None:
     record = train(tiny_config(opinion_set.root, tmp_path, window_size=2, num_train_epochs=1), "")
     assert record["settings"]["window_size"] == 2
     assert json.loads((tmp_path / "config.json").read_text())["window_size"] == 2
@@ -95,6 +95,6 @@ def test_a_student_of_windows_is_trained_kept_and_read(opinion_set: LogitSet, tm
         export(ExportConfig(run=tmp_path, onnx=tmp_path / "student.onnx", store=opinion_set.root.parent))
 
 
-def test_heads_that_read_each_token_take_no_windows(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_heads_that_read_each_token_take_no_windows(opinion_set: ExampleSet, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=naming("--window-size: ", "--head bilstm")):
         train(tiny_config(opinion_set.root, tmp_path, window_size=2, head="bilstm", hidden_size=None), "")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pipeline.sets.token_reader import TokenSet, open_tokens
+from pipeline.sets.token_reader import MaskedWordSet
 from student.config import PretrainConfig
 from student.kinds.masked_words import control, evaluate_mlm, log_frequencies, others, read_pool, start_without_context
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
@@ -16,22 +16,22 @@ from student.pretrain import new_student
 
 
 @pytest.fixture
-def token_set(token_store: Path) -> TokenSet:
-    return open_tokens(token_store / "sampled")
+def token_set(token_store: Path) -> MaskedWordSet:
+    return MaskedWordSet.open(token_store / "sampled")
 
 
-def a_student(token_set: TokenSet) -> MaskedWordStudent:
+def a_student(token_set: MaskedWordSet) -> MaskedWordStudent:
     flags = PretrainConfig(logits="sampled", matrix_size=3, vector_size=5, initializer_range=0.3)
     return new_student(MaskedWordStudent, build_masked_word_config(flags, token_set.record), flags.seed)
 
 
-def masked_words(token_set: TokenSet, split: str) -> list[int]:
+def masked_words(token_set: MaskedWordSet, split: str) -> list[int]:
     groups = [group for group, _ in token_set.groups(split)]
     words: list[int] = read_pool(token_set, 0, groups).rows.targets.flat.tolist()
     return words
 
 
-def test_frequencies_are_counts_plus_one(token_set: TokenSet) -> None:
+def test_frequencies_are_counts_plus_one(token_set: MaskedWordSet) -> None:
     words, size = masked_words(token_set, "train"), token_set.record.codec.vocabulary_size
     count = Counter(words)
     expected = [np.log((count[token] + 1) / (len(words) + size)) for token in range(size)]
@@ -39,7 +39,7 @@ def test_frequencies_are_counts_plus_one(token_set: TokenSet) -> None:
     assert float(log_frequencies(token_set).exp().sum()) == pytest.approx(1)
 
 
-def test_a_student_starts_as_the_unigram_table(token_set: TokenSet) -> None:
+def test_a_student_starts_as_the_unigram_table(token_set: MaskedWordSet) -> None:
     log_frequency_V, words = log_frequencies(token_set), masked_words(token_set, "validation")
     student = a_student(token_set)
     start_without_context(student.head, log_frequency_V)
@@ -52,7 +52,7 @@ def test_a_student_starts_as_the_unigram_table(token_set: TokenSet) -> None:
     )
 
 
-def test_constant_features_are_their_own_control(token_set: TokenSet) -> None:
+def test_constant_features_are_their_own_control(token_set: MaskedWordSet) -> None:
     student = a_student(token_set)
     student.encoder.neutralise(torch.ones(student.config.num_tokens, dtype=torch.bool))
     losses = control(student, token_set, "validation", log_frequencies(token_set))
@@ -62,7 +62,7 @@ def test_constant_features_are_their_own_control(token_set: TokenSet) -> None:
     assert losses["context_gain"] == pytest.approx(losses["unigram_loss"] - own)
 
 
-def test_the_control_by_plain_torch(token_set: TokenSet) -> None:
+def test_the_control_by_plain_torch(token_set: MaskedWordSet) -> None:
     """All held-out positions at once, with the mean, and with the features of every other position in turn."""
     student = a_student(token_set)
     with torch.no_grad():

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pipeline.sets.codecs import CODECS, Decoder, Dense, Distribution, Kept, Predictions
+from pipeline.sets.codecs import CODECS, Decoder, Dense, Distribution, Predictions, Sparse
 from pipeline.sets.config import CodecName
 from student.losses import masked_words as head_module
 from student.losses.masked_words import HeadPass, cross_entropy, position_loss
@@ -61,7 +61,7 @@ def random_head(seed: int = 0) -> tuple[nn.Linear, torch.Tensor, torch.Tensor]:
 def test_the_loss_of_two_positions_by_hand() -> None:
     logits_PV = torch.tensor([[2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0]])
     q = logits_PV.softmax(dim=1).tolist()
-    teacher = Kept(
+    teacher = Sparse(
         torch.tensor([0, 0, 1]), torch.tensor([0, 1, 2]), torch.tensor([0.5, 0.25, 1.0]), torch.tensor([0.25, 0.0])
     )
     first = -(0.5 * np.log(q[0][0]) + 0.25 * np.log(q[0][1]) + 0.25 * np.log(q[0][2] + q[0][3]))
@@ -119,7 +119,7 @@ def test_the_pass_gives_the_loss_and_gradients_of_the_formula(
 
 def test_loss_is_finite_when_all_mass_is_on_kept_tokens() -> None:
     """It leaves nothing to the rest, which the teacher gives a tenth."""
-    teacher = Kept(torch.tensor([0]), torch.tensor([0]), torch.tensor([0.9]), torch.tensor([0.1]))
+    teacher = Sparse(torch.tensor([0]), torch.tensor([0]), torch.tensor([0.9]), torch.tensor([0.1]))
     loss_P, gradient_PV = cross_entropy(torch.tensor([[200.0, 0.0, 0.0]]), [(1, teacher)])
     assert float(loss_P) == pytest.approx(0.1 * -np.log(1e-6), rel=0.01)
     assert gradient_PV.tolist()[0] == pytest.approx([0, 0, 0])
@@ -133,7 +133,7 @@ def test_bf16_is_within_its_rounding() -> None:
     token_PK = (2 * torch.randn(150, 2000)).topk(20, dim=1).indices
     probability_PK = torch.rand(150, 20).softmax(dim=1) * 0.9
     position_PK = torch.arange(150)[:, None].expand(-1, 20)
-    kept = Kept(position_PK.flatten(), token_PK.flatten(), probability_PK.flatten(), 1 - probability_PK.sum(dim=1))
+    kept = Sparse(position_PK.flatten(), token_PK.flatten(), probability_PK.flatten(), 1 - probability_PK.sum(dim=1))
     exact = [tensor.detach().double().requires_grad_() for tensor in (features_PF, head.weight, head.bias)]
     expected = plain_loss(functional.linear(*exact), target_P, kept, 0.5, 1.0)
     loss = HeadPass(head, torch.bfloat16).loss(
@@ -173,7 +173,7 @@ def test_a_step_never_holds_positions_times_vocabulary(dtype: torch.dtype, monke
         monkeypatch.setattr(head_module, name, value)
     head, features_PF = nn.Linear(F, size), torch.randn(num_positions, F, requires_grad=True)
     target_P, one_P = torch.randint(size, (num_positions,)), torch.ones(num_positions)
-    teacher = Kept(torch.arange(num_positions), target_P, 0.5 * one_P, 0.5 * one_P)
+    teacher = Sparse(torch.arange(num_positions), target_P, 0.5 * one_P, 0.5 * one_P)
     with NewMemory() as made:  # type: ignore[no-untyped-call]
         head_pass = HeadPass(head, dtype)
     assert made.most == max(chunk, 32) * size

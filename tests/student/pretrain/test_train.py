@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import LogitSet
-from pipeline.sets.token_reader import open_tokens
+from pipeline.sets.reader import ExampleSet
+from pipeline.sets.token_reader import MaskedWordSet
 from student.config import PretrainConfig
 from student.kinds.masked_words import evaluate_mlm, masked_batches, read_pool
 from student.model.architecture import MaskedWordConfig
@@ -75,7 +75,9 @@ def test_a_position_sees_its_prefix_and_suffix_alone(sentence: list[int], place:
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_an_epoch_has_every_row_once(token_store: Path, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("student.pretrain.POOL_ROWS", 40)
-    batches = [masked_batches(open_tokens(token_store / "sampled"), 0, 7, 3, processes, k) for k in range(processes)]
+    batches = [
+        masked_batches(MaskedWordSet.open(token_store / "sampled"), 0, 7, 3, processes, k) for k in range(processes)
+    ]
     steps = batches[0].num_steps(1)
     seen = [
         tuple(row[row != 0].tolist())
@@ -83,7 +85,7 @@ def test_an_epoch_has_every_row_once(token_store: Path, processes: int, monkeypa
         for of_process in batches
         for row in of_process.at(step).ids_BL.numpy()
     ]
-    token_set = open_tokens(token_store / "sampled")
+    token_set = MaskedWordSet.open(token_store / "sampled")
     rows = read_pool(token_set, 0, [group for group, _ in token_set.groups("train")]).rows
     expected = sorted(tuple(rows.ids[row].tolist()) for row in range(len(rows)))
     assert set(seen) == set(expected)
@@ -104,7 +106,7 @@ def test_maxima_of_masked_positions_are_refused(token_store: Path, tmp_path: Pat
 
 
 def test_a_batch_has_what_was_said_about_its_own_positions(token_store: Path) -> None:
-    token_set = open_tokens(token_store / "topk")
+    token_set = MaskedWordSet.open(token_store / "topk")
     groups = [group for group, _ in token_set.groups("train")]
     pool = read_pool(token_set, 0, groups)
     batch = pool.batch([5, 2])
@@ -123,7 +125,7 @@ def test_a_student_learns_from_every_codec(token_store: Path, tmp_path: Path, co
     first, *_, last = record["result"]["history"]
     assert last["metrics"]["validation"]["teacher_loss"] < first["metrics"]["validation"]["teacher_loss"]
     student = MaskedWordStudent.load(tmp_path)
-    assert student.config.num_outputs == open_tokens(token_store / codec).record.codec.vocabulary_size
+    assert student.config.num_outputs == MaskedWordSet.open(token_store / codec).record.codec.vocabulary_size
 
 
 def test_the_first_losses_are_those_of_plain_torch(
@@ -135,7 +137,7 @@ def test_the_first_losses_are_those_of_plain_torch(
     settings = config(token_store, tmp_path, save_steps=1, max_steps=6, **rates)
     history = pretrain(settings, "x")["result"]["history"]
 
-    token_set = open_tokens(token_store / "sampled")
+    token_set = MaskedWordSet.open(token_store / "sampled")
     rows = read_pool(token_set, 0, [group for group, _ in token_set.groups("train")]).rows
     student = new_student(MaskedWordStudent, build_masked_word_config(settings, token_set.record), settings.seed)
     count_V = torch.bincount(torch.from_numpy(rows.targets.flat), minlength=student.config.num_outputs) + 1
@@ -169,13 +171,13 @@ def test_tokens_of_no_training_row_end_neutral(token_store: Path, tmp_path: Path
     settings = {"per_device_train_batch_size": 2, "max_steps": 2}
     record = pretrain(config(token_store, tmp_path, **settings), "x")
     seed = record["settings"]["seed"]
-    ids = masked_batches(open_tokens(token_store / "sampled"), 0, 2, seed).at(1).ids_BL
+    ids = masked_batches(MaskedWordSet.open(token_store / "sampled"), 0, 2, seed).at(1).ids_BL
     student = MaskedWordStudent.load(tmp_path)
     used = student.encoder.used_ids().tolist()
     assert used == sorted({student.config.pad_id, *ids.flatten().tolist()})
     assert student.config.used_rows == len(used) < student.config.num_tokens
     assert f"{len(used)} of {student.config.num_tokens} tokens known" in (tmp_path / "README.md").read_text()
-    again = evaluate_mlm(student, open_tokens(token_store / "sampled"), "validation")
+    again = evaluate_mlm(student, MaskedWordSet.open(token_store / "sampled"), "validation")
     assert record["result"]["history"][-1]["metrics"]["validation"] == pytest.approx(again)
 
 
@@ -209,7 +211,7 @@ def _same(settings: PretrainConfig) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names}
 
 
-def test_it_feeds_a_student_of_a_task(token_store: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_it_feeds_a_student_of_a_task(token_store: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     pretrain(config(token_store, tmp_path / "mlm"), "x")
     sizes = {"matrix_size": 4, "vector_size": 8}
     run = tiny_config(opinion_set.root, tmp_path / "run", init_from=tmp_path / "mlm", learning_rate=1e-30, **sizes)
@@ -259,7 +261,7 @@ def test_another_setting_is_another_run(token_store: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(("place", "message"), [(100, "SHA-256"), (-12, r"tokens/train-00000-of-00003\.parquet: ")])
 def test_a_damaged_shard_is_refused(token_store: Path, tmp_path: Path, place: int, message: str) -> None:
     root = Path(shutil.copytree(token_store / "sampled", tmp_path / "sampled"))
-    shard = open_tokens(root).shards("train")[0]
+    shard = MaskedWordSet.open(root).shards("train")[0]
     content = bytearray((root / shard.path).read_bytes())
     content[place] ^= 1
     (root / shard.path).write_bytes(content)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.sets.reader import LogitSet
-from pipeline.sets.sentence_reader import open_sentences
+from pipeline.sets.reader import ExampleSet
+from pipeline.sets.sentence_reader import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
 from student.config import PretrainConfig
 from student.kinds.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
@@ -128,7 +128,7 @@ def test_without_a_map_the_mean_is_the_vector() -> None:
 
 
 def test_a_batch_has_the_vectors_of_its_own_sentences(vector_store: Path) -> None:
-    sentence_set = open_sentences(vector_store / "int8")
+    sentence_set = SentenceSet.open(vector_store / "int8")
     rows = rows_of(sentence_set.root, "train")
     stored = {
         tuple(ids): vector
@@ -170,7 +170,7 @@ def test_every_loss_is_learnt(vector_store: Path, tmp_path: Path, loss: str) -> 
 
 def test_scores_by_hand(vector_store: Path, tmp_path: Path) -> None:
     """A student that says the mean gets the baseline's cosine and explains nothing."""
-    sentence_set = open_sentences(vector_store / "int8")
+    sentence_set = SentenceSet.open(vector_store / "int8")
     pretrain(config(vector_store, tmp_path, max_steps=1), "x")
     student = SentenceStudent.load(tmp_path)
     batches = first_batches(sentence_set, "validation", partial(read_vectors, sentence_set))
@@ -202,7 +202,7 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(vector_store: Path, tm
     assert not (tmp_path / "killed" / "checkpoint.safetensors").exists()
 
 
-def test_it_feeds_a_student_of_a_task(vector_store: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_it_feeds_a_student_of_a_task(vector_store: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     pretrain(config(vector_store, tmp_path / "vectors"), "x")
     sizes = {"matrix_size": 4, "vector_size": 8}
     run = tiny_config(opinion_set.root, tmp_path / "run", init_from=tmp_path / "vectors", learning_rate=1e-30, **sizes)
@@ -215,7 +215,7 @@ def test_it_feeds_a_student_of_a_task(vector_store: Path, opinion_set: LogitSet,
 
 def test_tokens_of_no_training_row_end_neutral(vector_store: Path, tmp_path: Path) -> None:
     record = pretrain(config(vector_store, tmp_path, per_device_train_batch_size=2, max_steps=1), "x")
-    stream = vector_batches(open_sentences(vector_store / "int8"), 2, record["settings"]["seed"])
+    stream = vector_batches(SentenceSet.open(vector_store / "int8"), 2, record["settings"]["seed"])
     student = SentenceStudent.load(tmp_path)
     used = student.encoder.used_ids().tolist()
     assert used == sorted({*stream.at(0).ids_T.tolist(), student.config.pad_id})
@@ -227,7 +227,7 @@ def test_vectors_start_from_what_the_encoder_says_of_the_vocabulary(
 ) -> None:
     """Tokens of no training row keep that, and have no product."""
     dump_vectors(vectors_config(work, tmp_path, name="int8", token_vectors=True), "teacher-dump")
-    sentences = open_sentences(tmp_path / "int8")
+    sentences = SentenceSet.open(tmp_path / "int8")
     stored = read_token_vectors(sentences.root, sentences.record)
     assert stored is not None
     pad_id = sentences.record.tokenizer.pad_id

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import ConfigError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.settings import as_flags
 from student.config import SweepConfig, TrainConfig
 from student.model.design import design
@@ -18,12 +18,12 @@ from tests.helpers.flags import parsed
 from tests.helpers.messages import naming
 
 
-def trials_of(logit_set: LogitSet, folder: Path, *grid: str, **flags: object) -> list[Trial]:
+def trials_of(logit_set: ExampleSet, folder: Path, *grid: str, **flags: object) -> list[Trial]:
     config = with_recipe(SweepConfig.from_flags(grid=grid, logits="set", **flags))
     return make_trials(config, read_grid(config), folder, lambda made: design(made, task_facts(logit_set)))
 
 
-def test_every_combination_of_values_with_every_seed(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_every_combination_of_values_with_every_seed(opinion_set: ExampleSet, tmp_path: Path) -> None:
     trials = trials_of(opinion_set, tmp_path, "learning_rate=1e-3,5e-4", "head=mlp,cnn", seeds=2, seed=5, alpha=0.25)
     assert [trial.values for trial in trials] == [
         {"learning_rate": rate, "head": head, "seed": seed}
@@ -39,7 +39,7 @@ def test_every_combination_of_values_with_every_seed(opinion_set: LogitSet, tmp_
     assert [trial.point for trial in trials[::2]] == [(1e-3, "mlp"), (1e-3, "cnn"), (5e-4, "mlp"), (5e-4, "cnn")]
 
 
-def test_without_a_grid_only_the_seeds_differ(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_without_a_grid_only_the_seeds_differ(opinion_set: ExampleSet, tmp_path: Path) -> None:
     trials = trials_of(opinion_set, tmp_path, seeds=3)
     assert [trial.values for trial in trials] == [{"seed": 42}, {"seed": 43}, {"seed": 44}]
     assert {trial.point for trial in trials} == {()}
@@ -55,7 +55,7 @@ def test_without_a_grid_only_the_seeds_differ(opinion_set: LogitSet, tmp_path: P
     ],
 )
 def test_a_folder_is_named_after_its_parsed_values(
-    opinion_set: LogitSet, tmp_path: Path, grid: str, folder: str
+    opinion_set: ExampleSet, tmp_path: Path, grid: str, folder: str
 ) -> None:
     (trial,) = trials_of(opinion_set, tmp_path, grid)
     assert trial.folder == tmp_path / folder
@@ -63,7 +63,7 @@ def test_a_folder_is_named_after_its_parsed_values(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_is_finished_when_its_record_says_so(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_run_is_finished_when_its_record_says_so(opinion_set: ExampleSet, tmp_path: Path) -> None:
     (trial,) = trials_of(opinion_set, tmp_path)
     trial.folder.mkdir()
     record = {"state": "running", "settings": {}, "command": ""}
@@ -92,7 +92,7 @@ def test_a_run_is_finished_when_its_record_says_so(opinion_set: LogitSet, tmp_pa
         (["temperature=1,2", "soft_loss=kl,mse"], naming("--temperature: ", "--soft-loss mse")),
     ],
 )
-def test_a_wrong_grid_is_told(opinion_set: LogitSet, tmp_path: Path, grid: list[str], match: str) -> None:
+def test_a_wrong_grid_is_told(opinion_set: ExampleSet, tmp_path: Path, grid: list[str], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         trials_of(opinion_set, tmp_path, *grid)
 
@@ -101,14 +101,14 @@ def problems_of(error: ConfigError) -> Iterable[str]:
     return [line for line in str(error).splitlines() if line.startswith("  - ")]
 
 
-def test_all_wrong_names_are_told_at_once(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_all_wrong_names_are_told_at_once(opinion_set: ExampleSet, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=naming("--grid: 3 problems")) as caught:
         trials_of(opinion_set, tmp_path, "alfa=1", "store=x", "temperature=")
     names = ("'alfa'", "'store'", "temperature:")
     assert all(name in line for name, line in zip(names, problems_of(caught.value), strict=True))
 
 
-def test_all_wrong_values_are_told_at_once_and_each_once(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_all_wrong_values_are_told_at_once_and_each_once(opinion_set: ExampleSet, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=naming("--grid: 2 problems")) as caught:
         trials_of(opinion_set, tmp_path, "alpha=3,0.5,4", "head=mlp,linear", seeds=4)
     assert all(f"'{value}'" in line for value, line in zip((3, 4), problems_of(caught.value), strict=True))
@@ -117,13 +117,13 @@ def test_all_wrong_values_are_told_at_once_and_each_once(opinion_set: LogitSet, 
     assert all(value in str(caught.value) for value in ("'3'", "'rnn'"))
 
 
-def test_a_name_in_a_recipes_grid_that_is_no_text_is_told(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_name_in_a_recipes_grid_that_is_no_text_is_told(opinion_set: ExampleSet, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("grid: {1: [2]}")
     with pytest.raises(ConfigError, match=naming("--grid: ", "1")):
         trials_of(opinion_set, tmp_path, recipe=str(tmp_path / "own.yaml"))
 
 
-def test_a_recipes_grid_is_tried_unless_a_grid_is_given(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_recipes_grid_is_tried_unless_a_grid_is_given(opinion_set: ExampleSet, tmp_path: Path) -> None:
     recipe = tmp_path / "own.yaml"
     recipe.write_text("{alpha: 0.9, grid: {temperature: [1, 2.0], token_dropout: [0]}}")
     tried = [t.values for t in trials_of(opinion_set, tmp_path, recipe=str(recipe))]
@@ -133,7 +133,7 @@ def test_a_recipes_grid_is_tried_unless_a_grid_is_given(opinion_set: LogitSet, t
     assert [t.config.temperature for t in given] == [1, 1]
 
 
-def test_a_wrong_grid_of_a_recipe_is_told_too(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_wrong_grid_of_a_recipe_is_told_too(opinion_set: ExampleSet, tmp_path: Path) -> None:
     recipe = tmp_path / "own.yaml"
     recipe.write_text("grid: {alpha: [0.5, 7], temperatur: [1]}")
     with pytest.raises(ConfigError, match=naming("--grid: ", "'temperatur'", "'temperature'")):
@@ -151,7 +151,7 @@ def test_a_wrong_grid_is_told_first(store: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "sweep").exists()
 
 
-def test_flags_of_a_trial_make_it_again(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_flags_of_a_trial_make_it_again(opinion_set: ExampleSet, tmp_path: Path) -> None:
     for trial in trials_of(opinion_set, tmp_path, "bidirectional=yes,no", "learning_rate=1e-5,3e-4", recipe="rte"):
         assert with_recipe(parsed(as_flags(trial.config))) == trial.config
 

@@ -27,7 +27,7 @@ from pipeline.errors import (
     MissingDependencyError,
     PassingError,
 )
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord
@@ -87,7 +87,7 @@ def told(storage: Path) -> dict[str, list[tuple[dict[str, Any], float | None]]]:
 
 
 @pytest.fixture(scope="module")
-def rating_set(ratings: dict[str, LogitSet]) -> Path:
+def rating_set(ratings: dict[str, ExampleSet]) -> Path:
     return ratings["score"].root
 
 

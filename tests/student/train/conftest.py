@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from student.train.train import train
 from tests.helpers.joint_runs import tasks_config
 
 
 @pytest.fixture(scope="session")
-def task_sets(store: Path, ratings: dict[str, LogitSet]) -> list[Path]:
+def task_sets(store: Path, ratings: dict[str, ExampleSet]) -> list[Path]:
     """A set of sentences, one of pairs, one of scores."""
     return [store / "opinion", store / "roles", ratings["score"].root]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL
 from student.config import TrainConfig
 from student.data import load_examples
@@ -14,7 +14,7 @@ from student.train.train import train
 from tests.helpers.students import tiny_config
 
 
-def test_every_class_counts_the_same(opinion_set: LogitSet) -> None:
+def test_every_class_counts_the_same(opinion_set: ExampleSet) -> None:
     examples = load_examples(opinion_set, "validation")
     num_rows = len(examples)
     teacher_NC = np.tile(np.array([1, 0], np.float32), (num_rows, 1))
@@ -35,7 +35,7 @@ def test_every_class_counts_the_same(opinion_set: LogitSet) -> None:
     assert alone.tolist() == [1] * num_rows
 
 
-def test_balanced_classes_and_another_metric_make_another_student(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_balanced_classes_and_another_metric_make_another_student(opinion_set: ExampleSet, tmp_path: Path) -> None:
     flags = {"class_weights": "balanced", "metric_for_best_model": "macro_f1"}
     record = train(tiny_config(opinion_set.root, tmp_path / "balanced", num_train_epochs=1, **flags), "train")
     alike = train(tiny_config(opinion_set.root, tmp_path / "alike", num_train_epochs=1), "train")
@@ -54,7 +54,7 @@ def test_balanced_classes_and_another_metric_make_another_student(opinion_set: L
     ],
 )
 def test_flags_that_do_not_fit_a_score(
-    ratings: dict[str, LogitSet], tmp_path: Path, flags: dict[str, str], reason: str
+    ratings: dict[str, ExampleSet], tmp_path: Path, flags: dict[str, str], reason: str
 ) -> None:
     config: TrainConfig = tiny_config(ratings["score"].root, tmp_path, **flags)
     with pytest.raises(ConfigError) as error:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from student.data import load_examples
 from student.train.contrast import NEGATIVES, kinds, negatives
@@ -20,7 +20,7 @@ def test_negatives_are_all_known_rows_of_other_kinds() -> None:
     assert not np.array_equal(negatives(kind_N, is_known_N, np.array([5, 2, 0])), drawn)
 
 
-def test_rows_of_a_kind_have_the_same_labels(opinion_set: LogitSet) -> None:
+def test_rows_of_a_kind_have_the_same_labels(opinion_set: ExampleSet) -> None:
     examples = load_examples(opinion_set, "train")
     teacher_NC = np.array([[0.0, 1.0], [2.0, 1.0], [0.0, 1.0]], dtype=np.float32)
     classes = Target(kind="classes", names=("a", "b"))

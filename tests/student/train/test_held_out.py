@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.training.batches import held_out_rows
 from student.data import Examples, load_examples
@@ -62,7 +62,7 @@ def test_a_share_of_nothing_is_refused() -> None:
         hold_out(rows_of([(0, 0), (1, 0)], [0, 1]), TARGET, 0.1)
 
 
-def test_held_out_rows_choose_the_epoch_and_teach_nothing(store: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_held_out_rows_choose_the_epoch_and_teach_nothing(store: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     record = train(tiny_config(store / "opinion", tmp_path / "run", held_out=SHARE, num_train_epochs=6), "")
     result, held = record["result"], held_out_rows(TRAIN_ROWS, SHARE)
     assert record["settings"]["rows_held_out"] == len(held) == TRAIN_ROWS // 4

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from student.filters.config import FiltersConfig
 from student.filters.train import train_filters
 from student.train.train import train
@@ -46,6 +46,6 @@ def test_a_folder_without_filters_says_so(store: Path, tmp_path: Path) -> None:
         train(config, "")
 
 
-def test_a_score_has_no_rows_of_other_labels(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
+def test_a_score_has_no_rows_of_other_labels(ratings: dict[str, ExampleSet], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--objective hid-cls-contrast: "):
         train(tiny_config(ratings["score"].root, tmp_path / "run", objective="hid-cls-contrast"), "")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.query.mixture import open_sets
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.metrics import fidelity
 from student.config import EvaluateConfig, ExportConfig, SweepConfig, TrainConfig
@@ -29,19 +29,19 @@ MIX = "weighted:1,3"
 
 
 @pytest.fixture(scope="module")
-def other(opinion_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
+def other(opinion_set: ExampleSet, tmp_path_factory: pytest.TempPathFactory) -> ExampleSet:
     """The rows of `opinion_set`, but for the last three of each split, of a teacher that is sure of itself."""
     sure = with_logits(lambda row: [4.0, -1.0] if row % 3 else [-2.0, 2.0])
     root = tmp_path_factory.mktemp("sets") / "other"
     return rewritten(opinion_set, root, lambda split, rows: sure(split, rows[:-3]))
 
 
-def mixed_config(opinion_set: LogitSet, other: LogitSet, run: Path, **changes: object) -> TrainConfig:
+def mixed_config(opinion_set: ExampleSet, other: ExampleSet, run: Path, **changes: object) -> TrainConfig:
     return tiny_config(opinion_set.root, run, logits=(str(opinion_set.root), str(other.root)), **changes)
 
 
 @pytest.fixture(scope="module")
-def mixed_run(opinion_set: LogitSet, other: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mixed_run(opinion_set: ExampleSet, other: ExampleSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on both; read only."""
     folder = tmp_path_factory.mktemp("mixed_run")
     train(mixed_config(opinion_set, other, folder, mix=MIX), "distill train-student")
@@ -53,7 +53,7 @@ def record_of(run: Path) -> dict[str, Any]:
 
 
 def test_the_record_tells_sets_query_and_how_the_teachers_differ(
-    mixed_run: Path, opinion_set: LogitSet, other: LogitSet
+    mixed_run: Path, opinion_set: ExampleSet, other: ExampleSet
 ) -> None:
     record = record_of(mixed_run)
     settings, teachers = record["settings"], record["result"]["teachers"]
@@ -67,7 +67,9 @@ def test_the_record_tells_sets_query_and_how_the_teachers_differ(
     assert all(fingerprint in card for fingerprint in settings["logit_set_fingerprints"])
 
 
-def test_the_recorded_query_is_a_query(mixed_run: Path, opinion_set: LogitSet, other: LogitSet, tmp_path: Path) -> None:
+def test_the_recorded_query_is_a_query(
+    mixed_run: Path, opinion_set: ExampleSet, other: ExampleSet, tmp_path: Path
+) -> None:
     query = record_of(mixed_run)["settings"]["query"]
     again = train(mixed_config(opinion_set, other, tmp_path / "again", query=query), "")
     for name in ("rows", "rows_sha256", "logits_sha256"):
@@ -82,7 +84,7 @@ def test_the_recorded_query_is_a_query(mixed_run: Path, opinion_set: LogitSet, o
 
 
 def test_the_mean_is_the_default_and_the_mix_reaches_the_weights(
-    mixed_run: Path, opinion_set: LogitSet, other: LogitSet, tmp_path: Path
+    mixed_run: Path, opinion_set: ExampleSet, other: ExampleSet, tmp_path: Path
 ) -> None:
     for name, mix in {"default": None, "mean": "mean", "vote": "vote"}.items():
         train(mixed_config(opinion_set, other, tmp_path / name, mix=mix), "")
@@ -93,7 +95,9 @@ def test_the_mean_is_the_default_and_the_mix_reaches_the_weights(
         train(mixed_config(opinion_set, other, tmp_path / "vote"), "")
 
 
-def test_a_mixed_run_is_evaluated_against_its_mixture(mixed_run: Path, opinion_set: LogitSet, other: LogitSet) -> None:
+def test_a_mixed_run_is_evaluated_against_its_mixture(
+    mixed_run: Path, opinion_set: ExampleSet, other: ExampleSet
+) -> None:
     parts = evaluate(EvaluateConfig(run=mixed_run, store=opinion_set.root.parent))
     assert parts == record_of(mixed_run)["result"]["evaluation"]
     mixed = load_examples(open_sets([opinion_set.root, other.root], MIX), "validation")
@@ -106,14 +110,14 @@ def test_a_mixed_run_is_evaluated_against_its_mixture(mixed_run: Path, opinion_s
     assert alone["validation"]["fidelity"] != parts["validation"]["fidelity"]
 
 
-def test_a_mixed_run_is_measured_when_it_is_exported(mixed_run: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_mixed_run_is_measured_when_it_is_exported(mixed_run: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     config = ExportConfig(run=mixed_run, output_dir=tmp_path / "small", tables="float16", store=opinion_set.root.parent)
     before = record_of(mixed_run)["result"]["evaluation"]["validation"]["gold"]["accuracy"]
     assert export(config)["scores"]["validation"]["accuracy"]["before"] == before
 
 
 def test_a_query_is_measured_against_the_mean_of_the_sets(
-    opinion_set: LogitSet, other: LogitSet, tmp_path: Path
+    opinion_set: ExampleSet, other: ExampleSet, tmp_path: Path
 ) -> None:
     query = "select source_row, variant, logits from other where source_row < 40"
     record = train(mixed_config(opinion_set, other, tmp_path / "query", query=query), "")
@@ -123,7 +127,7 @@ def test_a_query_is_measured_against_the_mean_of_the_sets(
     assert record["result"]["evaluation"]["validation"]["teacher"]["accuracy"] == pytest.approx(right)
 
 
-def test_where_and_query_choose_the_same_student(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_where_and_query_choose_the_same_student(opinion_set: ExampleSet, tmp_path: Path) -> None:
     train(tiny_config(opinion_set.root, tmp_path / "where", where="argmax(logits) = label"), "")
     query = "select source_row, variant from opinion where argmax(logits) = label"
     train(tiny_config(opinion_set.root, tmp_path / "query", query=query), "")
@@ -133,7 +137,9 @@ def test_where_and_query_choose_the_same_student(opinion_set: LogitSet, tmp_path
 
 
 @pytest.mark.slow
-def test_a_sweep_over_several_teachers(mixed_run: Path, opinion_set: LogitSet, other: LogitSet, tmp_path: Path) -> None:
+def test_a_sweep_over_several_teachers(
+    mixed_run: Path, opinion_set: ExampleSet, other: ExampleSet, tmp_path: Path
+) -> None:
     base = mixed_config(opinion_set, other, tmp_path / "sweep", mix=MIX).model_dump(exclude_unset=True)
     config = SweepConfig.from_flags(**base | {"grid": ("alpha=0.5,1.0",)})
     sweep(config, "")
@@ -148,7 +154,7 @@ def test_a_sweep_over_several_teachers(mixed_run: Path, opinion_set: LogitSet, o
             sweep(config.model_copy(update=change), "")
 
 
-def test_scores_are_averaged_and_have_no_vote(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
+def test_scores_are_averaged_and_have_no_vote(ratings: dict[str, ExampleSet], tmp_path: Path) -> None:
     score = ratings["score"]
     three = rewritten(score, tmp_path / "three", with_logits(lambda _: [3.0]))
     own = logits_of(score.read("train", ("logits",)), 1)[:, 0]
@@ -163,20 +169,20 @@ def test_scores_are_averaged_and_have_no_vote(ratings: dict[str, LogitSet], tmp_
     assert values["rmse"] == pytest.approx(np.sqrt(((own - 3) ** 2).mean()), rel=1e-5)
 
 
-def test_flags_that_contradict_each_other_are_all_told(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_flags_that_contradict_each_other_are_all_told(opinion_set: ExampleSet, tmp_path: Path) -> None:
     flags = {"query": "select 1", "where": "true", "mix": "vote"}
     with pytest.raises(ConfigError, match=naming("3 problems", "--where: ", "--mix: ", "--mix vote: ")):
         train(tiny_config(opinion_set.root, tmp_path / "run", **flags), "")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_condition_is_on_the_mixed_rows(opinion_set: LogitSet, augmented_set: LogitSet, tmp_path: Path) -> None:
+def test_a_condition_is_on_the_mixed_rows(opinion_set: ExampleSet, augmented_set: ExampleSet, tmp_path: Path) -> None:
     sets = (str(augmented_set.root), str(opinion_set.root))  # the second one has no variants
     with pytest.raises(DataError, match=naming("opinion-mask-pos: ", "'train'", "--where 'variant > 0'")):
         train(tiny_config(opinion_set.root, tmp_path / "run", logits=sets, where="variant > 0"), "")
 
 
-def test_the_command_tells_how_the_teachers_differ(opinion_set: LogitSet, other: LogitSet, tmp_path: Path) -> None:
+def test_the_command_tells_how_the_teachers_differ(opinion_set: ExampleSet, other: ExampleSet, tmp_path: Path) -> None:
     sets = ["--logits", str(opinion_set.root), "--logits", str(other.root), "--mix", "vote"]
     sizes = ["--matrix-size", "2", "--vector-size", "2", "--hidden-size", "2", "--num-train-epochs", "1"]
     result = CliRunner().invoke(app, ["train-student", *sets, *sizes, "--output-dir", str(tmp_path / "run")])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from student.config import TrainConfig
@@ -23,7 +23,7 @@ def long_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainCo
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_student(store: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_to_the_same_student(store: Path, roles_set: ExampleSet, tmp_path: Path) -> None:
     other = rewritten(roles_set, tmp_path / "other", with_logits(lambda row: [row % 5, 2.0]))
     query = "select source_row, variant, mix([roles.logits, other.logits], [1, 2]) as logits, "
     query += "1 + roles.label as weight from roles join other using (split, source_row, variant)"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL
 from student.config import SoftLoss
 from student.data import load_chosen, load_examples
@@ -38,7 +38,7 @@ def test_weight_two_of_a_score_is_the_row_twice() -> None:
     assert score_loss(student[TWICE], teacher[TWICE], gold[TWICE], 0.5).item() == pytest.approx(12 / 4)
 
 
-def test_weights_are_scaled_to_the_mean_one(opinion_set: LogitSet) -> None:
+def test_weights_are_scaled_to_the_mean_one(opinion_set: ExampleSet) -> None:
     examples = load_chosen(opinion_set, ALL.format("source_row") + " where source_row in (1, 2, 3)")
     assert examples.weight_N.tolist() == pytest.approx([0.5, 1.0, 1.5])
     huge = load_chosen(opinion_set, ALL.format("case when source_row = 0 then 0 else 1e308 end"))
@@ -46,7 +46,7 @@ def test_weights_are_scaled_to_the_mean_one(opinion_set: LogitSet) -> None:
     assert set(load_examples(opinion_set, "train").weight_N) == {1.0}
 
 
-def test_a_weight_follows_its_row_into_the_batches(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_weight_follows_its_row_into_the_batches(opinion_set: ExampleSet, tmp_path: Path) -> None:
     # Of a zero learning rate the loss is that of the initial student: in the mean over rows, weighted.
     def loss(name: str, query: str) -> float:
         changes = {"query": query, "num_train_epochs": 1, "learning_rate": 1e-30, "hidden_dropout": 0.0}
@@ -64,7 +64,7 @@ def test_a_weight_follows_its_row_into_the_batches(opinion_set: LogitSet, tmp_pa
     assert heavy == pytest.approx(3 * 1e4 / 98, rel=0.05)
 
 
-def test_equal_weights_are_none(opinion_set: LogitSet, opinion_run: Path, tmp_path: Path) -> None:
+def test_equal_weights_are_none(opinion_set: ExampleSet, opinion_run: Path, tmp_path: Path) -> None:
     train(tiny_config(opinion_set.root, tmp_path / "equal", query=ALL.format(7)), "")
     train(tiny_config(opinion_set.root, tmp_path / "other", query=ALL.format("1 + label")), "")
     equal, other, plain = weights(tmp_path / "equal"), weights(tmp_path / "other"), weights(opinion_run)
@@ -72,7 +72,7 @@ def test_equal_weights_are_none(opinion_set: LogitSet, opinion_run: Path, tmp_pa
     assert not all(torch.equal(other[name], plain[name]) for name in plain)
 
 
-def test_weight_zero_is_a_row_less(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_weight_zero_is_a_row_less(opinion_set: ExampleSet, tmp_path: Path) -> None:
     # One batch of everything: the mean over 48 rows, twice their weight over 96.
     changes = {"per_device_train_batch_size": 96, "num_train_epochs": 3, "hidden_dropout": 0.0}
     queries = {"zero": ALL.format("(source_row < 48)::int"), "less": ALL.format(1) + " where source_row < 48"}

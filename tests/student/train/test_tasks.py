@@ -15,7 +15,7 @@ from distill.apps.report.page import render
 from distill.apps.report.run import run_page
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.settings import as_flags
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import TrainOptimizer, train_step
@@ -143,7 +143,7 @@ def test_the_command_prints_every_task(task_sets: list[Path], tmp_path: Path) ->
 
 def two_tasks(task_sets: list[Path]) -> tuple[JointTask, TrainOptimizer, list[Student]]:
     """The first two tasks as one, what moves them, and their students."""
-    logit_sets = [open_set(root) for root in task_sets[:2]]
+    logit_sets = [ExampleSet.open(root) for root in task_sets[:2]]
     config = tiny_config(task_sets[0], task_sets[0], per_device_train_batch_size=16, hidden_dropout=0.0)
     torch.manual_seed(0)
     students: list[Student] = []

@@ -10,7 +10,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from student.config import ReproduceConfig, SweepConfig
@@ -36,7 +36,7 @@ TABLE = "encoder.vectors.table.weight"
 STILL = 1e-30  # a learning rate that moves nothing
 
 
-def vectors_of(logit_set: LogitSet) -> VocabularyVectors:
+def vectors_of(logit_set: ExampleSet) -> VocabularyVectors:
     stored = read_token_vectors(logit_set.root, logit_set.record)
     assert stored is not None
     return stored
@@ -129,7 +129,7 @@ def test_columns_beyond_the_teachers_width_stay_noise() -> None:
 
 
 def test_a_run_starts_from_the_set_unless_told_otherwise(
-    store: Path, opinion_vectors: LogitSet, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    store: Path, opinion_vectors: ExampleSet, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     expected = start_vectors(vectors_of(opinion_vectors), 5, opinion_vectors.record.tokenizer.pad_id)
     for name, init in (("default", None), ("told", "teacher")):
@@ -150,7 +150,7 @@ def test_a_run_starts_from_the_set_unless_told_otherwise(
         assert_allclose(started[name][rows], noise[name][rows], atol=1e-12)
 
 
-def test_tokens_that_training_does_not_use_keep_their_vectors(opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_tokens_that_training_does_not_use_keep_their_vectors(opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     train(tiny_config(opinion_vectors.root, tmp_path, where="source_row < 3", vector_size=40), "")
     trained, pad_id = Student.load(tmp_path), opinion_vectors.record.tokenizer.pad_id
     used = active_ids([load_examples(opinion_vectors, "train", "source_row < 3")], pad_id)
@@ -172,7 +172,7 @@ def test_tokens_that_training_does_not_use_keep_their_vectors(opinion_vectors: L
 
 
 def test_the_first_of_several_sets_gives_them(
-    vectors_store: Path, store: Path, opinion_vectors: LogitSet, tmp_path: Path
+    vectors_store: Path, store: Path, opinion_vectors: ExampleSet, tmp_path: Path
 ) -> None:
     shutil.copytree(store / "opinion", tmp_path / "plain")
     both = [str(vectors_store / "opinion"), str(tmp_path / "plain")]
@@ -183,7 +183,7 @@ def test_the_first_of_several_sets_gives_them(
 
 
 def test_flags_that_do_not_fit_are_refused(
-    store: Path, opinion_vectors: LogitSet, opinion_run: Path, tmp_path: Path
+    store: Path, opinion_vectors: ExampleSet, opinion_run: Path, tmp_path: Path
 ) -> None:
     for changes, named in (
         ({"init": "teacher", "embedding": "cmow", "vector_size": None}, ("--init teacher: ", "cmow")),
@@ -199,14 +199,14 @@ def test_flags_that_do_not_fit_are_refused(
 
 @pytest.mark.parametrize("changes", [{"embedding": "cmow", "vector_size": None}, {"init_from": None}])
 def test_without_vectors_or_from_a_run_the_default_is_not_the_teacher(
-    changes: dict[str, object], opinion_vectors: LogitSet, opinion_run: Path, tmp_path: Path
+    changes: dict[str, object], opinion_vectors: ExampleSet, opinion_run: Path, tmp_path: Path
 ) -> None:
     changes = {name: value if name != "init_from" else opinion_run for name, value in changes.items()}
     record = train(tiny_config(opinion_vectors.root, tmp_path, **changes), "")
     assert record["settings"]["token_vectors_sha256"] is None
 
 
-def test_a_run_is_not_gone_on_with_from_another_start(store: Path, opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_a_run_is_not_gone_on_with_from_another_start(store: Path, opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     record = train(tiny_config(opinion_vectors.root, tmp_path / "run"), "")
     assert train(tiny_config(opinion_vectors.root, tmp_path / "run"), "") == record
     with pytest.raises(FingerprintMismatchError, match="token_vectors_sha256: "):
@@ -215,7 +215,7 @@ def test_a_run_is_not_gone_on_with_from_another_start(store: Path, opinion_vecto
         train(tiny_config(store / "opinion", tmp_path / "run"), "")
 
 
-def test_damaged_vectors_are_refused_where_they_are_used(opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_damaged_vectors_are_refused_where_they_are_used(opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
     content = bytearray((root / VOCABULARY_FILE).read_bytes())
     content[len(content) // 2] ^= 1
@@ -225,7 +225,7 @@ def test_damaged_vectors_are_refused_where_they_are_used(opinion_vectors: LogitS
     train(tiny_config(root, tmp_path / "noise", init="noise"), "")
 
 
-def test_reproduce_looks_at_the_vectors(opinion_vectors: LogitSet, opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_reproduce_looks_at_the_vectors(opinion_vectors: ExampleSet, opinion_set: ExampleSet, tmp_path: Path) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
     train(tiny_config(root, tmp_path / "run"), "")
     config = ReproduceConfig(run=tmp_path / "run")
@@ -236,7 +236,7 @@ def test_reproduce_looks_at_the_vectors(opinion_vectors: LogitSet, opinion_set: 
     assert reproduce(config)["token_vectors_sha256"]["now"] == "none"
 
 
-def test_a_sweep_tries_both_starts(store: Path, opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_a_sweep_tries_both_starts(store: Path, opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     flags = tiny_config(opinion_vectors.root, tmp_path / "sweep", num_train_epochs=1)
     values = flags.model_dump(include=flags.model_fields_set)
@@ -244,7 +244,7 @@ def test_a_sweep_tries_both_starts(store: Path, opinion_vectors: LogitSet, tmp_p
     records = [json.loads(path.read_text()) for path in sorted((tmp_path / "sweep").glob("*/run.json"))]
     hashes = {record["settings"]["token_vectors_sha256"] for record in records}
     assert hashes == {None, vectors_of(opinion_vectors).sha256}
-    assert open_set(store / "opinion").record.signals.token_vectors is None
+    assert ExampleSet.open(store / "opinion").record.signals.token_vectors is None
     plain = values | {"logits": (str(store / "opinion"),), "output_dir": tmp_path / "none"}
     with pytest.raises(ConfigError, match=naming("--grid: ", "--init teacher: ", "store/opinion")):
         sweep(SweepConfig.from_flags(**plain, grid=("init=teacher,noise",)), "")

@@ -8,7 +8,7 @@ import torch
 
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from student.config import TrainConfig
 from student.data import load_examples
@@ -31,13 +31,13 @@ def same_weights(one: Path, other: Path) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_run_folder_holds_all_that_is_needed(opinion_run: Path, opinion_set: LogitSet) -> None:
+def test_run_folder_holds_all_that_is_needed(opinion_run: Path, opinion_set: ExampleSet) -> None:
     names = sorted(path.name for path in opinion_run.iterdir())
     assert names == ["README.md", "config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
     assert (opinion_run / "tokenizer.json").read_bytes() == (opinion_set.root / "tokenizer.json").read_bytes()
 
 
-def test_record_tells_how_to_repeat_the_run(opinion_run: Path, opinion_set: LogitSet) -> None:
+def test_record_tells_how_to_repeat_the_run(opinion_run: Path, opinion_set: ExampleSet) -> None:
     record = read_record(opinion_run / "run.json")
     settings, result = record["settings"], record["result"]
     assert record["state"] == "finished"
@@ -84,7 +84,7 @@ def test_settings_reach_the_weights(store: Path, opinion_run: Path, tmp_path: Pa
     assert not same_weights(tmp_path, opinion_run)
 
 
-def test_unused_tokens_keep_their_initial_values(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_unused_tokens_keep_their_initial_values(opinion_set: ExampleSet, tmp_path: Path) -> None:
     train(tiny_config(opinion_set.root, tmp_path, learning_rate=0.1), "")
     used = np.unique(np.concatenate([load_examples(opinion_set, s).ids1.flat for s in ("train", "validation")]))
     trained = Student.load(tmp_path).encoder.tables()
@@ -116,7 +116,7 @@ def test_patience_counts_epochs_without_a_better_metric(
     assert record["result"]["best"]["epoch"] == 1
 
 
-def test_the_best_epochs_weights_are_kept(ratings: dict[str, LogitSet], tmp_path: Path) -> None:
+def test_the_best_epochs_weights_are_kept(ratings: dict[str, ExampleSet], tmp_path: Path) -> None:
     changes = {"num_train_epochs": 40, "early_stopping_patience": 3, "learning_rate": 0.1, "alpha": 1.0}
     result = train(tiny_config(ratings["score"].root, tmp_path, **changes), "")["result"]
     pearson = [entry["metrics"]["validation"]["pearson"] for entry in result["history"]]
@@ -229,7 +229,7 @@ def test_the_task_flag_names_set_and_run(
     assert same_weights(tmp_path / "runs" / "opinion", opinion_run)
 
 
-def architecture(logit_set: LogitSet, **flags: object) -> StudentConfig:
+def architecture(logit_set: ExampleSet, **flags: object) -> StudentConfig:
     return design(TrainConfig.from_flags(**flags), task_facts(logit_set))
 
 
@@ -243,7 +243,7 @@ def architecture(logit_set: LogitSet, **flags: object) -> StudentConfig:
     ],
 )
 def test_default_tables_have_the_papers_sizes_and_the_head_a_smaller_one(
-    roles_set: LogitSet, flags: dict[str, object], expected: tuple[int, int, bool]
+    roles_set: ExampleSet, flags: dict[str, object], expected: tuple[int, int, bool]
 ) -> None:
     config = architecture(roles_set, **flags)
     assert (config.matrix_size, config.vector_size, config.bidirectional) == expected
@@ -254,7 +254,7 @@ def test_default_tables_have_the_papers_sizes_and_the_head_a_smaller_one(
 
 
 @pytest.mark.parametrize(("embedding", "flag"), [("cbow", "matrix_size"), ("cmow", "vector_size")])
-def test_a_size_that_the_embedding_has_not_is_refused(opinion_set: LogitSet, embedding: str, flag: str) -> None:
+def test_a_size_that_the_embedding_has_not_is_refused(opinion_set: ExampleSet, embedding: str, flag: str) -> None:
     with pytest.raises(ConfigError, match=naming(f"--{flag.replace('_', '-')}: ", f"--embedding {embedding}")):
         architecture(opinion_set, **{"embedding": embedding, flag: 5})
 
@@ -266,7 +266,7 @@ def test_a_size_that_the_embedding_has_not_is_refused(opinion_set: LogitSet, emb
         ({"head": "bilstm"}, naming("--pooling sum+max: ", "--head bilstm")),
     ],
 )
-def test_maxima_where_there_are_none_are_refused(opinion_set: LogitSet, flags: dict[str, object], match: str) -> None:
+def test_maxima_where_there_are_none_are_refused(opinion_set: ExampleSet, flags: dict[str, object], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         architecture(opinion_set, pooling="sum+max", **flags)
     assert architecture(opinion_set, **flags).pooling == "sum"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
 from student.data import Examples, gold_tensor, load_examples
 from student.model.architecture import StudentConfig
@@ -83,7 +83,7 @@ def test_a_shrunk_student_says_the_same(pad_id: int) -> None:
 
 @pytest.mark.parametrize("name", ["opinion_set", "roles_set"])
 def test_training_the_used_rows_equals_training_all(name: str, request: pytest.FixtureRequest) -> None:
-    logit_set: LogitSet = request.getfixturevalue(name)
+    logit_set: ExampleSet = request.getfixturevalue(name)
     tokenizer = logit_set.record.tokenizer
     examples = load_examples(logit_set, "train", "source_row < 40")
     examples = replace(examples, teacher_NC=examples.teacher_NC * 20)
@@ -129,7 +129,7 @@ def test_rows_that_training_has_not_moved_become_neutral() -> None:
         torch.testing.assert_close(moved[[3, 5]], table.weight[[3, 5]], rtol=0, atol=2e-6)
 
 
-def test_a_run_knows_the_tokens_of_its_training_rows(store: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_run_knows_the_tokens_of_its_training_rows(store: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     record = train_run(tiny_config(store / "opinion", tmp_path, where="source_row < 3"), "")
     used = active_ids([load_examples(opinion_set, "train", "source_row < 3")], opinion_set.record.tokenizer.pad_id)
     student = Student.load(tmp_path)

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from student.config import TrainConfig
 from student.model.design import design
 from student.model.encoder import Encoder
@@ -86,7 +86,7 @@ def test_a_file_without_any_token_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_file_is_a_setting_of_the_run_and_beats_the_teachers_vectors(
-    opinion_vectors: LogitSet, tmp_path: Path
+    opinion_vectors: ExampleSet, tmp_path: Path
 ) -> None:
     vocabulary = Tokenizer.from_str(opinion_vectors.tokenizer_json()).get_vocab()
     word, unused = next(piece for piece in sorted(vocabulary) if piece.isalpha()), "[MASK]"

@@ -14,7 +14,7 @@ import torch
 from distill import WordPredictor
 from pipeline.arrays import Ragged
 from pipeline.errors import DataError, FingerprintMismatchError
-from pipeline.sets.word_reader import WordSet
+from pipeline.sets.word_reader import TokenLabelSet
 from pipeline.tasks.spans import spans
 from pipeline.text.pieces import Pieces
 from student.config import EvaluateConfig
@@ -41,19 +41,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def entities(folder: Path) -> WordSet:
+def entities(folder: Path) -> TokenLabelSet:
     """A set whose teacher is always right."""
     return right_teacher(dump_entities(folder, token_vectors=False, teacher_labels=",".join(LABELS)))
 
 
 @pytest.fixture(scope="module")
-def run(folder: Path, entities: WordSet) -> Path:
+def run(folder: Path, entities: TokenLabelSet) -> Path:
     config = tiny_config(entities.root, folder / "run", vector_size=20, num_train_epochs=8, alpha=0.0)
     train(config, "distill train-student")
     return folder / "run"
 
 
-def test_it_learns_from_the_logits_alone_what_context_says(run: Path, entities: WordSet) -> None:
+def test_it_learns_from_the_logits_alone_what_context_says(run: Path, entities: TokenLabelSet) -> None:
     record = json.loads((run / "run.json").read_text())["result"]
     scores = record["evaluation"]["validation"]
     assert scores["teacher"] == {"span_f1": 1.0, "accuracy": 1.0}
@@ -66,7 +66,7 @@ def test_it_learns_from_the_logits_alone_what_context_says(run: Path, entities: 
 
 
 @pytest.mark.parametrize("embedding", ["hybrid", "cmow", "cbow", "lstm"])
-def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: WordSet, tmp_path: Path) -> None:
+def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: TokenLabelSet, tmp_path: Path) -> None:
     sizes = {"matrix_size": None, "vector_size": None, "lstm_size": 4 if embedding == "lstm" else None}
     noise = {} if embedding == "lstm" else {"initializer_range": 0.3}
     flags = tiny_config(entities.root, tmp_path, embedding=embedding, **sizes, **noise)
@@ -80,7 +80,7 @@ def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: WordSet
     assert together_TC.shape == (len(ids.flat), len(LABELS))
 
 
-def test_with_gold_alone_the_teacher_says_nothing(entities: WordSet, tmp_path: Path) -> None:
+def test_with_gold_alone_the_teacher_says_nothing(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, alpha=1.0)
     student = Tagger(design_words(flags, entities)).eval()
     whole = entities.read("train")
@@ -109,7 +109,7 @@ def test_neighbours_are_those_of_the_sentence() -> None:
     assert [part.shape for part in beside(alone_TF[:0], torch.tensor([0, 0]))] == [(0, 1)] * 3
 
 
-def test_the_loss_is_that_of_every_token(entities: WordSet, tmp_path: Path) -> None:
+def test_the_loss_is_that_of_every_token(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, alpha=0.3, temperature=2.0)
     student = Tagger(design_words(flags, entities)).eval()
     rows = entities.read("train")
@@ -128,7 +128,7 @@ def test_the_loss_is_that_of_every_token(entities: WordSet, tmp_path: Path) -> N
     assert loss.item() == pytest.approx(float(expected_T.mean()), rel=1e-4)
 
 
-def test_sentences_without_tokens_are_in_no_batch(entities: WordSet, tmp_path: Path) -> None:
+def test_sentences_without_tokens_are_in_no_batch(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, per_device_train_batch_size=4)
     student = Tagger(design_words(flags, entities)).eval()
     rows = entities.read("train")
@@ -149,7 +149,7 @@ def test_sentences_without_tokens_are_in_no_batch(entities: WordSet, tmp_path: P
         TokenLabelTask(flags, student, {"train": replace(rows, pieces=Pieces(none, none))})
 
 
-def test_a_repeated_run_is_finished_and_another_is_refused(run: Path, entities: WordSet) -> None:
+def test_a_repeated_run_is_finished_and_another_is_refused(run: Path, entities: TokenLabelSet) -> None:
     same = {"vector_size": 20, "num_train_epochs": 8, "alpha": 0.0}
     before = (run / "model.safetensors").read_bytes()
     train(tiny_config(entities.root, run, **same), "again")
@@ -239,7 +239,9 @@ def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> Non
         (("--metric-for-best-model", "f1"), "--metric-for-best-model f1: "),
     ],
 )
-def test_flags_that_are_not_for_words(entities: WordSet, flag: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_flags_that_are_not_for_words(
+    entities: TokenLabelSet, flag: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
     refused = invoke("train-student", "--logits", entities.root, "--output-dir", tmp_path / "run", *flag)
     assert refused.exit_code == 2
     assert message in " ".join(refused.stderr.split())
@@ -265,7 +267,7 @@ def test_commands_about_whole_texts_refuse_it_by_name(run: Path, command: tuple[
     assert "words" in told
 
 
-def test_a_student_starts_from_another(run: Path, entities: WordSet, tmp_path: Path) -> None:
+def test_a_student_starts_from_another(run: Path, entities: TokenLabelSet, tmp_path: Path) -> None:
     still = {"vector_size": 20, "init_from": run, "learning_rate": 1e-12, "early_stopping_patience": 1}
     record = train(tiny_config(entities.root, tmp_path, num_train_epochs=None, **still), "distill train-student")
     assert record["settings"]["num_train_epochs"] == 20

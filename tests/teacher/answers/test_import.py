@@ -22,7 +22,7 @@ from pipeline.query.config import DiffConfig
 from pipeline.query.diff import diff
 from pipeline.query.mixture import open_sets
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import read_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.tasks.task import load_task
@@ -43,7 +43,7 @@ ROWS = {"train": TRAIN_ROWS, "validation": VALIDATION_ROWS}
 
 
 @pytest.fixture(scope="module")
-def said(opinion_set: LogitSet) -> Rows:
+def said(opinion_set: ExampleSet) -> Rows:
     """What the teacher of the dumped set says: keys, texts and logits of every row."""
     columns = ("split", "source_row", "sentence1", "logits")
     return [row for split in ROWS for row in opinion_set.read(split, columns).to_pylist()]
@@ -77,7 +77,7 @@ def refused(work: Path, tmp_path: Path, rows: Rows, kind: type[DistillError], *w
 
 @pytest.mark.parametrize("name", ["answers.jsonl", "answers.csv", "answers.parquet"])
 def test_answers_in_any_file_and_order_are_the_dump_again(
-    name: str, said: Rows, opinion_set: LogitSet, work: Path, tmp_path: Path
+    name: str, said: Rows, opinion_set: ExampleSet, work: Path, tmp_path: Path
 ) -> None:
     rows = [{"sentence1": row["sentence1"], "logits": row["logits"]} for row in reversed(said)]
     found = imported(work, write(tmp_path, rows, name), tmp_path, tokenizer=opinion_set.root)
@@ -87,7 +87,7 @@ def test_answers_in_any_file_and_order_are_the_dump_again(
     assert (found.unanswered, found.unused, found.missing) == (0, 0, dict.fromkeys(ROWS, 0))
     for split in ROWS:
         columns = ("source_row", "sentence1", "ids1", "text_hash", "label", "logits")
-        assert open_set(found.root).read(split, columns).equals(opinion_set.read(split, columns))
+        assert ExampleSet.open(found.root).read(split, columns).equals(opinion_set.read(split, columns))
     found_diff = diff(DiffConfig(a=str(opinion_set.root), b=str(found.root), store=tmp_path))
     assert found_diff.is_empty
 
@@ -126,7 +126,11 @@ def test_rows_without_an_answer_are_told_and_left_out(said: Rows, work: Path, tm
     assert silent > 0
     assert (found.unanswered, found.unused) == (silent, 1)
     assert found.missing == {"train": silent, "validation": VALIDATION_ROWS - in_validation}
-    assert found.record.rows_of("train") == TRAIN_ROWS - silent == len(open_set(found.root).read("train", ("logits",)))
+    assert (
+        found.record.rows_of("train")
+        == TRAIN_ROWS - silent
+        == len(ExampleSet.open(found.root).read("train", ("logits",)))
+    )
     assert any(f"{silent} rows of train" in note for note in found.record.notes)
     assert ("validation" in found.record.splits) == bool(in_validation)
 
@@ -153,7 +157,7 @@ def test_probabilities_by_name_in_any_order_and_case(said: Rows, work: Path, tmp
         for p in [1 / (1 + np.exp(row["logits"][0] - row["logits"][1]))]
     ]
     found = imported(work, write(tmp_path, rows), tmp_path)
-    logits = np.array([row["logits"] for row in open_set(found.root).read("train", ("logits",)).to_pylist()])
+    logits = np.array([row["logits"] for row in ExampleSet.open(found.root).read("train", ("logits",)).to_pylist()])
     wanted = np.array([row["logits"] for row in said if row["split"] == "train"])
     assert logits[:, 1] - logits[:, 0] == pytest.approx(wanted[:, 1] - wanted[:, 0], abs=1e-4)
 
@@ -255,7 +259,9 @@ def test_a_text_that_is_not_that_of_its_key_is_refused(said: Rows, work: Path, t
     assert refused(work, tmp_path, rows, DataError, "row 2: ", "source row 2 of 'train'")
 
 
-def test_a_score_is_for_a_task_of_scores(said: Rows, ratings: dict[str, LogitSet], work: Path, tmp_path: Path) -> None:
+def test_a_score_is_for_a_task_of_scores(
+    said: Rows, ratings: dict[str, ExampleSet], work: Path, tmp_path: Path
+) -> None:
     rows = [{"sentence1": row["sentence1"], "score": 1.5} for row in said]
     assert refused(work, tmp_path, rows, ConfigError, "probabilities")
     for kind, logit_set in ratings.items():
@@ -304,7 +310,7 @@ def test_a_lost_file_may_come_back_with_other_bytes(said: Rows, work: Path, tmp_
     verify_shards(first.root, read_set_record(first.root))
 
 
-def test_it_is_mixed_shared_and_trained_from(said: Rows, opinion_set: LogitSet, work: Path, tmp_path: Path) -> None:
+def test_it_is_mixed_shared_and_trained_from(said: Rows, opinion_set: ExampleSet, work: Path, tmp_path: Path) -> None:
     rows = [row | {"logits": [2 * number for number in row["logits"]]} for row in said if row["source_row"] % 3]
     root = imported(work, write(tmp_path, rows), tmp_path, name="other").root
     mixture = open_sets([root, opinion_set.root])

@@ -11,7 +11,7 @@ from accelerate import PartialState
 from distill.apps.report.set_report import set_page
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.verify_examples import ExamplesCheck
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task, load_task
@@ -62,7 +62,7 @@ def test_long_sentences_are_masked_from_their_start_and_masks_not_again(tmp_path
     ]
 
 
-def test_the_teacher_is_asked_about_every_word(masked_set: LogitSet, opinion_set: LogitSet) -> None:
+def test_the_teacher_is_asked_about_every_word(masked_set: ExampleSet, opinion_set: ExampleSet) -> None:
     assert masked_set.splits == ("validation",)
     rows = masked_set.read("validation", KEYS).to_pylist()
     originals = {row["source_row"]: row for row in rows if row["variant"] == 0}
@@ -81,7 +81,7 @@ def test_the_teacher_is_asked_about_every_word(masked_set: LogitSet, opinion_set
     assert "Variants of rows of validation" in [section.title for section in set_page(masked_set.root).sections]
 
 
-def test_variants_of_another_split_than_the_record_says_are_refused(masked_set: LogitSet) -> None:
+def test_variants_of_another_split_than_the_record_says_are_refused(masked_set: ExampleSet) -> None:
     record = masked_set.record
     assert record.augmentation is not None
     settings = {name: value for name, value in record.augmentation.settings.items() if name != "split"}
@@ -94,7 +94,7 @@ def test_variants_of_another_split_than_the_record_says_are_refused(masked_set: 
         assert (problem or "") in (found or "")
 
 
-def test_variants_are_no_dev_rows(masked_set: LogitSet, opinion_set: LogitSet, opinion_run: Path) -> None:
+def test_variants_are_no_dev_rows(masked_set: ExampleSet, opinion_set: ExampleSet, opinion_run: Path) -> None:
     assert len(load_dev(masked_set, "validation")) == VALIDATION_ROWS
     there, here = (
         evaluate(EvaluateConfig(run=opinion_run, logits=str(logit_set.root)))["validation"]

@@ -18,7 +18,7 @@ from distill.apps.demo.data import write_demo_data
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, MissingDependencyError, TeacherError
 from pipeline.files import sha256
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.record_parts import AugmentationRecord
 from pipeline.sets.signals.logits import logits_of
@@ -391,12 +391,12 @@ def labelled(work: Path, loud: str, masked_lm: Path, tmp_path_factory: pytest.Te
 ALL = ("split", *COLUMNS, "logits", "text_hash")
 
 
-def both_splits(logit_set: LogitSet) -> pa.Table:
+def both_splits(logit_set: ExampleSet) -> pa.Table:
     return pa.concat_tables([logit_set.read(split, ALL) for split in ("train", "validation")])
 
 
 def test_a_dump_adds_the_variants_to_train_and_to_nothing_else(work: Path, made: Path, labelled: Path) -> None:
-    rows = both_splits(open_set(labelled / "roles-tinybert")).to_pylist()
+    rows = both_splits(ExampleSet.open(labelled / "roles-tinybert")).to_pylist()
     variants = rows_of(made / "augmented" / "roles-tinybert")
     expected = {("train", row, 0) for row in range(TRAIN_ROWS)} | {("validation", n, 0) for n in range(VALIDATION_ROWS)}
     expected |= {("train", row["source_row"], row["variant"]) for row in variants}
@@ -416,7 +416,7 @@ def test_a_dump_adds_the_variants_to_train_and_to_nothing_else(work: Path, made:
 
 def test_originals_are_those_of_a_dump_without_variants(work: Path, loud: str, labelled: Path, tmp_path: Path) -> None:
     dump(dump_config(work, "roles", tmp_path, model_name_or_path=loud), "distill teacher-dump")
-    sets = [open_set(tmp_path / "roles"), open_set(labelled / "roles-tinybert")]
+    sets = [ExampleSet.open(tmp_path / "roles"), ExampleSet.open(labelled / "roles-tinybert")]
     for split in ("train", "validation"):
         plain, augmented = (logit_set.read(split, ALL, "variant = 0") for logit_set in sets)
         assert augmented.drop(["logits"]).equals(plain.drop(["logits"]))
@@ -426,10 +426,10 @@ def test_originals_are_those_of_a_dump_without_variants(work: Path, loud: str, l
 
 
 def test_logits_of_a_variant_are_those_of_its_own_text(work: Path, loud: str, labelled: Path, tmp_path: Path) -> None:
-    rows = open_set(labelled / "roles-tinybert").read("train", ALL, "variant > 0")
+    rows = ExampleSet.open(labelled / "roles-tinybert").read("train", ALL, "variant > 0")
     flags = own_task(tmp_path, list(zip(rows["sentence1"].to_pylist(), rows["sentence2"].to_pylist(), strict=True)))
     dump(dump_config(work, "roles", tmp_path / "store", model_name_or_path=loud, **flags), "distill teacher-dump")
-    plain = open_set(tmp_path / "store" / "own").read("train", ALL)
+    plain = ExampleSet.open(tmp_path / "store" / "own").read("train", ALL)
     assert plain["sentence2"].equals(rows["sentence2"])
     np.testing.assert_allclose(logits_of(plain, 2), logits_of(rows, 2), rtol=0, atol=1e-4)
 
@@ -445,7 +445,7 @@ def test_a_lost_shard_is_written_again_with_its_variants(work: Path, loud: str, 
     assert dumped(work, tmp_path, model_name_or_path=loud) == whole
     changed = {path.name for path, time in files(tmp_path).items() if before.get(path) != time}
     assert {name for name in changed if name.endswith(".parquet")} == {Path(whole.shards_of("train")[1].path).name}
-    assert both_splits(open_set(root)).equals(both_splits(open_set(labelled / "roles-tinybert")))
+    assert both_splits(ExampleSet.open(root)).equals(both_splits(ExampleSet.open(labelled / "roles-tinybert")))
 
 
 def test_a_dump_takes_the_variants_that_are_there(work: Path, teachers: Path, copied: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import teacher.dump.cluster
 from pipeline.errors import TeacherError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.examples import dump
 from teacher.dump.sentences import dump_vectors
@@ -33,7 +33,7 @@ def files(root: Path) -> dict[str, str]:
 
 
 def test_plain_jobs_and_workers_mixed_write_the_set_of_one_process(
-    ray_cluster: Any, work: Path, augmented_set: LogitSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ray_cluster: Any, work: Path, augmented_set: ExampleSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store"
     (store / "augmented").mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_plain_jobs_and_workers_mixed_write_the_set_of_one_process(
 
 
 def test_what_layers_say_and_variants_are_those_of_one_process(
-    ray_cluster: Any, work: Path, augmented_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ray_cluster: Any, work: Path, augmented_set: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers = {"states": "0,1", "states_codec": "pca-8", "cls": "all", "attention": "1", "values": "1"}
     name, store = augmented_set.name, tmp_path / "store"
@@ -88,7 +88,7 @@ def test_tokens_and_vectors_are_those_of_one_process(
 
 
 def test_a_teacher_that_says_nan_ends_it_and_the_shard_is_named(
-    ray_cluster: Any, work: Path, opinion_set: LogitSet, masked_lm: Path, tmp_path: Path
+    ray_cluster: Any, work: Path, opinion_set: ExampleSet, masked_lm: Path, tmp_path: Path
 ) -> None:
     record, shards = opinion_set.record, list(opinion_set.record.shards)
     config = dump_config(work, "opinion", tmp_path, **RAY)

@@ -19,7 +19,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.sets.fingerprint import fingerprint
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record, write_set_record
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.signals.logits import logits_of
@@ -77,7 +77,7 @@ def test_logits_are_those_of_transformers_one_row_at_a_time(
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     for split in ("train", "validation"):
-        rows = open_set(tmp_path / "store" / name).read(split, ("sentence1", "sentence2", "logits"))
+        rows = ExampleSet.open(tmp_path / "store" / name).read(split, ("sentence1", "sentence2", "logits"))
         texts = zip(rows["sentence1"].to_pylist(), rows["sentence2"].to_pylist(), strict=True)
         with torch.no_grad():
             plain = [model(**tokenizer(*pair, return_tensors="pt")).logits.numpy() for pair in texts]
@@ -90,7 +90,7 @@ def test_tokens_with_their_specials_are_what_the_model_read(
     name: str, work: Path, teachers: Path, tmp_path: Path
 ) -> None:
     write(work, tmp_path, name, max_seq_length=8)
-    rows = open_set(tmp_path / name).read("train", ("sentence1", "sentence2", "ids1", "ids2")).to_pylist()
+    rows = ExampleSet.open(tmp_path / name).read("train", ("sentence1", "sentence2", "ids1", "ids2")).to_pylist()
     tokenizer = AutoTokenizer.from_pretrained(teachers / name)
     for row in rows:
         read = tokenizer(row["sentence1"], row["sentence2"], truncation=True, max_length=8)["input_ids"]
@@ -99,7 +99,7 @@ def test_tokens_with_their_specials_are_what_the_model_read(
     assert (rows[0]["ids2"] is None) == (name == "opinion")
 
 
-def test_text_hash_is_the_hash_of_tokenizer_and_texts(store: Path, teachers: Path, roles_set: LogitSet) -> None:
+def test_text_hash_is_the_hash_of_tokenizer_and_texts(store: Path, teachers: Path, roles_set: ExampleSet) -> None:
     tokenizer = AutoTokenizer.from_pretrained(teachers / "roles").backend_tokenizer
     assert roles_set.record.tokenizer.sha256 == tokenizer_sha256(tokenizer.to_str())
     for row in roles_set.read("validation", ("sentence1", "sentence2", "text_hash")).to_pylist():
@@ -108,7 +108,7 @@ def test_text_hash_is_the_hash_of_tokenizer_and_texts(store: Path, teachers: Pat
         assert row["text_hash"] == hashlib.blake2b(data, digest_size=16).digest()
 
 
-def test_columns_hold_the_source_rows(work: Path, opinion_set: LogitSet) -> None:
+def test_columns_hold_the_source_rows(work: Path, opinion_set: ExampleSet) -> None:
     lines = (work / "data" / "opinion" / "validation.jsonl").read_text().splitlines()
     rows = opinion_set.read("validation", ("sentence1", "label", "sentence2", "score", "origin", "variant")).to_pylist()
     assert [{"sentence1": row["sentence1"], "label": row["label"]} for row in rows] == list(map(json.loads, lines))
@@ -116,7 +116,7 @@ def test_columns_hold_the_source_rows(work: Path, opinion_set: LogitSet) -> None
     assert rest == {(None, None, "original", 0)}
 
 
-def test_scores_are_the_teachers_accuracy(opinion_set: LogitSet) -> None:
+def test_scores_are_the_teachers_accuracy(opinion_set: ExampleSet) -> None:
     sql = "select split, avg((argmax(logits) = label)::int) as accuracy from examples group by all"
     accuracies = {row["split"]: row["accuracy"] for row in query(opinion_set.root, sql).to_pylist()}
     scores = {split: values["accuracy"] for split, values in opinion_set.record.scores.items()}
@@ -135,7 +135,7 @@ def test_killed_and_repeated_is_as_undisturbed(shards: int, work: Path, store: P
     assert read_set_record(root).state == "staged"
     before = times(root / "examples")
     with pytest.raises(IntegrityError, match=naming("killed/opinion: ", "\n  distill")):
-        open_set(root)
+        ExampleSet.open(root)
     resumed = write(work, tmp_path / "killed", rows_per_shard=2)
     assert resumed.state == "verified"
     assert resumed.shards == undisturbed.shards  # sizes and SHA-256: the files are the same to the byte
@@ -279,9 +279,9 @@ def test_a_changed_byte_of_a_shard_is_noticed_and_mended(work: Path, copied: Pat
     data[len(data) // 3] ^= 1
     path.write_bytes(data)
     with pytest.raises(IntegrityError, match=naming(whole.shards[0].path, "SHA-256")):
-        open_set(root).read(whole.shards[0].split, ("logits",))
+        ExampleSet.open(root).read(whole.shards[0].split, ("logits",))
     assert write(work, copied) == whole
-    assert open_set(root).read(whole.shards[0].split, ("logits",)).num_rows == VALIDATION_ROWS
+    assert ExampleSet.open(root).read(whole.shards[0].split, ("logits",)).num_rows == VALIDATION_ROWS
 
 
 @pytest.mark.parametrize("spoil", [os.truncate, lambda path, _: path.unlink()])
@@ -325,7 +325,7 @@ def test_stored_logits_are_in_the_tasks_order(
 ) -> None:
     teacher = word_teacher((2, 0, 1), ["cedar", "ash", "birch"])
     write(work, tmp_path / "store", **word_settings(tmp_path, teacher))
-    rows = open_set(tmp_path / "store" / "words").read("train", ("sentence1", "logits"))
+    rows = ExampleSet.open(tmp_path / "store" / "words").read("train", ("sentence1", "logits"))
     numbers = [WORDS.index(word) for word in rows["sentence1"].to_pylist()]
     np.testing.assert_allclose(logits_of(rows, 3), 10 * np.eye(3)[numbers], atol=1e-3)
 
@@ -348,7 +348,7 @@ def test_rows_without_gold_have_logits_and_no_label(
     lines = [json.dumps({"text": "apple", "label": -1}) + "\n"] * 4
     (tmp_path / "data" / "validation.jsonl").write_text("".join(lines))
     record = write(work, tmp_path / "store", **word_settings(tmp_path, word_teacher((0, 1))))
-    rows = open_set(tmp_path / "store" / "words").read("validation", ("label", "logits"))
+    rows = ExampleSet.open(tmp_path / "store" / "words").read("validation", ("label", "logits"))
     assert rows["label"].null_count == 4
     np.testing.assert_allclose(logits_of(rows, 2), [[10, 0]] * 4, atol=1e-3)
     assert record.scores["validation"] == {}
@@ -359,12 +359,14 @@ def test_a_task_without_a_default_teacher_needs_one_named(work: Path, tmp_path: 
         write(work, tmp_path, model_name_or_path=None)
 
 
-def test_bf16_is_recorded_and_close_to_fp32(work: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_bf16_is_recorded_and_close_to_fp32(work: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     record = write(work, tmp_path, precision="bf16")
     assert record.precision == record.settings["precision"] == "bf16"
     assert record.settings["head"] == "fp32"
     assert "head" not in opinion_set.record.settings
-    fp32, bf16 = (logits_of(s.read("train", ("logits",)), 2) for s in (opinion_set, open_set(tmp_path / "opinion")))
+    fp32, bf16 = (
+        logits_of(s.read("train", ("logits",)), 2) for s in (opinion_set, ExampleSet.open(tmp_path / "opinion"))
+    )
     assert 0 < np.abs(fp32 - bf16).max() < 0.05
 
 
@@ -377,16 +379,18 @@ def test_a_bf16_set_whose_head_was_in_bf16_is_not_gone_on_with(work: Path, store
         write(work, tmp_path, precision="bf16")
 
 
-def test_the_batch_size_does_not_matter(work: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_the_batch_size_does_not_matter(work: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     record = write(work, tmp_path, max_tokens_per_batch=40)
     assert record.fingerprint == opinion_set.record.fingerprint
-    one, many = (logits_of(s.read("train", ("logits",)), 2) for s in (open_set(tmp_path / "opinion"), opinion_set))
+    one, many = (
+        logits_of(s.read("train", ("logits",)), 2) for s in (ExampleSet.open(tmp_path / "opinion"), opinion_set)
+    )
     np.testing.assert_allclose(one, many, rtol=0, atol=1e-5)
 
 
 def test_the_set_may_have_a_name_of_its_own(work: Path, store: Path, tmp_path: Path) -> None:
     assert write(work, tmp_path, name="mine-1").name == "mine-1"
-    assert open_set(tmp_path / "mine-1").record.subject == "opinion"
+    assert ExampleSet.open(tmp_path / "mine-1").record.dataset_name == "opinion"
 
 
 @pytest.mark.slow
@@ -420,7 +424,7 @@ def test_two_processes_write_what_one_does(work: Path, store: Path, tmp_path: Pa
     one = write(work, tmp_path / "one", rows_per_shard=10)
     distill_in_two_processes(*flags(work, tmp_path / "two", rows_per_shard=10))
     root = tmp_path / "two" / "opinion"
-    two = open_set(root).record
+    two = ExampleSet.open(root).record
     assert_every_row_once(root)
     assert [shard.path for shard in two.shards] == [shard.path for shard in one.shards]
     assert two.scores == one.scores
@@ -439,4 +443,4 @@ def test_a_lost_shard_heals_even_if_its_bytes_come_out_otherwise(work: Path, sto
     record = dump(dump_config(work, "opinion", tmp_path), "again")
     assert record is not None
     assert record.state == "verified"
-    assert open_set(root).read("train", ("logits",)).num_rows == TRAIN_ROWS
+    assert ExampleSet.open(root).read("train", ("logits",)).num_rows == TRAIN_ROWS

@@ -15,7 +15,7 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.parquet import read_footer
 from pipeline.record_file import read_record
 from pipeline.sets.fingerprint import fingerprint
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, read_set_record
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
@@ -68,7 +68,7 @@ def edit(folder: Path, change: Callable[[Lines], Lines], split: str = "train") -
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def extend(work: Path, folder: Path, name: str = "second", old: str | None = "opinion", **changes: Any) -> LogitSet:
+def extend(work: Path, folder: Path, name: str = "second", old: str | None = "opinion", **changes: Any) -> ExampleSet:
     flags = {
         "data": folder / "data",
         "name": name,
@@ -79,7 +79,7 @@ def extend(work: Path, folder: Path, name: str = "second", old: str | None = "op
     record = dump(dump_config(work, "opinion", folder / "store", **flags), "distill teacher-dump --extend")
     assert record is not None
     assert record.state == "verified"
-    return open_set(folder / "store" / name)
+    return ExampleSet.open(folder / "store" / name)
 
 
 def shared(a: Path, b: Path) -> set[str]:
@@ -88,7 +88,7 @@ def shared(a: Path, b: Path) -> set[str]:
     return {path.name for path in (b / "examples").iterdir() if path.stat().st_ino in inodes}
 
 
-def assert_same_rows(one: LogitSet, other: LogitSet) -> None:
+def assert_same_rows(one: ExampleSet, other: ExampleSet) -> None:
     """The same but for float noise in the logits, which were asked for in other batches."""
     for split in ("train", "validation"):
         columns = ("source_row", "sentence1", "label", "ids1", "text_hash", "logits")
@@ -98,7 +98,7 @@ def assert_same_rows(one: LogitSet, other: LogitSet) -> None:
         np.testing.assert_allclose(logits_of(ours, 2), logits_of(theirs, 2), rtol=0, atol=1e-5)
 
 
-def assert_as_dumped_anew(extended: LogitSet, work: Path, folder: Path) -> None:
+def assert_as_dumped_anew(extended: ExampleSet, work: Path, folder: Path) -> None:
     """The same rows and, but for float noise, the same logits as of a set that shares nothing."""
     plain = extend(work, folder, "plain", None)
     assert extended.record.fingerprint == plain.record.fingerprint
@@ -214,7 +214,7 @@ def test_other_settings_are_refused_by_name(
 
 
 def test_what_cannot_be_extended_is_refused(
-    versions: Path, work: Path, augmented_set: LogitSet, token_store: Path
+    versions: Path, work: Path, augmented_set: ExampleSet, token_store: Path
 ) -> None:
     with pytest.raises(ConfigError, match=naming("--extend opinion", "--name")):
         extend(work, versions, "opinion")
@@ -291,7 +291,7 @@ def test_two_processes_write_what_one_does(versions: Path, work: Path) -> None:
     edit(versions, lambda lines: [*lines[:40], *NEW, *lines[40:]])
     one = extend(work, versions, "one")
     distill_in_two_processes(*flags(work, versions))
-    two = open_set(versions / "store" / "second")
+    two = ExampleSet.open(versions / "store" / "second")
     assert [s.path for s in two.record.shards] == [s.path for s in one.record.shards]
     assert shared(versions / "store" / "opinion", two.root) == shared(versions / "store" / "opinion", one.root)
     assert_as_dumped_anew(two, work, versions)
@@ -310,7 +310,7 @@ def test_texts_of_several_files_are_asked_ahead(versions: Path, work: Path, aske
     assert logits_of(rows, 2)[:5].tolist() == logits_of(rows, 2)[5:].tolist()
     jobs = [extend_job(work, versions, job) for job in (1, 0)]
     assert jobs == ["staged", "verified"]
-    third = open_set(versions / "store" / "third")
+    third = ExampleSet.open(versions / "store" / "third")
     assert [shard.path for shard in third.record.shards] == [shard.path for shard in second.record.shards]
     assert_same_rows(third, second)
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.files import TEMPORARY_SUFFIX
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord, changed, read_set_record, write_set_record
 from pipeline.sets.signals.init import INIT_FILE
 from pipeline.sets.verify import verify_shards
@@ -40,17 +40,17 @@ def write(work: Path, store: Path, **changes: Any) -> SetRecord:
 
 
 @pytest.fixture(scope="module")
-def init_set(work: Path, roles_set: LogitSet, tmp_path_factory: pytest.TempPathFactory) -> LogitSet:
+def init_set(work: Path, roles_set: ExampleSet, tmp_path_factory: pytest.TempPathFactory) -> ExampleSet:
     """The pair task with the weights of its teacher's only layer, from a teacher that has gone since; read only."""
     store = tmp_path_factory.mktemp("init")
     root = shutil.copytree(roles_set.root, store / "roles")
     record = write(work, store, init_layers="all")
     teacher = record.teacher.model_copy(update={"name": "gone"})
     write_set_record(root, changed(record, teacher=teacher))
-    return open_set(root)
+    return ExampleSet.open(root)
 
 
-def started(logit_set: LogitSet, **changes: object) -> tuple[BertStart, dict[str, torch.Tensor]]:
+def started(logit_set: ExampleSet, **changes: object) -> tuple[BertStart, dict[str, torch.Tensor]]:
     """What a bert of a set starts from, and its encoder's weights then."""
     sizes = {"matrix_size": None, "vector_size": None, "hidden_size": None}
     flags = tiny_config(logit_set.root, Path("run"), embedding="bert", **sizes | changes)
@@ -61,7 +61,7 @@ def started(logit_set: LogitSet, **changes: object) -> tuple[BertStart, dict[str
     return start, encoder.state_dict()
 
 
-def test_a_student_starts_from_the_set_as_from_the_teacher(roles_set: LogitSet, init_set: LogitSet) -> None:
+def test_a_student_starts_from_the_set_as_from_the_teacher(roles_set: ExampleSet, init_set: ExampleSet) -> None:
     from_folder, expected = started(roles_set)
     from_set, found = started(init_set)
     assert (from_folder.folder, from_set.folder) == (Path(roles_set.record.teacher.name), init_set.root)
@@ -71,7 +71,7 @@ def test_a_student_starts_from_the_set_as_from_the_teacher(roles_set: LogitSet, 
         started(init_set, init_layers="2")
 
 
-def test_the_record_tells_what_the_file_holds(work: Path, init_set: LogitSet) -> None:
+def test_the_record_tells_what_the_file_holds(work: Path, init_set: ExampleSet) -> None:
     init = init_set.record.signals.init
     assert init is not None
     numbers = sum(tensor.nbytes for tensor in load_file(init_set.root / INIT_FILE).values())
@@ -86,16 +86,16 @@ def test_the_record_tells_what_the_file_holds(work: Path, init_set: LogitSet) ->
         type(init)(**init.model_dump() | {"layers": (1, 2)})
 
 
-def test_weights_that_nobody_recorded_are_not_started_from(init_set: LogitSet, tmp_path: Path) -> None:
+def test_weights_that_nobody_recorded_are_not_started_from(init_set: ExampleSet, tmp_path: Path) -> None:
     root = shutil.copytree(init_set.root, tmp_path / "roles")
     other = {name: tensor + 1 for name, tensor in load_file(root / INIT_FILE).items()}
     save_file(other, root / WEIGHTS_FILE)
-    (expected, recorded), (found, weights) = started(init_set), started(open_set(root))
+    (expected, recorded), (found, weights) = started(init_set), started(ExampleSet.open(root))
     assert found.sha256 == expected.sha256
     assert all(torch.equal(weights[name], recorded[name]) for name in weights)
 
 
-def test_weights_of_other_layers_stay(init_set: LogitSet) -> None:
+def test_weights_of_other_layers_stay(init_set: ExampleSet) -> None:
     check_same_init(init_set.root, (1,))
     check_same_init(init_set.root, ())
     with pytest.raises(
@@ -105,7 +105,7 @@ def test_weights_of_other_layers_stay(init_set: LogitSet) -> None:
     check_same_init(init_set.root.parent, (2,))
 
 
-def test_what_another_job_is_writing_stays(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+def test_what_another_job_is_writing_stays(work: Path, roles_set: ExampleSet, tmp_path: Path) -> None:
     root = shutil.copytree(roles_set.root, tmp_path / "roles")
     theirs = root / f".{INIT_FILE}.0123456789ab{TEMPORARY_SUFFIX}"
     theirs.touch()
@@ -117,10 +117,10 @@ def test_what_another_job_is_writing_stays(work: Path, roles_set: LogitSet, tmp_
     assert not theirs.exists()
 
 
-def test_damaged_weights_are_found_and_come_back(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+def test_damaged_weights_are_found_and_come_back(work: Path, roles_set: ExampleSet, tmp_path: Path) -> None:
     root = shutil.copytree(roles_set.root, tmp_path / "roles")
     record = write(work, tmp_path, init_layers="1")
-    assert record.signals.in_rows() == roles_set.record.signals.in_rows()
+    assert record.signals.row_signals() == roles_set.record.signals.row_signals()
     content = bytearray((root / INIT_FILE).read_bytes())
     content[-1] ^= 1
     (root / INIT_FILE).write_bytes(content)
@@ -131,23 +131,23 @@ def test_damaged_weights_are_found_and_come_back(work: Path, roles_set: LogitSet
     verify_shards(root, record)
 
 
-def test_they_travel_but_not_without_text(init_set: LogitSet, tmp_path: Path) -> None:
+def test_they_travel_but_not_without_text(init_set: ExampleSet, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/there"
     assert INIT_FILE in push(PushConfig(logits="roles", store=init_set.root.parent, url=url)).sent
     pulled = pull(PullConfig(store=tmp_path / "store", url=url))
-    assert started(open_set(pulled.root))[0].sha256 == started(init_set)[0].sha256
+    assert started(ExampleSet.open(pulled.root))[0].sha256 == started(init_set)[0].sha256
     push(PushConfig(logits="roles", store=init_set.root.parent, url=f"{url}-blind", without_text=True))
     assert not (tmp_path / "there-blind" / INIT_FILE).exists()
     assert read_set_record(tmp_path / "there-blind").signals.init is None
 
 
-def test_recode_and_a_new_version_take_them_over(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+def test_recode_and_a_new_version_take_them_over(work: Path, roles_set: ExampleSet, tmp_path: Path) -> None:
     shutil.copytree(roles_set.root, tmp_path / "roles")
     first = write(work, tmp_path, init_layers="1", cls="1")
     recoded = invoke("recode", "roles", "--store", tmp_path, "--cls-codec", "int8", "--name", "small")
     assert recoded.exit_code == 0, recoded.stderr
     second = write(work, tmp_path, name="second", extend="roles")
-    for record in (open_set(tmp_path / "small").record, second):
+    for record in (ExampleSet.open(tmp_path / "small").record, second):
         assert record.signals.init == first.signals.init
         assert (tmp_path / record.name / INIT_FILE).stat().st_ino == (tmp_path / "roles" / INIT_FILE).stat().st_ino
         verify_shards(tmp_path / record.name, record)
@@ -155,7 +155,7 @@ def test_recode_and_a_new_version_take_them_over(work: Path, roles_set: LogitSet
     assert write(work, tmp_path, name="second", extend="roles") == second
     (tmp_path / "roles" / INIT_FILE).unlink()  # then they are the teacher's own, which are the same
     assert write(work, tmp_path, name="third", extend="roles").signals.init == first.signals.init
-    verify_shards(tmp_path / "third", open_set(tmp_path / "third").record)
+    verify_shards(tmp_path / "third", ExampleSet.open(tmp_path / "third").record)
 
 
 def test_other_families_are_refused_before_the_work() -> None:

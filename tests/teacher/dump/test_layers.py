@@ -27,7 +27,7 @@ from pipeline.record_file import without_checksum
 from pipeline.sets.card import card_text
 from pipeline.sets.layer_files import group_writer
 from pipeline.sets.layer_reader import open_layers
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
 from pipeline.sets.signals import States
 from pipeline.sets.vector_basis import Basis, fit_basis
@@ -48,9 +48,9 @@ from tests.helpers.messages import naming
 
 
 @pytest.fixture
-def own(layers_set: LogitSet, tmp_path: Path) -> LogitSet:
+def own(layers_set: ExampleSet, tmp_path: Path) -> ExampleSet:
     """A set with all that layers say, free to be changed."""
-    return open_set(shutil.copytree(layers_set.root, tmp_path / "roles"))
+    return ExampleSet.open(shutil.copytree(layers_set.root, tmp_path / "roles"))
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def live_states(work: Path, texts: Sequence[dict[str, str]]) -> list[list[Floats
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_states_are_those_of_transformers_by_key(split: str, work: Path, layers_set: LogitSet) -> None:
+def test_states_are_those_of_transformers_by_key(split: str, work: Path, layers_set: ExampleSet) -> None:
     rows = layers_set.read(split, ("source_row", "sentence1", "sentence2")).to_pylist()[::7]
     live = live_states(work, rows)
     source_row_N = np.array([row["source_row"] for row in rows])
@@ -85,7 +85,7 @@ def test_states_are_those_of_transformers_by_key(split: str, work: Path, layers_
         assert not np.array_equal(cls.tokens(layer, place_N)[0], expected)  # it is float16
 
 
-def test_attention_and_values_are_those_of_transformers_by_key(work: Path, layers_set: LogitSet) -> None:
+def test_attention_and_values_are_those_of_transformers_by_key(work: Path, layers_set: ExampleSet) -> None:
     folder = work / "teachers" / "roles"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     model.set_attn_implementation("eager")
@@ -106,32 +106,34 @@ def test_attention_and_values_are_those_of_transformers_by_key(work: Path, layer
 
 
 def test_a_finished_set_gets_them_without_being_asked_for_logits(
-    work: Path, roles_set: LogitSet, asked: list[str], tmp_path: Path
+    work: Path, roles_set: ExampleSet, asked: list[str], tmp_path: Path
 ) -> None:
     root = shutil.copytree(roles_set.root, tmp_path / "roles")
     record = write(work, tmp_path, states="1")
     assert set(asked) == {"layers"}
     assert (record.fingerprint, record.shards) == (roles_set.record.fingerprint, roles_set.record.shards)
-    assert record.signals.in_rows() == roles_set.record.signals
+    assert record.signals.row_signals() == roles_set.record.signals
     assert record == read_set_record(root)
     asked.clear()
     assert write(work, tmp_path) == write(work, tmp_path, states="1") == record
     assert asked == []
-    (root / record.signals.of_layers[0].shards[1].path).unlink()
+    (root / record.signals.layer_signals[0].shards[1].path).unlink()
     assert write(work, tmp_path) == record  # what the set has is mended without being named
     assert asked == ["layers"]
     more = write(work, tmp_path, cls="0")
     assert more.signals.states == record.signals.states
-    assert [signal.name for signal in more.signals.of_layers] == ["states", "cls"]
+    assert [signal.name for signal in more.signals.layer_signals] == ["states", "cls"]
     verify_shards(root, more)
 
 
-def test_a_lost_file_may_come_back_with_other_bytes(work: Path, own: LogitSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_file_may_come_back_with_other_bytes(
+    work: Path, own: ExampleSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def nearly(*arguments: Any) -> Any:
         said = layers_said(*arguments)
         return {name: {n: [x + np.float32(0.01) for x in rows] for n, rows in of.items()} for name, of in said.items()}
 
-    lost, damaged = own.record.signals.of_layers[0].shards[:2]
+    lost, damaged = own.record.signals.layer_signals[0].shards[:2]
     (own.root / lost.path).unlink()
     content = bytearray((own.root / damaged.path).read_bytes())
     content[len(content) // 2] ^= 1
@@ -140,20 +142,20 @@ def test_a_lost_file_may_come_back_with_other_bytes(work: Path, own: LogitSet, m
     record = write(work, own.root.parent, num_shards=2, shard_index=0)
     assert not (own.root / damaged.path).exists()
     record = write(work, own.root.parent, num_shards=2, shard_index=1)
-    now = record.signals.of_layers[0].shards
+    now = record.signals.layer_signals[0].shards
     assert all(shard.sha256 not in (None, before.sha256) for shard, before in zip(now, (lost, damaged), strict=False))
-    assert now[2:] == own.record.signals.of_layers[0].shards[2:]
+    assert now[2:] == own.record.signals.layer_signals[0].shards[2:]
     verify_shards(own.root, record)
 
 
-def test_a_lost_shard_of_rows_leaves_them_as_they_were(work: Path, own: LogitSet, asked: list[str]) -> None:
+def test_a_lost_shard_of_rows_leaves_them_as_they_were(work: Path, own: ExampleSet, asked: list[str]) -> None:
     (own.root / own.record.shards[0].path).unlink()
     assert write(work, own.root.parent).signals == own.record.signals
     assert "layers" not in asked
 
 
 def test_a_shard_of_rows_and_a_basis_that_are_lost_together_come_back(
-    work: Path, roles_set: LogitSet, asked: list[str], tmp_path: Path
+    work: Path, roles_set: ExampleSet, asked: list[str], tmp_path: Path
 ) -> None:
     root = shutil.copytree(roles_set.root, tmp_path / "roles")
     record = write(work, tmp_path, cls="1", cls_codec="pca-8")
@@ -168,26 +170,26 @@ def test_a_shard_of_rows_and_a_basis_that_are_lost_together_come_back(
     verify_shards(root, record)
 
 
-def test_a_kill_between_rows_and_layers_leaves_their_lines(work: Path, own: LogitSet, asked: list[str]) -> None:
-    rows, layers = own.record.shards[0], own.record.signals.of_layers[0].shards[0]
+def test_a_kill_between_rows_and_layers_leaves_their_lines(work: Path, own: ExampleSet, asked: list[str]) -> None:
+    rows, layers = own.record.shards[0], own.record.signals.layer_signals[0].shards[0]
     (own.root / rows.path).unlink()
     (own.root / layers.path).unlink()
     reopen_set(own.root, own.record, [rows])
-    assert read_set_record(own.root).signals.of_layers == own.record.signals.of_layers
+    assert read_set_record(own.root).signals.layer_signals == own.record.signals.layer_signals
     record = write(work, own.root.parent)  # without a word about layers
     assert (record.state, record.signals) == ("verified", own.record.signals)
     assert set(asked) == {"logits", "layers"}
     verify_shards(own.root, record)
 
 
-def test_what_a_kill_left_beside_the_record_goes(work: Path, roles_set: LogitSet, tmp_path: Path) -> None:
+def test_what_a_kill_left_beside_the_record_goes(work: Path, roles_set: ExampleSet, tmp_path: Path) -> None:
     root = shutil.copytree(roles_set.root, tmp_path / "roles")
     (root / ".distill.json.0123456789ab.distill-tmp").write_text("{")
     write(work, tmp_path, values="1")
     assert not [path for path in root.rglob(".*") if path.is_file()]
 
 
-def test_other_layers_or_codecs_are_refused(work: Path, own: LogitSet, asked: list[str]) -> None:
+def test_other_layers_or_codecs_are_refused(work: Path, own: ExampleSet, asked: list[str]) -> None:
     with pytest.raises(FingerprintMismatchError, match=naming("codec: ", "float32", "float16")) as error:
         write(work, own.root.parent, states="0,1")
     assert str(own.root / "states") in str(error.value)
@@ -215,20 +217,20 @@ def test_wrong_flags_are_refused_before_the_work(work: Path, asked: list[str], t
 
 
 @pytest.mark.slow
-def test_two_jobs_and_a_killed_one_give_the_same_set(work: Path, layers_set: LogitSet, tmp_path: Path) -> None:
+def test_two_jobs_and_a_killed_one_give_the_same_set(work: Path, layers_set: ExampleSet, tmp_path: Path) -> None:
     flags = ["--manifest", work / "roles.yaml", "--data", work / "data", "--store", tmp_path, "--no-token-vectors"]
     flags += ["--model-name-or-path", work / "teachers" / "roles", "--max-seq-length", 32, "--rows-per-shard", 25]
     flags += [text for name, value in EVERY.items() for text in ("--" + name.replace("_", "-"), value)]
     process = distill("teacher-dump", *flags)
     kill_when(process, lambda: any((tmp_path / "roles" / "states").glob("*.parquet")))
     first = write(work, tmp_path, num_shards=2, shard_index=0, **EVERY)
-    assert first.signals.of_layers == ()
+    assert first.signals.layer_signals == ()
     second = write(work, tmp_path, num_shards=2, shard_index=1, **EVERY)
     assert second.signals == layers_set.record.signals
     assert not [path for path in (tmp_path / "roles").rglob(".*") if path.is_file()]
 
 
-def test_a_new_version_takes_the_files_over(work: Path, own: LogitSet, asked: list[str], tmp_path: Path) -> None:
+def test_a_new_version_takes_the_files_over(work: Path, own: ExampleSet, asked: list[str], tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(work / "data" / "roles", data / "roles")
     with (data / "roles" / "train.jsonl").open("a") as lines:
@@ -240,7 +242,7 @@ def test_a_new_version_takes_the_files_over(work: Path, own: LogitSet, asked: li
 
 
 @pytest.mark.parametrize("of", ["originals", "all"])
-def test_variants_have_none_unless_asked_for(of: str, work: Path, augmented_set: LogitSet, tmp_path: Path) -> None:
+def test_variants_have_none_unless_asked_for(of: str, work: Path, augmented_set: ExampleSet, tmp_path: Path) -> None:
     shutil.copytree(augmented_set.root, tmp_path / augmented_set.name)
     shutil.copytree(augmented_set.root.parent / "augmented", tmp_path / "augmented")
     flags: dict[str, Any] = {
@@ -251,7 +253,7 @@ def test_variants_have_none_unless_asked_for(of: str, work: Path, augmented_set:
         "seed": 1,
     }
     write(work, tmp_path, "opinion", states="1", layers_of=of, **flags)
-    logit_set = open_set(tmp_path / augmented_set.name)
+    logit_set = ExampleSet.open(tmp_path / augmented_set.name)
     keys = logit_set.read("train", ("source_row", "variant"))
     store = open_layers(logit_set, "states", "train")
     place_N = store.places(*(keys.column(name).to_numpy().astype(np.int64) for name in ("source_row", "variant")))
@@ -263,12 +265,12 @@ def test_variants_have_none_unless_asked_for(of: str, work: Path, augmented_set:
 
 @pytest.mark.parametrize("name", ["int8", "pca-32", "pca-8"])
 def test_codecs_are_near_and_a_prefix_of_pca_is_the_smaller_codec(
-    name: str, work: Path, layers_set: LogitSet, tmp_path: Path
+    name: str, work: Path, layers_set: ExampleSet, tmp_path: Path
 ) -> None:
     shutil.copytree(layers_set.root, tmp_path / "roles")
     shutil.rmtree(tmp_path / "roles" / "states")
     write(work, tmp_path, states="0,1", states_codec=name)
-    exact, near = (open_layers(one, "states", "train") for one in (layers_set, open_set(tmp_path / "roles")))
+    exact, near = (open_layers(one, "states", "train") for one in (layers_set, ExampleSet.open(tmp_path / "roles")))
     rows = np.arange(len(exact))
     exact_TH, near_TH = exact.tokens(1, rows)[0], near.tokens(1, rows)[0]
     error = ((exact_TH - near_TH) ** 2).sum() / ((exact_TH - exact_TH.mean(axis=0)) ** 2).sum()
@@ -281,8 +283,8 @@ def test_codecs_are_near_and_a_prefix_of_pca_is_the_smaller_codec(
     verify_shards(tmp_path / "roles", read_set_record(tmp_path / "roles"))
 
 
-def test_their_files_are_counted_and_a_long_list_of_them_is_no_bomb(own: LogitSet) -> None:
-    folders = ("examples", *(signal.name for signal in own.record.signals.of_layers))
+def test_their_files_are_counted_and_a_long_list_of_them_is_no_bomb(own: ExampleSet) -> None:
+    folders = ("examples", *(signal.name for signal in own.record.signals.layer_signals))
     files = [path for folder in folders for path in (own.root / folder).glob("*.parquet")]
     assert own.record.num_bytes == sum(path.stat().st_size for path in files)
     text = without_checksum(json.loads((own.root / FILE_NAME).read_bytes()))
@@ -293,7 +295,7 @@ def test_their_files_are_counted_and_a_long_list_of_them_is_no_bomb(own: LogitSe
         read_set_record(own.root)
 
 
-def test_others_read_them(layers_set: LogitSet, tmp_path: Path) -> None:
+def test_others_read_them(layers_set: ExampleSet, tmp_path: Path) -> None:
     rows = load_dataset(str(layers_set.root), "states", split="validation", cache_dir=str(tmp_path))
     assert len(rows) == layers_set.record.rows_of("validation")
     assert card_text(layers_set.record).count("- feature-extraction") == 1
@@ -350,7 +352,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_rows_are_found(wrong: str, own: LogitSet) -> None:
+def test_wrong_rows_are_found(wrong: str, own: ExampleSet) -> None:
     signal = own.record.signals.states
     assert signal is not None
     change, problem = WRONG[wrong]
@@ -359,7 +361,7 @@ def test_wrong_rows_are_found(wrong: str, own: LogitSet) -> None:
         verify_shards(own.root, record)
 
 
-def test_missing_examples_are_named(own: LogitSet) -> None:
+def test_missing_examples_are_named(own: ExampleSet) -> None:
     (own.root / own.record.shards[0].path).unlink()
     for check in (verify_shards, check_layers):
         with pytest.raises(IntegrityError, match=r"examples/\S+-00000-of-\d+\.parquet: "):
@@ -371,8 +373,8 @@ def test_a_basis_that_no_codec_needs_is_refused() -> None:
         States(layers=(1,), codec=state_codec("float32", 8), basis_sha256="0" * 64)
 
 
-def test_a_flipped_byte_is_found(own: LogitSet) -> None:
-    path = own.root / own.record.signals.of_layers[0].shards[2].path
+def test_a_flipped_byte_is_found(own: ExampleSet) -> None:
+    path = own.root / own.record.signals.layer_signals[0].shards[2].path
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
@@ -382,7 +384,7 @@ def test_a_flipped_byte_is_found(own: LogitSet) -> None:
         [open_layers(own, "states", split) for split in own.splits]
 
 
-def test_they_travel_but_not_without_text(own: LogitSet, tmp_path: Path) -> None:
+def test_they_travel_but_not_without_text(own: ExampleSet, tmp_path: Path) -> None:
     store = own.root.parent
     url = f"file://{tmp_path}/there"
     sent = push(PushConfig(logits="roles", store=store, url=url)).sent
@@ -396,13 +398,13 @@ def test_they_travel_but_not_without_text(own: LogitSet, tmp_path: Path) -> None
     with pytest.raises(IntegrityError, match=naming("cls/train-00000-of-00004.parquet: ", "SHA-256")):
         push(PushConfig(logits="roles", store=store, url=f"{url}-damaged"))
     blind = read_set_record(tmp_path / "there-blind")
-    assert blind.signals.of_layers == ()
+    assert blind.signals.layer_signals == ()
     with pytest.raises(ValueError, match="signals: "):
         changed(blind, signals=own.record.signals)
 
 
 def test_numbers_that_a_codec_cannot_hold_name_the_way_out(
-    work: Path, roles_set: LogitSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    work: Path, roles_set: ExampleSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def loud(teacher: Any, inputs: Any, asked: Any, *more: Any) -> Any:
         said = layers_said(teacher, inputs, asked, *more)
@@ -428,7 +430,7 @@ def test_row_groups_are_small_and_hold_every_row_once() -> None:
 
 
 def test_a_lost_basis_is_forgotten_with_what_was_written_with_it(
-    work: Path, roles_set: LogitSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    work: Path, roles_set: ExampleSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     shutil.copytree(roles_set.root, tmp_path / "roles")
     flags: dict[str, Any] = {"states": "0,1", "states_codec": "pca-8"}
@@ -459,7 +461,7 @@ def test_a_lost_basis_is_forgotten_with_what_was_written_with_it(
 
 @pytest.mark.parametrize("of", ["file", "basis"])
 def test_a_new_version_takes_over_nothing_damaged(
-    of: str, work: Path, roles_set: LogitSet, asked: list[str], tmp_path: Path
+    of: str, work: Path, roles_set: ExampleSet, asked: list[str], tmp_path: Path
 ) -> None:
     shutil.copytree(roles_set.root, tmp_path / "roles")
     flags: dict[str, Any] = {"states": "0,1", "states_codec": "pca-8"}

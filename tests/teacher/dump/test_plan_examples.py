@@ -5,7 +5,7 @@ import pytest
 from transformers import BertConfig
 
 from pipeline.errors import ConfigError, TeacherError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from teacher.dump.plan_examples import Plan, estimate
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming
@@ -84,7 +84,7 @@ def test_the_estimates_grow_with_what_they_estimate(work: Path, config_only: str
     assert plan(work, tmp_path, model_name_or_path=config_only, max_seq_length=4).tokens == 4 * sum(both.rows.values())
 
 
-def test_the_estimate_of_the_tokens_is_near_the_truth(work: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_the_estimate_of_the_tokens_is_near_the_truth(work: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     counts = [len(ids) + 2 for split in SPLITS for ids in opinion_set.read(split, ("ids1",))["ids1"].to_pylist()]
     assert 0.5 < plan(work, tmp_path).tokens / sum(counts) < 2  # the tiny vocabulary's tokens are whole words
 

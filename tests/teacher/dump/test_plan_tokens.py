@@ -7,14 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from distill.commands import app
-from pipeline.sets.token_reader import open_tokens
+from pipeline.sets.token_reader import MaskedWordSet
 from teacher.dump.plan_tokens import estimate_mlm
 from tests.helpers.dumps import corpus_config
 
 
 def test_a_plan_of_a_corpus_smaller_than_the_sample_counts_it(work: Path, token_store: Path) -> None:
     plan = estimate_mlm(corpus_config(work, token_store, codec="topk", top_k=10))
-    there = open_tokens(token_store / "topk").record
+    there = MaskedWordSet.open(token_store / "topk").record
     assert plan.rows["documents"] == 60
     assert plan.rows["masked sequences"] == there.num_rows
     assert plan.rows["masked positions"] == sum(scores["positions"] for scores in there.scores.values())

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.sets.reader import open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from teacher.dump.answers import Known
 from teacher.dump.examples import dump
@@ -43,7 +43,7 @@ def test_the_second_job_takes_the_answers_of_the_first(work: Path, teachers: Pat
     verified = job(work, data, tmp_path, 1)
     assert verified.state == "verified"
     shards = verified.shards_of("train")
-    is_marked = np.abs(open_set(tmp_path / "opinion").gold("train")[0]).max(axis=1) > 900
+    is_marked = np.abs(ExampleSet.open(tmp_path / "opinion").gold("train")[0]).max(axis=1) > 900
     first, last = is_marked[0], is_marked[-1]
     assert (first, last) == tuple(verified.shards.index(shard) % 2 == 1 for shard in (shards[0], shards[-1]))
     assert first != last
@@ -51,7 +51,7 @@ def test_the_second_job_takes_the_answers_of_the_first(work: Path, teachers: Pat
 
 
 def test_what_is_kept_comes_back_and_nothing_else(store: Path, tmp_path: Path) -> None:
-    record = open_set(store / "opinion").record
+    record = ExampleSet.open(store / "opinion").record
     assert read_shared_answers(tmp_path, record) is None
     hashes = [b"a" * 16, b"b" * 15 + b"\0"]
     write_shared_answers(tmp_path, record, Known.of(hashes, np.array([[1, 2], [3, 4]], np.float32)))

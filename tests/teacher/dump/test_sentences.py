@@ -18,7 +18,7 @@ from pipeline import log
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.sets.record import SetRecord
-from pipeline.sets.sentence_reader import open_sentences
+from pipeline.sets.sentence_reader import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.vector_basis import BASIS_FILE, Basis, fit_basis
 from pipeline.sets.verify import verify_shards
@@ -68,7 +68,7 @@ def assert_same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize("split", SPLITS)
 def test_vectors_are_those_of_transformers_alone(work: Path, vector_store: Path, split: str) -> None:
     """Batches are padded and mixed; a sentence asked by itself has no padding at all."""
-    sentence_set = open_sentences(vector_store / "float16")
+    sentence_set = SentenceSet.open(vector_store / "float16")
     rows = rows_of(sentence_set.root, split)
     expected_NH = asked(work / "bert", rows.column("ids").to_pylist())
     assert np.unique([len(ids) for ids in rows.column("ids").to_pylist()]).size > 1
@@ -89,7 +89,7 @@ def test_cls_pooling_takes_the_first_state(work: Path, corpus_file: Path, tmp_pa
     record = write(work, tmp_path, vector_codec="float16", pooling="cls")
     rows = rows_of(tmp_path / record.name, "validation")
     expected_NH = asked(work / "bert", rows.column("ids").to_pylist(), "cls")
-    np.testing.assert_allclose(open_sentences(tmp_path / record.name).decode(rows), expected_NH, atol=2e-3)
+    np.testing.assert_allclose(SentenceSet.open(tmp_path / record.name).decode(rows), expected_NH, atol=2e-3)
 
 
 def test_sentences_are_those_of_the_documents(work: Path, vector_store: Path) -> None:
@@ -107,7 +107,7 @@ def test_sentences_are_those_of_the_documents(work: Path, vector_store: Path) ->
 
 def test_both_sentences_of_a_pair_have_a_vector(work: Path, tmp_path: Path) -> None:
     record = write_task(work, "roles", tmp_path)
-    assert (record.name, record.subject, record.is_pair) == ("roles-vectors", "roles", True)
+    assert (record.name, record.dataset_name, record.is_pair) == ("roles-vectors", "roles", True)
     tokenizer = AutoTokenizer.from_pretrained(work / "bert")
     for split in SPLITS:
         lines = (work / "data" / "roles" / f"{split}.jsonl").read_text().splitlines()
@@ -117,7 +117,7 @@ def test_both_sentences_of_a_pair_have_a_vector(work: Path, tmp_path: Path) -> N
         assert rows.column("ids").to_pylist() == expected
         assert rows.column("source_row").to_pylist() == [k // 2 for k in range(len(texts))]
         assert rows.column("piece").to_pylist() == [k % 2 for k in range(len(texts))]
-    sentence_set = open_sentences(tmp_path / record.name)
+    sentence_set = SentenceSet.open(tmp_path / record.name)
     rows = rows_of(sentence_set.root, "validation").slice(0, 6)
     np.testing.assert_allclose(
         sentence_set.decode(rows), asked(work / "bert", rows.column("ids").to_pylist()), atol=2e-3
@@ -261,7 +261,7 @@ def test_another_basis_is_never_mixed_in(
 
 def test_the_plan_counts_what_the_dump_writes(work: Path, vector_store: Path, tmp_path: Path) -> None:
     plan = estimate_vectors(vectors_config(work, tmp_path, vector_codec="float16"))
-    record = open_sentences(vector_store / "float16").record
+    record = SentenceSet.open(vector_store / "float16").record
     assert plan.rows["sentences"] == pytest.approx(record.num_rows, rel=0.15)
     assert plan.shards == len(record.shards)
     assert (plan.disk_bytes > 0, bool(plan.seconds)) == (True, True)

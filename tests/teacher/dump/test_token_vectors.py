@@ -17,7 +17,7 @@ import teacher.dump.answers
 import teacher.dump.token_vectors
 from pipeline.errors import ConfigError, IntegrityError, TeacherError
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
@@ -47,10 +47,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("name", ["opinion_vectors", "roles_vectors"])
 def test_vectors_are_those_of_transformers(name: str, work: Path, request: pytest.FixtureRequest) -> None:
-    logit_set: LogitSet = request.getfixturevalue(name)
+    logit_set: ExampleSet = request.getfixturevalue(name)
     stored = read_token_vectors(logit_set.root, logit_set.record)
     assert stored is not None
-    folder = work / "teachers" / logit_set.record.subject
+    folder = work / "teachers" / logit_set.record.dataset_name
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():
         plain = [
@@ -64,7 +64,7 @@ def test_vectors_are_those_of_transformers(name: str, work: Path, request: pytes
 
 @pytest.mark.parametrize("name", ["opinion_vectors", "roles_vectors"])
 def test_counts_are_of_the_training_rows(name: str, request: pytest.FixtureRequest) -> None:
-    logit_set: LogitSet = request.getfixturevalue(name)
+    logit_set: ExampleSet = request.getfixturevalue(name)
     table = pq.read_table(logit_set.root / VOCABULARY_FILE)
     expected = [0] * logit_set.record.tokenizer.vocabulary_size
     for row in logit_set.read("train", ("ids1", "ids2")).to_pylist():
@@ -76,7 +76,7 @@ def test_counts_are_of_the_training_rows(name: str, request: pytest.FixtureReque
     assert dict(zip(table.column("token").to_pylist(), table.column("id").to_pylist(), strict=True)) == tokenizer
 
 
-def test_variants_are_not_counted(work: Path, teachers: Path, opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_variants_are_not_counted(work: Path, teachers: Path, opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     flags: dict[str, Any] = {
         "augment": "mask-pos",
         "pos_probability": 0,
@@ -93,7 +93,9 @@ def test_variants_are_not_counted(work: Path, teachers: Path, opinion_vectors: L
     assert counts[0].equals(counts[1])
 
 
-def test_the_record_describes_them_and_logits_are_as_without(opinion_set: LogitSet, opinion_vectors: LogitSet) -> None:
+def test_the_record_describes_them_and_logits_are_as_without(
+    opinion_set: ExampleSet, opinion_vectors: ExampleSet
+) -> None:
     with_them, without = opinion_vectors.record, opinion_set.record
     path = opinion_vectors.root / VOCABULARY_FILE
     signal = with_them.signals.token_vectors
@@ -101,13 +103,13 @@ def test_the_record_describes_them_and_logits_are_as_without(opinion_set: LogitS
     assert (signal.width, signal.layer) == (32, 0)
     assert (signal.file.rows, signal.file.bytes) == (without.tokenizer.vocabulary_size, path.stat().st_size)
     assert (with_them.fingerprint, with_them.shards) == (without.fingerprint, without.shards)
-    assert with_them.signals.in_rows() == without.signals
+    assert with_them.signals.row_signals() == without.signals
     assert without.signals.token_vectors is None
     verify_shards(opinion_vectors.root, with_them)
 
 
 def test_a_finished_set_gets_them_without_being_asked_again(
-    work: Path, opinion_set: LogitSet, opinion_vectors: LogitSet, asked: list[str], tmp_path: Path
+    work: Path, opinion_set: ExampleSet, opinion_vectors: ExampleSet, asked: list[str], tmp_path: Path
 ) -> None:
     root = shutil.copytree(opinion_set.root, tmp_path / "opinion")
     write(work, tmp_path, token_vectors=False)
@@ -121,7 +123,7 @@ def test_a_finished_set_gets_them_without_being_asked_again(
 
 
 def test_a_file_that_was_written_but_not_recorded_is_kept(
-    work: Path, opinion_set: LogitSet, opinion_vectors: LogitSet, asked: list[str], tmp_path: Path
+    work: Path, opinion_set: ExampleSet, opinion_vectors: ExampleSet, asked: list[str], tmp_path: Path
 ) -> None:
     root = shutil.copytree(opinion_set.root, tmp_path / "opinion")
     shutil.copytree((opinion_vectors.root / VOCABULARY_FILE).parent, (root / VOCABULARY_FILE).parent)
@@ -132,7 +134,7 @@ def test_a_file_that_was_written_but_not_recorded_is_kept(
 
 @pytest.mark.parametrize("damage", ["torn", "foreign", "gone"])
 def test_a_file_that_is_not_whole_is_written_again(
-    damage: str, work: Path, opinion_vectors: LogitSet, asked: list[str], tmp_path: Path
+    damage: str, work: Path, opinion_vectors: ExampleSet, asked: list[str], tmp_path: Path
 ) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
     path = root / VOCABULARY_FILE
@@ -149,7 +151,7 @@ def test_a_file_that_is_not_whole_is_written_again(
 
 
 def test_a_lost_shard_is_asked_for_alone(
-    work: Path, opinion_vectors: LogitSet, asked: list[str], tmp_path: Path
+    work: Path, opinion_vectors: ExampleSet, asked: list[str], tmp_path: Path
 ) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
     (root / opinion_vectors.record.shards[0].path).unlink()
@@ -160,7 +162,7 @@ def test_a_lost_shard_is_asked_for_alone(
     assert record.signals == opinion_vectors.record.signals
 
 
-def test_the_job_that_finishes_the_set_writes_them(work: Path, opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_the_job_that_finishes_the_set_writes_them(work: Path, opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     first = write(work, tmp_path, num_shards=2, shard_index=0)
     assert (first.state, first.signals.token_vectors) == ("staged", None)
     assert not (tmp_path / "opinion" / VOCABULARY_FILE).exists()
@@ -169,7 +171,7 @@ def test_the_job_that_finishes_the_set_writes_them(work: Path, opinion_vectors: 
 
 
 @pytest.mark.slow
-def test_killed_and_repeated_is_as_undisturbed(work: Path, opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_killed_and_repeated_is_as_undisturbed(work: Path, opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     root = tmp_path / "opinion"
     flags = ["--manifest", work / "opinion.yaml", "--data", work / "data", "--store", tmp_path]
     flags += ["--model-name-or-path", work / "teachers" / "opinion", "--max-seq-length", 32, "--rows-per-shard", 25]
@@ -182,7 +184,7 @@ def test_killed_and_repeated_is_as_undisturbed(work: Path, opinion_vectors: Logi
 
 
 def test_a_new_version_takes_the_vectors_over_and_counts_anew(
-    work: Path, opinion_vectors: LogitSet, asked: list[str], tmp_path: Path
+    work: Path, opinion_vectors: ExampleSet, asked: list[str], tmp_path: Path
 ) -> None:
     shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
     shutil.copytree(work / "data" / "opinion", tmp_path / "data" / "opinion")
@@ -190,7 +192,7 @@ def test_a_new_version_takes_the_vectors_over_and_counts_anew(
         lines.write(json.dumps({"sentence1": "the wine was good .", "label": 1}) + "\n")
     write(work, tmp_path, data=tmp_path / "data", name="second", extend="opinion")
     assert "vectors" not in asked
-    old, new = (open_set(tmp_path / name) for name in ("opinion", "second"))
+    old, new = (ExampleSet.open(tmp_path / name) for name in ("opinion", "second"))
     before, after = (read_token_vectors(one.root, one.record) for one in (old, new))
     assert before is not None
     assert after is not None
@@ -231,7 +233,7 @@ def test_a_teacher_without_hidden_states_does_without(
 
 
 @pytest.mark.parametrize("place", [0.3, 0.6, 0.999])
-def test_a_flipped_byte_is_found(place: float, opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_a_flipped_byte_is_found(place: float, opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
     content = bytearray((root / VOCABULARY_FILE).read_bytes())
     content[int(place * len(content))] ^= 1
@@ -240,7 +242,7 @@ def test_a_flipped_byte_is_found(place: float, opinion_vectors: LogitSet, tmp_pa
         verify_shards(root, opinion_vectors.record)
 
 
-def test_load_dataset_reads_them_as_a_configuration(opinion_vectors: LogitSet, tmp_path: Path) -> None:
+def test_load_dataset_reads_them_as_a_configuration(opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     rows = load_dataset(str(opinion_vectors.root), "token_vectors", split="train", cache_dir=str(tmp_path))
     assert len(rows) == opinion_vectors.record.tokenizer.vocabulary_size
     assert len(rows[0]["vector"]) == 32
@@ -257,7 +259,7 @@ def encoder(teachers: Path, tmp_path: Path) -> Path:
 
 
 def test_another_encoder_speaks_by_the_mean_of_its_last_states(
-    work: Path, opinion_vectors: LogitSet, encoder: Path, asked: list[str], tmp_path: Path
+    work: Path, opinion_vectors: ExampleSet, encoder: Path, asked: list[str], tmp_path: Path
 ) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
     record = write(work, tmp_path, token_vectors_from=str(encoder))

@@ -17,7 +17,7 @@ from pipeline import log
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
 from pipeline.sets.codecs import Dense
 from pipeline.sets.record import SetRecord, read_set_record
-from pipeline.sets.token_reader import TokenSet, open_tokens
+from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import MaskedRows, split_table
 from pipeline.text.known import require_known_ids
 from teacher.corpus.masking import mask
@@ -40,26 +40,26 @@ def write(work: Path, store: Path, **changes: Any) -> SetRecord:
     return record
 
 
-def table(token_set: TokenSet, split: str) -> pa.Table:
+def table(token_set: MaskedWordSet, split: str) -> pa.Table:
     groups = itertools.chain(*(token_set.read_shard(shard) for shard in token_set.shards(split)))
     return pa.concat_tables(groups)
 
 
-def rows_of(token_set: TokenSet, split: str) -> tuple[MaskedRows, dict[str, pa.Array]]:
+def rows_of(token_set: MaskedWordSet, split: str) -> tuple[MaskedRows, dict[str, pa.Array]]:
     return split_table(table(token_set, split))
 
 
 def assert_same(one: Path, other: Path) -> None:
     """Every row of two sets is the same, draws included."""
     for split in SPLITS:
-        assert table(open_tokens(one), split).equals(table(open_tokens(other), split))
+        assert table(MaskedWordSet.open(one), split).equals(table(MaskedWordSet.open(other), split))
 
 
 @pytest.mark.parametrize("codec", ["dense", "hidden"])
 def test_predictions_are_those_of_transformers_one_row_at_a_time(
     codec: str, token_store: Path, masked_lm: Path
 ) -> None:
-    token_set = open_tokens(token_store / codec)
+    token_set = MaskedWordSet.open(token_store / codec)
     tokenizer = AutoTokenizer.from_pretrained(masked_lm)
     model = AutoModelForMaskedLM.from_pretrained(masked_lm).eval()
     for split in SPLITS:
@@ -88,14 +88,14 @@ def test_rows_are_the_masking_of_the_corpus(work: Path, token_store: Path) -> No
             for masked in [mask(part, plan)]
             for row, (s, copy) in enumerate(zip(masked.sequence_R, masked.copy_R, strict=True))
         ]
-        rows, _ = rows_of(open_tokens(token_store / "sampled"), split)
+        rows, _ = rows_of(MaskedWordSet.open(token_store / "sampled"), split)
         keys = zip(rows.source_row_R.tolist(), rows.piece_R.tolist(), rows.copy_R.tolist(), strict=True)
         assert [(*key, rows.ids[row].tolist()) for row, key in enumerate(keys)] == expected
         assert {row % 5 == 0 for row in rows.source_row_R.tolist()} == {split == "validation"}
 
 
 def test_scores_are_the_teachers_on_the_masked_tokens(token_store: Path) -> None:
-    token_set = open_tokens(token_store / "dense")
+    token_set = MaskedWordSet.open(token_store / "dense")
     for split, scores in token_set.record.scores.items():
         rows, columns = rows_of(token_set, split)
         stored = token_set.record.codec.decode(columns, 1.0)
@@ -108,7 +108,7 @@ def test_scores_are_the_teachers_on_the_masked_tokens(token_store: Path) -> None
         assert scores["masked_accuracy"] == pytest.approx(right)
         assert scores["perplexity"] == pytest.approx(float(nats.exp()), rel=2e-3)
         assert scores["kept_mass"] == 1
-        size = sum(path.stat().st_size for path in (token_store / "dense" / "tokens").glob(f"{split}-*"))
+        size = sum(path.stat().st_size for path in (token_store / "dense" / "masked_words").glob(f"{split}-*"))
         assert scores["bytes_per_position"] == pytest.approx(size / len(target_P))
 
 
@@ -116,7 +116,7 @@ def test_scores_are_the_teachers_on_the_masked_tokens(token_store: Path) -> None
 def test_batches_have_no_say_in_what_is_stored(work: Path, token_store: Path, tmp_path: Path, max_tokens: int) -> None:
     write(work, tmp_path, name="topk", codec="topk", top_k=10, max_tokens_per_batch=max_tokens)
     for split in SPLITS:
-        one, other = (table(open_tokens(store / "topk"), split) for store in (token_store, tmp_path))
+        one, other = (table(MaskedWordSet.open(store / "topk"), split) for store in (token_store, tmp_path))
         for name in ("source_row", "piece", "copy", "ids", "positions", "targets"):
             assert one.column(name).equals(other.column(name))
         logs = [np.concatenate(t.column("log_z").to_pylist()) for t in (one, other)]
@@ -125,13 +125,13 @@ def test_batches_have_no_say_in_what_is_stored(work: Path, token_store: Path, tm
 
 def test_a_lost_shard_is_written_again_and_nothing_else(work: Path, token_store: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(token_store / "sampled", tmp_path / "sampled"))
-    before = {path.name: path.stat().st_mtime_ns for path in root.glob("tokens/*")}
+    before = {path.name: path.stat().st_mtime_ns for path in root.glob("masked_words/*")}
     lost = read_set_record(root).shards[-1].path
     content = pq.read_table(root / lost)
     (root / lost).unlink()
     assert write(work, tmp_path, name="sampled", codec="sampled").state == "verified"
     assert pq.read_table(root / lost).equals(content)
-    after = {path.name: path.stat().st_mtime_ns for path in root.glob("tokens/*")}
+    after = {path.name: path.stat().st_mtime_ns for path in root.glob("masked_words/*")}
     assert {name for name in after if after[name] != before[name]} == {Path(lost).name}
 
 
@@ -162,8 +162,8 @@ def test_jobs_share_the_work(work: Path, token_store: Path, tmp_path: Path) -> N
     assert first.state == "staged"
     assert write(work, tmp_path, name="sampled", codec="sampled", num_shards=2).state == "verified"
     for split in SPLITS:
-        assert table(open_tokens(tmp_path / "sampled"), split).equals(
-            table(open_tokens(token_store / "sampled"), split)
+        assert table(MaskedWordSet.open(tmp_path / "sampled"), split).equals(
+            table(MaskedWordSet.open(token_store / "sampled"), split)
         )
 
 
@@ -172,7 +172,7 @@ def test_enough_copies_of_packed_blocks_mask_every_word_once(
 ) -> None:
     # 16 tokens, of which one or two are separators: 2 are masked in each copy
     record = write(work, tmp_path, packing="blocks", max_seq_length=18, num_copies=8, codec="topk", top_k=2)
-    rows, _ = rows_of(open_tokens(tmp_path / record.name), "train")
+    rows, _ = rows_of(MaskedWordSet.open(tmp_path / record.name), "train")
     separator = AutoTokenizer.from_pretrained(masked_lm).sep_token_id
     blocks: dict[tuple[int, int], list[int]] = {}
     for row, key in enumerate(zip(rows.source_row_R.tolist(), rows.piece_R.tolist(), strict=True)):
@@ -340,7 +340,7 @@ def flags(work: Path, store: Path) -> list[object]:
 def test_killed_and_repeated_is_as_if_never_killed(work: Path, token_store: Path, tmp_path: Path, shards: int) -> None:
     root = tmp_path / "sampled"
     process = distill(*flags(work, tmp_path))
-    kill_when(process, lambda: len(list(root.glob("tokens/*.parquet"))) >= shards)
+    kill_when(process, lambda: len(list(root.glob("masked_words/*.parquet"))) >= shards)
     assert write(work, tmp_path, name="sampled", codec="sampled").state == "verified"
     assert_same(root, token_store / "sampled")
     assert not list(root.rglob("*.distill-tmp"))
@@ -350,8 +350,8 @@ def test_killed_and_repeated_is_as_if_never_killed(work: Path, token_store: Path
 def test_two_processes_write_what_one_does(work: Path, token_store: Path, tmp_path: Path) -> None:
     distill_in_two_processes(*flags(work, tmp_path))
     for split in SPLITS:
-        assert table(open_tokens(tmp_path / "sampled"), split).equals(
-            table(open_tokens(token_store / "sampled"), split)
+        assert table(MaskedWordSet.open(tmp_path / "sampled"), split).equals(
+            table(MaskedWordSet.open(token_store / "sampled"), split)
         )
 
 
@@ -361,7 +361,7 @@ def test_memory_is_bounded_by_row_groups(
     monkeypatch.setattr(tokens, "rows_per_group", lambda codec: 7)
     write(work, tmp_path, name="sampled", codec="sampled")
     for split in SPLITS:
-        assert table(open_tokens(tmp_path / "sampled"), split).equals(
-            table(open_tokens(token_store / "sampled"), split)
+        assert table(MaskedWordSet.open(tmp_path / "sampled"), split).equals(
+            table(MaskedWordSet.open(token_store / "sampled"), split)
         )
-        assert all(rows <= 7 for _, rows in open_tokens(tmp_path / "sampled").groups(split))
+        assert all(rows <= 7 for _, rows in MaskedWordSet.open(tmp_path / "sampled").groups(split))

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.query.config import DiffConfig
 from pipeline.query.diff import diff
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.logits import logits_of
 from student.data import load_examples
@@ -54,7 +54,7 @@ def write(work: Path, store: Path, teachers: Path, name: str = "opinion", **chan
 def test_logits_are_the_mean_of_those_of_the_windows(name: str, work: Path, store: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(store.parent / name)
     model = AutoModelForSequenceClassification.from_pretrained(store.parent / name).eval()
-    rows = open_set(store / name).read("validation", ("sentence1", "sentence2", "logits"))
+    rows = ExampleSet.open(store / name).read("validation", ("sentence1", "sentence2", "logits"))
     counts, means = [], []
     for first, second in zip(rows["sentence1"].to_pylist(), rows["sentence2"].to_pylist(), strict=True):
         is_first = second is None or len(first.split()) > len(second.split())
@@ -82,7 +82,7 @@ def test_logits_are_the_mean_of_those_of_the_windows(name: str, work: Path, stor
 
 @pytest.mark.parametrize("name", ["opinion", "roles"])
 def test_whole_texts_are_stored_for_the_student(name: str, store: Path, teachers: Path) -> None:
-    logit_set = open_set(store / name)
+    logit_set = ExampleSet.open(store / name)
     tokenizer = AutoTokenizer.from_pretrained(teachers / name)
     longest = 0
     for split in SPLITS:
@@ -96,7 +96,7 @@ def test_whole_texts_are_stored_for_the_student(name: str, store: Path, teachers
 
 
 def test_card_and_notes_tell_what_was_read(store: Path) -> None:
-    single, pairs = (open_set(store / name) for name in SIZE)
+    single, pairs = (ExampleSet.open(store / name) for name in SIZE)
     card = " ".join((single.root / "README.md").read_text().split())
     assert "windows of 6 tokens" in card
     assert "- nothing unusual" in card
@@ -124,22 +124,22 @@ def test_another_stride_is_another_set(work: Path, store: Path, tmp_path: Path) 
     assert found.settings == {"doc_stride": (2, 1)}
     assert max(split["moved"] for split in found.splits) > 0
     assert other
-    assert other.max_seq_length == open_set(store / "opinion").record.max_seq_length
+    assert other.max_seq_length == ExampleSet.open(store / "opinion").record.max_seq_length
 
 
 def test_a_lost_shard_is_written_again_to_the_byte(work: Path, store: Path, tmp_path: Path) -> None:
-    whole = open_set(Path(shutil.copytree(store / "roles", tmp_path / "roles"))).record
+    whole = ExampleSet.open(Path(shutil.copytree(store / "roles", tmp_path / "roles"))).record
     (tmp_path / "roles" / whole.shards[-1].path).unlink()
     assert write(work, tmp_path, store.parent, "roles") == whole
 
 
 def test_the_plan_counts_the_tokens_of_all_windows(work: Path, store: Path, tmp_path: Path) -> None:
-    for name, logit_set in ((name, open_set(store / name)) for name in SIZE):
+    for name, logit_set in ((name, ExampleSet.open(store / name)) for name in SIZE):
         planned = estimate(dump_config(work, name, tmp_path, **flags(tmp_path / "nowhere", name)))
         assert 0.7 < planned.tokens / tokens_of_windows(logit_set, SIZE[name]) < 1.5
 
 
-def tokens_of_windows(logit_set: LogitSet, size: int) -> int:
+def tokens_of_windows(logit_set: ExampleSet, size: int) -> int:
     total = 0
     for split in SPLITS:
         for row in logit_set.read(split, ("ids1", "ids2")).to_pylist():

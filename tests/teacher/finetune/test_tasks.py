@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.settings import as_flags
 from pipeline.tasks.task import load_task
 from pipeline.training.joint import JointTask
@@ -35,7 +35,7 @@ TASKS = ("opinion", "ratings", "roles")
 
 
 @pytest.fixture(scope="module")
-def config(work: Path, ratings: dict[str, LogitSet], tmp_path_factory: pytest.TempPathFactory) -> Config:
+def config(work: Path, ratings: dict[str, ExampleSet], tmp_path_factory: pytest.TempPathFactory) -> Config:
     """Settings for the tiny BERT and tasks of sentences, of scores and of pairs."""
     folder = tmp_path_factory.mktemp("tasks")
     shutil.copytree(work / "data", folder / "data")
@@ -114,7 +114,7 @@ def test_a_dump_takes_a_teacher_with_the_scores_of_the_best_epoch(
     best = record["result"]["best"]
     for task in ("opinion", "roles"):
         dump(dump_config(work, task, tmp_path / "store", model_name_or_path=str(folder / task)), "")
-        scores = open_set(tmp_path / "store" / task).record.scores["validation"]
+        scores = ExampleSet.open(tmp_path / "store" / task).record.scores["validation"]
         assert scores == pytest.approx(best["metrics"][f"{task}/validation"])
         own = read_run_record(folder / task / "finetune.json")["result"]["best"]
         assert own == best | {"metrics": {"validation": best["metrics"][f"{task}/validation"]}}

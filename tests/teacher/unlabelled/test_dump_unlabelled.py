@@ -15,7 +15,7 @@ from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.files import sha256
 from pipeline.sets.card import card_text
 from pipeline.sets.fingerprint import fingerprint
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import read_set_record
 from pipeline.sets.record_parts import UnlabelledRecord
 from pipeline.sets.signals.logits import logits_of
@@ -41,25 +41,25 @@ def write_parquet(path: Path, texts: list[str], column: str = "sentence1") -> Pa
     return path
 
 
-def add(work: Path, store: Path, text: Path | str, task: str = "opinion", **changes: Any) -> LogitSet:
+def add(work: Path, store: Path, text: Path | str, task: str = "opinion", **changes: Any) -> ExampleSet:
     config = dump_config(work, task, store, unlabelled=str(text), **changes)
     record = dump(config, "distill teacher-dump --unlabelled")
     assert record is not None
     assert record.state == "verified"
-    return open_set(store / record.name)
+    return ExampleSet.open(store / record.name)
 
 
-def unlabelled_of(logit_set: LogitSet) -> UnlabelledRecord:
+def unlabelled_of(logit_set: ExampleSet) -> UnlabelledRecord:
     assert logit_set.record.unlabelled is not None
     return logit_set.record.unlabelled
 
 
-def added(logit_set: LogitSet) -> list[tuple[str, str | None]]:
+def added(logit_set: ExampleSet) -> list[tuple[str, str | None]]:
     rows = logit_set.read("train", ("sentence1", "sentence2"), "origin = 'unlabelled'").to_pylist()
     return [(row["sentence1"], row["sentence2"]) for row in rows]
 
 
-def sentences_added(logit_set: LogitSet) -> list[str]:
+def sentences_added(logit_set: ExampleSet) -> list[str]:
     return [first for first, _ in added(logit_set)]
 
 
@@ -93,7 +93,7 @@ def test_what_is_added_and_what_is_left_out(work: Path, store: Path, tmp_path: P
     assert record.undrawn == 0
     assert f"{tmp_path / 'my.parquet'}: no word in rows 1, 6;" in " ".join(capsys.readouterr().err.split())
 
-    plain = open_set(store / "opinion")
+    plain = ExampleSet.open(store / "opinion")
     columns = ("source_row", "origin", "sentence1", "label", "text_hash")
     assert logit_set.read("train", columns, f"source_row < {TRAIN_ROWS}") == plain.read("train", columns)
     assert logit_set.read("validation", columns) == plain.read("validation", columns)
@@ -109,7 +109,7 @@ def test_the_teacher_is_asked_about_them(work: Path, teachers: Path, tmp_path: P
     lines = [json.dumps({"sentence1": text, "label": -1}) for text in NEW]
     (data / "train.jsonl").write_text("\n".join(lines))
     dump(dump_config(work, "opinion", tmp_path, data=tmp_path / "data"), "distill teacher-dump")
-    as_rows = open_set(tmp_path / "opinion")
+    as_rows = ExampleSet.open(tmp_path / "opinion")
     theirs = logits_of(as_rows.read("train", ("logits",)), 2)
     ours = logits_of(logit_set.read("train", ("logits",), "origin = 'unlabelled'"), 2)
     assert ours == pytest.approx(theirs, abs=1e-5)
@@ -142,7 +142,7 @@ def test_so_many_are_drawn(work: Path, teachers: Path, tmp_path: Path) -> None:
     assert drawn[0] != drawn[1]
     for sentences in drawn:
         assert sentences == [text for text in NEW if text in sentences]
-    assert unlabelled_of(open_set(tmp_path / "drawn-1")).undrawn == len(NEW) - 5
+    assert unlabelled_of(ExampleSet.open(tmp_path / "drawn-1")).undrawn == len(NEW) - 5
 
 
 def test_what_is_cut_is_counted(work: Path, teachers: Path, tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_record_and_card_tell_it(work: Path, teachers: Path, tmp_path: Path) -> 
     text = write_parquet(tmp_path / "my.parquet", [*NEW, NEW[0]])
     record = add(work, tmp_path, text).record
     assert record.name == "opinion-unlabelled"
-    assert record.what_it_holds == "logits of a task with unlabelled rows"
+    assert record.contents == "logits of a task with unlabelled rows"
     assert record.splits["train"].rows == TRAIN_ROWS + len(NEW)
-    stated = unlabelled_of(open_set(tmp_path / record.name)).settings
+    stated = unlabelled_of(ExampleSet.open(tmp_path / record.name)).settings
     assert {f"source.unlabelled.{name}": value for name, value in stated.items()}.items() <= record.settings.items()
     assert stated.keys() == {"rules", "content", "pairs", "seed"}
     card = " ".join(card_text(record).split())
@@ -230,7 +230,7 @@ def test_rows_that_were_unlabelled_are_written_anew(work: Path, teachers: Path, 
     assert record is not None
     verify_shards(tmp_path / "own", record)
     assert record.unlabelled is None
-    assert open_set(tmp_path / "own").read("train", ("distinct origin",)).num_rows == 1
+    assert ExampleSet.open(tmp_path / "own").read("train", ("distinct origin",)).num_rows == 1
 
 
 def test_variants_are_of_the_tasks_own_rows(work: Path, teachers: Path, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_variants_are_of_the_tasks_own_rows(work: Path, teachers: Path, tmp_path
     logit_set = add(work, tmp_path, text, **flags)
     record = logit_set.record
     assert record.name == "opinion-mask-pos-unlabelled"
-    assert record.what_it_holds == "logits of a task with variants and unlabelled rows"
+    assert record.contents == "logits of a task with variants and unlabelled rows"
     assert record.augmentation is not None
     assert record.augmentation.source_rows == TRAIN_ROWS
     rows = logit_set.read("train", ("source_row", "variant", "origin")).to_pylist()

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from pipeline.errors import ConfigError, TeacherError
 from pipeline.sets.token_vectors import read_token_vectors
-from pipeline.sets.word_reader import WordSet
+from pipeline.sets.word_reader import TokenLabelSet
 from pipeline.settings import flag_name
 from pipeline.tasks.spans import spans, word_scores
 from teacher.words.dump import doubt_order
@@ -29,11 +29,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def entities(folder: Path) -> WordSet:
+def entities(folder: Path) -> TokenLabelSet:
     return dump_entities(folder)
 
 
-def test_the_set_says_what_transformers_says(folder: Path, entities: WordSet) -> None:
+def test_the_set_says_what_transformers_says(folder: Path, entities: TokenLabelSet) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder / "teacher")
     model = AutoModelForTokenClassification.from_pretrained(folder / "teacher").eval()
     rows, tables = entities.read("train"), entities.read_shard(entities.shards("train")[0])
@@ -49,7 +49,7 @@ def test_the_set_says_what_transformers_says(folder: Path, entities: WordSet) ->
     assert entities.record.scores["train"] == scores
 
 
-def test_gold_stands_on_first_tokens(entities: WordSet) -> None:
+def test_gold_stands_on_first_tokens(entities: TokenLabelSet) -> None:
     rows = entities.read("validation")
     is_first_T = rows.pieces.is_first_T
     assert (rows.gold_T[~is_first_T] == -1).all()
@@ -57,7 +57,7 @@ def test_gold_stands_on_first_tokens(entities: WordSet) -> None:
     assert {span.name for row in rows.gold.lists() for span in spans([LABELS[k] for k in row])} == {"PER", "LOC", "ORG"}
 
 
-def test_a_lost_file_is_written_again(folder: Path, entities: WordSet) -> None:
+def test_a_lost_file_is_written_again(folder: Path, entities: TokenLabelSet) -> None:
     path = entities.root / entities.record.shards[-1].path
     content = path.read_bytes()
     path.unlink()
@@ -65,14 +65,14 @@ def test_a_lost_file_is_written_again(folder: Path, entities: WordSet) -> None:
     assert path.read_bytes() == content
 
 
-def test_token_vectors_count_the_training_rows(entities: WordSet) -> None:
+def test_token_vectors_count_the_training_rows(entities: TokenLabelSet) -> None:
     stored = read_token_vectors(entities.root, entities.record)
     assert stored is not None
     size = entities.record.tokenizer.vocabulary_size
     assert stored.count_V.tolist() == np.bincount(entities.read("train").pieces.ids.flat, minlength=size).tolist()
 
 
-def test_sql_has_a_row_for_each_word(folder: Path, entities: WordSet) -> None:
+def test_sql_has_a_row_for_each_word(folder: Path, entities: TokenLabelSet) -> None:
     said = (
         "select text, label_name('entities', label) as gold, label_name('entities', argmax(logits)) as said "
         "from entities_words where split = 'validation' order by source_row, word"
@@ -85,7 +85,7 @@ def test_sql_has_a_row_for_each_word(folder: Path, entities: WordSet) -> None:
     assert json.loads(counted.stdout)[0]["n"] == entities.read("train").num_words_N.sum() + len(told)
 
 
-def test_another_order_of_labels_is_found_out(folder: Path, entities: WordSet) -> None:
+def test_another_order_of_labels_is_found_out(folder: Path, entities: TokenLabelSet) -> None:
     """A teacher that is always right, and one whose outputs for persons and places are exchanged."""
     rows, target = entities.read("train"), entities.record.target
     right_TC = np.eye(len(LABELS), dtype=np.float32)[np.where(rows.gold_T < 0, 0, rows.gold_T)]

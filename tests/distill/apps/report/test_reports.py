@@ -13,7 +13,7 @@ from distill.apps.report.run import run_page
 from distill.apps.report.sweep import sweep_page
 from pipeline.errors import IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import LogitSet, open_set
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.logits import logits_of
 from student.answers.certificate import Certificate, Trial, model_hashes, write_certificate
 from student.config import PretrainConfig, SweepConfig, TrainConfig
@@ -43,7 +43,7 @@ def opinion_page(opinion_run: Path, store: Path) -> Page:
 
 
 def test_a_run_is_compared_with_gold_and_with_its_teacher(
-    opinion_page: Page, opinion_run: Path, opinion_set: LogitSet
+    opinion_page: Page, opinion_run: Path, opinion_set: ExampleSet
 ) -> None:
     student = Student.load(opinion_run)
     examples = load_examples(opinion_set, "validation")
@@ -85,7 +85,7 @@ def test_student_and_teacher_together_go_from_the_one_to_the_other(opinion_page:
     assert figures[-1]["accuracy"] == pytest.approx(parts["teacher"]["accuracy"])
 
 
-def test_the_surest_rows_are_the_last_that_the_teacher_is_asked(opinion_set: LogitSet) -> None:
+def test_the_surest_rows_are_the_last_that_the_teacher_is_asked(opinion_set: ExampleSet) -> None:
     examples = load_examples(opinion_set, "validation")
     num_rows = len(examples)
     margin_N = np.linspace(0.1, 3, num_rows)
@@ -174,19 +174,21 @@ def test_an_unfinished_run_names_its_command(opinion_run: Path, store: Path, tmp
 
 
 @pytest.mark.parametrize("kind", ["score", "bins"])
-def test_a_run_with_scores(kind: str, ratings: dict[str, LogitSet], tmp_path: Path) -> None:
+def test_a_run_with_scores(kind: str, ratings: dict[str, ExampleSet], tmp_path: Path) -> None:
     root = ratings[kind].root
     train(tiny_config(root, tmp_path / "run", num_train_epochs=1), "distill train-student")
     page = run_page(config_for(tmp_path / "run", root.parent), tmp_path / "run")
     figures = figures_of(page)
-    rows = logits_of(open_set(root).read("validation", ("logits",)), ratings[kind].record.target.num_logits).shape[0]
+    rows = logits_of(
+        ExampleSet.open(root).read("validation", ("logits",)), ratings[kind].record.target.num_logits
+    ).shape[0]
     for title in ("Scores of the teacher", "Scores of the student", "Student against teacher"):
         assert sum(row["n"] for row in figures["Split validation", title]) == rows
     assert sum(row["all rows"] for row in figures["Split validation", "Errors"]) == rows
 
 
 @pytest.fixture(scope="module")
-def swept(ratings: dict[str, LogitSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def swept(ratings: dict[str, ExampleSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("swept")
     root = ratings["score"].root
     base = tiny_config(root, folder, num_train_epochs=1).model_dump(exclude_unset=True, exclude={"hidden_size"})
@@ -194,7 +196,7 @@ def swept(ratings: dict[str, LogitSet], tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
-def test_a_sweeps_points_their_sizes_and_speeds(swept: Path, ratings: dict[str, LogitSet]) -> None:
+def test_a_sweeps_points_their_sizes_and_speeds(swept: Path, ratings: dict[str, ExampleSet]) -> None:
     page = sweep_page(config_for(swept, ratings["score"].root.parent), swept)
     result = read_record(swept / "sweep.json")["result"]
     parsed = Parsed(render(page))

@@ -18,7 +18,7 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.record_file import read_record
 from pipeline.sets.examples import write_examples
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, changed, read_set_record, write_set_record
 from pipeline.sets.shard_file import footer_of
 from pipeline.sets.signals.logits import logits_of
@@ -171,12 +171,12 @@ def test_label_errors_of_a_large_set_are_looked_for_in_a_part(
 
 
 @pytest.fixture(scope="module")
-def opinion_page(opinion_set: LogitSet) -> Page:
+def opinion_page(opinion_set: ExampleSet) -> Page:
     return set_page(opinion_set.root)
 
 
 @pytest.fixture(scope="module")
-def augmented_page(augmented_set: LogitSet) -> Page:
+def augmented_page(augmented_set: ExampleSet) -> Page:
     return set_page(augmented_set.root)
 
 
@@ -184,7 +184,7 @@ def figures_of(page: Page) -> dict[tuple[str, str], Rows]:
     return {(figure["section"], figure["title"]): figure["rows"] for figure in page.figures()}
 
 
-def test_the_page_of_a_set_says_what_numpy_says(opinion_set: LogitSet, opinion_page: Page) -> None:
+def test_the_page_of_a_set_says_what_numpy_says(opinion_set: ExampleSet, opinion_page: Page) -> None:
     table = opinion_set.read("validation", ("label", "logits"))
     logits_NC, label_N = logits_of(table, 2), table.column("label").to_numpy()
     answer_N = logits_NC.argmax(axis=1)
@@ -206,7 +206,7 @@ def test_the_page_of_a_set_says_what_numpy_says(opinion_set: LogitSet, opinion_p
     assert hardest[1][0] == str(abs(train[:, 0] - train[:, 1]).argmin())
 
 
-def test_a_page_needs_nothing_else_and_is_the_same_each_time(augmented_set: LogitSet, augmented_page: Page) -> None:
+def test_a_page_needs_nothing_else_and_is_the_same_each_time(augmented_set: ExampleSet, augmented_page: Page) -> None:
     html = render(augmented_page)
     assert needs_nothing_else(html)
     assert "http" not in html
@@ -215,7 +215,7 @@ def test_a_page_needs_nothing_else_and_is_the_same_each_time(augmented_set: Logi
     assert again.figures() == augmented_page.figures()
 
 
-def test_variants_are_told_of(augmented_set: LogitSet, augmented_page: Page) -> None:
+def test_variants_are_told_of(augmented_set: ExampleSet, augmented_page: Page) -> None:
     record = augmented_set.record.augmentation
     assert record
     parsed = Parsed(render(augmented_page))
@@ -234,7 +234,7 @@ def test_a_set_of_a_corpus_has_its_record(token_store: Path) -> None:
     assert "topk" in html
 
 
-def hostile_set(opinion_set: LogitSet, folder: Path) -> Path:
+def hostile_set(opinion_set: ExampleSet, folder: Path) -> Path:
     """A copy whose labels, teacher and texts mean harm."""
     root = Path(shutil.copytree(opinion_set.root, folder / "opinion"))
     shard = opinion_set.record.shards_of("validation")[0]
@@ -254,7 +254,7 @@ def hostile_set(opinion_set: LogitSet, folder: Path) -> Path:
     return root
 
 
-def test_a_hostile_set_does_no_harm(opinion_set: LogitSet, opinion_page: Page, tmp_path: Path) -> None:
+def test_a_hostile_set_does_no_harm(opinion_set: ExampleSet, opinion_page: Page, tmp_path: Path) -> None:
     html = render(set_page(hostile_set(opinion_set, tmp_path)))
     assert needs_nothing_else(html)
     parsed = Parsed(html)
@@ -263,7 +263,7 @@ def test_a_hostile_set_does_no_harm(opinion_set: LogitSet, opinion_page: Page, t
     assert r"$\frac{$" in parsed.drawn
 
 
-def test_a_changed_file_is_refused(opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_a_changed_file_is_refused(opinion_set: ExampleSet, tmp_path: Path) -> None:
     root = Path(shutil.copytree(opinion_set.root, tmp_path / "opinion"))
     path = root / opinion_set.record.shards[0].path
     path.write_bytes(path.read_bytes()[:-1] + b"x")
@@ -271,7 +271,9 @@ def test_a_changed_file_is_refused(opinion_set: LogitSet, tmp_path: Path) -> Non
         set_page(root)
 
 
-def test_only_a_verified_set_unless_that_is_allowed(opinion_set: LogitSet, opinion_page: Page, tmp_path: Path) -> None:
+def test_only_a_verified_set_unless_that_is_allowed(
+    opinion_set: ExampleSet, opinion_page: Page, tmp_path: Path
+) -> None:
     root = Path(shutil.copytree(opinion_set.root, tmp_path / "opinion"))
     write_set_record(root, changed(read_set_record(root), state="complete"))
     with pytest.raises(IntegrityError, match="--allow-unverified"):

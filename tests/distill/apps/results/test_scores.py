@@ -3,7 +3,7 @@ import pytest
 
 from distill.apps.results.rows import Rows, read_rows
 from distill.apps.results.scores import scores
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins
 
@@ -32,7 +32,7 @@ def test_a_score_is_compared_with_a_teacher_of_bins() -> None:
     assert told["fidelity"] == pytest.approx(-1)
 
 
-def test_rows_are_those_of_the_set_without_variants(augmented_set: LogitSet) -> None:
+def test_rows_are_those_of_the_set_without_variants(augmented_set: ExampleSet) -> None:
     rows = read_rows(augmented_set, "train")
     assert len(rows) == augmented_set.record.splits["train"].rows == 96
     assert rows.texts2 is None

@@ -17,7 +17,7 @@ from distill.apps.serve.config import ServeConfig
 from distill.apps.serve.http import Receive, Scope, Send
 from distill.apps.serve.metrics import Metrics
 from distill.apps.serve.served import Served, name_of
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from student.model.embeddings import matrix_encoder
 from student.predict import Predictor
@@ -96,7 +96,7 @@ def test_long_texts_are_cut_unless_the_client_will_not_have_it(app: App) -> None
     assert "must have at most 32 tokens. Given: 33" in refused.json["error"]
 
 
-def test_the_teacher_is_told_where_it_was_asked(app: App, opinion_set: LogitSet, roles_set: LogitSet) -> None:
+def test_the_teacher_is_told_where_it_was_asked(app: App, opinion_set: ExampleSet, roles_set: ExampleSet) -> None:
     for prefix, logit_set in (("", opinion_set), ("/runs/roles", roles_set)):
         row = logit_set.read("validation", ("sentence1", "sentence2", "logits"), "variant = 0").slice(7, 1)
         text = [row["sentence1"][0].as_py(), row["sentence2"][0].as_py()]

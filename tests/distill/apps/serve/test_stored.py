@@ -8,12 +8,12 @@ import pytest
 from distill.apps.serve.questions import Texts
 from distill.apps.serve.stored import Stored, stored_answers
 from pipeline.record_file import read_record
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target, softmax
 from tests.helpers.rewritten_sets import rewritten, with_logits
 
 
-def test_every_text_of_the_set_is_found_with_its_own_logits(roles_set: LogitSet) -> None:
+def test_every_text_of_the_set_is_found_with_its_own_logits(roles_set: ExampleSet) -> None:
     rows = roles_set.read("train", ("sentence1", "sentence2", "logits"), "variant = 0")
     first, second = (rows.column(name).to_pylist() for name in ("sentence1", "sentence2"))
     expected = dict(zip(zip(first, second, strict=True), rows.column("logits").to_pylist(), strict=True))
@@ -22,7 +22,7 @@ def test_every_text_of_the_set_is_found_with_its_own_logits(roles_set: LogitSet)
         np.testing.assert_array_equal(logits_C, expected[pair])
 
 
-def test_what_was_not_asked_is_not_found(roles_set: LogitSet) -> None:
+def test_what_was_not_asked_is_not_found(roles_set: ExampleSet) -> None:
     stored = Stored(roles_set)
     (pair,) = roles_set.read("train", ("sentence1", "sentence2"), "variant = 0").slice(0, 1).to_pylist()
     assert stored.find(Texts(["never seen", ""], ["at all", ""])) == [None, None]
@@ -30,7 +30,7 @@ def test_what_was_not_asked_is_not_found(roles_set: LogitSet) -> None:
 
 
 def test_without_its_set_a_run_is_served_and_that_is_said(
-    opinion_run: Path, opinion_set: LogitSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    opinion_run: Path, opinion_set: ExampleSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(opinion_run, tmp_path / "run")
     record = read_record(run / "run.json")
@@ -41,7 +41,7 @@ def test_without_its_set_a_run_is_served_and_that_is_said(
 
 
 def test_another_teachers_answers_in_the_same_place_are_not_told(
-    opinion_run: Path, opinion_set: LogitSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opinion_run: Path, opinion_set: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = rewritten(opinion_set, tmp_path / "new" / "opinion", with_logits(lambda row: [4.0, -1.0]))
     run = shutil.copytree(opinion_run, tmp_path / "run")
@@ -53,7 +53,7 @@ def test_another_teachers_answers_in_the_same_place_are_not_told(
     assert stored_answers(run, opinion_set.record.target) is not None
 
 
-def test_of_several_teachers_their_mixture_is_told(opinion_run: Path, opinion_set: LogitSet, tmp_path: Path) -> None:
+def test_of_several_teachers_their_mixture_is_told(opinion_run: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     other = rewritten(opinion_set, tmp_path / "other", with_logits(lambda row: [4.0, -1.0]))
     run = shutil.copytree(opinion_run, tmp_path / "run")
     record = read_record(run / "run.json")
@@ -70,6 +70,6 @@ def test_of_several_teachers_their_mixture_is_told(opinion_run: Path, opinion_se
     np.testing.assert_allclose(told_C, 0.25 * own_C + 0.75 * other_C, atol=1e-5)
 
 
-def test_answers_that_mean_something_else_are_not_told(opinion_run: Path, opinion_set: LogitSet) -> None:
+def test_answers_that_mean_something_else_are_not_told(opinion_run: Path, opinion_set: ExampleSet) -> None:
     turned = Target(kind="classes", names=opinion_set.record.target.names[::-1])
     assert stored_answers(opinion_run, turned) is None

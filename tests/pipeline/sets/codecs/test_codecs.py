@@ -20,8 +20,8 @@ from pipeline.sets.codecs import (
     Decoder,
     Dense,
     Distribution,
-    Kept,
     Predictions,
+    Sparse,
     read_decoder,
 )
 from pipeline.sets.codecs.sampled import SampledCodec
@@ -90,7 +90,7 @@ def test_topk_by_hand() -> None:
     assert (log_probs[0] + columns["log_z"].to_pylist()[0]).tolist() == pytest.approx(logits, abs=1e-3)
     assert mass_P.tolist() == pytest.approx([3 / 4])
     kept = codec.decode(columns, 1, None)
-    assert isinstance(kept, Kept)
+    assert isinstance(kept, Sparse)
     assert (kept.position_E.tolist(), kept.token_E.tolist()) == ([0, 0], [0, 1])
     assert kept.probability_E.tolist() == pytest.approx([1 / 2, 1 / 4], abs=2e-4)
     assert kept.rest_P.tolist() == pytest.approx([1 / 4], abs=3e-4)
@@ -144,7 +144,7 @@ def test_what_is_written_is_what_is_read(name: CodecName, vocabulary_size: int, 
     assert (rows.positions.lengths.tolist(), rows.targets[0].tolist()) == (list(LENGTHS), [vocabulary_size - 1])
     assert back.keys() == columns.keys() == codec.fields().keys()
     assert codec.problem(back) is None
-    decoded = [parts(codec.decode(c, codec.temperature_kept, decoder)) for c in (columns, back)]
+    decoded = [parts(codec.decode(c, codec.stored_temperature, decoder)) for c in (columns, back)]
     for before, after in zip(*decoded, strict=True):
         assert torch.equal(before, after)
 
@@ -178,7 +178,7 @@ def test_topk_keeps_the_likeliest_and_the_tails_mass() -> None:
     kept_P = np.take_along_axis(softmax(logits_PV, axis=1), token_PK, 1).sum(axis=1)
     np.testing.assert_allclose(mass_P, kept_P, rtol=1e-5)
     decoded = codec.decode(columns, 1, None)
-    assert isinstance(decoded, Kept)
+    assert isinstance(decoded, Sparse)
     np.testing.assert_allclose(decoded.rest_P, 1 - kept_P, rtol=0, atol=2e-3)
     sums = torch.zeros(len(kept_P)).index_add(0, decoded.position_E, decoded.probability_E)
     np.testing.assert_allclose(sums + decoded.rest_P, 1, rtol=0, atol=1e-6)
@@ -191,7 +191,7 @@ def test_the_tail_is_never_negative() -> None:
     said = Predictions(probability_PV.log(), torch.zeros(500, 1), torch.zeros(500))
     columns, _ = codec.encode(said)
     kept = codec.decode(columns, 1, None)
-    assert isinstance(kept, Kept)
+    assert isinstance(kept, Sparse)
     assert kept.probability_E.view(500, 2).sum(dim=1).max() > 1  # it does happen
     assert kept.rest_P.min() >= 0
 
@@ -204,7 +204,7 @@ def test_a_slice_of_the_columns_is_a_slice_of_the_positions(name: CodecName) -> 
     sliced = {key: column[4:9] for key, column in columns.items()}
     alone, _ = codec.encode(Predictions(said.logits_PV[4:9], said.hidden_PH[4:9], said.random_P[4:9]))
     assert next(iter(sliced.values())).offset == 4
-    decoded = [parts(codec.decode(c, codec.temperature_kept, decoder)) for c in (sliced, alone)]
+    decoded = [parts(codec.decode(c, codec.stored_temperature, decoder)) for c in (sliced, alone)]
     for mine, expected in zip(*decoded, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-6)
     assert codec.problem(sliced) is None

@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.sets.codecs import Dense, Kept, Predictions
+from pipeline.sets.codecs import Dense, Predictions, Sparse
 from pipeline.sets.codecs.sampled import GROUP, SampledCodec, draw
 from student.losses.masked_words import cross_entropy
 
@@ -132,7 +132,7 @@ def test_columns_are_the_draws(size: int, seed: int, num_samples: int, temperatu
     assert sums_P.tolist() == pytest.approx([1, 1, 1], abs=1e-5)
 
 
-def draws_at_equal_distances(logits_V: torch.Tensor, num_samples: int, temperature: float, k: int) -> Kept:
+def draws_at_equal_distances(logits_V: torch.Tensor, num_samples: int, temperature: float, k: int) -> Sparse:
     """What is stored of one distribution with K random numbers at equal distances.
 
     The points of all K together are N K points at equal distances, of which a token gets N K p, to within 1. So the
