@@ -180,7 +180,7 @@ def _readers(students: "dict[str, Predictor]", wanted: list[str], device: "torch
 @command(ServeConfig)
 def serve(config: ServeConfig) -> Result:
     """Answer over HTTP: text-embeddings-inference's API, the hub's, and a page for people."""
-    needs_libraries("distill serve", "serve", "uvicorn")
+    needs_libraries("distill serve", "serve", "starlette", "uvicorn")
     from distill.apps.serve.run import serve as serve_runs
 
     serve_runs(config)

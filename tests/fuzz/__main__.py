@@ -12,7 +12,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["pipeline", "student", "teacher"]):
-    from distill.apps.serve.http import RefusedError
+    from distill.apps.serve.requests import RefusedError
     from pipeline.errors import DistillError
 
     reader = import_module(f"tests.fuzz.readers.{sys.argv[1]}")

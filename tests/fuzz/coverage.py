@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from distill.apps.serve.http import RefusedError
+from distill.apps.serve.requests import RefusedError
 from pipeline.errors import DistillError
 
 

@@ -46,6 +46,7 @@ async def asking(
         sent.append(message)
 
     encoded = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    await app({"type": "http", "method": method, "path": path, "headers": encoded}, receive, send)
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": encoded}
+    await app(scope, receive, send)
     start, end = sent
     return Answered(start["status"], {k.decode(): v.decode() for k, v in start["headers"]}, end["body"])

@@ -1,31 +1,30 @@
-"""The ASGI application: which path is answered by what."""
+"""The application: which path is answered by what, within bounds of size, time and number."""
 
+import asyncio
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
+from typing import Any
 
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from distill.apps.serve.api import POST, Answer, document
 from distill.apps.serve.config import ServeConfig
-from distill.apps.serve.http import (
-    Receive,
-    RefusedError,
-    Reply,
-    Scope,
-    Send,
-    as_json,
-    header,
-    read_body,
-    refusal,
-    send_reply,
-)
 from distill.apps.serve.metrics import Metrics
-from distill.apps.serve.openapi import document
-from distill.apps.serve.page import page
-from distill.apps.serve.questions import parsed
-from distill.apps.serve.routes import POST
+from distill.apps.serve.requests import ENCODER, Body, RefusedError, parsed
 from distill.apps.serve.served import Served
 from pipeline.errors import did_you_mean
+from student.page.compose import compose, hashes
 
-RUNS = "/runs"
-HEALTHY = Reply(b"", "text/plain")
+RUNS, NAME = "/runs", "/runs/{name}"
+BODY_SECONDS = 30
+FOOTER = 'Texts go to this server and nowhere else. For programs: <a href="openapi.json">the API</a>.'
 
 
 class App:
@@ -40,73 +39,150 @@ class App:
     def __init__(self, runs: Mapping[str, Served], config: ServeConfig, metrics: Metrics) -> None:
         self._runs, self._config, self._metrics = runs, config, metrics
         self._at_work = 0
-        self._page, self._document = page(), as_json(document())
-        self._get: dict[str, Callable[[Served], Reply]] = {
-            "/health": lambda served: HEALTHY,
-            "/ping": lambda served: HEALTHY,
-            "/info": lambda served: as_json(served.info(config)),
-            "/metrics": lambda served: Reply(metrics.text().encode(), "text/plain; version=0.0.4"),
-            "/openapi.json": lambda served: self._document,
-            RUNS: lambda _: as_json([one.summary(config) for one in runs.values()]),
+        self._page, description = page(), ENCODER.encode(document()).encode()
+        self._get: dict[str, Callable[[Served], Response]] = {
+            "/health": lambda served: _plain(),
+            "/ping": lambda served: _plain(),
+            "/info": lambda served: _json(ENCODER.encode(served.info(config)).encode()),
+            "/metrics": lambda served: _plain(metrics.text(), "text/plain; version=0.0.4"),
+            "/openapi.json": lambda served: _json(description),
+            RUNS: lambda _: _json(ENCODER.encode([one.summary(config) for one in runs.values()]).encode()),
         }
+        # what most requests are for comes first: Starlette tries one route after another
+        endpoints = [("POST", path, self._answering(*POST[path])) for path in POST]
+        endpoints += [("GET", path, self._getting(reply)) for path, reply in self._get.items()]
+        endpoints.append(("GET", "/", self._front))
+        routes = [
+            Route(place, endpoint, methods=[method])
+            for method, path, endpoint in endpoints
+            for place in (path, NAME + path, *([NAME] if path == "/" else []))
+        ]
+        handlers: dict[Any, Any] = {RefusedError: self._refused, HTTPException: self._not_there}
+        self._starlette = Starlette(routes=routes, exception_handlers=handlers)
+        self._starlette.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
-        assert scope["type"] == "http", "uvicorn is told to hand over nothing else"
-        is_question = scope["method"] == "POST"
-        self._at_work += is_question
+        """Answers one request, which counts until its answer is sent."""
+        is_work = scope["method"] == "POST"
+        self._at_work += is_work
         try:
-            await send_reply(send, await self._reply_or_refusal(scope, receive))
+            await self._starlette(scope, receive, send)
         finally:
-            self._at_work -= is_question
+            self._at_work -= is_work
 
-    async def _reply_or_refusal(self, scope: Scope, receive: Receive) -> Reply:
-        try:
-            return await self._reply(scope, receive)
-        except RefusedError as error:
-            self._metrics.add(f'te_request_failure{{err="{error.kind.lower()}"}}')
-            return refusal(error)
-
-    async def _reply(self, scope: Scope, receive: Receive) -> Reply:
-        served, path = self._asked(scope["path"])
-        method = scope["method"].replace("HEAD", "GET")
-        if method == "GET" and path == "/":
-            is_for_people = scope["path"] == "/" and b"text/html" in header(scope, b"accept")
-            return self._page if is_for_people else HEALTHY
-        if method == "GET" and path in self._get:
-            return self._get[path](served)
-        if method == "POST" and path in POST:
-            return await self._answer(served, path, scope, receive)
-        raise self._nothing_there(path)
-
-    def _asked(self, path: str) -> tuple[Served, str]:
-        """Which student is asked, and what for."""
-        if not path.startswith(f"{RUNS}/"):
-            return next(iter(self._runs.values())), path
-        name, _, rest = path.removeprefix(f"{RUNS}/").partition("/")
+    def _served(self, request: Request) -> Served:
+        """The student that the path names, or the first one."""
+        name = request.path_params.get("name", next(iter(self._runs)))
         if name not in self._runs:
-            raise RefusedError(404, "Validation", f"no run {name[:100]!r}: {did_you_mean(name[:100], self._runs)}")
-        return self._runs[name], f"/{rest}"
+            raise self._no_run(name)
+        return self._runs[name]
 
-    async def _answer(self, served: Served, path: str, scope: Scope, receive: Receive) -> Reply:
-        if self._at_work > self._config.max_concurrent_requests:
-            raise RefusedError(429, "Overloaded", "Model is overloaded")
-        started = time.perf_counter()
-        try:
-            kind, route = POST[path]
-            question = parsed(kind, await read_body(scope, receive, self._config.payload_limit))
-            label = f'{{method="{"batch" if question.is_batch else "single"}"}}'
-            self._metrics.add(f"te_request_count{label}")
-            reply = await route(served, self._config, question)
-            self._metrics.add(f"te_request_success{label}")
-            return reply
-        finally:
-            self._metrics.observe("te_request_duration", time.perf_counter() - started)
+    def _answering(self, kind: type[Body], answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            served = self._served(request)
+            if self._at_work > self._config.max_concurrent_requests:
+                raise RefusedError(429, "Overloaded", "Model is overloaded")
+            started = time.perf_counter()
+            try:
+                body = parsed(kind, await read_body(request, self._config.payload_limit))
+                label = f'{{method="{"batch" if body.is_batch else "single"}"}}'
+                self._metrics.add(f"te_request_count{label}")
+                content = await answer(served, self._config, body)
+                self._metrics.add(f"te_request_success{label}")
+                return _json(content)
+            finally:
+                self._metrics.observe("te_request_duration", time.perf_counter() - started)
 
-    def _nothing_there(self, path: str) -> RefusedError:
+        return endpoint
+
+    def _getting(self, reply: Callable[[Served], Response]) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            return reply(self._served(request))
+
+        return endpoint
+
+    async def _front(self, request: Request) -> Response:
+        """The page for people, and for machines a sign of health."""
+        self._served(request)  # must be there
+        is_for_people = request.scope["path"] == "/" and "text/html" in request.headers.get("accept", "")
+        return self._page if is_for_people else _plain()
+
+    async def _refused(self, _: Request, error: RefusedError) -> Response:
+        """A refusal; the connection ends with it, as the rest of the request may still be on its way."""
+        self._metrics.add(f'te_request_failure{{err="{error.kind.lower()}"}}')
+        content = json.dumps({"error": str(error), "error_type": error.kind}).encode()
+        return _json(content, error.status, {**error.headers, "connection": "close"})
+
+    async def _not_there(self, request: Request, _: HTTPException) -> Response:
+        """What Starlette has no route for: another method, or another path."""
+        return await self._refused(request, self._nothing_at(request.scope["path"]))
+
+    def _nothing_at(self, path: str) -> RefusedError:
+        if path.startswith(f"{RUNS}/"):
+            name, _, rest = path.removeprefix(f"{RUNS}/").partition("/")
+            if name not in self._runs:
+                return self._no_run(name)
+            path = f"/{rest}"
         allowed = [name for name, paths in (("GET", {"/", *self._get}), ("POST", POST)) if path in paths]
         if allowed:
             message = f"{path} takes {' or '.join(allowed)}"
             return RefusedError(405, "Validation", message, {"allow": ", ".join(allowed)})
-        known = {*self._get, *POST}
-        return RefusedError(404, "Validation", f"no {path[:100]!r}: {did_you_mean(path[:100], known)}")
+        return RefusedError(404, "Validation", f"no {path[:100]!r}: {did_you_mean(path[:100], {*self._get, *POST})}")
+
+    def _no_run(self, name: str) -> RefusedError:
+        return RefusedError(404, "Validation", f"no run {name[:100]!r}: {did_you_mean(name[:100], self._runs)}")
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Returns the body of a request.
+
+    Raises:
+        RefusedError: if it has more than ``limit`` bytes, or does not arrive in time.
+    """
+    too_large = RefusedError(413, "Validation", f"the request has more than {limit:,} bytes; send several")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length[:20]) > limit:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise too_large
+    except ClientDisconnect as error:
+        raise RefusedError(408, "Validation", "the connection ended before the request did") from error
+    except TimeoutError as error:
+        raise RefusedError(408, "Validation", f"the request took longer than {BODY_SECONDS} s to arrive") from error
+    return bytes(body)
+
+
+def page() -> Response:
+    """Returns the page for people, which runs its own script and style alone and talks to nobody but this server."""
+    backend = files("distill.apps.serve").joinpath("server.js").read_text(encoding="utf-8")
+    html = compose("distill serve", backend, FOOTER)
+    policy = {
+        "default-src": "'none'",
+        "connect-src": "'self'",
+        "img-src": "data:",
+        "style-src": hashes(html, "style"),
+        "script-src": hashes(html, "script"),
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    headers = {
+        "content-security-policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+        "vary": "accept",
+    }
+    return Response(html, headers=headers, media_type="text/html")
+
+
+def _plain(text: str = "", kind: str = "text/plain") -> Response:
+    return Response(text, headers={"content-type": kind})
+
+
+def _json(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(content, status, headers, media_type="application/json")

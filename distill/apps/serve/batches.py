@@ -1,28 +1,56 @@
 """Batches without a clock: whatever has come while the student worked is its next batch.
 
-Idle, it answers a single text at once; busy, its batches grow by themselves.
+Idle, it answers a single text at once; busy, its batches grow by themselves. One thread works for a student, because
+torch uses all cores for a batch and a tokenizer is for one thread. Going to a thread and back takes longer than a few
+short texts do; these are answered where they have arrived, on the event loop, if the thread has nothing to do.
 
 Shapes: N texts.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate
+from threading import Lock
 from typing import Generic, TypeVar
 
-from distill.apps.serve.answers import Ranking
 from distill.apps.serve.metrics import GAUGE, Metrics
-from distill.apps.serve.questions import Texts
-from distill.apps.serve.worker import Worker
+from distill.apps.serve.requests import Texts
 from pipeline.arrays import Floats, Ints
 
 MOST_AT_ONCE = 8192  # texts, so that nobody waits for all of a crowd
 SHORT_TEXTS, SHORT_CHARACTERS = 128, 16384  # of a batch that the event loop can wait for, some milliseconds at most
 ANSWER_SECONDS = 60
 
+Ranking = list[str]  # a JSON object for each label with its score, the highest first
+T = TypeVar("T")
 R = TypeVar("R", Floats, Ints, list[Ranking])  # a row for each text
 Waiting = tuple[Texts, asyncio.Future[R]]
+
+
+class Worker:
+    """Does one piece of work at a time.
+
+    Args:
+        is_quick: whether a few short texts take it less time than going to the thread does.
+    """
+
+    def __init__(self, is_quick: bool) -> None:
+        self._thread, self._busy, self._is_quick = ThreadPoolExecutor(1), Lock(), is_quick
+
+    async def do(self, work: Callable[[], T], is_short: bool = False) -> T:
+        """What the work returns or raises; ``is_short`` says that it is for a few short texts."""
+        if is_short and self._is_quick and self._busy.acquire(blocking=False):
+            try:
+                return work()
+            finally:
+                self._busy.release()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._alone, work)
+
+    def _alone(self, work: Callable[[], T]) -> T:
+        with self._busy:
+            return work()
 
 
 class Batches(Generic[R]):

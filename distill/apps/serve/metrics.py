@@ -1,4 +1,6 @@
-"""What Prometheus is told, under text-embeddings-inference's names; of all workers, whichever is asked.
+"""What Prometheus reads, under text-embeddings-inference's names; of all workers, whichever answers.
+
+Written by hand, as `prometheus_client` appends ``_total`` to the names of counters, which theirs do not have.
 
 Shapes: W workers, M numbers.
 """

@@ -1,4 +1,7 @@
-"""Loading students once, and serving them by one process or several that share their memory."""
+"""Loading students once, and serving them by one process or several that share their memory.
+
+Workers are forked, as uvicorn's own are started anew: each would load every student, and the sets of their teachers.
+"""
 
 import gc
 import os

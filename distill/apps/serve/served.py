@@ -1,20 +1,33 @@
-"""A student that is served: its name, its answers, and what it says of itself."""
+"""A student that is served: its name, its answers as clients read them, and what its teacher predicted.
 
+Shapes: N inputs, R rows of the set, C logits.
+"""
+
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-from distill.apps.serve.answers import Ranking, Scale, rankings
-from distill.apps.serve.batches import Batches
+from distill.apps.serve.batches import Batches, Ranking, Worker
 from distill.apps.serve.config import ServeConfig
 from distill.apps.serve.metrics import Metrics
-from distill.apps.serve.stored import stored_answers
-from distill.apps.serve.worker import Worker
-from pipeline.arrays import Ints
+from distill.apps.serve.requests import ENCODER, RefusedError, Scale, Texts
+from pipeline import console
+from pipeline.arrays import Floats, Ints
+from pipeline.environment import store_folder
+from pipeline.errors import DistillError
+from pipeline.query.mixture import open_sets
+from pipeline.sets.examples import text_hash
+from pipeline.sets.reader import ExampleSet
+from pipeline.sets.signals.logits import logits_of
+from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax
+from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.predict import BATCH_SIZE, Predictor
+from student.trained_sets import trained_sets
 
 
 class Served:
@@ -86,3 +99,79 @@ class Served:
 def name_of(run: Path) -> str:
     """The name under which a run is served: the last part of its path as it was given, which may be a link."""
     return run.resolve().name if run.name in {"", ".."} else run.name
+
+
+def rankings(target: Target, logits_NC: Floats, scale: Scale = "softmax") -> list[Ranking]:
+    """The labels of each input with their scores, the highest first; of a task with scores that one number.
+
+    Args:
+        target: what the logits mean.
+        logits_NC: the student's.
+        scale: what is made of them: probabilities, each label's own probability, or nothing. Labels that are apart
+            have no other probability than their own.
+
+    Raises:
+        RefusedError: if a logit is no number.
+    """
+    if not np.isfinite(logits_NC).all():
+        raise RefusedError(424, "Backend", "score is NaN")
+    if not target.has_labels:
+        return [[_scored(score, '"score"')] for score in predicted_scores(target, logits_NC).tolist()]
+    scores_NC = _scaled(logits_NC, "sigmoid" if target.kind == "labels" and scale == "softmax" else scale)
+    by_score, names = itemgetter(0), [ENCODER.encode(name) for name in target.names]
+    named = (zip(row, names, strict=True) for row in scores_NC.tolist())
+    ranked = (sorted(row, key=by_score, reverse=True) for row in named)  # of equal ones the first label first
+    return [[_scored(score, name) for score, name in row] for row in ranked]
+
+
+def _scored(score: float, name: str) -> str:
+    return f'{{"score":{score!r},"label":{name}}}'
+
+
+def _scaled(logits_NC: Floats, scale: Scale) -> Floats:
+    if scale == "softmax":
+        return softmax(logits_NC)
+    if scale == "sigmoid":
+        return sigmoid(logits_NC)
+    return logits_NC
+
+
+class Stored:
+    """A teacher's answers, found by the text that it was asked about.
+
+    Args:
+        logit_set: its set.
+    """
+
+    def __init__(self, logit_set: ExampleSet) -> None:
+        tables = [logit_set.read(split, ("text_hash", "logits"), "variant = 0") for split in logit_set.splits]
+        hashes = [hash_ for table in tables for hash_ in table.column("text_hash").to_pylist()]
+        logits = [logits_of(table, logit_set.record.target.num_logits) for table in tables]
+        order_R = np.argsort(np.array(hashes, dtype="S16"), kind="stable")
+        self._hash_R = np.array(hashes, dtype="S16")[order_R]
+        self._logits_RC = np.concatenate(logits)[order_R]
+        self._tokenizer_sha256 = logit_set.record.tokenizer.sha256
+
+    def find(self, texts: Texts) -> list[Floats | None]:
+        """The teacher's logits [C] for each input, or None if it was never asked about it."""
+        seconds: Sequence[str | None] = texts.second or [None] * len(texts)
+        pairs = zip(texts.first, seconds, strict=True)
+        wanted_N = np.array([text_hash(self._tokenizer_sha256, *pair) for pair in pairs], dtype="S16")
+        place_N = np.searchsorted(self._hash_R, wanted_N).clip(max=len(self._hash_R) - 1)
+        is_there_N = self._hash_R[place_N] == wanted_N
+        return [self._logits_RC[place] if there else None for place, there in zip(place_N, is_there_N, strict=True)]
+
+
+def stored_answers(run: Path, target: Target) -> Stored | None:
+    """The answers that a run was trained from, mixed as they were; None, and a note, if its sets cannot be read.
+
+    Silently None if they mean something else than the target.
+    """
+    try:
+        record = read_run_record(run / RUN_RECORD)
+        paths = trained_sets(record, store_folder())
+        logit_set = open_sets(paths, record["settings"].get("mix"), needs_text=False)
+        return Stored(logit_set) if logit_set.record.target == target else None
+    except (DistillError, KeyError) as error:
+        console.note(f"{run}: served without its teacher's answers: {error}")
+        return None

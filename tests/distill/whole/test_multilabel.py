@@ -13,7 +13,7 @@ from distill.apps.results import speed
 from distill.apps.results.bag_of_words import bag_of_words_scores
 from distill.apps.results.baselines import BASELINES
 from distill.apps.results.cells import TaskCells
-from distill.apps.serve.answers import rankings
+from distill.apps.serve.served import rankings
 from pipeline.errors import IntegrityError, QueryError
 from pipeline.query.mixture import open_sets
 from pipeline.sets.reader import ExampleSet

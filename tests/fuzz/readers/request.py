@@ -1,9 +1,9 @@
 """Bodies of requests to ``distill serve``."""
 
-from distill.apps.serve.questions import checked_texts, parsed
-from distill.apps.serve.routes import POST
+from distill.apps.serve.api import POST
+from distill.apps.serve.requests import checked_texts, parsed
 
-COVERS = ("distill.apps.serve.questions",)
+COVERS = ("distill.apps.serve.requests",)
 KINDS = tuple(kind for kind, _ in POST.values())
 SEEDS = [
     bytes([number]) + body

@@ -2,6 +2,8 @@ import asyncio
 import json
 import re
 import shutil
+from base64 import b64encode
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from starlette.types import Message, Receive, Scope, Send
 
 from distill.apps.serve import batches
-from distill.apps.serve.app import App
+from distill.apps.serve.app import App, page
 from distill.apps.serve.config import ServeConfig
-from distill.apps.serve.http import Receive, Scope, Send
 from distill.apps.serve.metrics import Metrics
 from distill.apps.serve.served import Served, name_of
 from pipeline.sets.reader import ExampleSet
@@ -151,14 +153,14 @@ def test_a_request_counts_until_its_answer_is_sent(app: App) -> None:
         may_send = asyncio.Event()
 
         async def held(scope: Scope, receive: Receive, send: Send) -> None:
-            async def send_later(message: dict[str, Any]) -> None:
+            async def send_later(message: Message) -> None:
                 sending.append(message)
                 await may_send.wait()
                 await send(message)
 
             await app(scope, receive, send_later)
 
-        sending: list[dict[str, Any]] = []
+        sending: list[Message] = []
         slow = [asyncio.create_task(asking(held, "POST", "/predict", {"inputs": TEXT})) for _ in range(2)]
         while len(sending) < 2:
             await asyncio.sleep(0.01)
@@ -253,3 +255,31 @@ def test_no_body_breaks_it(app: App, body: bytes, path: str) -> None:
     answered = ask(app, "POST", path, body)
     assert answered.status in {200, 400, 413, 422}
     assert isinstance(answered.json, list if answered.status == 200 else dict)
+
+
+HTML = bytes(page().body).decode()
+POLICY = dict(part.split(" ", 1) for part in page().headers["content-security-policy"].split("; "))
+
+
+def test_the_policy_lets_nothing_in_but_the_pages_own_script_and_style_and_its_own_server() -> None:
+    assert POLICY["default-src"] == "'none'"
+    assert POLICY["connect-src"] == "'self'"
+    assert not re.search(r"unsafe|http|\*", page().headers["content-security-policy"])
+
+
+@pytest.mark.parametrize(("tag", "number"), [("style", 2), ("script", 1)])
+def test_the_policy_names_what_is_in_the_page(tag: str, number: int) -> None:
+    contents = [part.split(f"</{tag}>")[0] for part in HTML.split(f"<{tag}>")[1:]]
+    assert len(contents) == number
+    assert POLICY[f"{tag}-src"].split() == [
+        f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'" for content in contents
+    ]
+
+
+def test_texts_never_become_markup() -> None:
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|\bon\w+=\"", HTML)
+    assert "{{" not in HTML
+
+
+def test_it_names_nothing_elsewhere() -> None:
+    assert not re.search(r"(src|href)=\"(?!data:,|openapi\.json)|url\(|@import|https?:", HTML)

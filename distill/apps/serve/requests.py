@@ -1,21 +1,36 @@
-"""What clients may ask: the bodies of requests, and the texts in them."""
+"""The bodies of requests, the texts in them, and why a request is refused."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from distill.apps.serve.answers import Scale
-from distill.apps.serve.http import RefusedError
-
 MAX_CHARACTERS = 100_000
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 Sentences = Annotated[list[str], Field(min_length=1, max_length=2)]  # one, or a pair
-Q = TypeVar("Q", bound="Question")
+Scale = Literal["softmax", "sigmoid", "none"]
+Q = TypeVar("Q", bound="Body")
 
 
-class Question(BaseModel):
+class RefusedError(Exception):
+    """A request that gets no answer.
+
+    Args:
+        status: of HTTP.
+        kind: one of text-embeddings-inference's error types.
+        message: what is wrong, and what to do.
+        headers: that belong to the status.
+    """
+
+    def __init__(self, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.headers = status, kind, dict(headers or {})
+
+
+class Body(BaseModel):
     """The body of a request; what it does not know it ignores, as text-embeddings-inference does."""
 
     model_config = ConfigDict(strict=True)
@@ -28,7 +43,7 @@ class Question(BaseModel):
         return isinstance(self.inputs, list)
 
 
-class PredictQuestion(Question):
+class PredictRequest(Body):
     """Of ``/predict``: a text, a pair, or a batch."""
 
     inputs: str | Sentences | list[Sentences]
@@ -48,7 +63,7 @@ class PredictQuestion(Question):
         return isinstance(self.inputs, list) and not any(isinstance(one, str) for one in self.inputs)
 
 
-class EmbedQuestion(Question):
+class EmbedRequest(Body):
     """Of ``/embed``: a text, or several."""
 
     inputs: str | list[str]
@@ -75,7 +90,7 @@ class HubParameters(BaseModel):
     function_to_apply: Scale | None = None
 
 
-class HubQuestion(Question):
+class HubRequest(Body):
     """Of ``/``: a text or a pair, or several of them."""
 
     inputs: str | TextPair | list[str | TextPair]
@@ -116,7 +131,7 @@ def parsed(kind: type[Q], body: bytes) -> Q:
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
         if problem["type"] == "json_invalid":
             raise RefusedError(400, "Validation", problem["msg"]) from error
-        raise RefusedError(422, "Validation", _told(kind, problem)) from error
+        raise RefusedError(422, "Validation", _in_words(kind, problem)) from error
 
 
 def checked_texts(rows: Sequence[Sequence[str]], is_pair: bool, most: int) -> Texts:
@@ -143,7 +158,7 @@ def checked_texts(rows: Sequence[Sequence[str]], is_pair: bool, most: int) -> Te
     return Texts([row[0] for row in rows], [row[1] for row in rows] if is_pair else None)
 
 
-def _told(kind: type[Question], problem: Any) -> str:
+def _in_words(kind: type[Body], problem: Any) -> str:
     field = str(problem["loc"][0]) if problem["loc"] else ""
     if field == "inputs" and problem["type"] != "missing":
         return f"`inputs` must be {kind.shape}"

@@ -3,19 +3,19 @@ from typing import Any
 
 import pytest
 
-from distill.apps.serve.http import RefusedError
-from distill.apps.serve.questions import (
+from distill.apps.serve.requests import (
     MAX_CHARACTERS,
-    EmbedQuestion,
-    HubQuestion,
-    PredictQuestion,
-    Question,
+    Body,
+    EmbedRequest,
+    HubRequest,
+    PredictRequest,
+    RefusedError,
     checked_texts,
     parsed,
 )
 
 
-def read(kind: type[Question], inputs: object, **others: object) -> Any:
+def read(kind: type[Body], inputs: object, **others: object) -> Any:
     return parsed(kind, json.dumps({"inputs": inputs} | others).encode())
 
 
@@ -31,7 +31,7 @@ def read(kind: type[Question], inputs: object, **others: object) -> Any:
     ],
 )
 def test_inputs_of_predict(inputs: object, rows: list[list[str]], is_batch: bool) -> None:
-    question = read(PredictQuestion, inputs)
+    question = read(PredictRequest, inputs)
     assert (question.rows(), question.is_batch) == (rows, is_batch)
 
 
@@ -45,35 +45,35 @@ def test_inputs_of_predict(inputs: object, rows: list[list[str]], is_batch: bool
     ],
 )
 def test_inputs_of_the_hub(inputs: object, rows: list[list[str]]) -> None:
-    assert read(HubQuestion, inputs).rows() == rows
+    assert read(HubRequest, inputs).rows() == rows
 
 
 def test_what_is_not_known_is_ignored_as_clients_send_it() -> None:
-    question = read(EmbedQuestion, "a", prompt_name=None, dimensions=3)
+    question = read(EmbedRequest, "a", prompt_name=None, dimensions=3)
     assert (question.rows(), question.normalize, question.truncate) == ([["a"]], True, None)
 
 
 @pytest.mark.parametrize(
     ("kind", "body", "status", "message"),
     [
-        (PredictQuestion, b"", 400, "JSON"),
-        (PredictQuestion, b"{'inputs': 'a'}", 400, "JSON"),
-        (PredictQuestion, b'{"inputs": "\xff"}', 400, "JSON"),
-        (PredictQuestion, b'{"inputs": "\\ud800"}', 400, "JSON"),
-        (PredictQuestion, b"[" * 100_000, 400, "JSON"),
-        (PredictQuestion, b"[]", 422, "object"),
-        (PredictQuestion, b"{}", 422, "`inputs`: Field required"),
-        (PredictQuestion, b'{"inputs": 1}', 422, "`inputs` must be a string, a pair"),
-        (PredictQuestion, b'{"inputs": ["a", "b", "c"]}', 422, "`inputs` must be a string, a pair"),
-        (PredictQuestion, b'{"inputs": ["a", ["b"]]}', 422, "`inputs` must be a string, a pair"),
-        (PredictQuestion, b'{"inputs": [["a"], []]}', 422, "`inputs` must be a string, a pair"),
-        (PredictQuestion, b'{"inputs": "a", "raw_scores": "yes"}', 422, "`raw_scores`"),
-        (EmbedQuestion, b'{"inputs": [["a"]]}', 422, "`inputs` must be a string or a list"),
-        (HubQuestion, b'{"inputs": {"text": "a"}}', 422, '{"text": string, "text_pair": string}'),
-        (HubQuestion, b'{"inputs": "a", "parameters": {"top_k": 0}}', 422, "`parameters`"),
+        (PredictRequest, b"", 400, "JSON"),
+        (PredictRequest, b"{'inputs': 'a'}", 400, "JSON"),
+        (PredictRequest, b'{"inputs": "\xff"}', 400, "JSON"),
+        (PredictRequest, b'{"inputs": "\\ud800"}', 400, "JSON"),
+        (PredictRequest, b"[" * 100_000, 400, "JSON"),
+        (PredictRequest, b"[]", 422, "object"),
+        (PredictRequest, b"{}", 422, "`inputs`: Field required"),
+        (PredictRequest, b'{"inputs": 1}', 422, "`inputs` must be a string, a pair"),
+        (PredictRequest, b'{"inputs": ["a", "b", "c"]}', 422, "`inputs` must be a string, a pair"),
+        (PredictRequest, b'{"inputs": ["a", ["b"]]}', 422, "`inputs` must be a string, a pair"),
+        (PredictRequest, b'{"inputs": [["a"], []]}', 422, "`inputs` must be a string, a pair"),
+        (PredictRequest, b'{"inputs": "a", "raw_scores": "yes"}', 422, "`raw_scores`"),
+        (EmbedRequest, b'{"inputs": [["a"]]}', 422, "`inputs` must be a string or a list"),
+        (HubRequest, b'{"inputs": {"text": "a"}}', 422, '{"text": string, "text_pair": string}'),
+        (HubRequest, b'{"inputs": "a", "parameters": {"top_k": 0}}', 422, "`parameters`"),
     ],
 )
-def test_other_bodies_are_refused(kind: type[Question], body: bytes, status: int, message: str) -> None:
+def test_other_bodies_are_refused(kind: type[Body], body: bytes, status: int, message: str) -> None:
     with pytest.raises(RefusedError) as refused:
         parsed(kind, body)
     assert refused.value.status == status
