@@ -96,7 +96,7 @@ def test_a_student_that_shares_its_encoder_answers_by_numpy_alone(
     [expected] = Predictor(roles_run)(["anna paid ben ."], ["ben was paid by anna ."])
     assert probabilities == pytest.approx(expected["probabilities"], abs=1e-5)
     write_tensors(run / "encoder.safetensors", read_weights(run, "encoder."), {"epoch": "another"})
-    with pytest.raises(AssertionError, match="of another epoch"):
+    with pytest.raises(AssertionError, match="epoch"):
         program["main"](run, "anna paid ben .", "ben was paid by anna .")
 
 

@@ -17,15 +17,15 @@ with duckdb.connect() as _connection:
     ((SERIALISED,),) = _connection.execute("select json_serialize_sql(?)", [CTE]).fetchall()
 
 MET: dict[str, list[str]] = {
-    "only one SELECT is allowed, but this is: COPY$": [
+    ": COPY$": [
         *(COPY, "copy (select 1) to '{shard}'", "copy (select 1) to '{folder}/new.parquet'", "copy v from '{shard}'"),
         *(f"/* */ {COPY}", f"\ufeff{COPY}", f"-- select 1\n{COPY}"),
     ],
-    "only one SELECT is allowed, but this is: .*COPY": [
+    ": .*COPY": [
         *(f"select 1; {COPY}", f"{COPY}; select 1", f"select 1 /*;*/; {COPY}", f"select 1 -- \n; {COPY}"),
         *(f"select '--'; {COPY}", f"select $$;$$; {COPY}", f"select 1\0; {COPY}"),
     ],
-    "only one SELECT is allowed, but this is: (?!COPY|SELECT, COPY)": [
+    "SELECT.*: (?!COPY|SELECT, COPY)": [
         *(f"explain analyze {COPY}", f"explain {COPY}", "explain select 1", "explain analyze select 1"),
         *("attach '{folder}/new.duckdb'", "attach ':memory:' as m", "attach or replace '{folder}/x' as v", "detach v"),
         *("create temp table t as select 1", "create table t as select 1", "create macro f(x) as x"),
@@ -47,7 +47,7 @@ MET: dict[str, list[str]] = {
         *(f"prepare p as {COPY}", "prepare p as select 1", "execute p", "deallocate p", "begin", "commit", "rollback"),
         *("select 1; select 2", "select 1; drop view v", "", " ", ";", "-- nothing", "/* nothing */"),
     ],
-    "only SELECT is allowed inside a SELECT, but there is: (COPY|INSERT|UPDATE|DELETE)_QUERY_NODE": [
+    "(COPY|INSERT|UPDATE|DELETE)_QUERY_NODE": [
         *(CTE, f"with t as ({COPY}) select 1", f"select * from (with t as ({COPY}) select 1)"),
         *(f"select exists (with t as ({COPY}) select 1)", f"select 1 union all (with t as ({COPY}) select 1)"),
         f"with a as (with t as ({COPY}) select 1) from a",
@@ -65,7 +65,7 @@ MET: dict[str, list[str]] = {
         "with t as (export database '{folder}/out') from t",
         f"with t as (explain analyze {COPY}) from t",
     ],
-    "the function '.*' is not allowed": [
+    "function '.*'": [
         f"select * from query('{COPY.replace(chr(39), chr(39) * 2)}')",
         f"select * from query($$ {CTE} $$)",
         "select * from query('select 1')",
@@ -90,8 +90,6 @@ MET: dict[str, list[str]] = {
         *("from create_external_resource('x')", "from register_external_resource_type('x')"),
         *("from arrow_scan(0, 0, 0)", "from pandas_scan(0)", "from seq_scan('v')", "from python_map_function(1)"),
         *("from summary(v)", "from test_all_types()", "from duckdb_extensions()", "from duckdb_no_such_thing()"),
-    ],
-    "there is no function '.*', or it is not allowed": [
         *("select sleep_ms(100000)", "select pg_sleep(100)", "select (1).sleep_ms()", "select Sleep_MS(100000)"),
         *("select list_transform(range(9), lambda x: sleep_ms(x))", "select write_log('hello')"),
         *("select getenv('HOME')", "select nextval('s')", "select setval('s', 1)", "select current_setting('threads')"),
@@ -179,14 +177,14 @@ def test_a_runaway_query_is_stopped(folder: Path, monkeypatch: pytest.MonkeyPatc
     ):
         with (
             open_files({"v": [folder / "shard.parquet"]}) as connection,
-            pytest.raises(QueryError, match="took too long"),
+            pytest.raises(QueryError, match="600 seconds"),
         ):
             to_arrow(select(connection, query))
 
 
 def test_a_query_that_needs_too_much_memory_is_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gate.LOCKED_DOWN, "memory_limit", "100MB")
-    with open_files({"v": [folder / "shard.parquet"]}) as connection, pytest.raises(QueryError, match="more than half"):
+    with open_files({"v": [folder / "shard.parquet"]}) as connection, pytest.raises(QueryError, match="memory"):
         to_arrow(select(connection, "select distinct i::varchar || repeat('x', 99) from range(10000000) t(i)"))
 
 

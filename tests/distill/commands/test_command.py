@@ -13,6 +13,7 @@ from distill.commands.command import called, command, shell_form
 from distill.result import Result
 from pipeline.config import Config
 from pipeline.errors import ConfigError
+from tests.helpers.messages import naming
 
 
 class Brew(Config):
@@ -55,9 +56,9 @@ def test_help_lists_every_keyword_but_those_of_the_shell() -> None:
 
 
 def test_wrong_calls_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'cup': did you mean 'cups'"):
+    with pytest.raises(ConfigError, match=naming("'cup'", "'cups'")):
         brew("blue", cup=3, json_output=True)
-    with pytest.raises(ConfigError, match=r"--cups: .* \(got 0\)"):
+    with pytest.raises(ConfigError, match=naming("--cups: ", "0")):
         brew("blue", cups=0)
     with pytest.raises(TypeError, match="missing a required argument: 'pot'"):
         brew()

@@ -27,6 +27,7 @@ from student.evaluate import evaluate
 from student.sql import register
 from student.train.train import train
 from tests.helpers.commands import invoke
+from tests.helpers.messages import naming
 from tests.helpers.multilabel import TOPICS, dump_topics
 from tests.helpers.students import tiny_config
 
@@ -124,7 +125,7 @@ def test_a_student_that_is_saved_elsewhere_keeps_its_thresholds(folder: Path, tm
     assert set(stored.values()) != {0.5}
     assert Predictor(tmp_path / "again")(TEXTS) == Predictor(folder / "run")(TEXTS)
     (tmp_path / "again" / "thresholds.json").write_text('{"food": 2.5}')
-    with pytest.raises(IntegrityError, match=r"thresholds\.json: .* are not probabilities by label"):
+    with pytest.raises(IntegrityError, match=naming("again/thresholds.json: ", "{'food': 2.5}")):
         Predictor(tmp_path / "again")
 
 
@@ -175,14 +176,14 @@ def test_reports_tell_scores_label_by_label(folder: Path, tmp_path: Path) -> Non
 def test_what_is_for_one_label_a_row_is_refused(folder: Path) -> None:
     certified = invoke("certify", folder / "run", "--where", "source_row < 9", "--store", folder / "store")
     assert certified.exit_code == 2
-    assert "of this multilabel task any number may hold" in certified.stderr
+    assert "multilabel" in certified.stderr
     import duckdb
 
     with duckdb.connect() as connection:
         register(connection, folder / "run")
         (scores,) = connection.execute("select scores(?, 'the food')", [str(folder / "run")]).fetchall()
         assert len(scores[0]) == 3
-        with pytest.raises((QueryError, duckdb.Error), match="ask for scores"):
+        with pytest.raises((QueryError, duckdb.Error), match=naming("scores(run, text)")):
             connection.execute("select predict(?, 'the food')", [str(folder / "run")]).fetchall()
     voted = invoke("train-student", "--logits", folder / "store/topics", "--logits", folder / "store/topics")
     assert voted.exit_code == 2
@@ -219,7 +220,7 @@ def test_imported_probabilities_are_mixed_and_compared(folder: Path, topics: Exa
     vote = invoke(
         "train-student", *("--logits", "topics", "--logits", "known"), "--mix", "vote", "--store", folder / "store"
     )
-    assert "--mix vote: is for one label a row" in vote.stderr
+    assert "--mix vote: " in vote.stderr
 
     differ = invoke("diff", "topics", "known", "--store", folder / "store", "--json")
     split = next(row for row in json.loads(differ.stdout)["splits"] if row["split"] == "train")
@@ -231,7 +232,7 @@ def test_imported_probabilities_are_mixed_and_compared(folder: Path, topics: Exa
 
 @pytest.mark.parametrize(
     ("probabilities", "reason"),
-    [({"food": 0.9}, "nothing of service, music"), ({"food": 0.9, "service": 1.2, "music": 0}, "lies between 0 and 1")],
+    [({"food": 0.9}, "service, music"), ({"food": 0.9, "service": 1.2, "music": 0}, "0 and 1")],
 )
 def test_wrong_answers_are_named(folder: Path, tmp_path: Path, probabilities: dict[str, float], reason: str) -> None:
     (tmp_path / "answers.jsonl").write_text(json.dumps({"sentence1": TEXTS[0], "probabilities": probabilities}))

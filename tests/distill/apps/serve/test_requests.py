@@ -13,6 +13,7 @@ from distill.apps.serve.requests import (
     checked_texts,
     parsed,
 )
+from tests.helpers.messages import naming
 
 
 def read(kind: type[Body], inputs: object, **others: object) -> Any:
@@ -62,13 +63,13 @@ def test_what_is_not_known_is_ignored_as_clients_send_it() -> None:
         (PredictRequest, b'{"inputs": "\\ud800"}', 400, "JSON"),
         (PredictRequest, b"[" * 100_000, 400, "JSON"),
         (PredictRequest, b"[]", 422, "object"),
-        (PredictRequest, b"{}", 422, "`inputs`: Field required"),
-        (PredictRequest, b'{"inputs": 1}', 422, "`inputs` must be a string, a pair"),
-        (PredictRequest, b'{"inputs": ["a", "b", "c"]}', 422, "`inputs` must be a string, a pair"),
-        (PredictRequest, b'{"inputs": ["a", ["b"]]}', 422, "`inputs` must be a string, a pair"),
-        (PredictRequest, b'{"inputs": [["a"], []]}', 422, "`inputs` must be a string, a pair"),
+        (PredictRequest, b"{}", 422, "`inputs`"),
+        (PredictRequest, b'{"inputs": 1}', 422, "`inputs`"),
+        (PredictRequest, b'{"inputs": ["a", "b", "c"]}', 422, "`inputs`"),
+        (PredictRequest, b'{"inputs": ["a", ["b"]]}', 422, "`inputs`"),
+        (PredictRequest, b'{"inputs": [["a"], []]}', 422, "`inputs`"),
         (PredictRequest, b'{"inputs": "a", "raw_scores": "yes"}', 422, "`raw_scores`"),
-        (EmbedRequest, b'{"inputs": [["a"]]}', 422, "`inputs` must be a string or a list"),
+        (EmbedRequest, b'{"inputs": [["a"]]}', 422, "`inputs`"),
         (HubRequest, b'{"inputs": {"text": "a"}}', 422, '{"text": string, "text_pair": string}'),
         (HubRequest, b'{"inputs": "a", "parameters": {"top_k": 0}}', 422, "`parameters`"),
     ],
@@ -89,11 +90,11 @@ def test_texts_are_put_side_by_side() -> None:
 @pytest.mark.parametrize(
     ("rows", "is_pair", "status", "message"),
     [
-        ([], False, 400, "`inputs` cannot be empty"),
-        ([["a"]] * 4, False, 413, "batch size 4 > maximum allowed batch size 3"),
-        ([["a"], ["b", "c"]], False, 422, "takes single texts, and input 1 is a pair"),
-        ([["a", "b"], ["c"]], True, 422, "takes pairs, and input 1 is one text"),
-        ([["a"], ["b" * (MAX_CHARACTERS + 1)]], False, 413, "input 1 has more than 100,000 characters"),
+        ([], False, 400, "`inputs`"),
+        ([["a"]] * 4, False, 413, naming("4", "3")),
+        ([["a"], ["b", "c"]], False, 422, "input 1"),
+        ([["a", "b"], ["c"]], True, 422, "input 1"),
+        ([["a"], ["b" * (MAX_CHARACTERS + 1)]], False, 413, naming("input 1", "100,000")),
     ],
 )
 def test_texts_are_within_bounds(rows: list[list[str]], is_pair: bool, status: int, message: str) -> None:
