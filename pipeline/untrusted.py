@@ -14,11 +14,12 @@ def visible(text: str) -> str:
     return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
-def parse_json(data: bytes | str) -> Any:
+def parse_json(data: bytes | str, may_be_nan: bool = False) -> Any:
     """Reads JSON as its standard has it (RFC 8259), where Python's own reader looks away.
 
     Args:
         data: text, or UTF-8.
+        may_be_nan: whether ``NaN`` and ``Infinity`` are numbers, too.
 
     Raises:
         ValueError: for a key that is there twice, ``NaN``, a number too large for a float, half a surrogate pair,
@@ -26,8 +27,9 @@ def parse_json(data: bytes | str) -> Any:
     """
     text = data if isinstance(data, str) else data.decode("utf-8")
     try:
-        values = json.loads(text, object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
-        json.dumps(values, ensure_ascii=False).encode("utf-8")
+        values = (_WITH_NAN if may_be_nan else _STRICT).decode(text)
+        if "\\u" in text or isinstance(data, str):  # UTF-8 holds no half of a pair but as an escape
+            json.dumps(values, ensure_ascii=False).encode("utf-8")
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     except UnicodeEncodeError as error:
@@ -71,3 +73,8 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text[:40]} is not a finite number")
     return value
+
+
+# made once: that takes longer than to read a line
+_STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
+_WITH_NAN = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite)

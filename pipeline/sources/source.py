@@ -9,11 +9,19 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, raise_all
-from pipeline.sources import hub, local
+from pipeline.sources import hub
 from pipeline.sources.checks import check_split
+from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import TRAIN, Task
 
 ROWS_AT_ONCE = 8192
+EXTENSIONS = (".parquet", ".jsonl", ".csv", ".tsv")  # of files with columns, which rows of a task have
+GLUE_FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}
+GLUE_NAMES = {
+    "validation": "dev",
+    "validation_matched": "dev_matched",
+    "validation_mismatched": "dev_mismatched",
+}
 HASHED_COLUMNS = ["sentence1", "sentence2", "label", "score"]
 
 
@@ -95,11 +103,11 @@ def _read(
     if folder is None:
         description, tables = hub.read(task, splits)
         return description, tables, []
-    files = local.find(task, folder, splits)
+    files = find_files(task, folder, splits)
     if not files:
-        names = ", ".join(local.file_names(task, splits[0])[:6])
+        names = ", ".join(_file_names(task, splits[0])[:6])
         raise DataError(f"{folder}: holds no split of task {task.name!r}; looked for {names}, …")
-    kinds = ", ".join(local.EXTENSIONS)
+    kinds = ", ".join(EXTENSIONS)
     missing = [
         f"split {name!r} of task {task.name!r} is not in {folder}, as no file there is called {name} ({kinds}); "
         "going on without it"
@@ -108,9 +116,43 @@ def _read(
     ]
     return (
         str(folder),
-        {split: (str(path), local.read(path, task.headerless_tsv_columns)) for split, path in files.items()},
+        {split: (str(path), open_rows(path, task.headerless_tsv_columns).table()) for split, path in files.items()},
         missing,
     )
+
+
+def find_files(task: Task, data: Path, splits: tuple[str, ...]) -> dict[str, Path]:
+    """The file of each split: in ``data`` itself or in its folder named after the task.
+
+    A single file is the only split that is wanted, or ``train``.
+
+    Raises:
+        DataError: if the path does not exist, a split has two files, or a file could be any of several splits.
+    """
+    if data.is_file():
+        if len(splits) > 1 and "train" not in splits:
+            raise DataError(f"--data {data}: which split is it? Say so with --splits, one of {', '.join(splits)}")
+        return {splits[0] if len(splits) == 1 else "train": data}
+    if not data.is_dir():
+        raise DataError(f"--data {data}: no such file or folder")
+    names = (task.name, GLUE_FOLDERS.get(task.name, task.name.upper()))
+    folders = [data / name for name in names if (data / name).is_dir()] or [data]
+    path_of: dict[str, Path] = {}
+    for split in splits:
+        paths = [folders[0] / name for name in _file_names(task, split) if (folders[0] / name).is_file()]
+        if len(paths) > 1:
+            both = ", ".join(p.name for p in paths)
+            raise DataError(f"{folders[0]}: split {split!r} has more than one file: {both}; keep one")
+        if paths:
+            path_of[split] = paths[0]
+    return path_of
+
+
+def _file_names(task: Task, split: str) -> list[str]:
+    """Names that the file of a split may have."""
+    stems = [split, f"{split}_partial"]
+    glue = GLUE_NAMES.get(split)
+    return [stem + extension for stem in stems for extension in EXTENSIONS] + ([f"{glue}.tsv"] if glue else [])
 
 
 def _local_folder(task: Task) -> Path | None:
@@ -119,7 +161,7 @@ def _local_folder(task: Task) -> Path | None:
         return None
     if not root.is_dir():
         raise ConfigError(f"DISTILL_DATA={root}: no such folder")
-    if local.find(task, root, tuple(task.splits)) or task.hub is None:
+    if find_files(task, root, tuple(task.splits)) or task.hub is None:
         return root
     return None
 

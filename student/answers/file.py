@@ -10,9 +10,8 @@ from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
 from pipeline.sets.record import TOKENIZER_FILE
-from pipeline.sources.checks import checked_text
-from pipeline.sources.row_file import RowFile, open_rows
-from pipeline.sources.wording import column_name
+from pipeline.sources.columns import checked_text, column_name
+from pipeline.sources.row_files import RowFile, joined_schema, open_rows
 from pipeline.tasks.task import Task, load_task, task_names
 from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
 from student.answers.certificate import model_hashes
@@ -53,13 +52,13 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
         "bias": None if predictor.bias_C is None else predictor.bias_C.tolist(),
     }
     columns = list(dict.fromkeys([*names, *kept]))
-    num_rows = count_rows(rows, names, columns)
+    num_rows, schema = look_at_rows(rows, names, columns)
     target = predictor.student.config.target
     with console.progress(num_rows, f"predict {config.file.name}") as steps:
 
         def answered(done: int) -> Iterator[pa.Table]:
             steps.advance(done)
-            for table in from_row(rows.read(columns), done):
+            for table in from_row(rows.batches(columns, schema), done):
                 beside = {output: table.column(name) for name, output in kept.items()}
                 logits_NC = predictor.logits(*texts_of(table, names))
                 yield pa.table(beside | answer_columns(target, logits_NC, predictor.threshold, predictor.bias_C))
@@ -73,8 +72,8 @@ def read_texts(config: PredictConfig, predictor: Predictor) -> SentenceColumns:
     """All texts of a file, the first sentences and the second ones or None; errors as of `predict_file`."""
     assert config.file is not None
     rows, names = open_texts(config, predictor)
-    count_rows(rows, names, names)
-    return texts_of(pa.concat_tables(rows.read(names)), names)
+    _, schema = look_at_rows(rows, names, names)
+    return texts_of(pa.concat_tables(rows.batches(names, schema)), names)
 
 
 def open_texts(config: PredictConfig, predictor: Predictor) -> tuple[RowFile, list[str]]:
@@ -139,20 +138,21 @@ def kept_columns(
     return kept
 
 
-def count_rows(rows: RowFile, names: Sequence[str], columns: Sequence[str]) -> int:
-    """How many rows a file has, all of whose columns can be read and whose texts are there.
+def look_at_rows(rows: RowFile, names: Sequence[str], columns: Sequence[str]) -> tuple[int, pa.Schema]:
+    """How many rows a file has, and the types of columns over all of them, once every row has been looked at.
 
     Raises:
-        DataError: naming the rows that have not.
+        DataError: naming the rows that cannot be read, or have no text.
     """
     problems: list[str] = []
-    count = 0
-    for table in rows.read(columns):
+    count, schemas = 0, dict[pa.Schema, None]()
+    for table in rows.batches(columns):
         for name in names:
             checked_text(table, str(rows.path), name, problems, count + 1)  # from 1, as lines are
         count += table.num_rows
+        schemas[table.schema] = None
     raise_all(DataError, "rows without text", list(dict.fromkeys(problems)))  # a wrong type is one of every batch
-    return count
+    return count, joined_schema(schemas)
 
 
 def texts_of(table: pa.Table, names: Sequence[str]) -> SentenceColumns:

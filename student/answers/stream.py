@@ -7,8 +7,7 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.errors import DataError
-from pipeline.sources.local import MAX_LINE_BYTES
-from pipeline.sources.row_file import parsed
+from pipeline.sources.row_files import MAX_ROW_BYTES, parsed_lines
 from student.answers.columns import answer_columns
 from student.answers.file import accepted_names, kept_columns, known_task, text_names
 from student.config import PredictConfig
@@ -39,7 +38,7 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
     for lines in _arriving(stream):
         rows: list[Row] = []
         try:
-            for line, row in parsed(PLACE, enumerate(lines, start=number + 1)):
+            for line, row in parsed_lines(PLACE, enumerate(lines, start=number + 1)):
                 if not names:
                     names = text_names(list(row), PLACE, accepted)
                     kept = kept_columns(config.columns, list(row), PLACE)
@@ -55,8 +54,8 @@ def _arriving(stream: BinaryIO) -> Iterator[list[bytes]]:
     rest = b""
     while arrived := stream.read1(BYTES_AT_ONCE):  # type: ignore[attr-defined]
         *lines, rest = (rest + arrived).split(b"\n")
-        if len(rest) > MAX_LINE_BYTES:
-            raise DataError(f"{PLACE}: a line of more than {MAX_LINE_BYTES:,} bytes")
+        if len(rest) > MAX_ROW_BYTES:
+            raise DataError(f"{PLACE}: a line of more than {MAX_ROW_BYTES:,} bytes")
         if lines:
             yield lines
     yield [rest]

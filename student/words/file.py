@@ -1,6 +1,6 @@
 """``distill predict --file`` of labelled words: the words, labels and spans of a file's rows, in a file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -9,8 +9,8 @@ from pipeline import console
 from pipeline.config import refuse_flags
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
-from pipeline.sources.row_file import RowFile, open_rows
-from pipeline.sources.wording import column_name
+from pipeline.sources.columns import column_name
+from pipeline.sources.row_files import RowFile, joined_schema, open_rows
 from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
 from student.answers.file import from_row, kept_columns, student_hashes
 from student.answers.parts import write_in_parts
@@ -46,12 +46,13 @@ def predict_file(config: PredictConfig, predictor: WordPredictor) -> dict[str, A
     kept = kept_columns(config.columns, rows.names, str(rows.path), set(ANSWERS.names))
     hashes = {"student": student_hashes(config.run), "file": sha256(config.file)}
     columns = list(dict.fromkeys([name, *kept]))
-    num_rows = len(_sentences(rows, name))
+    sentences, schema = _sentences(rows, name, columns)
+    num_rows = len(sentences)
     with console.progress(num_rows, f"predict {config.file.name}") as steps:
 
         def answered(done: int) -> Iterator[pa.Table]:
             steps.advance(done)
-            for table in from_row(rows.read(columns), done):
+            for table in from_row(rows.batches(columns, schema), done):
                 answers = [
                     {
                         "words": [word["text"] for word in answer["words"]],
@@ -72,7 +73,8 @@ def predict_file(config: PredictConfig, predictor: WordPredictor) -> dict[str, A
 
 def read_sentences(config: PredictConfig) -> list[Sentence]:
     """All texts of a file, or lists of words; errors as of `predict_file`."""
-    return _sentences(*_open(config))
+    rows, name = _open(config)
+    return _sentences(rows, name, [name])[0]
 
 
 def _open(config: PredictConfig) -> tuple[RowFile, str]:
@@ -85,13 +87,17 @@ def _open(config: PredictConfig) -> tuple[RowFile, str]:
     return rows, name
 
 
-def _sentences(rows: RowFile, name: str) -> list[Sentence]:
-    """The column of words of all rows."""
-    sentences = [sentence for table in rows.read([name]) for sentence in table.column(name).to_pylist()]
+def _sentences(rows: RowFile, name: str, columns: Sequence[str]) -> tuple[list[Sentence], pa.Schema]:
+    """The column of words of all rows, and the types of columns over all of them."""
+    sentences: list[Sentence] = []
+    schemas: dict[pa.Schema, None] = {}
+    for table in rows.batches(columns):
+        sentences += table.column(name).to_pylist()
+        schemas[table.schema] = None
     problems = [
         f"{rows.path}: row {number} of {name!r} is {sentence!r}, neither a text nor a list of words"
         for number, sentence in enumerate(sentences, 1)
         if not (isinstance(sentence, str) or (isinstance(sentence, list) and all(isinstance(w, str) for w in sentence)))
     ]
     raise_all(DataError, "rows without words", problems[:3])
-    return sentences
+    return sentences, joined_schema(schemas)

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.config import names_of
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
-from pipeline.sources import local
-from pipeline.sources.wording import rows_in_words
+from pipeline.sources.columns import rows_in_words
+from pipeline.sources.row_files import open_rows, reading
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import Task
 from pipeline.untrusted import parse_json
@@ -60,13 +60,13 @@ def read_answers(config: ImportConfig, task: Task) -> Answers:
         ConfigError: if it is not plain which answers are meant, or they do not fit the task or the flags.
         DataError: if the file cannot be read or has no answers, or listing every answer that is wrong.
     """
-    table = local.read(config.file)
+    table = open_rows(config.file).table()
     kind = _kind(config, table)
     target = _target(task, kind)
     labels = names_of_outputs(config, target)
     if target.kind == "labels" and config.rest == "spread":
         raise ConfigError("--rest spread: nothing is left to share out where each label has a probability of its own")
-    with local.reading(config.file):  # a key of JSON that is no text is found now
+    with reading(config.file):  # a key of a Parquet struct that is no text is found now
         values = list(map(_parsed, table.column(kind).to_pylist()))
     row_A = np.array([row for row, value in enumerate(values) if value not in MISSING], dtype=np.int64)
     if not len(row_A):

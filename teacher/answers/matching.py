@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import DataError, raise_all
 from pipeline.sources import Source
-from pipeline.sources.checks import text_column
+from pipeline.sources.columns import text_column
 from pipeline.tasks.task import Task
 from teacher.answers.answers import Answers
 

@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.seeded import hashed
 from pipeline.sets.record_parts import Setting, UnlabelledRecord
 from pipeline.sources import Source, sentences
-from pipeline.sources.wording import row_numbers
+from pipeline.sources.columns import row_numbers
 from pipeline.tasks.task import TRAIN, Task
 from pipeline.text.reader import TextReader
 from pipeline.text.windows import are_cut

@@ -13,13 +13,13 @@ from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
 from pipeline.seeded import hashed
-from pipeline.sources import load_documents, local
-from pipeline.sources.checks import text_column
+from pipeline.sources import load_documents
+from pipeline.sources.columns import text_column
+from pipeline.sources.row_files import FORMATS, open_rows
 from pipeline.tasks.corpus import corpus_names, load_corpus
 from pipeline.tasks.task import Task
 
 TEXT = "text"  # the column of texts that are not the task's inputs, or not by its names
-EXTENSIONS = (*local.EXTENSIONS, ".txt")
 DOCUMENTS_PER_BLOCK = 64
 SPARE = 1.25  # so many times the rows that are wanted, as some will be left out
 
@@ -76,10 +76,10 @@ def find_texts(place: str, task: Task, max_rows: int | None, seed: int, wants_pa
 
 
 def _of_files(path: Path, task: Task, wants_pairs: bool | None) -> Texts:
-    paths = sorted(p for p in path.iterdir() if p.suffix in EXTENSIONS and p.is_file()) if path.is_dir() else [path]
+    paths = sorted(p for p in path.iterdir() if p.suffix in FORMATS and p.is_file()) if path.is_dir() else [path]
     if not paths:
-        raise DataError(f"--unlabelled {path}: holds no {', '.join(EXTENSIONS)} file")
-    tables = [_read(p) for p in paths]
+        raise DataError(f"--unlabelled {path}: holds no {', '.join(FORMATS)} file")
+    tables = [open_rows(p, line_column=TEXT).table() for p in paths]
     names = _names(task, [table.column_names for table in tables], wants_pairs)
     problems: list[str] = []
     columns = tuple(
@@ -90,14 +90,6 @@ def _of_files(path: Path, task: Task, wants_pairs: bool | None) -> Texts:
     starts = np.cumsum([0, *(table.num_rows for table in tables[:-1])]).tolist()
     digest = hashlib.sha256("".join(sha256(p) for p in paths).encode()).hexdigest()
     return Texts(str(path), digest, columns, tuple(zip(map(str, paths), starts, strict=True)))
-
-
-def _read(path: Path) -> pa.Table:
-    if path.suffix == ".txt":
-        return pa.table({TEXT: pa.array(local.read_lines(path), pa.string())})
-    if path.suffix not in EXTENSIONS:
-        raise DataError(f"--unlabelled {path}: unknown kind of file {path.suffix!r}; known: {', '.join(EXTENSIONS)}")
-    return local.read(path)
 
 
 def _names(task: Task, found: Sequence[list[str]], wants_pairs: bool | None) -> list[tuple[str, ...]]:

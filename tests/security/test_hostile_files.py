@@ -14,9 +14,8 @@ from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.verify import verify_shards
-from pipeline.sources import local
 from pipeline.sources.corpus import LinePart, ParquetPart
-from pipeline.sources.row_file import open_rows
+from pipeline.sources.row_files import open_rows
 from pipeline.tasks.corpus import Corpus
 from pipeline.tasks.task import Task, load_task, own_manifest, parse_manifest
 from student.model.config_file import read_config
@@ -59,19 +58,17 @@ def test_a_column_that_is_there_twice_is_named(tmp_path: Path, name: str) -> Non
     between = "," if name.endswith("csv") else "\t"
     (tmp_path / name).write_text("\n".join(between.join(row) for row in (["a", "b", "a"], ["1", "2", "3"])))
     with pytest.raises(DataError, match=naming(f"{name}: ", "'a'")):
-        local.read(tmp_path / name)
-    with pytest.raises(DataError, match=naming(f"{name}: ", "'a'")):
         open_rows(tmp_path / name)
 
 
 def test_a_name_of_a_column_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(b'"a\nb\xff",c\n1,2\n')
     with pytest.raises(DataError, match=naming("rows.csv: line 2: byte 0xff")):
-        local.read(tmp_path / "rows.csv")
+        open_rows(tmp_path / "rows.csv").table()
     pq.write_table(pa.table({"text": ["one"]}), tmp_path / "x.parquet", compression="none")
     data = (tmp_path / "x.parquet").read_bytes()
     (tmp_path / "x.parquet").write_bytes(data.replace(b"text", b"te\xe9t"))
-    for read in (local.read, open_rows, lambda path: ParquetPart(path, CORPUS)):
+    for read in (open_rows, lambda path: ParquetPart(path, CORPUS)):
         with pytest.raises(DataError, match=r"x\.parquet: "):
             read(tmp_path / "x.parquet")
 

@@ -10,7 +10,8 @@ from distill.apps.results.plan import TaskPlan
 from pipeline import console
 from pipeline.environment import data_folder
 from pipeline.errors import DataError, did_you_mean
-from pipeline.sources import load_source, local
+from pipeline.sources import load_source
+from pipeline.sources.source import find_files
 from pipeline.tasks.task import TRAIN, Task, load_task
 
 
@@ -69,7 +70,7 @@ class Planner:
         folder = _folder(self._config)
         if folder is None:
             return True
-        file, other = (local.find(one, folder, tuple(one.splits)).get(TRAIN) for one in (load_task(start), task))
+        file, other = (find_files(one, folder, tuple(one.splits)).get(TRAIN) for one in (load_task(start), task))
         return file is not None and file != other
 
 

@@ -8,7 +8,7 @@ from distill.apps.results.plan import TaskPlan
 from distill.apps.results.starts import Planner, task_problems
 from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
-from pipeline.sources import local
+from pipeline.sources.source import find_files
 from pipeline.tasks.task import Task, load_task, task_names
 
 
@@ -52,7 +52,7 @@ def _found(config: ResultsConfig) -> tuple[str, ...]:
     if folder is None:
         return tuple(task_names())
     tasks = [load_task(name) for name in task_names()]
-    found = tuple(task.name for task in tasks if local.find(task, folder, tuple(task.splits)))
+    found = tuple(task.name for task in tasks if find_files(task, folder, tuple(task.splits)))
     if not found:
         raise DataError(f"{folder}: holds no rows of any task that comes with the package; name them with --tasks")
     return found

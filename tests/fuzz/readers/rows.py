@@ -1,10 +1,9 @@
 """Rows of a task in Parquet, JSON lines, CSV, TSV and text: all at once, and batch by batch."""
 
-from pipeline.sources import local
-from pipeline.sources.row_file import open_rows
+from pipeline.sources.row_files import open_rows
 from tests.fuzz.files import FIXTURES, of_a_kind, seeds, written
 
-COVERS = ("pipeline.sources.local", "pipeline.sources.row_file")
+COVERS = ("pipeline.sources.row_files",)
 KINDS = (".csv", ".tsv", ".jsonl", ".txt", ".parquet")
 SEEDS = seeds(
     KINDS,
@@ -22,7 +21,6 @@ def read(data: bytes) -> None:
     kind, content = of_a_kind(data, KINDS)
     path = written(f"rows{kind}", content)
     rows = open_rows(path, ("a", "b"))
-    for _ in rows.read(rows.names):
+    for _ in rows.batches(rows.names):
         pass
-    if kind in local.EXTENSIONS:
-        local.read(path, ("a", "b"))
+    rows.table()

@@ -1,6 +1,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -147,6 +148,30 @@ def test_rows_without_text_are_named_before_anything_is_answered(opinion_run: Pa
     assert "rows.jsonl, line 9001: 'sentence1' is 5" in refused(opinion_run, tmp_path / "rows.jsonl")
 
 
+def without_nulls(value: Any) -> Any:
+    """A value without the keys that only other rows have."""
+    if isinstance(value, list):
+        return [without_nulls(part) for part in value]
+    if isinstance(value, dict):
+        return {key: without_nulls(part) for key, part in value.items() if part is not None}
+    return value
+
+
+def test_types_are_those_of_all_rows(opinion_run: Path, tmp_path: Path) -> None:
+    late: list[dict[str, Any]] = [{"n": 0.5, "w": ["a"]}, {"n": None, "w": None}, {"n": float("nan"), "w": []}]
+    rows: list[dict[str, Any]] = [{"n": None, "w": []}, *[{"n": k, "w": []} for k in range(9000)], *late]
+    lines = [json.dumps({"sentence1": "fine", "nothing": None} | row) + "\r\n" for row in rows]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    kept = predict(opinion_run, tmp_path / "rows.jsonl", "--columns", "n", "--columns", "w", "--columns", "nothing")
+    assert [kept.schema.field(name).type for name in ("n", "w", "nothing")] == [
+        pa.float64(),
+        pa.list_(pa.string()),
+        pa.string(),
+    ]
+    assert kept["n"].to_pylist()[:-1] == [row["n"] for row in rows[:-1]]
+    assert kept["w"].to_pylist() == [row["w"] for row in rows]
+
+
 @pytest.mark.parametrize(
     "other",
     [{"a": 1, "b": 2}, [{"a": 1, "b": 2}], {"a": 1, "c": {"d": 1, "e": 2}}],
@@ -155,11 +180,10 @@ def test_no_key_of_what_is_kept_is_lost(other: object, opinion_run: Path, tmp_pa
     usual: object = {"a": 1, "c": {"d": 1}} if isinstance(other, dict) else [{"a": 1}]
     rows = [{"sentence1": "fine", "kept": usual}] * 8200
     file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"sentence1": "fine", "kept": other}]))
-    said = refused(opinion_run, file, "--columns", "kept")
-    assert "rows.jsonl, line 8201: 'kept' is" in said
-    file.write_text("\ufeff" + "".join(json.dumps(row) + "\n" for row in rows))
-    assert predict(opinion_run, file, "--columns", "kept")["kept"].to_pylist() == [usual] * 8200
+    file.write_text("\ufeff" + "".join(json.dumps(row) + "\n" for row in [*rows, {"sentence1": "fine", "kept": other}]))
+    *first, last = predict(opinion_run, file, "--columns", "kept")["kept"].to_pylist()
+    assert without_nulls(first) == [usual] * 8200
+    assert without_nulls(last) == other
 
 
 @pytest.mark.parametrize(
@@ -168,7 +192,8 @@ def test_no_key_of_what_is_kept_is_lost(other: object, opinion_run: Path, tmp_pa
         ("a.jsonl", b'{"sentence1": "x"}\n{"sentence1": \n', "a.jsonl, line 2: "),
         ("a.jsonl", b'{"sentence1": "x"}\n\n["y"]\n', "a.jsonl, line 3: "),
         ("a.jsonl", b'{"sentence1": "x"}\n{"sentence1": "\\ud800"}\n', "a.jsonl, line 2: "),
-        ("a.jsonl", b'{"sentence1": "x", "n": NaN}\n', "a.jsonl, line 1: "),
+        ("a.jsonl", b'{"sentence1": "x", "n": 1e999}\n', "a.jsonl, line 1: "),
+        ("a.jsonl", b'{"sentence1": "x\xff"}\n', "a.jsonl: line 1: byte 0xff"),
         ("a.jsonl", b'{"sentence1": "x", "sentence1": "y"}\n', "line 1: "),
         ("a.jsonl", b'{"sentence1": 3}\n', "a.jsonl: column 'sentence1'"),
         ("a.jsonl", b"\n", "'sentence1'"),

@@ -149,13 +149,13 @@ def test_names_that_are_numerals_may_be_numbers(tmp_path: Path, values: list[Any
         ("train.jsonl", '{"text": "a", "label": 0}\n{"text": null, "label": 0}\n', naming("'text'", "row 1")),
         ("train.jsonl", '{"text": 3, "label": 0}\n', naming("'text'", "int64")),
         ("train.jsonl", '{"text": "a", "label": 0}\n{"text": "a", "label": NaN}\n', naming("label", "NaN", "row 1")),
-        ("train.jsonl", '{"text": "a"', r"train\.jsonl: "),
+        ("train.jsonl", '{"text": "a"', r"train\.jsonl, line 1: "),
         ("train.csv", "text,label\n", "'train'"),
         ("train.csv", "", r"train\.csv: "),
         ("train.csv", "text,label\na,0,1\n", r"train.csv: .*Expected 2 columns, got 3"),
         ("train.tsv", b"text\tlabel\nok\t0\ncaf\xe9\t0\n", r"train\.tsv: line 3: byte 0xe9"),
         ("train.csv", b"text,label\n" + b"ok,0\n" * 9000 + b"caf\xe9,0\n", r"line 9002: byte 0xe9"),
-        ("train.jsonl", b'{"text": "caf\xe9", "label": 0}\n', "UTF-8"),
+        ("train.jsonl", b'{"text": "caf\xe9", "label": 0}\n', r"train\.jsonl: line 1: byte 0xe9"),
     ],
 )
 def test_wrong_rows_are_refused(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:

@@ -1,0 +1,78 @@
+"""Columns of a table of rows: found by the names that they may have, as plain text, and named in what is wrong.
+
+Functions here and in `pipeline.sources.gold` add what is wrong to a list of problems, so that a user sees all at once.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.errors import did_you_mean
+
+MAX_EXAMPLES = 3
+
+
+def column_name(
+    names: Sequence[str], place: str, accepted: Sequence[str], problems: list[str], taken: Sequence[str] = ()
+) -> str | None:
+    """The first of the accepted names that is among a table's; if none is, that is added to the problems.
+
+    Args:
+        names: the table's columns.
+        place: file or hub address, for messages.
+        accepted: names that the column may have.
+        problems: is added to.
+        taken: columns that are something else.
+    """
+    name = next((name for name in accepted if name in names), None)
+    if name is None:
+        wanted = " or ".join(repr(a) for a in accepted)
+        problems.append(f"{place}: no column {wanted}; {did_you_mean(accepted[0], names, taken)}")
+    return name
+
+
+def text_column(
+    table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], taken: Sequence[str] = ()
+) -> pa.Array:
+    """A column of a table as text, of strings; what is wrong with it is added to the problems, see `column_name`."""
+    name = column_name(table.column_names, place, accepted, problems, taken)
+    return pa.nulls(table.num_rows, pa.string()) if name is None else checked_text(table, place, name, problems)
+
+
+def checked_text(table: pa.Table, place: str, name: str, problems: list[str], first_row: int = 0) -> pa.Array:
+    """A column as `text_column` gives it, by its name, of a table that begins with that row of its file."""
+    column = plain(table.column(name))
+    if not pa.types.is_string(column.type):
+        problems.append(f"{place}: column {name!r} holds {column.type}, not text")
+        return pa.nulls(table.num_rows, pa.string())
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        problems.append(f"{place}: column {name!r} is not valid UTF-8: {error}")
+        return pa.nulls(table.num_rows, pa.string())
+    if column.null_count:
+        problems.append(f"{place}: {name!r} is null in {row_numbers(pc.is_null(column), first_row)}")
+    return column
+
+
+def plain(column: pa.ChunkedArray) -> pa.Array:
+    """A column of one of the many types that Arrow has for the same values: texts as strings, without a dictionary.
+
+    A column of nulls alone, whose type nobody can know, is one of strings.
+    """
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    is_text = pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind)
+    return column.cast(pa.string() if is_text else kind).combine_chunks()
+
+
+def row_numbers(mask: pa.Array, first_row: int = 0) -> str:
+    """Which rows of a boolean column, the first of which has a number, are true, in words; of many the first."""
+    return rows_in_words([first_row + number for number in pc.indices_nonzero(mask).to_pylist()])
+
+
+def rows_in_words(numbers: Sequence[int]) -> str:
+    """These rows in words; of many the first."""
+    shown = ", ".join(str(n) for n in numbers[:MAX_EXAMPLES])
+    more = f", … ({len(numbers):,} rows)" if len(numbers) > MAX_EXAMPLES else ""
+    return f"{'row' if len(numbers) == 1 else 'rows'} {shown}{more}"
