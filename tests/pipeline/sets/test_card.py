@@ -124,6 +124,7 @@ def test_rows_that_were_cut_are_told(work: Path, teachers: Path, roles: Task, tm
     ]
     cut = sum(length > 14 for length in lengths)
     assert 0 < cut < len(lengths)
-    note = f"{cut} of {len(lengths)} rows ({cut / len(lengths):.1%}) are longer than 14 tokens, and were cut"
-    assert record.notes == (note,)
+    (note,) = record.notes
+    assert f"{cut} of {len(lengths)} rows ({cut / len(lengths):.1%})" in note
+    assert "14 tokens" in note
     assert note in (tmp_path / "roles" / "README.md").read_text()

@@ -156,29 +156,29 @@ def without_positions(groups: Groups) -> Groups:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda groups: groups[::-1], "row group 1: its keys do not ascend"),
-        (lambda groups: [groups[0].take([1, 0, 2]), groups[1]], "row group 0: its keys do not ascend"),
-        (repeated, "row group 0: its keys do not ascend, so that one may be there twice"),
-        (repeated_across_groups, "row group 1: its keys do not ascend, so that one may be there twice"),
-        (column("source_row", [-1, 0, 1]), "row group 0: its keys do not ascend"),
-        (lambda groups: [groups[0], with_column(groups[1], "source_row", [2])], "row group 1: .* outside 0 to 2"),
-        (column("split", ["train", "validation", "train"]), "rows of another split than 'train'"),
-        (column("positions", [[0], [1, 3], [1]]), "a masked position lies beyond its row's tokens"),
-        (column("positions", [[0], [1, 2], [2]]), "a masked position lies beyond its row's tokens"),
-        (without_positions, "a row has no masked position"),
-        (column("positions", [[0, 1], [1], [1]]), "targets has no entry for some masked position of its row"),
+        (lambda groups: groups[::-1], "row group 1: .*keys"),
+        (lambda groups: [groups[0].take([1, 0, 2]), groups[1]], "row group 0: .*keys"),
+        (repeated, "row group 0: .*keys"),
+        (repeated_across_groups, "row group 1: .*keys"),
+        (column("source_row", [-1, 0, 1]), "row group 0: .*keys"),
+        (lambda groups: [groups[0], with_column(groups[1], "source_row", [2])], "row group 1: .*0 to 2"),
+        (column("split", ["train", "validation", "train"]), "'train'"),
+        (column("positions", [[0], [1, 3], [1]]), "masked position .*tokens"),
+        (column("positions", [[0], [1, 2], [2]]), "masked position .*tokens"),
+        (without_positions, "masked position"),
+        (column("positions", [[0, 1], [1], [1]]), "targets"),
         (
             column("targets", [[RED], [GREEN, BLUE], [RED, RED]]),
-            "targets has no entry for some masked position of its row",
+            "targets",
         ),
-        (column("targets", [[RED], [GREEN, 4], [RED]]), "an id is beyond the tokenizer's vocabulary"),
-        (column("ids", [[MASK, GREEN, 4], [RED, MASK, MASK], [GREEN, MASK]]), "an id is beyond the tokenizer's"),
+        (column("targets", [[RED], [GREEN, 4], [RED]]), "vocabulary"),
+        (column("ids", [[MASK, GREEN, 4], [RED, MASK, MASK], [GREEN, MASK]]), "vocabulary"),
         (
             column("counts", [[[8]], [[8], [8]], []]),
-            "counts has no entry for some masked position of its row, or one too many",
+            "counts",
         ),
-        (column("counts", [[[8]], [[8], None], [[8]]]), "counts is null somewhere"),
-        (one_more, "a position's counts are not 8 in all"),
+        (column("counts", [[[8]], [[8], None], [[8]]]), "counts is null"),
+        (one_more, "counts .*8"),
     ],
 )
 def test_wrong_rows_are_found(sampled: MaskedWordSet, change: Callable[[Groups], Groups], message: str) -> None:
@@ -327,8 +327,7 @@ def test_which_temperatures_a_set_can_be_read_at(token_set: MaskedWordSet) -> No
         token_set.check_temperature(2)
         return
     name = {"topk": "topk-2", "sampled": "sampled-8"}[token_set.record.codec.name]
-    expected = f"--temperature 2: codec '{name}' only knows the distribution at 1; use --temperature 1, or a set with"
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(ConfigError, match=naming("--temperature 2: ", repr(name), "--temperature 1")):
         token_set.check_temperature(2)
 
 

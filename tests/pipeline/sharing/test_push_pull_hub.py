@@ -146,16 +146,16 @@ def test_an_upload_that_fails_is_one_message_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("url", "message"),
+    "url",
     [
-        ("hf://datasets/me/nothing", "cannot be read or written"),
-        ("hf://datasets/me/opinion@nowhere", "cannot be read or written"),
-        ("hf://datasets/me--x/a..b", "cannot be read or written"),
-        ("hf://datasets/me", "not a data set of the hub"),
+        "hf://datasets/me/nothing",
+        "hf://datasets/me/opinion@nowhere",
+        "hf://datasets/me--x/a..b",
+        "hf://datasets/me",
     ],
 )
 def test_nothing_there_is_one_message(
-    opinion_set: ExampleSet, hub: Hub, distill: Distill, tmp_path: Path, url: str, message: str
+    opinion_set: ExampleSet, hub: Hub, distill: Distill, tmp_path: Path, url: str
 ) -> None:
     distill("push", opinion_set.root, URL)
     assert f"{url}: " in distill("pull", url, "--store", tmp_path, fails=True)

