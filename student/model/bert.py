@@ -15,8 +15,7 @@ from torch.nn import functional
 from pipeline.device import has_fast_bf16
 from student.model.bert_shape import BertShape
 from student.model.encoder import Encoder, EncoderShape
-from student.model.gather import rows_of
-from student.model.products import GradientTaker
+from student.model.products import SparseGrads, embedding_rows
 
 PADDED_TOKENS = 2**13  # of sequences that are read together; more do not fit a processor's caches
 
@@ -156,28 +155,28 @@ class BertEncoder(Encoder):
                 part.bias.zero_()
         self.embeddings.word_embeddings.weight[self.pad_id] = 0
 
-    def reduce(self, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None) -> Tensor:
+    def reduce(self, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None = None) -> Tensor:
         """See `Encoder`."""
         if torch.is_grad_enabled():
-            ids_NL, words_NLH, _ = self._padded(ids_T, starts_S, rows)
+            ids_NL, words_NLH, _ = self._padded(ids_T, starts_S, sparse_grads)
             return self._pooled(words_NLH, ids_NL)
         features_NF = self.embeddings.word_embeddings.weight.new_empty(len(starts_S) - 1, self.size)
         for chosen, ids_NL in _of_like_length(ids_T, starts_S, self.pad_id):
             features_NF[chosen] = self._pooled(self.embeddings.word_embeddings(ids_NL), ids_NL)
         return features_NF
 
-    def scan(self, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None) -> Tensor:
+    def scan(self, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None = None) -> Tensor:
         """See `Encoder`."""
-        ids_NL, words_NLH, is_inside_NL = self._padded(ids_T, starts_S, rows)
+        ids_NL, words_NLH, is_inside_NL = self._padded(ids_T, starts_S, sparse_grads)
         is_token_NL, states_NLH = self._is_token(ids_NL), self.embeddings(words_NLH, ids_NL)
         with self._arithmetic():
             for layer in self._layers():
                 states_NLH = layer(states_NLH, states_NLH, is_token_NL)
         return states_NLH[is_inside_NL]  # type: ignore[no-any-return]
 
-    def layers(self, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None) -> LayerOutputs:
+    def layers(self, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None = None) -> LayerOutputs:
         """What every layer makes of sequences, for arguments as of `reduce`."""
-        ids_NL, words_NLH, is_inside_NL = self._padded(ids_T, starts_S, rows)
+        ids_NL, words_NLH, is_inside_NL = self._padded(ids_T, starts_S, sparse_grads)
         told, states_NLH = LayerOutputs(self._is_token(ids_NL)), self.embeddings(words_NLH, ids_NL)
         told.states.append(states_NLH[is_inside_NL])
         for layer in self._layers():
@@ -231,9 +230,11 @@ class BertEncoder(Encoder):
         assert isinstance(layers, nn.ModuleList)
         return layers
 
-    def _padded(self, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _padded(
+        self, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Padded ids_NL, the words' rows [N, L, H] with zeros for padding, and which places are not filled up."""
-        words_TH = rows_of(self.embeddings.word_embeddings.weight, ids_T, self.pad_id, rows)
+        words_TH = embedding_rows(self.embeddings.word_embeddings.weight, ids_T, self.pad_id, sparse_grads)
         lengths_N = starts_S.diff()
         position_L = torch.arange(max(1, int(lengths_N.max())), device=ids_T.device)
         is_inside_NL = position_L < lengths_N.unsqueeze(1)

@@ -11,7 +11,7 @@ from student.kernels.reference import largest
 from student.model.bilstm import BiLstm, tokens_alone, without_gaps
 from student.model.encoder import EncoderShape, padded
 from student.model.lstm import VectorEncoder, Vectors, lstm_shape
-from student.model.products import GradientTaker
+from student.model.products import SparseGrads
 
 Sentences = tuple[torch.Tensor, torch.Tensor]  # the first LSTM's states end to end, and where each sentence starts
 Padded = tuple[torch.Tensor, torch.Tensor]  # states side by side, 0 beyond a sentence's end, and where it has tokens
@@ -66,16 +66,18 @@ class BiattentiveEncoder(VectorEncoder):
         self.second = SecondReader(self.lstm.size, lstm.hidden_size)
         self.size, self.token_size = self.first.size + self.second.size, 0
 
-    def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def reduce(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """See `Encoder`."""
-        sentences = self._states(ids_T, starts_S, rows)
+        sentences = self._states(ids_T, starts_S, sparse_grads)
         return self._read(sentences, sentences)
 
     def reduce_pairs(
-        self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
         """See `Encoder`."""
-        states_TD, starts_S = self._states(ids_T, starts_S, rows)
+        states_TD, starts_S = self._states(ids_T, starts_S, sparse_grads)
         half = len(starts_S) // 2
         middle = int(starts_S[half])
         return self._read((states_TD[:middle], starts_S[: half + 1]), (states_TD[middle:], starts_S[half:] - middle))
@@ -95,8 +97,8 @@ class BiattentiveEncoder(VectorEncoder):
         """See `Encoder`."""
         return self._exported_read(self._exported_states(ids1_BL), self._exported_states(ids2_BK))
 
-    def _states(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None) -> Sentences:
-        vectors_TE, starts_S = tokens_alone(self.vectors(ids_T, rows), ids_T != self.pad_id, starts_S)
+    def _states(self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None) -> Sentences:
+        vectors_TE, starts_S = tokens_alone(self.vectors(ids_T, sparse_grads), ids_T != self.pad_id, starts_S)
         states_TD, _ = self.lstm(self.map(vectors_TE), starts_S)
         return states_TD, starts_S
 

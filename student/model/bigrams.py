@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from student.config import TableDtype
 from student.model.encoder import kept_starts
-from student.model.products import GradientTaker, reduce
+from student.model.products import SparseGrads, reduce
 from student.model.tables import SmallTable, TokenTable
 
 
@@ -77,13 +77,15 @@ class BigramSums(nn.Module):
         row_K, is_found_K = self._rows(self._keys(*pairs_K2.to(self.keys_K).unbind(1)))
         self.table.weight[row_K[is_found_K]] = vectors_KG.to(self.table.weight)[is_found_K]
 
-    def forward(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
-        """Returns sums_NG, float32, for ids and starts as of `Encoder.reduce`; ``rows`` takes the table's gradients."""
+    def forward(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
+        """Returns sums_NG, float32, for arguments as of `Encoder.reduce`."""
         rows_P, starts_S = self.found(ids_T, starts_S)
         if self.table.weight.dtype == torch.int8:  # no kernel reads int8
             vectors_PG = self.table(rows_P if len(rows_P) else rows_P.new_zeros(1))  # kernels take no empty tables
             return reduce((vectors_PG, None, None), torch.arange(len(rows_P), device=rows_P.device), starts_S)
-        return reduce((self.table.weight, None, None), rows_P, starts_S, rows=rows)
+        return reduce((self.table.weight, None, None), rows_P, starts_S, sparse_grads=sparse_grads)
 
     def found(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The pairs that have a vector, sequence by sequence.

@@ -12,7 +12,7 @@ from torch import nn
 from student.kernels.reference import GROUP, Tables, exported_product, largest
 from student.model.bigrams import BigramSums
 from student.model.encoder import Encoder, EncoderShape
-from student.model.products import NO_PADDING, GradientTaker, reduce, scan
+from student.model.products import NO_PADDING, SparseGrads, reduce, scan
 from student.model.tables import RowIndex, SmallTable, TokenTable, put_side_by_side, trained_table
 from student.model.windows import joined, window_starts
 
@@ -87,20 +87,22 @@ class MatrixEncoder(Encoder):
         self.size = shape.vector_size * (1 + self.with_max) + products_size + of_bigrams
         self.token_size = shape.vector_size * (1 + two_ways) + products_size
 
-    def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def reduce(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """See `Encoder`."""
         if self.window_size is None:
-            return self._reduce(ids_T, starts_S, rows)
+            return self._reduce(ids_T, starts_S, sparse_grads)
         starts_W, sequence_W = window_starts(starts_S, self.window_size)
-        features_WF = self._reduce(ids_T, starts_W, rows)
+        features_WF = self._reduce(ids_T, starts_W, sparse_grads)
         return joined(features_WF, sequence_W, slice(self.vector_size, self.vector_size * (1 + self.with_max)))
 
-    def _reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None) -> torch.Tensor:
+    def _reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None) -> torch.Tensor:
         tables, rows_T, padding = self._tables(ids_T)
-        features_NF = reduce(tables, rows_T, starts_S, padding, rows, self.with_max)
+        features_NF = reduce(tables, rows_T, starts_S, padding, sparse_grads, self.with_max)
         if self.bigrams is None:
             return features_NF
-        bigrams_NG = self.bigrams(ids_T, starts_S, None if rows is None else rows.bigrams)
+        bigrams_NG = self.bigrams(ids_T, starts_S, None if sparse_grads is None else sparse_grads.bigrams)
         return torch.cat([features_NF, bigrams_NG], dim=1)
 
     def bigram_rows(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor | None:
@@ -115,7 +117,9 @@ class MatrixEncoder(Encoder):
         table = None if self.bigrams is None else self.bigrams.table
         return table if isinstance(table, nn.Embedding) else None
 
-    def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def scan(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """What has been read up to each token, and for both directions what is read from the end back to it.
 
         Position t holds [v_1 + … + v_t ; X_1 … X_t] and, if bidirectional, [v_t + … + v_L ; Y_L … Y_t]. The published
@@ -126,15 +130,17 @@ class MatrixEncoder(Encoder):
             features_TP, float32, P = `token_size`, for arguments as of `reduce`.
         """
         tables, rows_T, padding = self._tables(ids_T)
-        return scan(tables, rows_T, starts_S, padding, rows)
+        return scan(tables, rows_T, starts_S, padding, sparse_grads)
 
-    def per_token(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def per_token(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """`scan`, padded: beyond its end a sequence has been read as a whole, and nothing is read back to there.
 
         Returns:
             features_NLP, float32; L is at least 1.
         """
-        features_TP = self.scan(ids_T, starts_S, rows)
+        features_TP = self.scan(ids_T, starts_S, sparse_grads)
         nothing_P = self.scan(torch.tensor([self.pad_id]).to(ids_T), torch.tensor([0, 1]).to(ids_T)).detach()
         features_XP = torch.cat([features_TP, nothing_P])
         lengths_N1, nothing = starts_S.diff().unsqueeze(1), len(features_TP)

@@ -16,7 +16,7 @@ from torch.nn import functional
 from student.config import TableDtype
 from student.model.bert_shape import BertShape
 from student.model.flags import PoolerKind, PoolingKind
-from student.model.products import GradientTaker
+from student.model.products import SparseGrads
 
 
 class LstmShape(BaseModel):
@@ -104,34 +104,38 @@ class Encoder(nn.Module):
         return self.reduce(*without_padding(ids_BL, self.pad_id))
 
     @abstractmethod
-    def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def reduce(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """The representations of sequences that lie end to end.
 
         Args:
             ids_T: int64.
             starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
-            rows: takes the gradients of the trained tables, see `student.model.products`.
+            sparse_grads: takes the gradients of the trained tables, see `student.model.products`.
 
         Returns:
             features_NF, float32, F = `size`.
         """
 
     def reduce_pairs(
-        self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
         """The representations of pairs, for an encoder that reads both sentences at once.
 
         Args:
             ids_T: as of `reduce`, the second sentences after all the first ones.
             starts_S: likewise.
-            rows: likewise.
+            sparse_grads: likewise.
 
         Returns:
             features_BF, float32, F = `size`, of half as many pairs as there are sequences.
         """
         raise NotImplementedError
 
-    def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def scan(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """What is known at each token: features_TP, float32, P = `token_size`, for arguments as of `reduce`."""
         raise NotImplementedError
 
@@ -176,9 +180,11 @@ class Encoder(nn.Module):
     def lay_out(self) -> None:
         """Lays the tables out as they are read fastest; they cannot be trained afterwards."""
 
-    def per_token(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def per_token(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """`scan`, padded with zeros: features_NLP, float32; L is at least 1."""
-        return padded(self.scan(ids_T, starts_S, rows), starts_S)[0]
+        return padded(self.scan(ids_T, starts_S, sparse_grads), starts_S)[0]
 
     def export_problems(self, longest: int) -> list[str]:
         """What keeps torch from writing `exported` for inputs of any length up to ``longest``."""

@@ -10,8 +10,7 @@ from torch.nn import functional
 
 from student.model.bilstm import BiLstm, tokens_alone, without_gaps
 from student.model.encoder import Encoder, EncoderShape, LstmShape
-from student.model.gather import rows_of
-from student.model.products import GradientTaker
+from student.model.products import SparseGrads, embedding_rows
 
 UNKNOWN = 0.25  # vectors are drawn from -0.25 to 0.25: as large as word2vec's (Kim 2014)
 
@@ -33,9 +32,9 @@ class Vectors(nn.Module):
             if self.frozen is not None:
                 self.frozen.weight.requires_grad_(False).copy_(self.trained.weight)
 
-    def forward(self, ids: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
-        """Returns the tokens' vectors, float32, with E as the last axis; with ``rows`` the ids are of one axis."""
-        trained = rows_of(self.trained.weight, ids, self.pad_id, rows)
+    def forward(self, ids: torch.Tensor, sparse_grads: SparseGrads | None = None) -> torch.Tensor:
+        """Returns the tokens' vectors, float32, with E as the last axis; with ``sparse_grads``, of ids_T."""
+        trained = embedding_rows(self.trained.weight, ids, self.pad_id, sparse_grads)
         if self.frozen is None:
             return trained
         return torch.cat([functional.embedding(ids, self.frozen.weight), trained], dim=-1)
@@ -82,17 +81,21 @@ class LstmEncoder(VectorEncoder):
         self.lstm = BiLstm(self.vectors.size, lstm.hidden_size)
         self.size = self.token_size = self.lstm.size
 
-    def reduce(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def reduce(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """See `Encoder`."""
         last_ND: torch.Tensor
-        _, last_ND = self.lstm(*tokens_alone(self.vectors(ids_T, rows), ids_T != self.pad_id, starts_S))
+        _, last_ND = self.lstm(*tokens_alone(self.vectors(ids_T, sparse_grads), ids_T != self.pad_id, starts_S))
         return last_ND
 
-    def scan(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def scan(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """The states of both directions at each token, states_TD; for arguments as of `reduce`."""
         is_token_T = ids_T != self.pad_id
         states_UD: torch.Tensor
-        states_UD, _ = self.lstm(*tokens_alone(self.vectors(ids_T, rows), is_token_T, starts_S))
+        states_UD, _ = self.lstm(*tokens_alone(self.vectors(ids_T, sparse_grads), is_token_T, starts_S))
         states_TD = states_UD.new_zeros(len(ids_T), self.token_size)
         states_TD[is_token_T] = states_UD
         return states_TD

@@ -23,7 +23,7 @@ from student.model.encoder import Encoder, kept_starts, without_padding
 from student.model.headed import Headed
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
-from student.model.products import GradientTaker
+from student.model.products import SparseGrads
 from student.model.tables import SmallTable
 from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
 
@@ -60,33 +60,37 @@ class Student(Headed, PyTorchModelHubMixin):
             ids_T, starts_S = torch.cat([ids_T, ids2_T]), torch.cat([starts_S, starts2_S[1:] + len(ids_T)])
         return self.logits(*self.drop_tokens(ids_T, starts_S))
 
-    def logits(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def logits(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """Returns logits_BC as `forward` does, for sequences end to end.
 
         Args:
             ids_T: int64 ids of all sequences; of two per input, the second sentences after all the first ones.
             starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
-            rows: takes the gradients of the tables, see `student.model.products`.
+            sparse_grads: takes the gradients of the tables, see `student.model.products`.
 
         Returns:
             logits_BC, float32.
         """
         if not HEADS[self.config.head].reads_tokens:
-            return self.head(self.dropout(self.features(ids_T, starts_S, rows)))  # type: ignore[no-any-return]
+            return self.head(self.dropout(self.features(ids_T, starts_S, sparse_grads)))  # type: ignore[no-any-return]
         compare = PAIRINGS[self.config.pairing].compare if self.config.num_sequences == 2 else None
-        features, lengths = self.encoder.per_token(ids_T, starts_S, rows), starts_S.diff().clamp(min=1)
+        features, lengths = self.encoder.per_token(ids_T, starts_S, sparse_grads), starts_S.diff().clamp(min=1)
         if compare:
             features, lengths = compare(*features.chunk(2)), torch.maximum(*lengths.chunk(2))
         return self.head(self.dropout(features), lengths)  # type: ignore[no-any-return]
 
-    def features(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def features(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """What a head reads that does not read tokens: features_BF, float32, for arguments as of `logits`."""
         if self.config.num_sequences == 1:
-            return self.encoder.reduce(ids_T, starts_S, rows)
+            return self.encoder.reduce(ids_T, starts_S, sparse_grads)
         compare = PAIRINGS[self.config.pairing].compare
         if compare is None:
-            return self.encoder.reduce_pairs(ids_T, starts_S, rows)
-        return compare(*self.encoder.reduce(ids_T, starts_S, rows).chunk(2))
+            return self.encoder.reduce_pairs(ids_T, starts_S, sparse_grads)
+        return compare(*self.encoder.reduce(ids_T, starts_S, sparse_grads).chunk(2))
 
     def drop_tokens(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Leaves out whole tokens while training; dropping numbers of a matrix would destroy the product."""

@@ -15,7 +15,7 @@ from student.config import PretrainConfig
 from student.model.architecture import MaskedWordConfig, SentenceConfig
 from student.model.design import embedding_problems
 from student.model.encoders import ENCODERS
-from student.model.products import GradientTaker
+from student.model.products import SparseGrads
 from student.model.stored import Stored
 
 C = TypeVar("C", MaskedWordConfig, SentenceConfig)
@@ -50,16 +50,20 @@ class MaskedWordStudent(PretrainedStudent[MaskedWordConfig]):
         self.head = nn.Linear(self.encoder.token_size, config.num_outputs)
 
     def forward(
-        self, ids_BL: torch.Tensor, row_P: torch.Tensor, place_P: torch.Tensor, rows: GradientTaker | None = None
+        self,
+        ids_BL: torch.Tensor,
+        row_P: torch.Tensor,
+        place_P: torch.Tensor,
+        sparse_grads: SparseGrads | None = None,
     ) -> torch.Tensor:
         """Returns features_PF of positions ``place_P`` of the sequences ``row_P``: the input of `head`.
 
         A position's features are made of the prefix that ends at it and the suffix that begins at it, both of the
-        masked sequence. ``rows`` takes the gradients of the tables, one per number of ``ids_BL``.
+        masked sequence. ``sparse_grads`` takes the gradients of the tables, one per number of ``ids_BL``.
         """
         batch_size, length = ids_BL.shape
         starts_S = torch.arange(batch_size + 1, device=ids_BL.device) * length
-        return self.encoder.scan(ids_BL.flatten(), starts_S, rows)[row_P * length + place_P]
+        return self.encoder.scan(ids_BL.flatten(), starts_S, sparse_grads)[row_P * length + place_P]
 
 
 class SentenceStudent(PretrainedStudent[SentenceConfig]):
@@ -76,9 +80,11 @@ class SentenceStudent(PretrainedStudent[SentenceConfig]):
         super().__init__(config)
         self.map = nn.Linear(self.encoder.size, config.width) if config.vector_map == "linear" else nn.Identity()
 
-    def forward(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def forward(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """Returns vectors_NH, float32, for arguments as of `Encoder.reduce`."""
-        features_NF = self.encoder.reduce(ids_T, starts_S, rows)
+        features_NF = self.encoder.reduce(ids_T, starts_S, sparse_grads)
         size, lengths_N1 = self.encoder.vector_size, starts_S.diff().clamp(min=1).unsqueeze(1)
         means_NE = features_NF[:, :size] / lengths_N1
         vectors_NH: torch.Tensor = self.map(torch.cat([means_NE, features_NF[:, size:]], dim=1))

@@ -21,16 +21,20 @@ NO_PADDING = -1
 IS_COMPILED = compiled.library() is not None
 
 
-class GradientTaker(Protocol):
-    """Takes the gradients of a batch's tokens, a row each, in place of gradients of whole tables."""
+class SparseGrads(Protocol):
+    """Receives the gradients of the embedding rows that a batch uses, one row per token.
+
+    Handed to a forward pass, it replaces the gradients of whole tables, which would be as large as the vocabulary. The
+    tables themselves then get none.
+    """
 
     @property
-    def bigrams(self) -> "GradientTaker | None":
-        """Takes those of pairs of tokens, of an encoder that has a table of them."""
+    def bigrams(self) -> "SparseGrads | None":
+        """Receives the gradients of the table of bigrams, if the encoder has one."""
         ...
 
     def buffers(self) -> Sequence[Tensor]:
-        """Tensors [T, X] to write to, one per table that is there."""
+        """Tensors [T, X] to write to, one per table."""
         ...
 
 
@@ -39,7 +43,7 @@ def reduce(
     ids_T: Tensor,
     starts_S: Tensor,
     padding_idx: int = NO_PADDING,
-    rows: GradientTaker | None = None,
+    sparse_grads: SparseGrads | None = None,
     with_max: bool = False,
 ) -> Tensor:
     """The representation of each sequence, [v_1 + … + v_L ; max v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1].
@@ -50,17 +54,21 @@ def reduce(
         starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]`` and may be empty: sum and maximum 0,
             product I.
         padding_idx: a row of the tables that gets no gradient.
-        rows: takes the gradients instead of the tables.
+        sparse_grads: takes the gradients instead of the tables.
         with_max: whether the maxima of the vectors' numbers stand beside their sums.
 
     Returns:
         features_NF, float32, F = E (+ E) + M + M, less the parts without a table.
     """
-    return _products(tables, False, with_max, ids_T, starts_S, padding_idx, rows)
+    return _products(tables, False, with_max, ids_T, starts_S, padding_idx, sparse_grads)
 
 
 def scan(
-    tables: Tables, ids_T: Tensor, starts_S: Tensor, padding_idx: int = NO_PADDING, rows: GradientTaker | None = None
+    tables: Tables,
+    ids_T: Tensor,
+    starts_S: Tensor,
+    padding_idx: int = NO_PADDING,
+    sparse_grads: SparseGrads | None = None,
 ) -> Tensor:
     """What has been read up to each token, and what is read from the end back to it.
 
@@ -71,12 +79,12 @@ def scan(
         ids_T: all sequences.
         starts_S: where they start.
         padding_idx: a row without gradient.
-        rows: takes the gradients.
+        sparse_grads: takes the gradients.
 
     Returns:
         features_TP, float32, in the order of ``ids_T``.
     """
-    return _products(tables, True, False, ids_T, starts_S, padding_idx, rows)
+    return _products(tables, True, False, ids_T, starts_S, padding_idx, sparse_grads)
 
 
 def backend(tables: Tables, ids_T: Tensor) -> ModuleType:
@@ -94,15 +102,15 @@ def _products(
     ids_T: Tensor,
     starts_S: Tensor,
     padding_idx: int,
-    rows: GradientTaker | None,
+    sparse_grads: SparseGrads | None,
 ) -> Tensor:
     given = [table for table in tables if table is not None]
-    if rows is None and backend(tables, ids_T) is reference:  # torch sees through it
+    if sparse_grads is None and backend(tables, ids_T) is reference:  # torch sees through it
         rows_TX = [functional.embedding(ids_T, table, padding_idx if padding_idx >= 0 else None) for table in given]
         places_T = torch.arange(len(ids_T)).to(ids_T)
         return _forward(_named(rows_TX, tables[0] is not None), per_token, with_max, places_T, starts_S)
-    if rows is not None:
-        return _RowProducts.apply(rows, tables, per_token, with_max, ids_T, starts_S, *given)  # type: ignore[no-any-return, no-untyped-call]
+    if sparse_grads is not None:
+        return _RowProducts.apply(sparse_grads, tables, per_token, with_max, ids_T, starts_S, *given)  # type: ignore[no-any-return, no-untyped-call]
     has_vectors = tables[0] is not None
     return torch.ops.distill.products(given, has_vectors, per_token, with_max, ids_T, starts_S, padding_idx)  # type: ignore[no-any-return]
 
@@ -188,12 +196,16 @@ torch.library.register_autograd("distill::products", _gradients, setup_context=_
 
 
 class _RowProducts(torch.autograd.Function):
-    """Products whose gradients go to ``rows``; the tables are arguments twice, for autograd to see them."""
+    """Products whose gradients go to ``sparse_grads``.
+
+    The tables are arguments twice: autograd sees only tensors that are arguments by themselves, and without one that
+    needs gradients it would not call `backward` at all.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
-        rows: GradientTaker,
+        sparse_grads: SparseGrads,
         tables: Tables,
         per_token: bool,
         with_max: bool,
@@ -202,7 +214,7 @@ class _RowProducts(torch.autograd.Function):
         *_: Tensor,
     ) -> Tensor:
         features = _forward(tables, per_token, with_max, ids_T, starts_S)
-        ctx.rest = rows, tables, per_token, with_max, ids_T, starts_S
+        ctx.rest = sparse_grads, tables, per_token, with_max, ids_T, starts_S
         ctx.save_for_backward(features)
         return features
 
@@ -243,3 +255,32 @@ def _backward(
     if per_token:
         return kernels.scan_backward(tables, ids_T, starts_S, features, grad, **options)  # type: ignore[no-any-return]
     return kernels.reduce_backward(tables, ids_T, starts_S, grad, with_max=with_max, **options)  # type: ignore[no-any-return]
+
+
+def embedding_rows(
+    weight_VX: Tensor, ids_T: Tensor, padding_idx: int, sparse_grads: SparseGrads | None = None
+) -> Tensor:
+    """The rows of these ids, float32 [T, X].
+
+    Args:
+        weight_VX: the table; with ``sparse_grads`` the only one whose gradients they take.
+        ids_T: int64.
+        padding_idx: a row that gets no gradient; negative for none.
+        sparse_grads: receives the gradients, see `SparseGrads`.
+    """
+    if sparse_grads is None:
+        return functional.embedding(ids_T, weight_VX, padding_idx if padding_idx >= 0 else None)
+    return _RowsWithSparseGrads.apply(sparse_grads, ids_T, weight_VX)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _RowsWithSparseGrads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, sparse_grads: SparseGrads, ids_T: Tensor, weight_VX: Tensor) -> Tensor:
+        ctx.sparse_grads = sparse_grads
+        return functional.embedding(ids_T, weight_VX)
+
+    @staticmethod
+    def backward(ctx: Any, grad_TX: Tensor) -> tuple[None, None, None]:
+        (buffer_TX,) = ctx.sparse_grads.buffers()
+        buffer_TX.copy_(grad_TX)
+        return None, None, None

@@ -17,7 +17,7 @@ from pipeline.sets.record_parts import LayersName
 from student.filters.model import Filters
 from student.model.bert import BertEncoder, LayerOutputs
 from student.model.model import Student
-from student.model.products import GradientTaker
+from student.model.products import SparseGrads
 from student.train.contrast import Contrast
 from student.train.layer_losses import relations
 from student.train.layer_targets import LayerTargets
@@ -76,16 +76,16 @@ class LayerLoss(nn.Module):
             self.contrast = Contrast(targets[first], layers, own, kind_N)
 
     def read(
-        self, student: Student, ids_T: Tensor, starts_S: Tensor, rows: GradientTaker | None = None
+        self, student: Student, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None = None
     ) -> tuple[Tensor, LayerOutputs]:
         """What the student's head reads, features_BF, and of its layers what is compared."""
         encoder = student.encoder
         if isinstance(encoder, BertEncoder):
-            told = encoder.layers(ids_T, starts_S, rows)
+            told = encoder.layers(ids_T, starts_S, sparse_grads)
             return encoder.pooled([states_TH[starts_S[:-1]] for states_TH in told.states[1:]]), told
-        states = [encoder.scan(ids_T, starts_S, rows)] if self._reads_tokens else []
+        states = [encoder.scan(ids_T, starts_S, sparse_grads)] if self._reads_tokens else []
         nowhere_NL = torch.zeros(len(starts_S) - 1, 0, dtype=torch.bool, device=starts_S.device)
-        return student.features(ids_T, starts_S, rows), LayerOutputs(nowhere_NL, states)
+        return student.features(ids_T, starts_S, sparse_grads), LayerOutputs(nowhere_NL, states)
 
     def _map(self, signal: LayersName, layer: int, student: Student, width: int) -> nn.Linear | None:
         """What brings a student's state to where the teacher's is compared; None where it is there already."""

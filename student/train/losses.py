@@ -5,7 +5,7 @@ from torch.nn import functional
 
 from pipeline.tasks.target import NO_LABEL, Target
 from student.config import SoftLoss
-from student.kernels import compiled_loss
+from student.kernels import compiled_training
 
 
 def task_loss(
@@ -61,8 +61,8 @@ def distillation_loss(
     Returns:
         A scalar.
     """
-    if compiled_loss.can_do(logits_BC):
-        return compiled_loss.distillation_loss(
+    if compiled_training.can_do(logits_BC):
+        return compiled_training.distillation_loss(
             logits_BC, teacher_BC, gold_B, weight_B, alpha, temperature, soft_loss == "mse"
         )
     return plain_loss(logits_BC, teacher_BC, gold_B, alpha, temperature, soft_loss, weight_B)

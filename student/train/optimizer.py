@@ -2,7 +2,7 @@
 
 Dense Adam also moves the rows that a batch does not use, by their momentum. Those moves are not skipped here (torch's
 SparseAdam skips them, and ends elsewhere) but deferred: before a row is used again it makes up for what it has missed,
-see `student.kernels.missed_moves`.
+see `student.kernels.lazy_adam`.
 
 Shapes: T tokens of a batch, P pairs of tokens.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from student.kernels import compiled_adam, reference_adam
-from student.kernels.reference_adam import Rates
+from student.kernels import compiled_training, lazy_adam
+from student.kernels.lazy_adam import Rates
 from student.model.products import NO_PADDING
 from student.train.table_rows import MOMENTS, TableRows, UsedRows
 
@@ -125,7 +125,7 @@ class RowAdam(torch.optim.Adam):
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
         if not parameters:
             return
-        if self._parts[0].kernels is reference_adam or any(p.dtype != torch.float32 for p in parameters):
+        if self._parts[0].kernels is lazy_adam or any(p.dtype != torch.float32 for p in parameters):
             torch._foreach_mul_([p.grad for p in parameters], scale)
             super().step()
             return
@@ -137,7 +137,7 @@ class RowAdam(torch.optim.Adam):
             arrays = (p, state["exp_avg"], state["exp_avg_sq"], p.grad)
             by_number.setdefault(int(state["step"]), []).append(arrays)
         for number, arrays_of_number in by_number.items():
-            compiled_adam.dense_step(arrays_of_number, number, group["betas"], _rates(group, scale))
+            compiled_training.dense_step(arrays_of_number, number, group["betas"], _rates(group, scale))
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]

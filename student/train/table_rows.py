@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from student.kernels import compiled, compiled_adam, reference_adam
-from student.kernels.missed_moves import MissedMoves
-from student.kernels.reference_adam import Rates, RowState
+from student.kernels import compiled, compiled_training, lazy_adam
+from student.kernels.lazy_adam import LazyAdamTerms, Rates, RowState
 from student.model.tables import put_side_by_side
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -70,14 +69,14 @@ class TableRows:
         self._padding_idx, self._state_of = padding_idx, state_of
         self._states: list[RowState] = []
         self._rows: Any = None  # the same for the kernels
-        self._missed: MissedMoves | None = None  # None: every row is where dense Adam has it
+        self._lazy: LazyAdamTerms | None = None  # None: every row is where dense Adam has it
 
     def use(self, ids_T: Tensor, eps: float) -> UsedRows:
         """Brings the rows of a batch up to date, see `RowAdam.use`."""
         self._make_room(len(ids_T))
         groups = self.kernels.group(ids_T, len(self.tables[0]), self._padding_idx)
-        if self._missed is not None:
-            self.kernels.catch_up(self._rows, groups.rows_R, self._missed, eps)
+        if self._lazy is not None:
+            self.kernels.catch_up(self._rows, groups.rows_R, self._lazy, eps)
         return UsedRows(groups, [state.gradient_TX[: len(ids_T)] for state in self._states])
 
     def sum_of_squares(self, used: UsedRows) -> float:
@@ -91,34 +90,34 @@ class TableRows:
         """Moves the used rows by one step, with the gradients of their tokens."""
         assert used.is_filled, "there was no backward pass"
         self.sum_of_squares(used)
-        if self._missed is None:
+        if self._lazy is None:
             number = int(self._state_of(self.tables[0])["step"])
-            self._missed = MissedMoves(len(self.tables[0]), number, *betas)
-        self.kernels.step(self._rows, used.groups, self._missed, rates)
+            self._lazy = LazyAdamTerms(len(self.tables[0]), number, *betas)
+        self.kernels.step(self._rows, used.groups, self._lazy, rates)
 
     def catch_up(self, eps: float) -> None:
         """Brings every row to where dense Adam would have it, see `RowAdam.catch_up`."""
-        missed, self._missed = self._missed, None
-        if missed is None:
+        lazy, self._lazy = self._lazy, None
+        if lazy is None:
             return
-        rows_R = missed.behind()
-        self.kernels.catch_up(self._rows, rows_R[rows_R != self._padding_idx], missed, eps)
+        rows_R = lazy.rows_behind()
+        self.kernels.catch_up(self._rows, rows_R[rows_R != self._padding_idx], lazy, eps)
         for table in self.tables:
-            self._state_of(table)["step"].fill_(missed.step)
-        decays = missed.decays(torch.arange(len(missed.row_V)))
+            self._state_of(table)["step"].fill_(lazy.step)
+        decays = lazy.moment_decays(torch.arange(len(lazy.value_step_V)))
         for state in self._states:
             for moment_VX, decay_V in zip((state.m_VX, state.v_VX), decays, strict=True):
                 moment_VX.mul_(decay_V.to(moment_VX.dtype).unsqueeze(1))
 
     def forget(self) -> None:
         """Begins anew, with another state."""
-        self._states, self._missed = [], None
+        self._states, self._lazy = [], None
 
     @property
     def kernels(self) -> ModuleType:
         """What does the work."""
         is_float = self.tables[0].dtype == torch.float32
-        return compiled_adam if is_float and compiled.library() is not None else reference_adam
+        return compiled_training if is_float and compiled.library() is not None else lazy_adam
 
     def _make_room(self, num_tokens: int) -> None:
         """Sees to a gradient row per token in every table; the memory is kept from step to step."""

@@ -15,7 +15,7 @@ from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.headed import Headed
 from student.model.heads import HEADS
-from student.model.products import GradientTaker
+from student.model.products import SparseGrads
 from student.model.stored import Stored
 
 
@@ -33,26 +33,30 @@ class Tagger(Headed, Stored):
         num_features = self.encoder.token_size + (3 * self.encoder.size if self.reads_alone else 0)
         self.head = HEADS[config.head].make(config.head_shape, num_features)
 
-    def forward(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def forward(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """Returns logits_TC, float32, before softmax.
 
         Args:
             ids_T: int64, all sentences end to end, without special tokens.
             starts_S: int64; sentence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
-            rows: takes the gradients of the tables, see `student.model.products`.
+            sparse_grads: takes the gradients of the tables, see `student.model.products`.
         """
-        return self.head(self.dropout(self.features(ids_T, starts_S, rows)))  # type: ignore[no-any-return]
+        return self.head(self.dropout(self.features(ids_T, starts_S, sparse_grads)))  # type: ignore[no-any-return]
 
-    def features(self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: GradientTaker | None = None) -> torch.Tensor:
+    def features(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
         """What is known at each token, features_TF, float32: of the sentence; of sums also of it and those beside.
 
         What was read up to a token, and from the end back to it, says little of the token itself and its neighbours.
         """
-        read_TP = self.encoder.scan(ids_T, starts_S, rows)
+        read_TP = self.encoder.scan(ids_T, starts_S, sparse_grads)
         if not self.reads_alone:
             return read_TP
         each = torch.arange(len(ids_T) + 1, device=ids_T.device)
-        return torch.cat([read_TP, *beside(self.encoder.reduce(ids_T, each, rows), starts_S)], dim=1)
+        return torch.cat([read_TP, *beside(self.encoder.reduce(ids_T, each, sparse_grads), starts_S)], dim=1)
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -135,5 +135,5 @@ def test_statistics_of_levels_that_are_not_the_columns(tmp_path: Path) -> None:
 def test_a_name_of_a_shards_column_that_is_no_text(tmp_path: Path) -> None:
     root = Path(shutil.copytree(FOLDER / "topk", tmp_path / "topk"))
     record = with_last_shard(root, b"candidates", b"candidate\xe9")
-    with pytest.raises(IntegrityError, match=naming("tokens/train-00000-of-00001.parquet: ", "'utf-8'")):
+    with pytest.raises(IntegrityError, match=naming("masked_words/train-00000-of-00001.parquet: ", "'utf-8'")):
         verify_shards(root, record)

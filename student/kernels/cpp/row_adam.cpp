@@ -1,4 +1,4 @@
-// Adam on the rows that a batch uses; what the moves are is explained in student/kernels/missed_moves.py.
+// Adam on the rows that a batch uses; what the moves are is explained in student/kernels/lazy_adam.py.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Table {
   float* gradient(int64_t token) const { return gradients + token * width; }
 };
 
-// What the rows have missed: the arrays of MissedMoves.
+// What the rows have missed: the arrays of LazyAdamTerms.
 struct Missed {
   int64_t* row;            // by row: the step its values are up to date with
   int64_t* moments;        // by row: the step its moments are up to date with
@@ -37,7 +37,7 @@ struct Missed {
   int64_t first, step;
   double beta1, beta2;
 
-  // Records a step, for which there has to be room; see MissedMoves.step_taken.
+  // Records a step, for which there has to be room; see LazyAdamTerms.record_step.
   void take_step(double rate, double weight_decay) {
     step++;
     const int64_t now = step - first, some = std::min(now, powers);

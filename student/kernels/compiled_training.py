@@ -1,19 +1,21 @@
-"""Adam on rows in C++ (``cpp/row_adam.cpp``): float32 on a CPU. The functions are those of `reference_adam`.
+"""What training alone needs of C++: Adam on rows (``cpp/row_adam.cpp``), and the loss (``cpp/loss.cpp``).
 
-Shapes: T tokens, R distinct rows, V rows, X numbers of a row.
+Adam is for float32 on a CPU; its functions are those of `lazy_adam`. The loss has few numbers, so that calls cost
+most: it is one call, which computes the gradient, too.
+
+Shapes: T tokens, R distinct rows, V rows, X numbers of a row, B batch, C logits.
 """
 
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from student.kernels.arguments import pointer
-from student.kernels.compiled import library
-from student.kernels.missed_moves import MissedMoves
-from student.kernels.reference_adam import Rates, RowState
+from student.kernels.compiled import library, pointer
+from student.kernels.lazy_adam import LazyAdamTerms, Rates, RowState
 
 
 class _Table(ctypes.Structure):
@@ -30,7 +32,7 @@ class _Parameter(ctypes.Structure):
     )
 
 
-class _Missed(ctypes.Structure):
+class _LazyTerms(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("row", "moments", "large", "small", "kept")),
         *((name, ctypes.c_void_p) for name in ("large_powers", "small_powers")),
@@ -86,19 +88,19 @@ def sum_gradients(tables: KernelTables, groups: Groups) -> float:
     return float(_kernels().sum_gradients(tables, len(tables), *places, torch.get_num_threads()))
 
 
-def catch_up(tables: KernelTables, rows_R: Tensor, missed: MissedMoves, eps: float) -> None:
+def catch_up(tables: KernelTables, rows_R: Tensor, lazy: LazyAdamTerms, eps: float) -> None:
     """Brings the values of rows (all different) to where dense Adam would have them after the last step."""
     rows = (pointer(rows_R), rows_R.shape[0])
-    _kernels().catch_up(tables, len(tables), *rows, ctypes.byref(_missed(missed)), eps, torch.get_num_threads())
+    _kernels().catch_up(tables, len(tables), *rows, ctypes.byref(_terms(lazy)), eps, torch.get_num_threads())
 
 
-def step(tables: KernelTables, groups: Groups, missed: MissedMoves, rates: Rates) -> None:
+def step(tables: KernelTables, groups: Groups, lazy: LazyAdamTerms, rates: Rates) -> None:
     """One step of AdamW on rows that are up to date, with the sums of their gradients."""
-    missed.make_room()
+    lazy.reserve_step()
     rows = (pointer(groups.rows_R), groups.rows_R.shape[0], pointer(groups.starts_S), pointer(groups.tokens_T))
-    missed_moves = ctypes.byref(_missed(missed))
-    _kernels().adam_step(tables, len(tables), *rows, missed_moves, *rates, torch.get_num_threads())
-    missed.step += 1
+    terms = ctypes.byref(_terms(lazy))
+    _kernels().adam_step(tables, len(tables), *rows, terms, *rates, torch.get_num_threads())
+    lazy.step += 1
 
 
 def squares(gradients: Sequence[Tensor]) -> float:
@@ -125,10 +127,67 @@ def _kernels() -> ctypes.CDLL:
     return kernels
 
 
-def _missed(missed: MissedMoves) -> _Missed:
-    arrays = (missed.large_S, missed.small_S, missed.kept_S, missed.large_powers, missed.small_powers)
-    return _Missed(
-        *map(pointer, (missed.row_V, missed.moments_V)),
+def _terms(lazy: LazyAdamTerms) -> _LazyTerms:
+    arrays = (lazy.large_S, lazy.small_S, lazy.decay_S, lazy.large_powers, lazy.small_powers)
+    return _LazyTerms(
+        *map(pointer, (lazy.value_step_V, lazy.moment_step_V)),
         *(array.ctypes.data for array in arrays),
-        *(len(missed.small_powers), missed.first, missed.step, missed.beta1, missed.beta2),
+        *(len(lazy.small_powers), lazy.first, lazy.step, lazy.beta1, lazy.beta2),
     )
+
+
+def can_do(logits_BC: Tensor) -> bool:
+    """Whether these logits can be treated here."""
+    return library() is not None and logits_BC.dtype == torch.float32 and logits_BC.device.type == "cpu"
+
+
+def distillation_loss(
+    logits_BC: Tensor,
+    teacher_BC: Tensor,
+    gold_B: Tensor,
+    weight_B: Tensor | None,
+    alpha: float,
+    temperature: float,
+    squared: bool,
+) -> Tensor:
+    """The loss of `student.train.losses`, a scalar; ``squared`` is its soft loss ``mse``."""
+    settings = (alpha, temperature, squared)
+    return _Loss.apply(logits_BC, teacher_BC, gold_B, weight_B, settings)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Loss(torch.autograd.Function):
+    """The gradient is worked out with the loss, and stored for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits_BC: Tensor,
+        teacher_BC: Tensor,
+        gold_B: Tensor,
+        weight_B: Tensor | None,
+        settings: tuple[float, float, bool],
+    ) -> Tensor:
+        num_rows, num_classes = logits_BC.shape
+        if teacher_BC.shape != logits_BC.shape or gold_B.shape != (num_rows,):
+            raise ValueError(f"logits {tuple(logits_BC.shape)}, teacher {tuple(teacher_BC.shape)}, gold {gold_B.shape}")
+        if int(gold_B.amax()) >= num_classes:
+            raise IndexError(f"a gold label is not one of {num_classes} classes")
+        alpha, temperature, squared = settings
+        gradient_BC = torch.empty_like(logits_BC, memory_format=torch.contiguous_format)
+        arrays = (
+            logits_BC.contiguous(),
+            teacher_BC.float().contiguous(),
+            gold_B.long().contiguous(),
+            None if weight_B is None else weight_B.float().contiguous(),
+        )
+        loaded = library()
+        assert loaded is not None, "whoever calls has looked"
+        sizes = (num_rows, num_classes, alpha, temperature, squared)
+        mean = loaded.distillation_loss(*map(pointer, arrays), *sizes, pointer(gradient_BC))
+        ctx.save_for_backward(gradient_BC)
+        return torch.tensor(mean, dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient_BC,) = ctx.saved_tensors
+        return gradient_BC * grad, None, None, None, None

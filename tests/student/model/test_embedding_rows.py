@@ -1,6 +1,6 @@
 import torch
 
-from student.model.gather import rows_of
+from student.model.products import embedding_rows
 from student.train.optimizer import RowAdam
 
 PAD = 1
@@ -15,7 +15,7 @@ def trained(by_rows: bool) -> torch.Tensor:
     for ids in ([0, 2, 2], [5, PAD, 2], [0, 0, 6]):
         ids_T = torch.tensor(ids)
         rows = optimizer.use(ids_T) if by_rows else None
-        first, again = (rows_of(table, ids_T, PAD, rows) for _ in range(2))  # as of a student read for two losses
+        first, again = (embedding_rows(table, ids_T, PAD, rows) for _ in range(2))
         loss = (first**3 @ other.T).sin().sum() + (again * other[:3]).cos().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.clip_gradients(1.0)
