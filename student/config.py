@@ -8,8 +8,8 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.cluster.config import RayFlags
 from pipeline.config import Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags, names_of
 from pipeline.tasks.task import Metric
+from student.layer_flags import LayerFlags
 from student.model.flags import BertFlags, EmbeddingFlags, LstmFlags
-from student.train.layer_flags import LayerFlags
 
 PairingKind = Literal["diffcat", "joint", "compare", "attention"]
 HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"]

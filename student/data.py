@@ -1,4 +1,7 @@
-"""Stored examples in memory, and batches of them. Shapes: N rows, B batch, L tokens, C logits."""
+"""Stored examples in memory, batches of them, rows held out, weights of classes.
+
+Shapes: N rows, B batch, L tokens, C logits or classes.
+"""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -8,14 +11,16 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.arrays import Floats, Ints, Ragged, ragged, stacked
+from pipeline.arrays import Bools, Floats, Ints, Ragged, ragged, side_by_side, stacked
 from pipeline.errors import DataError, IntegrityError
 from pipeline.query.selection import read_chosen
 from pipeline.sets.reader import KEYS, ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sets.signals.logits import logits_of
-from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, gold_classes
+from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, gold_classes, has_gold
+from pipeline.training.batches import EpochBatches, held_out_rows
+from student.config import HeadKind, TrainConfig
 from student.model.architecture import StudentConfig
-from student.sequences import sequences
+from student.model.heads import HEADS
 
 COLUMNS = (*KEYS, "ids1", "ids2", "label", "score", "logits")
 
@@ -156,3 +161,86 @@ def sorted_batches(lengths: Ints, batch_size: int) -> Iterator[Ints]:
     order = np.argsort(lengths, kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]
+
+
+def sequences(config: StudentConfig, ids1: Ragged, ids2: Ragged | None = None) -> tuple[Ragged, ...]:
+    """What a student reads of one or two sentences: each apart, or both as one sequence if it takes them jointly.
+
+    A bert reads the special tokens around a single sentence, too.
+
+    A text may spell the padding token; it is no token here either.
+    """
+    sentences = [_without(config.pad_id, ids) for ids in (ids1, ids2) if ids is not None]
+    is_one = config.is_joint if ids2 is not None else config.bert is not None
+    if not is_one or config.special_ids is None:
+        return tuple(sentences)
+    before, between, after = (Ragged.repeated(ids, len(ids1.lengths)) for ids in config.special_ids)
+    first, *second = sentences
+    return (side_by_side(before, first, *(part for ids in second for part in (between, ids)), after),)
+
+
+def _without(token: int, ids: Ragged) -> Ragged:
+    is_kept_T = ids.flat != token
+    if is_kept_T.all():
+        return ids
+    kept_before_S = np.concatenate([[0], np.cumsum(is_kept_T)])
+    return Ragged(ids.flat[is_kept_T], kept_before_S[ids.offsets])
+
+
+def hold_out(rows: Examples, target: Target, share: float) -> tuple[Examples, Examples]:
+    """Parts training rows into those that are trained on and those that are held out.
+
+    Held out are whole source rows, of those that have gold and are no variants. Variants of a row that is held out
+    are in neither part, rows without gold are all trained on.
+
+    Args:
+        rows: training rows.
+        target: of their task.
+        share: of the source rows with gold, which is held out.
+
+    Raises:
+        DataError: if no row would be held out, or none left.
+    """
+    source_N, variant_N = rows.key_N2.T
+    is_scored_N = has_gold(target, rows.label_N, rows.score_N) & (variant_N == 0)
+    scored = source_N[is_scored_N]  # ascending, as rows are in the order of their keys
+    is_held_N = np.isin(source_N, scored[held_out_rows(len(scored), share)])
+    return _taken(rows, ~is_held_N), _taken(rows, is_held_N & is_scored_N)
+
+
+def _taken(rows: Examples, is_taken_N: Bools) -> Examples:
+    places = np.flatnonzero(is_taken_N)
+    return replace(
+        rows,
+        ids1=rows.ids1.take(places),
+        ids2=None if rows.ids2 is None else rows.ids2.take(places),
+        label_N=rows.label_N[places],
+        score_N=rows.score_N[places],
+        teacher_NC=rows.teacher_NC[places],
+        weight_N=rows.weight_N[places],
+        key_N2=rows.key_N2[places],
+    )
+
+
+def row_weights(flags: TrainConfig, examples: Examples) -> Floats:
+    """What multiplies the losses of each row, of its logits and of layers, float32 [N]."""
+    if flags.class_weights is None:
+        return examples.weight_N
+    return examples.weight_N * balanced_weights(examples)
+
+
+def balanced_weights(examples: Examples) -> Floats:
+    """Weights with which every class that occurs counts the same, float32 [N], beside the rows' own, 1 in their mean.
+
+    A row without gold, such as a variant, is of the class that its teacher says.
+    """
+    _, place_N = np.unique(classes_of(examples.label_N, examples.teacher_NC), return_inverse=True)
+    total_C = np.bincount(place_N, weights=examples.weight_N)
+    weight_C = np.divide(total_C.sum() / (total_C > 0).sum(), total_C, out=np.zeros_like(total_C), where=total_C > 0)
+    return np.asarray(weight_C[place_N], dtype=np.float32)
+
+
+def make_batches(head: HeadKind, lengths_N: Ints, batch_size: int, seed: int) -> EpochBatches:
+    """The row numbers of each step, of like length where the head can be trained on such batches."""
+    sorted_by_N = lengths_N if HEADS[head].sorted_batches else np.zeros_like(lengths_N)
+    return EpochBatches(sorted_by_N, batch_size, seed)

@@ -10,8 +10,8 @@ from pipeline.errors import ConfigError
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from student.model.architecture import Facts, StudentConfig
+from student.model.build_config import build_config
 from student.model.config_file import read_config
-from student.model.design import design
 from student.model.heads import HEADS
 from student.model.model import Student, num_bytes, num_parameters
 from student.model.weights import CONFIG_FILE
@@ -65,7 +65,7 @@ def _config_of(run_or_recipe: str) -> StudentConfig:
         "tokenizer_sha256": "",
         "max_seq_length": 128,
     }
-    return design(flags, facts)
+    return build_config(flags, facts)
 
 
 def _multiply_adds(student: Student) -> dict[str, int]:

@@ -25,7 +25,7 @@ from pipeline.tasks.metrics import (
 )
 from pipeline.tasks.task import Metric
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, read_run_record
-from student.answers.costs import label_bias, read_costs
+from student.answers.labels import label_bias, read_costs
 from student.config import CostFlags, EvaluateConfig
 from student.data import Examples, as_read, load_dev, sorted_batches
 from student.model.architecture import SentenceConfig, StudentConfig

@@ -14,12 +14,11 @@ from pipeline.tasks.target import predicted_scores, probabilities
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from student.answers.certificate import certified_threshold
-from student.answers.columns import chosen
-from student.answers.costs import label_bias
+from student.answers.labels import chosen, label_bias
+from student.data import sequences
 from student.explain import effects, without_each_word
 from student.model.model import Student, default_device
-from student.sequences import sequences
-from student.short_path import FEW, short_path
+from student.numpy_forward import FEW, numpy_forward
 
 BATCH_SIZE = 1024
 Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -63,8 +62,8 @@ class Predictor:
         self.student.encoder.lay_out()
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
-        self._short_path = short_path(self.student)
-        self.is_quick = self._short_path is not None
+        self._numpy_forward = numpy_forward(self.student)
+        self.is_quick = self._numpy_forward is not None
 
     def __call__(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[Prediction]:
         """Predicts labels, or scores for a task with scores.
@@ -106,8 +105,8 @@ class Predictor:
         self._check_pairs(sentences1, sentences2)
         config = self.student.config
         parts = sequences(config, *self.reader.read(sentences1, sentences2, config.max_seq_length))
-        if self._short_path is not None and len(parts[0]) <= FEW:
-            return self._short_path(parts)
+        if self._numpy_forward is not None and len(parts[0]) <= FEW:
+            return self._numpy_forward(parts)
         return in_batches(self.student.logits, parts, config.target.num_logits, self.student.device)
 
     def explain(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[Prediction]:

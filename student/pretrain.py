@@ -31,10 +31,9 @@ from student.config import PretrainConfig
 from student.model.card import CARD_FILE
 from student.model.pretrained import PretrainedStudent
 from student.model.words import embedding_summary, used_summary
-from student.train.learner import RowOptimizer
-from student.train.optimizer import RowAdam
-from student.train.token_vectors import start_from_teacher
-from student.train.used_rows import neutralise_unmoved, with_used_rows
+from student.optimizer import RowAdam, RowOptimizer
+from student.start import start_from_teacher
+from student.vocabulary_pruning import neutralise_unmoved, with_used_rows
 
 if TYPE_CHECKING:
     from accelerate import PartialState

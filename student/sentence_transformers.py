@@ -8,8 +8,8 @@ from sentence_transformers.base.modules import InputModule
 from tokenizers import Tokenizer
 
 from pipeline.arrays import stacked
+from student.data import sequences
 from student.predict import Predictor
-from student.sequences import sequences
 
 
 class StudentModule(InputModule):  # type: ignore[misc]

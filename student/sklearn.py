@@ -14,10 +14,10 @@ from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target, softmax
 from student.config import TrainConfig
+from student.fit import train
 from student.predict import Predictor
 from student.recipe import with_recipe
-from student.train.train import train
-from student.train.training_data import open_training_set
+from student.training_data import open_training_set
 
 MAX_EXAMPLES = 3
 

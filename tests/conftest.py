@@ -35,7 +35,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.sql.gate import open_database, open_files
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Objective, Task, load_task
-from student.train.train import train
+from student.fit import train
 from teacher.dump.examples import dump
 from teacher.dump.sentences import dump_vectors
 from teacher.dump.tokens import dump_mlm

@@ -22,7 +22,7 @@ MOST_TABLES = 3  # of an explained prediction, one for each label
 @command(PredictConfig)
 def predict(config: PredictConfig) -> Result:
     """Predict labels or scores of sentences, of a file, or of rows as they arrive."""
-    from student.answers.costs import read_costs
+    from student.answers.labels import read_costs
     from student.model.config_file import labels_words
     from student.predict import Predictor
 
@@ -30,7 +30,7 @@ def predict(config: PredictConfig) -> Result:
         return _predict_words(config)
     predictor = Predictor(config.run, config.abstain, read_costs(config.cost))
     if config.reads_stdin:
-        from student.answers.stream import predict_lines
+        from student.answers.file import predict_lines
 
         predict_lines(config, predictor, sys.stdin.buffer)
         return Result()

@@ -17,11 +17,11 @@ from student.config import (
     SweepConfig,
     TrainConfig,
 )
-from student.filters.config import FiltersConfig
+from student.filters_config import FiltersConfig
 from student.summary import SCORE_COLUMNS, point_table, score_rows
 
 if TYPE_CHECKING:
-    from student.masked_words import MaskedWords
+    from student.word_importance import MaskedWords
 
 LABEL_COLUMNS = ("gold", "said", "precision", "recall", "f1")
 MOST_LABELS = 20  # shown one by one
@@ -41,7 +41,7 @@ def pretrain_student(config: PretrainConfig) -> Result:
 @command(FiltersConfig)
 def filters(config: FiltersConfig) -> Result:
     """Learn what of a teacher's stored layers a task needs, for train-student --filters (TED)."""
-    from student.filters.train import train_filters
+    from student.filters import train_filters
 
     record = train_filters(config, called())
     layers = ", ".join(map(str, record["settings"]["layers"]))
@@ -61,8 +61,8 @@ def _add_history(result: Result, history: list[Entry], title: str) -> Result:
 @command(TrainConfig)
 def train_student(config: TrainConfig) -> Result:
     """Train a student from a logit set."""
+    from student.fit import train
     from student.recipe import with_recipe
-    from student.train.train import train
 
     record = train(with_recipe(config), called())
     result = record["result"]
@@ -151,8 +151,8 @@ def masked_words(config: MaskedWordsConfig) -> Result:
         needs_libraries("distill masked-words --output", "report", "jinja2", "matplotlib")
         if config.output.is_dir():
             raise ConfigError(f"--output {config.output}: is a folder; give the name of a file")
-    from student.masked_words import RESULT_COLUMNS, result_rows
-    from student.masked_words import masked_words as compare
+    from student.word_importance import RESULT_COLUMNS, result_rows
+    from student.word_importance import masked_words as compare
 
     compared = compare(config)
     rows, words = len(compared.rows), sum(len(row.words) for row in compared.rows)

@@ -17,7 +17,7 @@ from pipeline.tasks.target import Target, softmax
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.answers.certificate import Certificate, certify_margins, model_hashes, write_certificate
-from student.answers.columns import ABSTAIN, margins
+from student.answers.labels import ABSTAIN, margins
 from student.config import CertifyConfig
 from student.data import as_read, load_examples
 from student.evaluate import check_readable, open_evaluated, student_logits
@@ -42,7 +42,7 @@ def certify(config: CertifyConfig) -> Certificate:
     logit_set = open_evaluated(record, config.logits, config.store, config.allow_unverified)
     check_readable(student.config, logit_set)
     where = f"variant = 0 and ({config.where}\n)"
-    with _told_of_the_condition_alone(config.where):
+    with _errors_of_condition_alone(config.where):
         rows = logit_set.read(TRAIN, COLUMNS, where)
     examples = as_read(load_examples(logit_set, TRAIN, where), student.config)
     is_new_N = _not_trained_on(config, record, logit_set, rows)
@@ -68,7 +68,7 @@ def certify(config: CertifyConfig) -> Certificate:
 
 
 @contextmanager
-def _told_of_the_condition_alone(where: str) -> Iterator[None]:
+def _errors_of_condition_alone(where: str) -> Iterator[None]:
     """Tells what is wrong with the user's condition without the query around it, which is ours."""
     check_condition(where)
     try:

@@ -150,7 +150,7 @@ def distillation_loss(
     temperature: float,
     squared: bool,
 ) -> Tensor:
-    """The loss of `student.train.losses`, a scalar; ``squared`` is its soft loss ``mse``."""
+    """The loss of `student.losses.logits`, a scalar; ``squared`` is its soft loss ``mse``."""
     settings = (alpha, temperature, squared)
     return _Loss.apply(logits_BC, teacher_BC, gold_B, weight_B, settings)  # type: ignore[no-any-return, no-untyped-call]
 

@@ -29,8 +29,8 @@ from student.config import EvaluateConfig, PretrainConfig
 from student.losses.masked_words import CHUNK, HeadPass, TeacherOf, cross_entropy
 from student.model.model import default_device
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
+from student.optimizer import rows_of_batch
 from student.pretrain import GroupBatches, PretrainTask, card_text, first_batches
-from student.train.learner import rows_of_batch
 from student.trained_sets import evaluated_sets
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_ru
 from student.config import EvaluateConfig, PretrainConfig, VectorLoss
 from student.model.model import default_device
 from student.model.pretrained import SentenceStudent, build_sentence_config
+from student.optimizer import rows_of_batch
 from student.pretrain import GroupBatches, PretrainTask, card_text, first_batches
-from student.train.initialize import starts_from_teacher
-from student.train.learner import rows_of_batch
+from student.start import starts_from_teacher
 from student.trained_sets import evaluated_sets
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Sums of vectors of pairs of neighbouring tokens, as fastText's word n-grams (Joulin et al. 2017, section 2.1).
 
 Which token follows which a sum does not see, and a product of matrices learns from many rows only. A pair has a vector
-of its own if training rows have it often enough, see `student.train.bigrams`; there are no hashed buckets, in which a
+of its own if training rows have it often enough, see `student.start`; there are no hashed buckets, in which a
 pair that no row had would say what another one means. Of other pairs nothing is said.
 
 Shapes: T tokens of all sequences end to end, N sequences, S = N + 1 starts, B batch, L tokens, V vocabulary, K pairs,

@@ -14,7 +14,7 @@ from torch import nn
 
 from pipeline.files import write_atomically
 from pipeline.sets.record import TOKENIZER_FILE
-from student.answers.thresholds import thresholds_file
+from student.answers.labels import thresholds_file
 from student.model.architecture import StudentConfig
 from student.model.bert_folder import TOKENIZER_CONFIG_FILE, bert_json
 from student.model.card import CARD_FILE, card_text

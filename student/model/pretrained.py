@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError, raise_all
 from pipeline.sets.record import SetRecord
 from student.config import PretrainConfig
 from student.model.architecture import MaskedWordConfig, SentenceConfig
-from student.model.design import embedding_problems
+from student.model.build_config import embedding_problems
 from student.model.encoders import ENCODERS
 from student.model.products import SparseGrads
 from student.model.stored import Stored

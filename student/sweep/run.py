@@ -1,28 +1,48 @@
-"""Every combination of values and seed as a run of its own; the runs are what counts, the rest is told of them."""
+"""``distill sweep``: every combination of values and seed as a run of its own, and a record made of all runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from pipeline import console
 from pipeline.cluster.config import RayFlags
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.text.word_vectors import file_sha256
-from pipeline.training.run_record import SWEEP_RECORD, RunRecord, read_run_record, write_run_record
+from pipeline.training.joint import entry_of
+from pipeline.training.run_record import (
+    RUN_RECORD,
+    STUDENTS,
+    SWEEP_RECORD,
+    Entry,
+    RunRecord,
+    deciding,
+    quality,
+    read_run_record,
+    write_run_record,
+)
 from student.config import SweepConfig
-from student.filters.model import FILTERS_FILE
+from student.filters import FILTERS_FILE
 from student.model.weights import WEIGHTS_FILE
 from student.recipe import SETS, with_recipe
-from student.sweep.cluster import train_on_cluster
-from student.sweep.grid import Trial, make_trials, read_grid
-from student.sweep.outcome import outcome, score_of
-from student.sweep.sets import Sets, design_from, is_of_a_task, open_all, settings_of
+from student.start import FLAG
+from student.sweep.grid import (
+    Sets,
+    Trial,
+    build_swept_config,
+    is_of_a_task,
+    make_trials,
+    open_all,
+    read_grid,
+    settings_of,
+)
 from student.sweep.study import SQLITE, Study, open_study
-from student.sweep.workers import train_all
-from student.train.training_data import default_name
-from student.train.word_vectors import FLAG
+from student.sweep.workers import train_all, train_on_cluster
+from student.training_data import default_name
 
 STORAGE = "optuna.db"
 EARLIER = {"pairing": "compare", "head": "mlp", "hidden_dropout": 0.2, "learning_rate": 5e-4}  # now by the encoder
@@ -32,6 +52,10 @@ NOT_COMPARED = (
     | {"init", "grid", "seeds", "processes", "allow_unverified", "report_to", "json_output"}
     | RayFlags.model_fields.keys()
 )
+
+
+Scored = tuple[Trial, Entry]  # with its best epoch, or what that says of one task
+ByPoint = dict[tuple[Any, ...], list[Scored]]
 
 
 def sweep(config: SweepConfig, command: str) -> RunRecord:
@@ -63,7 +87,7 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
     sets = open_all(config, grid)
     opened = [one for several, _ in sets.values() for one in several.sets]
     folder = config.output_dir or Path("sweeps") / ("tasks" if "tasks" in grid else default_name(opened))
-    trials = make_trials(config, grid, folder, partial(design_from, sets))
+    trials = make_trials(config, grid, folder, partial(build_swept_config, sets))
     make_folder(folder)
     remove_temporaries(folder)
     study = open_study(config.storage or f"{SQLITE}{folder / STORAGE}", folder.name, trials)
@@ -75,7 +99,7 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
         if begun == [trial.folder.exists() for trial in trials]:  # nothing that other settings could be mixed with
             _put_back(folder / SWEEP_RECORD, earlier)
         raise
-    record = read_run_record(folder / SWEEP_RECORD) | {"state": "finished", "result": outcome(trials, failed)}
+    record = read_run_record(folder / SWEEP_RECORD) | {"state": "finished", "result": sweep_result(trials, failed)}
     write_run_record(folder / SWEEP_RECORD, record)
     return record
 
@@ -133,3 +157,91 @@ def _train_missing(config: SweepConfig, folder: Path, trials: Sequence[Trial], s
                 console.warn(f"{trial.folder.name}: {error}")
             bar.advance()
     return failed
+
+
+def sweep_result(trials: Sequence[Trial], failed: Mapping[str, str]) -> dict[str, Any]:
+    """The result of a sweep for its record, see `student.sweep.run.sweep`.
+
+    Args:
+        trials: all of the grid.
+        failed: what was wrong, by the name of the run.
+
+    Raises:
+        DistillError: if no run is finished.
+    """
+    records = [(trial, _record(trial)) for trial in trials if trial.is_finished]
+    if not records:
+        raise DistillError(
+            "no run of the sweep came to its end:\n" + "\n".join(f"  - {k}: {v}" for k, v in failed.items())
+        )
+    whole = _by_point([(trial, record["result"]["best"]) for trial, record in records])
+    by_task = {name: _by_point(scored) for name, scored in _of_tasks(records).items()}
+    points = [_point(point, whole, by_task) for point in whole]
+    best: dict[str, Any] | None = None
+    metric = "scores by task"  # means of different tasks are not compared
+    if "tasks" not in trials[0].values:
+        points.sort(key=rank, reverse=True)
+        best = _best(whole)
+        metric = best.pop("metric")
+    result = {"metric": metric, "points": points, "best": best, "failed": dict(failed)}
+    of_tasks = {name: _best(of_task, name) for name, of_task in by_task.items()}
+    return result | ({"best_by_task": of_tasks} if any(STUDENTS in record for _, record in records) else {})
+
+
+def score_of(trial: Trial) -> float:
+    """What a trial is judged by: the best epoch's first metric, of several tasks the mean of theirs."""
+    return quality(_record(trial)["result"]["best"])
+
+
+def rank(scores: Mapping[str, Any]) -> tuple[int, float]:
+    """A key that is greater for better scores of a point; those of all seeds come before others."""
+    return len(scores["scores"]), scores["mean"]
+
+
+def _record(trial: Trial) -> RunRecord:
+    return read_run_record(trial.folder / RUN_RECORD)
+
+
+def _of_tasks(records: Sequence[tuple[Trial, RunRecord]]) -> dict[str, list[Scored]]:
+    """What the best epochs say of each task that has gold in dev; empty for runs of one task."""
+    found: dict[str, list[Scored]] = {}
+    for trial, record in records:
+        for name in record.get(STUDENTS, ()):
+            entry = entry_of(name, record["result"]["best"])
+            if any(entry["metrics"].values()):
+                found.setdefault(name, []).append((trial, entry))
+    return found
+
+
+def _by_point(scored: Sequence[Scored]) -> ByPoint:
+    """Trials that differ in their seeds alone, together."""
+    found: ByPoint = {}
+    for one in scored:
+        found.setdefault(one[0].point, []).append(one)
+    return found
+
+
+def _point(point: tuple[Any, ...], whole: ByPoint, by_task: Mapping[str, ByPoint]) -> dict[str, Any]:
+    values = {name: value for name, value in whole[point][0][0].values.items() if name != "seed"}
+    of_tasks = {name: _summary(of_task[point]) for name, of_task in by_task.items() if point in of_task}
+    return {"values": values} | _summary(whole[point]) | ({"by_task": of_tasks} if by_task else {})
+
+
+def _summary(alike: Sequence[Scored]) -> dict[str, Any]:
+    by_seed = {str(trial.values["seed"]): quality(entry) for trial, entry in alike}
+    scores = list(by_seed.values())
+    deviation = float(np.std(scores, ddof=1)) if len(scores) > 1 else None
+    return {"scores": by_seed, "mean": float(np.mean(scores)), "deviation": deviation}
+
+
+def _best(by_point: ByPoint, name: str = "") -> dict[str, Any]:
+    """The best seed of the best point, of a task its student."""
+    alike = max(by_point.values(), key=lambda alike: rank(_summary(alike)))
+    trial, entry = max(alike, key=lambda scored: quality(scored[1]))
+    return {"run": str(trial.folder / name), "score": quality(entry), "metric": _metric(entry)}
+
+
+def _metric(entry: Entry) -> str:
+    """Returns the name of what `quality` measures, for tables."""
+    found = deciding(entry["metrics"])
+    return f"{found[0]} {found[1]}" if found else "epochs"

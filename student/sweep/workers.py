@@ -1,22 +1,32 @@
-"""Training several students at the same time, each process with one copy of the rows."""
+"""Training several students at the same time: in processes of this machine, or by workers on a Ray cluster.
+
+Each process has one copy of the rows. The machines of a cluster all see the store and the sweep's folder; a run is
+written where it will lie, with its checkpoints, so that what a lost worker has begun another goes on with.
+"""
 
 import atexit
 import os
 import shlex
 import signal
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from multiprocessing import Pipe, active_children, connection, get_context, parent_process
+from pathlib import Path
 
 import torch
 
-from pipeline.errors import DistillError
+from pipeline.cluster.config import RayFlags
+from pipeline.cluster.crew import Crew, Trade, on_cluster
+from pipeline.errors import ConfigError, DistillError
 from pipeline.settings import as_flags
+from pipeline.training.run_record import SWEEP_RECORD
 from student.config import TrainConfig
-from student.train.train import train
-from student.train.training_data import Rows, load_data
+from student.fit import train
+from student.run_result import LIBRARIES
+from student.training_data import Rows, load_data
 
 _rows: Rows = {}  # of a worker: what it has read
 
@@ -99,3 +109,53 @@ def train_one(config: TrainConfig, rows: Rows) -> DistillError | None:
     except DistillError as error:
         return error
     return None
+
+
+@dataclass(frozen=True)
+class _Places:
+    """What a worker needs for every run: from where paths count, and where the runs lie."""
+
+    here: Path
+    folder: Path
+
+
+def train_on_cluster(
+    flags: RayFlags, folder: Path, configs: Sequence[TrainConfig]
+) -> Generator[tuple[int, DistillError | None], None, None]:
+    """Trains students, see `train_all`.
+
+    Args:
+        flags: the cluster, and how many workers.
+        folder: the sweep's, with its record.
+        configs: they choose the same rows of a set that several name.
+
+    Raises:
+        ConfigError: if a machine does not see the folder.
+        DistillError: if the rows cannot be read there, or workers die of a run.
+    """
+    if not configs:
+        return
+    trade = Trade(_start_on_cluster, _Places(Path.cwd(), folder), LIBRARIES)
+    with on_cluster(flags) as ray:
+        crew: Crew[int, list[DistillError]] = Crew(
+            ray, flags, trade, lambda number: str(configs[number].output_dir), configs.__getitem__
+        )
+        for number, wrong in crew.results(range(len(configs))):
+            yield number, next(iter(wrong), None)
+
+
+def _start_on_cluster(places: _Places) -> Callable[[TrainConfig], list[DistillError]]:
+    """In a worker: what trains a student, and gives what was wrong with it, if anything."""
+    if not (places.here / places.folder / SWEEP_RECORD).exists():
+        where = places.here / places.folder
+        raise ConfigError(
+            f"{where} is not seen by the workers; a sweep on a cluster needs a file system that all share"
+        )
+    os.chdir(places.here)
+    rows: Rows = {}
+
+    def run(config: TrainConfig) -> list[DistillError]:
+        error = train_one(config, rows)
+        return [] if error is None else [error]
+
+    return run

@@ -5,12 +5,12 @@ from pipeline.errors import ConfigError, raise_all
 from pipeline.sets.word_reader import TokenLabelSet
 from pipeline.settings import flag_name
 from student.config import TrainConfig
+from student.layer_flags import LayerFlags
 from student.model.architecture import TokenLabelConfig
-from student.model.design import embedding_problems, flag_problems, metrics_of
+from student.model.build_config import embedding_problems, flag_problems, metrics_of
 from student.model.encoders import ENCODERS
 from student.model.flags import BertFlags
 from student.model.heads import HEADS
-from student.train.layer_flags import LayerFlags
 
 NOT_FOR_WORDS = {
     *("mix", "where", "query", "init_vectors", "window_size", "num_bigrams", "pairing"),
@@ -20,7 +20,7 @@ NOT_FOR_WORDS = {
 }
 
 
-def design_words(flags: TrainConfig, words: TokenLabelSet) -> TokenLabelConfig:
+def build_token_label_config(flags: TrainConfig, words: TokenLabelSet) -> TokenLabelConfig:
     """The architecture that the flags ask for, for a set of words.
 
     Raises:

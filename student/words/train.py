@@ -25,18 +25,18 @@ from pipeline.training.loop import TrainOptimizer, fit, seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, Metrics, RunRecord, best_of
 from student.config import TrainConfig
+from student.data import make_batches
+from student.fit import epochs, note_slow_kernels
+from student.losses.logits import task_loss
 from student.model.architecture import TokenLabelConfig
 from student.model.card import CARD_FILE
 from student.model.model import default_device
-from student.train.fit import epochs, note_slow_kernels
-from student.train.initialize import copy_embeddings, source_sha256, starts_from_teacher
-from student.train.learner import make_batches, make_optimizer, rows_of_batch
-from student.train.losses import task_loss
-from student.train.outcome import NO_DEV
-from student.train.token_vectors import start_from_teacher
-from student.train.used_rows import active_ids, neutralise_untrained, renumbered, restore, shrunk, with_used_rows
+from student.optimizer import make_optimizer, rows_of_batch
+from student.run_result import NO_DEV
+from student.start import copy_embeddings, source_sha256, start_from_teacher, starts_from_teacher
+from student.vocabulary_pruning import active_ids, neutralise_untrained, prune, renumbered, restore, with_used_rows
 from student.words.card import card_text
-from student.words.design import design_words
+from student.words.design import build_token_label_config
 from student.words.evaluate import evaluate_split, logits_of_tokens, tokens_of
 from student.words.model import Tagger
 
@@ -53,7 +53,7 @@ def train_words(config: TrainConfig, command: str) -> RunRecord:
     """Trains the student of words that ``config`` describes, or goes on with it.
 
     Returns:
-        The content of ``run.json``, as of `student.train.train.train`.
+        The content of ``run.json``, as of `student.fit.train`.
 
     Raises:
         ConfigError: naming every flag that does not fit.
@@ -67,7 +67,7 @@ def train_words(config: TrainConfig, command: str) -> RunRecord:
         raise DataError(f"{words.root}: has no train split; its splits are {', '.join(words.splits)}")
     if words.splits == (TRAIN,):
         console.warn(f"{words.root}: {NO_DEV}")
-    student_config = design_words(config, words)
+    student_config = build_token_label_config(config, words)
     config = config.for_rows(words.record.splits[TRAIN].rows)
     is_from_teacher = config.init_from is None and starts_from_teacher(config, words.root, words.record)
     vectors = read_token_vectors(words.root, words.record) if is_from_teacher else None
@@ -161,7 +161,7 @@ class TokenLabelTask(BatchedTask):
 def _fit(config: TrainConfig, student: Tagger, splits: dict[str, LabelledWords], run: Run) -> list[Entry]:
     """Trains the rows of the tables that the data use, and saves the whole student."""
     active = active_ids(splits.values(), student.config.pad_id)
-    small = shrunk(student, active).to(default_device())
+    small = prune(student, active).to(default_device())
     rates = (config.optimizer, config.peak_learning_rate, config.max_grad_norm)
     optimizer = make_optimizer(*rates, small.encoder, small.head)
     note_slow_kernels(small.device)

@@ -19,7 +19,7 @@ from pipeline import console
 from pipeline.tasks.target import Target
 from student.config import TrainConfig
 from student.model import bert
-from student.model.design import design
+from student.model.build_config import build_config
 from student.model.model import Student, num_parameters
 
 TOKENS, VOCABULARY = 8192, 30522
@@ -40,7 +40,7 @@ def main(folder: str) -> None:
     """Prints sequences a second by their length."""
     torch.set_num_threads(1)
     kinds: dict[str, TrainConfig] = {"hybrid": TrainConfig(), "bert": TrainConfig(embedding="bert")}
-    students = {name: Student(design(flags, FACTS)).eval() for name, flags in kinds.items()}
+    students = {name: Student(build_config(flags, FACTS)).eval() for name, flags in kinds.items()}
     theirs = BertModel.from_pretrained(folder).eval()
     modules = {**students, folder: theirs}
     rows: dict[str, list[float]] = {name: [num_parameters(module)] for name, module in modules.items()}

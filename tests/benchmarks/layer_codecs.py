@@ -11,12 +11,12 @@ import torch
 
 from pipeline import console
 from pipeline.sets.reader import ExampleSet
+from student.bert_start import bert_start, copy_layers
 from student.config import TrainConfig
 from student.data import as_read, load_examples
+from student.layers import layer_loss
 from student.model.model import Student
-from student.train.bert_start import bert_start, copy_layers
-from student.train.layer_choice import layer_loss
-from student.train.training_data import designed, task_facts
+from student.training_data import build_student_config, task_facts
 
 ROWS, LAYERS = 64, "2,4,6"
 READS = {"hid-seq": "states", "att-mse": "attention", "att-kl": "attention", "val-kl": "values"}
@@ -28,7 +28,7 @@ def loss_and_gradient(logit_set: ExampleSet, objective: str) -> tuple[float, tor
         logits=(str(logit_set.root),), embedding="bert", init_layers=LAYERS, objective=objective
     )
     facts = task_facts(logit_set)
-    config, _ = designed(flags, logit_set, facts)
+    config, _ = build_student_config(flags, logit_set, facts)
     student, start = Student(config).eval(), bert_start(flags, logit_set)
     assert start is not None, "starts from its teacher"
     copy_layers(start, student.encoder)

@@ -11,9 +11,9 @@ from distill.apps.bench.student import random_student
 from pipeline.arrays import Ints, Ragged
 from student.config import TrainConfig
 from student.data import Examples
+from student.losses.logits import distillation_loss
 from student.model.model import Student
-from student.train.losses import distillation_loss
-from student.train.optimizer import RowAdam
+from student.optimizer import RowAdam
 
 VOCABULARY, BATCHES = 30522, 8
 CLASSES = 3

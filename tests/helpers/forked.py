@@ -17,7 +17,7 @@ LIBRARIES = [
     "student.predict",
     "student.pretrain",
     "student.sweep.run",
-    "student.train.train",
+    "student.fit",
     "teacher.augment.run",
     "teacher.dump.examples",
     "teacher.dump.sentences",

@@ -10,8 +10,7 @@ from pipeline.arrays import Ragged, ragged
 from pipeline.errors import DataError, QueryError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL
-from student.data import gold_tensor, load_examples, sorted_batches
-from student.sequences import sequences
+from student.data import gold_tensor, load_examples, sequences, sorted_batches
 from tests.helpers.messages import naming
 from tests.helpers.toy_students import student_config
 

@@ -21,9 +21,9 @@ from pipeline.tasks.task import Task
 from student.config import EvaluateConfig
 from student.data import load_examples
 from student.evaluate import evaluate, evaluate_split, student_logits
+from student.fit import train
 from student.model.model import Student
 from student.summary import score_rows
-from student.train.train import train
 from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier

@@ -21,8 +21,8 @@ from student.config import TrainConfig
 from student.data import load_examples
 from student.evaluate import student_logits
 from student.model.model import Student
+from student.numpy_forward import FEW
 from student.predict import Predictor
-from student.short_path import FEW
 from tests.helpers.messages import naming
 
 

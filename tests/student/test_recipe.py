@@ -12,7 +12,7 @@ from pipeline.tasks.task import load_task, task_names
 from student.config import SweepConfig, TrainConfig
 from student.describe import describe
 from student.model.architecture import StudentConfig
-from student.model.design import design
+from student.model.build_config import build_config
 from student.recipe import load_recipe, recipe_names, with_recipe
 from student.sweep.grid import Trial, make_trials, read_grid
 from tests.helpers.messages import naming
@@ -36,10 +36,10 @@ LSTMS = {"sst2-lstm": (0.1, 963_002), "mrpc-lstm": (0.2, 1_143_002)}
 LEARNING_RATES = [1e-3, 5e-4, 1e-4, 5e-5, 1e-5, 5e-6]
 
 
-def designed(name: str, target: Target | None = None) -> StudentConfig:
+def build_student_config(name: str, target: Target | None = None) -> StudentConfig:
     settings = load_recipe(name).settings
     assert settings.task is not None
-    return design(settings, facts(settings.task, target))
+    return build_config(settings, facts(settings.task, target))
 
 
 def write(folder: Path, text: str) -> str:
@@ -58,7 +58,7 @@ def test_the_recipes_of_lstms_are_the_thesis(name: str, dropout: float, paramete
     """As Liu's thesis has them (chapter 3); their numbers of parameters are beside the tables."""
     settings, described = load_recipe(name).settings, describe(name)["parameters"]
     assert described["total"] - described["vectors"] == parameters
-    assert designed(name).hidden_dropout == dropout
+    assert build_student_config(name).hidden_dropout == dropout
     assert (settings.optimizer, settings.peak_learning_rate) == ("adadelta", 1.0)
     assert (settings.alpha, settings.soft_loss, settings.per_device_train_batch_size) == (0, "mse", 50)
     assert {trial.lstm_size for trial in swept(name)} == {150, 300}
@@ -74,12 +74,12 @@ def swept(name: str) -> list[TrainConfig]:
 
 def trials_of(name: str, task: str) -> list[Trial]:
     config = with_recipe(SweepConfig.from_flags(recipe=name))
-    return make_trials(config, read_grid(config), Path("sweep"), lambda made: design(made, facts(task)))
+    return make_trials(config, read_grid(config), Path("sweep"), lambda made: build_config(made, facts(task)))
 
 
 def test_the_recipe_of_berts_is_for_any_task() -> None:
     settings = load_recipe("bert").settings
-    student = design(settings, facts("mrpc"))
+    student = build_config(settings, facts("mrpc"))
     assert (settings.task, settings.learning_rate, settings.per_device_train_batch_size) == (None, 5e-5, 32)
     assert (student.bert and student.bert.num_hidden_layers, student.vector_size) == (3, 384)
     assert (student.head, student.pairing, student.hidden_dropout) == ("dense", "joint", 0.1)
@@ -89,7 +89,7 @@ def test_the_recipe_of_berts_is_for_any_task() -> None:
 def test_a_shipped_recipe_is_the_papers(name: str) -> None:
     recipe = load_recipe(name)
     head, embedding, diffcat, bidirectional, learning_rate = TABLE[name]
-    student = designed(name)
+    student = build_student_config(name)
     assert recipe.settings.task == student.task == name
     assert (recipe.settings.embedding, recipe.settings.learning_rate) == (embedding, learning_rate)
     assert (student.head, student.bidirectional, student.hidden_dropout) == (head, bidirectional, 0.2)
@@ -104,7 +104,7 @@ def test_a_shipped_recipe_is_the_papers(name: str) -> None:
 
 def test_the_recipe_of_scores_suits_the_papers_bins_too() -> None:
     bins = make_target(load_task("stsb"), "classification")
-    assert designed("stsb", bins).target.num_logits == 21
+    assert build_student_config("stsb", bins).target.num_logits == 21
 
 
 @pytest.mark.parametrize("name", TABLE)

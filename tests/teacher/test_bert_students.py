@@ -13,20 +13,19 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.sets.reader import ExampleSet
+from student.bert_start import BertStart, bert_start, copy_layers, spread_evenly, weight_files
 from student.config import PretrainConfig
 from student.data import as_read, load_examples
+from student.fit import train
 from student.model.bert import BertEncoder
 from student.model.bert_shape import BertShape, Inherited
-from student.model.design import design
+from student.model.build_config import build_config
 from student.model.encoder import Encoder, EncoderShape, without_padding
 from student.model.model import Student
 from student.model.pretrained import pretraining_problems
 from student.model.weights import WEIGHTS_FILE
 from student.predict import Predictor
-from student.train.bert_start import BertStart, bert_start, copy_layers, spread_evenly
-from student.train.bert_weights import weight_files
-from student.train.train import train
-from student.train.training_data import task_facts
+from student.training_data import task_facts
 from teacher.tiny import create_tiny_bert
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
@@ -179,7 +178,9 @@ def test_weights_in_several_files_are_those_in_one(roles_set: ExampleSet, work: 
     for start in starts:
         assert start is not None
         torch.manual_seed(len(states))
-        encoder = Student(design(bert_config(roles_set, tmp_path), task_facts(roles_set), start.inherited)).encoder
+        encoder = Student(
+            build_config(bert_config(roles_set, tmp_path), task_facts(roles_set), start.inherited)
+        ).encoder
         copy_layers(start, encoder)
         states.append(encoder.state_dict())
     assert starts[0] != starts[1]

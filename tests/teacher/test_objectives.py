@@ -16,21 +16,20 @@ from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
+from student.bert_start import bert_start, copy_layers
 from student.config import TrainConfig
 from student.data import Examples, as_read, load_chosen, load_examples
-from student.filters.config import FiltersConfig
-from student.filters.train import train_filters
+from student.filters import train_filters
+from student.filters_config import FiltersConfig
+from student.fit import train
+from student.kinds.examples import ExampleTask
+from student.layers import LayerTask, layer_loss
+from student.losses.layers import LayerLoss
+from student.losses.objectives import kinds, negatives
 from student.model.bert import BertEncoder
 from student.model.model import Student
 from student.model.weights import read_weights
-from student.train.bert_start import bert_start, copy_layers
-from student.train.contrast import kinds, negatives
-from student.train.intermediate import LayerTask
-from student.train.layer_choice import layer_loss
-from student.train.layer_loss import LayerLoss
-from student.train.learner import ExampleTask
-from student.train.train import train
-from student.train.training_data import designed, task_facts
+from student.training_data import build_student_config, task_facts
 from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier
@@ -79,7 +78,7 @@ def bert_flags(logit_set: ExampleSet, folder: Path, **changes: object) -> TrainC
 def lesson(flags: TrainConfig, logit_set: ExampleSet) -> tuple[Student, LayerLoss, Examples]:
     """A student from noise, what its layers learn by, and the rows as it reads them."""
     facts = task_facts(logit_set)
-    config, _ = designed(flags, logit_set, facts)
+    config, _ = build_student_config(flags, logit_set, facts)
     torch.manual_seed(1)
     student = Student(config)
     rows = load_chosen(logit_set, flags.query) if flags.query else load_examples(logit_set, "train")

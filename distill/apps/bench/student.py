@@ -16,7 +16,7 @@ from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256
 from student.config import TrainConfig
-from student.model.design import design
+from student.model.build_config import build_config
 from student.model.model import Student, num_parameters
 from student.predict import Predictor
 
@@ -41,7 +41,7 @@ def random_student(
         "tokenizer_sha256": tokenizer_sha256(tokenizer_json),
         "max_seq_length": 128,
     }
-    return Student(design(flags, facts))
+    return Student(build_config(flags, facts))
 
 
 def write_default_student(run: Path) -> None:

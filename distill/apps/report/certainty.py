@@ -10,7 +10,7 @@ from pipeline.arrays import Floats
 from pipeline.errors import DistillError
 from pipeline.tasks.target import NO_LABEL, softmax
 from student.answers.certificate import CERTIFICATE_FILE, Certificate, read_certificate
-from student.answers.columns import margins
+from student.answers.labels import margins
 from student.data import Examples
 
 SHARES = range(0, 101)  # percent

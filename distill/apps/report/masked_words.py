@@ -9,7 +9,7 @@ from distill.apps.report import charts
 from distill.apps.report.page import Page, Picture, Section, Table, clipped
 from pipeline.arrays import Floats64
 from pipeline.tasks.metrics import spearmanr
-from student.masked_words import RESULT_COLUMNS, MaskedRow, MaskedWords, result_rows
+from student.word_importance import RESULT_COLUMNS, MaskedRow, MaskedWords, result_rows
 
 MOST_PICTURES = 6
 FEWEST_WORDS, MOST_WORDS = 4, 30  # that are drawn of a row

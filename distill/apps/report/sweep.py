@@ -15,7 +15,7 @@ from student.model.config_file import read_config
 from student.model.weights import CONFIG_FILE
 from student.summary import point_table
 from student.sweep.grid import run_name
-from student.sweep.outcome import rank
+from student.sweep.run import rank
 
 Point = dict[str, Any]
 Groups = list[tuple[str, float, list[float]]]

@@ -17,8 +17,8 @@ from pipeline.sharing.config import PushConfig
 from pipeline.sharing.push import push
 from pipeline.sql.gate import select
 from student.config import TrainConfig
-from student.train.train import train
-from student.train.training_data import load_data
+from student.fit import train
+from student.training_data import load_data
 from teacher.config import DumpTask, FinetuneTask
 from teacher.dump.examples import dump
 from teacher.finetune.classifier import finetune

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from distill import Predictor, Student
 from distill.apps.results import speed
 from distill.apps.results.bag_of_words import bag_of_words_scores
 from distill.apps.results.baselines import BASELINES
@@ -21,11 +20,13 @@ from pipeline.sets.verify_examples import ExamplesCheck
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import LABEL_LISTS, sigmoid
 from pipeline.tasks.task import load_task
-from student.answers.thresholds import stored_thresholds
+from student.answers.labels import stored_thresholds
 from student.config import EvaluateConfig
 from student.evaluate import evaluate
+from student.fit import train
+from student.model.model import Student
+from student.predict import Predictor
 from student.sql import register
-from student.train.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.multilabel import TOPICS, dump_topics

@@ -16,11 +16,11 @@ from pipeline.record_file import read_record
 from pipeline.sets.reader import KEYS, ExampleSet, keys_sha256
 from pipeline.tasks.target import softmax
 from student.answers.certificate import CERTIFICATE_FILE, fewest_rows, read_certificate
-from student.answers.columns import margins
+from student.answers.labels import margins
+from student.fit import train
 from student.model.model import Student
 from student.predict import Predictor
 from student.sql import register
-from student.train.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import Row, rewritten

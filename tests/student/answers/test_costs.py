@@ -5,14 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distill import Predictor
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import Target, softmax
 from pipeline.training.run_record import RUN_RECORD
-from student.answers.columns import chosen
-from student.answers.costs import label_bias, read_costs
+from student.answers.labels import chosen, label_bias, read_costs
 from student.config import EvaluateConfig
 from student.evaluate import evaluate, evaluate_pretrained
+from student.predict import Predictor
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from distill.commands import app
-from student.answers.stream import predict_lines
+from student.answers.file import predict_lines
 from student.config import PredictConfig
 from student.predict import Predictor
 

@@ -16,11 +16,11 @@ from pipeline.arrays import Floats, Ragged
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
+from student.data import sequences
 from student.export.coarse import CoarseStudent, coarse
 from student.export.html_file import check_writable, write_html
 from student.model.embeddings import matrix_encoder
 from student.predict import in_batches
-from student.sequences import sequences
 from tests.helpers.messages import naming
 from tests.helpers.node import PROGRAM, Node, running_node
 from tests.helpers.token_sets import word_tokenizer

@@ -19,11 +19,11 @@ from student.describe import describe
 from student.evaluate import evaluate
 from student.export.onnx_file import write_onnx
 from student.export.run import export, with_small_tables
+from student.fit import train
 from student.model.embeddings import matrix_encoder
 from student.model.model import Student, num_bytes
 from student.model.tables import SmallDtype
 from student.predict import Predictor
-from student.train.train import train
 from tests.helpers.messages import naming
 from tests.helpers.onnx_files import run_onnx, session
 from tests.helpers.students import tiny_config

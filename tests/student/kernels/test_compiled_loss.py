@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pipeline.tasks.target import NO_LABEL
 from student.config import SoftLoss
 from student.kernels import compiled, compiled_training
-from student.train.losses import distillation_loss, plain_loss
+from student.losses.logits import distillation_loss, plain_loss
 from tests.helpers.messages import naming
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="nothing is built")

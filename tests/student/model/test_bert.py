@@ -11,17 +11,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, IntegrityError
 from student.config import TrainConfig
+from student.data import sequences
 from student.describe import describe_config
 from student.model import bert
 from student.model.bert import BertEncoder
 from student.model.bert_shape import BertShape, Inherited
-from student.model.design import design
+from student.model.build_config import build_config
 from student.model.encoder import without_padding
 from student.model.model import Student
 from student.model.weights import CONFIG_FILE
-from student.sequences import sequences
-from student.train.optimizer import RowAdam
-from student.train.used_rows import active_ids, renumber, restore, shrunk
+from student.optimizer import RowAdam
+from student.vocabulary_pruning import active_ids, prune, renumber, restore
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.toy_berts import SENTENCES, SHAPE, bert_config, bert_student
@@ -71,7 +71,7 @@ def test_a_shrunk_bert_says_the_same_and_what_it_learns_comes_back(pad_id: int) 
     special = {"special_ids": ((2,), (8,), (8,)), "pad_id": pad_id, "is_pair": True}
     examples = toy_examples([[2, 7, 8, 3, 8], [2, 8, 9, 8]], None)
     whole, active = bert_student(**special), active_ids([examples], pad_id)
-    small = shrunk(whole, active).eval()
+    small = prune(whole, active).eval()
     inputs = renumber(examples, active).batch(range(2))
     torch.testing.assert_close(small.logits(*inputs), whole.logits(*examples.batch(range(2))), rtol=0, atol=1e-6)
     with torch.no_grad():
@@ -171,9 +171,9 @@ def test_layers_are_not_given_longer_texts_than_they_know() -> None:
     shape = BertShape(num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=16)
     flags = TrainConfig.from_flags(embedding="bert")
     fitting = facts("mrpc") | {"max_seq_length": 16, "special_ids": ((2,), (3,), (3,))}
-    assert design(flags, fitting, Inherited(4, shape)).max_seq_length == 16
+    assert build_config(flags, fitting, Inherited(4, shape)).max_seq_length == 16
     with pytest.raises(ConfigError, match=naming("--embedding bert: ", "16 tokens", "17", "--init noise")):
-        design(flags, fitting | {"max_seq_length": 17}, Inherited(4, shape))
-    from_noise = design(flags, fitting | {"max_seq_length": 513}).bert
+        build_config(flags, fitting | {"max_seq_length": 17}, Inherited(4, shape))
+    from_noise = build_config(flags, fitting | {"max_seq_length": 513}).bert
     assert from_noise is not None
     assert from_noise.max_position_embeddings == 513

@@ -17,8 +17,8 @@ from student.model.bigrams import BigramSums
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.encoder import EncoderShape, without_padding
 from student.model.model import Student
-from student.short_path import short_path
-from student.train.used_rows import restore, shrunk
+from student.numpy_forward import numpy_forward
+from student.vocabulary_pruning import prune, restore
 from tests.helpers.messages import naming
 from tests.helpers.toy_students import BIGRAMS, PAIRS, fill, padded, pair_student, student, student_config
 
@@ -75,7 +75,7 @@ def test_windows_read_the_pairs_that_they_hold() -> None:
 def test_a_student_of_the_used_tokens_has_the_same_pairs() -> None:
     whole = pair_student(vocabulary_size=40)
     active = np.array([0, 1, 2, 3, 5, 6, 30])
-    small = shrunk(whole, active).eval()
+    small = prune(whole, active).eval()
     rows = [[1, 2, 2, 6, 3, 30], [2, 1, 5]]
     here = [np.searchsorted(active, row).tolist() for row in rows]
     torch.testing.assert_close(small(padded(here)), whole(padded(rows)))
@@ -98,7 +98,7 @@ def test_smaller_tables_say_nearly_the_same(dtype: str) -> None:
 
 def test_a_few_texts_are_answered_as_many_are() -> None:
     made = pair_student(is_pair=True, pairing="compare", head="linear")
-    ask, rows = short_path(made), [[1, 2, 2, 6, 3], [4], [2, 1]]
+    ask, rows = numpy_forward(made), [[1, 2, 2, 6, 3], [4], [2, 1]]
     assert ask is not None
     others = rows[::-1]
     expected = made(padded(rows), padded(others))

@@ -11,10 +11,10 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import RunRecord
 from student.export.run import with_small_tables
+from student.fit import train
 from student.model.card import card_text
 from student.model.model import Student, num_bytes, num_parameters
 from student.predict import Predictor
-from student.train.train import train
 from teacher.dump.examples import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.students import tiny_config

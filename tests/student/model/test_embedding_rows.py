@@ -1,7 +1,7 @@
 import torch
 
 from student.model.products import embedding_rows
-from student.train.optimizer import RowAdam
+from student.optimizer import RowAdam
 
 PAD = 1
 

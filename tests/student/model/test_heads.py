@@ -10,15 +10,15 @@ from torch import nn
 
 from pipeline.errors import ConfigError
 from student.config import HeadKind, PairingKind, TrainConfig
+from student.fit import train
 from student.model.architecture import StudentConfig
-from student.model.design import design
+from student.model.build_config import build_config
 from student.model.encoders import ENCODERS
 from student.model.flags import EmbeddingKind
 from student.model.heads import HEADS as KINDS_OF_HEAD
 from student.model.heads import MIN_CNN_SIDE, BiLstmHead, cnn_head, linear_head, mlp_head
 from student.model.model import Student
 from student.model.pairings import PAIRINGS
-from student.train.train import train
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import padded, student, student_config
@@ -146,10 +146,10 @@ def test_a_trained_cnn_keeps_the_statistics_of_its_batches(store: Path, tmp_path
     assert (kept["head.6.running_mean"] != 0).all()
 
 
-def designed(**flags: object) -> StudentConfig:
+def config_of(**flags: object) -> StudentConfig:
     known = ("task", "target", "metrics", "is_pair", "vocabulary_size", "pad_id", "tokenizer_sha256", "max_seq_length")
     facts = {name: getattr(student_config(), name) for name in known} | {"special_ids": None}
-    return design(TrainConfig.from_flags(**flags), facts)
+    return build_config(TrainConfig.from_flags(**flags), facts)
 
 
 @pytest.mark.parametrize(
@@ -164,18 +164,18 @@ def designed(**flags: object) -> StudentConfig:
 )
 def test_what_the_cnn_cannot_lay_out_is_refused(flags: dict[str, object], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        designed(head="cnn", **flags)
+        config_of(head="cnn", **flags)
 
 
 def test_the_vectors_of_a_hybrid_follow_the_side_of_its_cnn() -> None:
-    sizes = [designed(head="cnn", **flags).vector_size for flags in ({}, {"matrix_size": 7}, {"embedding": "cbow"})]
+    sizes = [config_of(head="cnn", **flags).vector_size for flags in ({}, {"matrix_size": 7}, {"embedding": "cbow"})]
     assert sizes == [400, 49, 784]
-    assert designed(matrix_size=7).vector_size == 400
+    assert config_of(matrix_size=7).vector_size == 400
 
 
 def test_default_widths_are_the_papers() -> None:
-    assert [designed(head=head).hidden_size for head in HEADS] == [None, 400, None, None]
-    assert designed(head="bilstm", hidden_size=7).hidden_size == 7
+    assert [config_of(head=head).hidden_size for head in HEADS] == [None, 400, None, None]
+    assert config_of(head="bilstm", hidden_size=7).hidden_size == 7
     wide, narrow = (Student(student_config(head="bilstm", hidden_size=size)).head for size in (None, 7))
     assert isinstance(wide, BiLstmHead)
     assert isinstance(narrow, BiLstmHead)

@@ -10,12 +10,12 @@ from pipeline.errors import ConfigError
 from student.config import PretrainConfig, TrainConfig
 from student.describe import describe_config
 from student.model.biattentive import BiattentiveEncoder
-from student.model.design import design
+from student.model.build_config import build_config
 from student.model.encoder import Encoder
 from student.model.heads import HEADS
 from student.model.lstm import LstmEncoder
 from student.model.pretrained import pretraining_problems
-from student.train.optimizer import RowAdam
+from student.optimizer import RowAdam
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.toy_students import lstm_student, padded, student_config
@@ -163,7 +163,7 @@ def test_both_channels_start_alike_and_one_is_trained() -> None:
 def test_parameters_beside_the_tables_are_those_that_give_mkds_10_2_million() -> None:
     """Those of Tang et al. are in `tests.student.test_recipe`."""
     flags = TrainConfig.from_flags(embedding="biattentive", head="plain-mlp", hidden_size=512)
-    described = describe_config(design(flags, facts("mnli")))
+    described = describe_config(build_config(flags, facts("mnli")))
     parameters = described["parameters"]
     assert parameters["total"] - parameters["vectors"] == 10_157_249
     assert parameters["vectors"] == 30522 * 300
@@ -203,14 +203,14 @@ def test_the_plain_head_is_two_layers_with_dropout_between() -> None:
 )
 def test_flags_of_other_encoders_are_refused(flags: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        design(TrainConfig.from_flags(**flags), facts("mrpc"))
+        build_config(TrainConfig.from_flags(**flags), facts("mrpc"))
 
 
 def test_every_token_is_compared_with_every_other_of_short_texts_alone() -> None:
     flags = TrainConfig.from_flags(embedding="biattentive")
-    assert design(flags, facts("mrpc") | {"max_seq_length": 1024}).max_seq_length == 1024
+    assert build_config(flags, facts("mrpc") | {"max_seq_length": 1024}).max_seq_length == 1024
     with pytest.raises(ConfigError, match=naming("--embedding biattentive: ", "1,024", "1,025", "--max-seq-length")):
-        design(flags, facts("mrpc") | {"max_seq_length": 1025})
+        build_config(flags, facts("mrpc") | {"max_seq_length": 1025})
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,14 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import special_ids
 from student.config import EvaluateConfig, TrainConfig
-from student.data import as_read, load_examples
+from student.data import as_read, load_examples, sequences
 from student.evaluate import evaluate, student_logits
-from student.model.design import design
+from student.fit import train
+from student.model.build_config import build_config
 from student.model.model import Student
 from student.model.pairings import concatenate_compare
 from student.predict import Predictor
-from student.sequences import sequences
-from student.train.train import train
-from student.train.training_data import task_facts
+from student.training_data import task_facts
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import student, student_config
@@ -127,15 +126,17 @@ def test_special_ids_ignore_earlier_settings(setting: str) -> None:
 def test_joint_pairs_need_tokens_between(roles_set: ExampleSet) -> None:
     facts = task_facts(roles_set) | {"special_ids": None}
     with pytest.raises(ConfigError, match=naming("--pairing joint: ", "tokenizer")):
-        design(TrainConfig.from_flags(pairing="joint"), facts)
-    assert design(TrainConfig.from_flags(pairing="compare"), facts).pairing == "compare"
+        build_config(TrainConfig.from_flags(pairing="joint"), facts)
+    assert build_config(TrainConfig.from_flags(pairing="compare"), facts).pairing == "compare"
 
 
 def test_single_sentences_have_no_pairing(opinion_set: ExampleSet) -> None:
     examples = load_examples(opinion_set, "validation")
     sizes = set()
     for pairing in ("diffcat", "compare", "joint"):
-        config = design(TrainConfig.from_flags(pairing=pairing, matrix_size=3, vector_size=5), task_facts(opinion_set))
+        config = build_config(
+            TrainConfig.from_flags(pairing=pairing, matrix_size=3, vector_size=5), task_facts(opinion_set)
+        )
         assert as_read(examples, config).ids1 is examples.ids1
         sizes.add(Student(config).num_features)
     assert sizes == {5 + 5 + 2 * 9 + 32}
@@ -143,7 +144,7 @@ def test_single_sentences_have_no_pairing(opinion_set: ExampleSet) -> None:
 
 def joint_student(logit_set: ExampleSet) -> Student:
     flags = TrainConfig.from_flags(pairing="joint", matrix_size=3, vector_size=5, hidden_size=8)
-    return Student(design(flags, task_facts(logit_set)))
+    return Student(build_config(flags, task_facts(logit_set)))
 
 
 def test_a_joint_student_reads_what_its_teacher_read(roles_set: ExampleSet) -> None:

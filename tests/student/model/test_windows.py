@@ -10,11 +10,11 @@ from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
 from student.config import ExportConfig
 from student.export.run import export
+from student.fit import train
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import EncoderShape
 from student.model.windows import window_starts
 from student.predict import Predictor
-from student.train.train import train
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 

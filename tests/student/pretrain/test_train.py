@@ -19,13 +19,13 @@ from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.token_reader import MaskedWordSet
 from student.config import PretrainConfig
+from student.fit import train
 from student.kinds.masked_words import evaluate_mlm, masked_batches, read_pool
 from student.model.architecture import MaskedWordConfig
 from student.model.config_file import read_encoder_config
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.pretrain import BETAS, EPS, new_student, pretrain
-from student.train.train import train
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights

@@ -17,12 +17,12 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.sets.sentence_reader import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
 from student.config import PretrainConfig
+from student.fit import train
 from student.kinds.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
 from student.model.architecture import SentenceConfig
 from student.model.pretrained import SentenceStudent
 from student.pretrain import first_batches, pretrain
-from student.train.token_vectors import start_vectors
-from student.train.train import train
+from student.start import start_vectors
 from teacher.dump.sentences import dump_vectors
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import vectors_config

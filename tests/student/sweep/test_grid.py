@@ -10,17 +10,17 @@ from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
 from pipeline.settings import as_flags
 from student.config import SweepConfig, TrainConfig
-from student.model.design import design
+from student.model.build_config import build_config
 from student.recipe import with_recipe
 from student.sweep.grid import Trial, make_trials, read_grid
-from student.train.training_data import task_facts
+from student.training_data import task_facts
 from tests.helpers.flags import parsed
 from tests.helpers.messages import naming
 
 
 def trials_of(logit_set: ExampleSet, folder: Path, *grid: str, **flags: object) -> list[Trial]:
     config = with_recipe(SweepConfig.from_flags(grid=grid, logits="set", **flags))
-    return make_trials(config, read_grid(config), folder, lambda made: design(made, task_facts(logit_set)))
+    return make_trials(config, read_grid(config), folder, lambda made: build_config(made, task_facts(logit_set)))
 
 
 def test_every_combination_of_values_with_every_seed(opinion_set: ExampleSet, tmp_path: Path) -> None:

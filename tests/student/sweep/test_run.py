@@ -32,12 +32,11 @@ from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord
 from student.config import SweepConfig, TrainConfig
-from student.sweep.cluster import train_on_cluster
+from student.fit import train
 from student.sweep.grid import Trial
 from student.sweep.run import sweep
 from student.sweep.study import Study, open_study
-from student.sweep.workers import train_all
-from student.train.train import train
+from student.sweep.workers import train_all, train_on_cluster
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 

@@ -15,8 +15,8 @@ from pipeline.settings import as_flags
 from pipeline.training.run_record import read_run_record, write_run_record
 from student.config import EvaluateConfig, SweepConfig, TrainConfig
 from student.evaluate import evaluate
+from student.fit import train
 from student.sweep.run import sweep
-from student.train.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.joint_runs import same
 from tests.helpers.messages import naming

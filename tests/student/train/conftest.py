@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.sets.reader import ExampleSet
-from student.train.train import train
+from student.fit import train
 from tests.helpers.joint_runs import tasks_config
 
 

@@ -4,7 +4,7 @@ import torch
 
 from student.config import TrainConfig
 from student.model.encoder import Encoder
-from student.train.learner import make_optimizer
+from student.optimizer import make_optimizer
 
 EPS = 1e-6
 

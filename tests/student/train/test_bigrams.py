@@ -17,13 +17,12 @@ from pipeline.errors import ConfigError
 from student import config as config_module
 from student.config import TrainConfig
 from student.data import Examples
+from student.fit import train
 from student.model.embeddings import matrix_encoder
 from student.model.encoder import without_padding
 from student.model.model import Student
-from student.train.bigrams import frequent_pairs
-from student.train.initialize import copy_embeddings
-from student.train.learner import make_optimizer, rows_of_batch
-from student.train.train import train
+from student.optimizer import make_optimizer, rows_of_batch
+from student.start import copy_embeddings, frequent_pairs
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import padded, pair_student, student
 

@@ -8,9 +8,8 @@ from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL
 from student.config import TrainConfig
-from student.data import load_examples
-from student.train.class_weights import balanced_weights
-from student.train.train import train
+from student.data import balanced_weights, load_examples
+from student.fit import train
 from tests.helpers.students import tiny_config
 
 

@@ -7,7 +7,7 @@ import pytest
 from pipeline.training.run_record import RunRecord
 from student import config as config_module
 from student.config import TrainConfig
-from student.train.train import train
+from student.fit import train
 from tests.helpers.dumps import TRAIN_ROWS
 from tests.helpers.students import tiny_config
 

@@ -10,11 +10,10 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.training.batches import held_out_rows
-from student.data import Examples, load_examples
+from student.data import Examples, hold_out, load_examples
 from student.evaluate import score_student
+from student.fit import train
 from student.model.model import Student
-from student.train.held_out import hold_out
-from student.train.train import train
 from teacher.dump.examples import dump
 from tests.helpers.dumps import TRAIN_ROWS, dump_config
 from tests.helpers.joint_runs import same, tasks_config

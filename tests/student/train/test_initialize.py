@@ -8,10 +8,10 @@ import torch
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.training.run_record import write_run_record
+from student.fit import train
 from student.model.model import Student
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
-from student.train.initialize import copy_embeddings, source_sha256
-from student.train.train import train
+from student.start import copy_embeddings, source_sha256
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import student, student_config

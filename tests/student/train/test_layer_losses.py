@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from student.train.layer_losses import (
+from student.losses.objectives import (
     TEMPERATURE,
     contrast_error,
     direction_error,

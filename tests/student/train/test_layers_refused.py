@@ -7,9 +7,9 @@ import pytest
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
-from student.filters.config import FiltersConfig
-from student.filters.train import train_filters
-from student.train.train import train
+from student.filters import train_filters
+from student.filters_config import FiltersConfig
+from student.fit import train
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from student.config import HeadKind
-from student.train.learner import make_batches
+from student.data import make_batches
 
 LENGTHS = np.array([3, 40] * 64)
 

@@ -11,8 +11,8 @@ from pipeline.record_file import read_record
 from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from student.config import TrainConfig
+from student.fit import train
 from student.predict import Predictor
-from student.train.train import train
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.students import tiny_config, weights
 

@@ -18,9 +18,9 @@ from student.config import EvaluateConfig, ExportConfig, SweepConfig, TrainConfi
 from student.data import load_examples
 from student.evaluate import evaluate, student_logits
 from student.export.run import export
+from student.fit import train
 from student.model.model import Student
 from student.sweep.run import sweep
-from student.train.train import train
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import rewritten, with_logits
 from tests.helpers.students import tiny_config, weights

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from student.kernels import compiled
-from student.train.optimizer import RowAdam
+from student.optimizer import RowAdam
 
 V, F, CLASSES, PAD = 60, 5, 3, 0
 GOLD = torch.tensor([0, 1, 2, 0])

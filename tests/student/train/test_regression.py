@@ -9,9 +9,9 @@ from pipeline.tasks.target import softmax
 from student.config import EvaluateConfig
 from student.data import load_examples
 from student.evaluate import evaluate, student_logits
+from student.fit import train
 from student.model.model import Student
 from student.predict import Predictor
-from student.train.train import train
 from tests.helpers.students import tiny_config
 
 

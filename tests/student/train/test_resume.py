@@ -9,7 +9,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from student.config import TrainConfig
-from student.train.train import train
+from student.fit import train
 from tests.helpers.commands import distill, kill_when
 from tests.helpers.rewritten_sets import rewritten, with_logits
 from tests.helpers.students import tiny_config, weights

@@ -25,16 +25,16 @@ from student.config import EvaluateConfig, ReproduceConfig, TrainConfig
 from student.data import load_examples
 from student.describe import describe
 from student.evaluate import evaluate
-from student.model.design import design
+from student.fit import of_task, train
+from student.kinds.examples import ExampleTask
+from student.model.build_config import build_config
 from student.model.model import Student
 from student.model.weights import ENCODER_FILE, read_weights, save_sharing
+from student.optimizer import make_optimizer
 from student.predict import Predictor
 from student.recipe import with_recipe
 from student.reproduce import reproduce
-from student.train.learner import ExampleTask, make_optimizer
-from student.train.tasks import of_task
-from student.train.train import train
-from student.train.training_data import task_facts
+from student.training_data import task_facts
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.joint_runs import TASKS, same, tasks_config
 from tests.helpers.messages import naming
@@ -148,7 +148,7 @@ def two_tasks(task_sets: list[Path]) -> tuple[JointTask, TrainOptimizer, list[St
     torch.manual_seed(0)
     students: list[Student] = []
     for logit_set in logit_sets:
-        made = design(config, task_facts(logit_set))
+        made = build_config(config, task_facts(logit_set))
         students.append(Student(made, students[0].encoder if students else None))
     rates = (config.optimizer, config.peak_learning_rate, config.max_grad_norm)
     optimizer = make_optimizer(*rates, students[0].encoder, *(one.head for one in students))

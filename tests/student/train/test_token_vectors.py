@@ -16,18 +16,18 @@ from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from student.config import ReproduceConfig, SweepConfig
 from student.data import load_examples
 from student.export.run import with_small_tables
+from student.fit import train
 from student.model.encoder import Encoder
 from student.model.model import Student
 from student.reproduce import reproduce
-from student.sweep.run import sweep
-from student.train.token_vectors import (
+from student.start import (
     principal_components,
     sif_weights,
     start_from_teacher,
     start_vectors,
 )
-from student.train.train import train
-from student.train.used_rows import active_ids
+from student.sweep.run import sweep
+from student.vocabulary_pruning import active_ids
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import student

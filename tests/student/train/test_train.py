@@ -13,13 +13,13 @@ from pipeline.sets.record import FILE_NAME
 from student.config import TrainConfig
 from student.data import load_examples
 from student.evaluate import score_student
+from student.fit import train
 from student.model.architecture import StudentConfig
-from student.model.design import design
+from student.model.build_config import build_config
 from student.model.model import Student
 from student.model.words import summary
 from student.predict import Predictor
-from student.train.train import train
-from student.train.training_data import task_facts
+from student.training_data import task_facts
 from teacher.dump.examples import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming
@@ -230,7 +230,7 @@ def test_the_task_flag_names_set_and_run(
 
 
 def architecture(logit_set: ExampleSet, **flags: object) -> StudentConfig:
-    return design(TrainConfig.from_flags(**flags), task_facts(logit_set))
+    return build_config(TrainConfig.from_flags(**flags), task_facts(logit_set))
 
 
 @pytest.mark.parametrize(

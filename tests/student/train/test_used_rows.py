@@ -8,11 +8,11 @@ import torch
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
 from student.data import Examples, gold_tensor, load_examples
+from student.fit import train as train_run
+from student.losses.logits import distillation_loss
 from student.model.architecture import StudentConfig
 from student.model.model import Student
-from student.train.losses import distillation_loss
-from student.train.train import train as train_run
-from student.train.used_rows import active_ids, neutralise_unmoved, neutralise_untrained, renumber, restore, shrunk
+from student.vocabulary_pruning import active_ids, neutralise_unmoved, neutralise_untrained, prune, renumber, restore
 from tests.helpers.students import tiny_config
 from tests.helpers.toy_students import toy_examples
 
@@ -75,7 +75,7 @@ def test_a_shrunk_student_says_the_same(pad_id: int) -> None:
     examples = toy_examples([[7, 3, 33], [], [49]], None)
     whole = whole_student(False, 50, pad_id).eval()
     active = active_ids([examples], pad_id)
-    small = shrunk(whole, active).eval()
+    small = prune(whole, active).eval()
     ids = (renumber(examples, active).batch(range(3)), examples.batch(range(3)))
     torch.testing.assert_close(small.logits(*ids[0]), whole.logits(*ids[1]), rtol=0, atol=0)
     assert small.encoder.tables()[0].num_embeddings == len(active) == 5
@@ -91,7 +91,7 @@ def test_training_the_used_rows_equals_training_all(name: str, request: pytest.F
     start, whole, restored = whole_student(*sizes), whole_student(*sizes), whole_student(*sizes)
     train(whole, examples)
     active = active_ids([examples], tokenizer.pad_id)
-    small = shrunk(restored, active)
+    small = prune(restored, active)
     train(small, renumber(examples, active))
     restore(restored, small, active)
     for (key, expected), tensor in zip(whole.state_dict().items(), restored.state_dict().values(), strict=True):

@@ -11,10 +11,10 @@ from tokenizers.models import WordPiece
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.reader import ExampleSet
 from student.config import TrainConfig
-from student.model.design import design
+from student.fit import train
+from student.model.build_config import build_config
 from student.model.encoder import Encoder
-from student.train.train import train
-from student.train.word_vectors import start_from_words
+from student.start import start_from_words
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.students import tiny_config, weights
@@ -112,7 +112,7 @@ def test_the_file_is_a_setting_of_the_run_and_beats_the_teachers_vectors(
 )
 def test_flags_that_contradict_it_are_refused(flags: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        design(TrainConfig.from_flags(init_vectors="v.txt", **flags), facts("sst2"))
+        build_config(TrainConfig.from_flags(init_vectors="v.txt", **flags), facts("sst2"))
 
 
 def test_a_missing_file_is_noticed_before_rows_are_read(store: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from distill import WordPredictor
 from pipeline.arrays import Ragged
 from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.sets.word_reader import TokenLabelSet
@@ -19,10 +18,10 @@ from pipeline.tasks.spans import spans
 from pipeline.text.pieces import Pieces
 from student.config import EvaluateConfig
 from student.evaluate import evaluate
-from student.train.train import train
-from student.words.design import design_words
+from student.fit import train
+from student.words.design import build_token_label_config
 from student.words.model import Tagger, beside
-from student.words.predict import WORD
+from student.words.predict import WORD, WordPredictor
 from student.words.train import TokenLabelTask
 from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS, lookup_span_f1
@@ -71,7 +70,7 @@ def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: TokenLa
     noise = {} if embedding == "lstm" else {"initializer_range": 0.3}
     flags = tiny_config(entities.root, tmp_path, embedding=embedding, **sizes, **noise)
     torch.manual_seed(0)
-    student = Tagger(design_words(flags, entities)).eval()
+    student = Tagger(build_token_label_config(flags, entities)).eval()
     ids = entities.read("validation").pieces.ids.take([4, 2, 9])
     with torch.inference_mode():
         together_TC = student(torch.from_numpy(ids.flat), torch.from_numpy(ids.offsets))
@@ -82,7 +81,7 @@ def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: TokenLa
 
 def test_with_gold_alone_the_teacher_says_nothing(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, alpha=1.0)
-    student = Tagger(design_words(flags, entities)).eval()
+    student = Tagger(build_token_label_config(flags, entities)).eval()
     whole = entities.read("train")
     gold = whole.gold.lists()
     rows = replace(whole, has_gold_N=np.arange(len(whole)) != 3, gold=Ragged.of([*gold[:3], [], *gold[4:]]))
@@ -111,7 +110,7 @@ def test_neighbours_are_those_of_the_sentence() -> None:
 
 def test_the_loss_is_that_of_every_token(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, alpha=0.3, temperature=2.0)
-    student = Tagger(design_words(flags, entities)).eval()
+    student = Tagger(build_token_label_config(flags, entities)).eval()
     rows = entities.read("train")
     task = TokenLabelTask(flags, student, {"train": rows})
     loss = task.loss([7, 3])
@@ -130,7 +129,7 @@ def test_the_loss_is_that_of_every_token(entities: TokenLabelSet, tmp_path: Path
 
 def test_sentences_without_tokens_are_in_no_batch(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, per_device_train_batch_size=4)
-    student = Tagger(design_words(flags, entities)).eval()
+    student = Tagger(build_token_label_config(flags, entities)).eval()
     rows = entities.read("train")
     ids, word_ids, gold = (
         Ragged(part.flat, np.concatenate([np.zeros(9, np.int64), part.offsets]))

@@ -27,7 +27,7 @@ from pipeline.sets.record import read_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.tasks.task import load_task
 from pipeline.text.words import wordpiece
-from student.train.train import train
+from student.fit import train
 from teacher.answers.config import ImportConfig
 from teacher.answers.run import Imported, import_answers
 from teacher.check import check

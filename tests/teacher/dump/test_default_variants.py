@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distill import dump_teacher
+from distill.commands.teachers import dump_teacher
 from pipeline.errors import ConfigError
 from teacher.config import DumpTask
 from teacher.dump.default_variants import with_default_variants

@@ -19,10 +19,10 @@ from pipeline.sets.verify import verify_shards
 from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
+from student.bert_start import BertStart, bert_start, copy_layers
 from student.model.model import Student
 from student.model.weights import WEIGHTS_FILE
-from student.train.bert_start import BertStart, bert_start, copy_layers
-from student.train.training_data import designed, task_facts
+from student.training_data import build_student_config, task_facts
 from teacher.dump.examples import dump
 from teacher.dump.init_layers import check_same_init, init_bytes
 from teacher.dump.layer_flags import LayerFlags
@@ -56,7 +56,7 @@ def started(logit_set: ExampleSet, **changes: object) -> tuple[BertStart, dict[s
     flags = tiny_config(logit_set.root, Path("run"), embedding="bert", **sizes | changes)
     start = bert_start(flags, logit_set)
     assert start is not None
-    encoder = Student(designed(flags, logit_set, task_facts(logit_set))[0]).encoder
+    encoder = Student(build_student_config(flags, logit_set, task_facts(logit_set))[0]).encoder
     copy_layers(start, encoder)
     return start, encoder.state_dict()
 

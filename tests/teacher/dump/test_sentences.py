@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 import teacher.dump.sentences
-from distill import dump_teacher
+from distill.commands.teachers import dump_teacher
 from pipeline import log
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, TeacherError

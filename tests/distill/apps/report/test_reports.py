@@ -19,10 +19,10 @@ from student.answers.certificate import Certificate, Trial, model_hashes, write_
 from student.config import PretrainConfig, SweepConfig, TrainConfig
 from student.data import load_examples
 from student.evaluate import student_logits
+from student.fit import train
 from student.model.model import Student, num_parameters
 from student.pretrain import pretrain
 from student.sweep.run import sweep
-from student.train.train import train
 from teacher.dump.examples import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming

@@ -9,10 +9,10 @@ from pipeline.tasks.target import Target
 from student.config import TrainConfig
 from student.export.run import with_small_tables
 from student.kernels import compiled
-from student.model.design import design
+from student.model.build_config import build_config
 from student.model.model import Student
+from student.numpy_forward import numpy_forward
 from student.predict import in_batches
-from student.short_path import short_path
 from tests.helpers.messages import naming
 
 needs_compiled = pytest.mark.skipif(compiled.library() is None, reason="there are no compiled kernels")
@@ -34,7 +34,7 @@ def student(is_pair: bool = False, **flags: Any) -> Student:
         "special_ids": ((1,), (2,), (2,)) if is_pair else None,
     }
     torch.manual_seed(1)
-    made = Student(design(TrainConfig(matrix_size=4, vector_size=16, **flags), facts)).eval()
+    made = Student(build_config(TrainConfig(matrix_size=4, vector_size=16, **flags), facts)).eval()
     with torch.no_grad():
         for parameter in [*made.head.parameters(), *(table.weight for table in made.encoder.tables())]:
             parameter += 0.3 * torch.randn(parameter.shape)
@@ -55,7 +55,7 @@ def student(is_pair: bool = False, **flags: Any) -> Student:
 )
 def test_the_logits_are_those_of_torch(flags: dict[str, Any], is_small: bool) -> None:
     asked = with_small_tables(student(**flags), "float16") if is_small else student(**flags)
-    ask = short_path(asked.eval())
+    ask = numpy_forward(asked.eval())
     assert ask is not None
     for count in (1, 4):
         parts = [Ragged.of(rows[-count:]) for rows in (ROWS, OTHERS)][: asked.config.num_sequences]
@@ -68,16 +68,16 @@ def test_the_logits_are_those_of_torch(flags: dict[str, Any], is_small: bool) ->
 
 @pytest.mark.parametrize("flags", [{"head": "cnn"}, {"head": "bilstm", "pooling": "sum"}, {"window_size": 4}])
 def test_windows_and_heads_of_other_layers_take_torch(flags: dict[str, Any]) -> None:
-    assert short_path(student(**flags)) is None
+    assert numpy_forward(student(**flags)) is None
 
 
 def test_tables_of_int8_take_torch() -> None:
-    assert short_path(with_small_tables(student(), "int8")) is None
+    assert numpy_forward(with_small_tables(student(), "int8")) is None
 
 
 @needs_compiled
 def test_a_token_beyond_the_tables_is_refused() -> None:
-    ask = short_path(student())
+    ask = numpy_forward(student())
     assert ask is not None
     with pytest.raises(IndexError, match=naming("ids[1] is 12")):
         ask([Ragged.of([[3, 12]])])

@@ -1,7 +1,7 @@
-"""The loss between a student's layers and its teacher's stored ones, with the maps from one width to the other.
+"""The loss between a student's layers and its teacher's stored ones, brought to the tokens that the student reads.
 
-Shapes: B rows, N sequences that are read of them, S starts, T tokens, F features of a row, H the teacher's width,
-A heads, L tokens of the longest row.
+Shapes: N training rows or sequences that are read of them, B rows of a batch, S starts, T tokens that the student reads
+end to end, F features of a row, H the teacher's width, A heads, L tokens of the longest row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,14 +14,44 @@ from torch.nn import functional
 
 from pipeline.arrays import Floats, Ints
 from pipeline.sets.record_parts import LayersName
-from student.filters.model import Filters
+from student.filters import Filters
+from student.losses.layer_targets import LayerTargets
+from student.losses.objectives import DIM, Objective, contrast_error, negatives, relations
 from student.model.bert import BertEncoder, LayerOutputs
 from student.model.model import Student
 from student.model.products import SparseGrads
-from student.train.contrast import Contrast
-from student.train.layer_losses import relations
-from student.train.layer_targets import LayerTargets
-from student.train.objectives import Objective
+
+
+class Contrast(nn.Module):
+    """The loss, and its two maps, which are trained with the student and then thrown away.
+
+    Args:
+        target: the teacher's states of the first token.
+        layers: whose.
+        own: numbers of the student's states, all layers together.
+        kind_N: numbers that are the same for rows of the same label, see `kinds`.
+    """
+
+    def __init__(self, target: LayerTargets, layers: Sequence[int], own: int, kind_N: Ints) -> None:
+        super().__init__()
+        self._target, self._layers, self._kind_N = target, tuple(layers), kind_N
+        self.student_map = nn.Linear(own, DIM)
+        self.teacher_map = nn.Linear(len(self._layers) * target.width, DIM)
+
+    def forward(self, states_BF: Tensor, rows: Ints) -> Tensor:
+        """The loss of each row, float32 [B], whose negatives torch's generator of the CPU draws.
+
+        Args:
+            states_BF: the student's.
+            rows: numbers of the training rows, all of them with states.
+        """
+        compared_BJ = np.concatenate([rows[:, None], negatives(self._kind_N, self._target.is_known_N, rows)], axis=1)
+        distinct_X, place_BJ = np.unique(compared_BJ, return_inverse=True)
+        stored = [self._target.first(layer, distinct_X) for layer in self._layers]
+        teacher_XD = functional.normalize(self.teacher_map(torch.cat(stored, dim=1).to(states_BF.device)))
+        student_BD = functional.normalize(self.student_map(states_BF))
+        places = torch.from_numpy(place_BJ.reshape(compared_BJ.shape)).to(states_BF.device)
+        return contrast_error(student_BD @ teacher_XD.mT, places)
 
 
 class LayerLoss(nn.Module):

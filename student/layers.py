@@ -1,11 +1,20 @@
-"""Which of the teacher's stored layers a student learns from, and by which signals."""
+"""Learning from the teacher's stored layers: which of them, by which signals, and the stage before the logits.
+
+That stage trains a student's layers alone, before its answers (How to Distill your BERT, section 3). The second stage
+starts from what this one has written, with a learning rate and an optimizer of its own.
+"""
 
 import hashlib
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from pipeline.arrays import Ints
+from pipeline.device import to_device
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
 from pipeline.sets.layer_reader import open_layers
@@ -13,22 +22,28 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import LayersName
 from pipeline.settings import flag_name
+from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit
+from pipeline.training.run import Run
+from pipeline.training.run_record import Entry, Metrics, read_run_record
 from student.config import TrainConfig
-from student.data import Examples
-from student.filters.model import FILTERS_FILE, read_filters
+from student.data import Examples, make_batches, row_weights
+from student.filters import FILTERS_FILE, read_filters
+from student.layer_flags import LayerFlags, ObjectiveName
+from student.losses.layer_targets import Frame, LayerTargets
+from student.losses.layers import LayerLoss
+from student.losses.objectives import OBJECTIVES, first_signal, kinds, named_layers, stored_layers
 from student.model.architecture import SpecialIds, StudentConfig
 from student.model.bert import BertEncoder
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS
 from student.model.model import Student
-from student.train.class_weights import row_weights
-from student.train.contrast import kinds
-from student.train.layer_flags import LayerFlags, ObjectiveName
-from student.train.layer_loss import LayerLoss
-from student.train.layer_targets import Frame, LayerTargets
-from student.train.objectives import OBJECTIVES
+from student.model.weights import load_weights
+from student.optimizer import make_optimizer, rows_of_batch
 
 CONTRAST: ObjectiveName = "hid-cls-contrast"
+
+
+FOLDER, RECORD = "intermediate", "stage.json"
 
 
 def check_objective(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> None:
@@ -116,21 +131,6 @@ def _signal(name: ObjectiveName, record: SetRecord) -> LayersName:
     return first_signal(record) if signal == "cls" else signal
 
 
-def first_signal(record: SetRecord) -> LayersName:
-    """Which signal has the first token's states: its own, or that of all tokens."""
-    return "cls" if "cls" in stored_layers(record) else "states"
-
-
-def named_layers(flag: str | None) -> tuple[int, ...]:
-    """The numbers in a flag such as 2,4,6; none without it."""
-    return tuple(int(layer) for layer in flag.split(",")) if flag else ()
-
-
-def stored_layers(record: SetRecord) -> dict[LayersName, tuple[int, ...]]:
-    """The layers of each signal that a set has."""
-    return {signal.name: signal.layers for signal in record.signals.layer_signals}
-
-
 def _layers(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> tuple[int, ...]:
     """Those that were named, else those that a BERT starts from, else those that are stored; of others the last."""
     named = named_layers(flags.layers or (flags.init_layers if config.bert else None))
@@ -188,3 +188,90 @@ def _layer_problems(flags: TrainConfig, config: StudentConfig, record: SetRecord
     if len(layers) > most:
         problems.append(f"--layers {','.join(map(str, layers))}: the student has {most} that can learn from one")
     return problems
+
+
+class LayerTask(TrainTask[list[int]]):
+    """A student whose layers are brought near its teacher's.
+
+    Args:
+        config: the settings.
+        student: is trained in place, all but its head.
+        layers: the loss, whose maps are trained, too.
+        examples: the training rows; those that the teacher's layers are not known of are left out.
+        optimizer: takes the gradients of the rows of tables that a batch uses.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        student: Student,
+        layers: LayerLoss,
+        examples: Examples,
+        optimizer: TrainOptimizer,
+    ) -> None:
+        self.model = nn.ModuleDict({"student": student, "layers": layers})
+        self._student, self._layers, self._optimizer = student, layers, optimizer
+        self._examples, self._known = examples, np.flatnonzero(layers.is_known_N)
+        sizes = (config.per_device_train_batch_size, config.seed)
+        self.batches = make_batches(student.config.head, examples.lengths[self._known], *sizes)
+
+    def loss(self, batch: list[int]) -> torch.Tensor:
+        """The mean loss of the layers, a scalar."""
+        rows, device = self._known[batch], self._student.device
+        ids_T, starts_S = (to_device(part, device) for part in self._examples.batch(rows))
+        used = rows_of_batch(self._optimizer, self._student.encoder, ids_T, starts_S)
+        return self._layers(*self._layers.read(self._student, ids_T, starts_S, used), starts_S, rows)  # type: ignore[no-any-return]
+
+    def evaluate(self) -> Metrics:
+        """Returns no scores: the head has not been trained yet."""
+        return {}
+
+    def save(self, folder: Path) -> None:
+        """Writes the student's weights."""
+        self._student.save(folder)
+
+
+def stage_history(folder: Path) -> dict[str, list[Entry]]:
+    """The losses of the stage's epochs as ``intermediate``, for the record of its run; nothing if there was none."""
+    path = folder / FOLDER / RECORD
+    return {"intermediate": read_run_record(path)["result"]["history"]} if path.exists() else {}
+
+
+def end_stage(folder: Path) -> None:
+    """Removes what the stage has left in a run's folder, once the run is finished."""
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+
+
+def learn_layers(
+    config: TrainConfig,
+    student: Student,
+    layers: LayerLoss,
+    examples: Examples,
+    whole: Run,
+) -> None:
+    """Trains a student in place on layers alone, or takes over what an earlier try has finished.
+
+    Args:
+        config: the settings.
+        student: what the run trains.
+        layers: the loss.
+        examples: the training rows.
+        whole: the run; this stage has a folder of its own in the run's.
+    """
+    record, path = whole.record(), whole.folder / FOLDER / RECORD
+    if path.exists() and read_run_record(path)["settings"] != record["settings"]:
+        end_stage(whole.folder)  # of a run that was given up before its first checkpoint
+    run = Run(whole.folder / FOLDER, record["settings"], record["command"], record_name=RECORD)
+    if run.start() is None:
+        rates = (config.optimizer, config.peak_learning_rate, config.max_grad_norm)
+        optimizer = make_optimizer(*rates, student.encoder, layers)
+        task = LayerTask(config, student, layers, examples, optimizer)
+        schedule = Schedule.of_epochs(
+            task.batches.steps_per_epoch,
+            config.intermediate_epochs,
+            config.seed,
+            warmup_steps=config.warmup_steps,
+            save_best=False,
+        )
+        run.finish({"history": fit(run, task, optimizer, schedule)})
+    load_weights(run.folder, student)

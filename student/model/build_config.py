@@ -17,7 +17,7 @@ from student.model.pairings import PAIRINGS
 BIGRAM_SIZE = 32
 
 
-def design(flags: TrainConfig, facts: Facts, inherited: Inherited | None = None) -> StudentConfig:
+def build_config(flags: TrainConfig, facts: Facts, inherited: Inherited | None = None) -> StudentConfig:
     """The architecture that the flags ask for, for a task with these facts.
 
     Args:

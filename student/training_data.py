@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
@@ -14,14 +15,15 @@ from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.settings import flag_name
 from pipeline.text.tokenizer import frame_ids, special_ids
+from pipeline.training.batches import HELD_OUT
+from student.bert_start import BertStart, bert_start
 from student.config import TrainConfig
-from student.data import Examples, load_chosen, load_dev, load_examples
+from student.data import Examples, as_read, hold_out, load_chosen, load_dev, load_examples
+from student.layer_flags import LayerFlags
+from student.layers import check_objective
 from student.model.architecture import Facts, SpecialIds, StudentConfig
-from student.model.design import design
-from student.train.bert_start import BertStart, bert_start
-from student.train.initialize import starts_from_teacher
-from student.train.layer_choice import check_objective
-from student.train.layer_flags import LayerFlags
+from student.model.build_config import build_config
+from student.start import starts_from_teacher
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class TrainingData:
 Rows = dict[tuple[str, ...], TrainingData]  # by `set_names`
 
 
-def apart(config: TrainConfig) -> list[TrainConfig]:
+def separate(config: TrainConfig) -> list[TrainConfig]:
     """The configuration of each student that is trained: of ``tasks`` one for each set, else the only one.
 
     Raises:
@@ -83,7 +85,7 @@ def load_data(config: TrainConfig, known: Rows | None = None) -> list[TrainingDa
         DataError: if there is no such set, or it has no rows to train on.
     """
     rows: Rows = {} if known is None else known
-    configs = apart(config)
+    configs = separate(config)
     for one in configs:
         if set_names(one) not in rows:
             rows[set_names(one)] = read_data(one, open_training_set(one))
@@ -107,7 +109,9 @@ def read_data(config: TrainConfig, logit_set: ExampleSet) -> TrainingData:
     return TrainingData(logit_set, training_query(config, logit_set), splits, task_facts(logit_set), teachers)
 
 
-def designed(config: TrainConfig, logit_set: ExampleSet, facts: Facts) -> tuple[StudentConfig, BertStart | None]:
+def build_student_config(
+    config: TrainConfig, logit_set: ExampleSet, facts: Facts
+) -> tuple[StudentConfig, BertStart | None]:
     """The architecture that the flags ask for, and what a bert starts from.
 
     Raises:
@@ -115,7 +119,7 @@ def designed(config: TrainConfig, logit_set: ExampleSet, facts: Facts) -> tuple[
         IntegrityError: if what it starts from is damaged.
     """
     layers = bert_start(config, logit_set)
-    student_config = design(config, facts, layers.inherited if layers else None)
+    student_config = build_config(config, facts, layers.inherited if layers else None)
     check_objective(config, student_config, logit_set.sets[0].record)
     return student_config, layers
 
@@ -199,3 +203,46 @@ def _around_one(tokenizer: Tokenizer) -> SpecialIds:
     """The special tokens before and after a single sentence; none between."""
     before, after = frame_ids(tokenizer)
     return tuple(before), (), tuple(after)
+
+
+@dataclass(frozen=True)
+class StudentTraining:
+    """A student that is to be trained.
+
+    Attributes:
+        config: the flags, those alone that fit the task.
+        student_config: the architecture.
+        data: the rows.
+        folder: where its weights are kept.
+        layers: what a bert starts from.
+    """
+
+    config: TrainConfig
+    student_config: StudentConfig
+    data: TrainingData
+    folder: Path
+    layers: BertStart | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of its set."""
+        return self.data.logit_set.name
+
+    @cached_property
+    def splits(self) -> dict[str, Examples]:
+        """The rows in the form that the student reads; of the training rows some as ``held-out``, if that is asked for.
+
+        Raises:
+            DataError: if none would be held out, or none left.
+        """
+        splits = self.data.splits
+        if self.config.held_out is not None:
+            train, held_out = hold_out(splits["train"], self.student_config.target, self.config.held_out)
+            others = {split: rows for split, rows in splits.items() if split != "train"}
+            splits = {"train": train, HELD_OUT: held_out} | others  # the first to be scored decides
+        return {split: as_read(rows, self.student_config) for split, rows in splits.items()}
+
+    @property
+    def dev_splits(self) -> dict[str, Examples]:
+        """Those of `splits` that the student is scored on."""
+        return {split: examples for split, examples in self.splits.items() if split != "train"}

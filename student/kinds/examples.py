@@ -7,25 +7,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.arrays import Ints
 from pipeline.device import to_device
-from pipeline.training.batches import EpochBatches
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run_record import Metrics
-from student.config import HeadKind, OptimizerKind, TrainConfig
-from student.data import Examples, gold_tensor
+from student.config import TrainConfig
+from student.data import Examples, gold_tensor, make_batches, row_weights
 from student.evaluate import score_student
-from student.model.encoder import Encoder
-from student.model.heads import HEADS
+from student.losses.layers import LayerLoss
+from student.losses.logits import task_loss
 from student.model.model import Student
-from student.train.class_weights import row_weights
-from student.train.layer_loss import LayerLoss
-from student.train.losses import task_loss
-from student.train.optimizer import RowAdam
-from student.train.table_rows import UsedRows
-
-RHO = 0.95  # of AdaDelta, by which Tang et al. (2019) trained their students
+from student.optimizer import rows_of_batch
 
 
 class ExampleTask(BatchedTask):
@@ -90,53 +82,3 @@ class ExampleTask(BatchedTask):
     def save(self, folder: Path) -> None:
         """Writes the student."""
         self._write(folder)
-
-
-class RowOptimizer(TrainOptimizer):
-    """Moves the rows of tables that a batch uses, and other parameters; see `RowAdam`."""
-
-    inner: RowAdam
-
-    @property
-    def by_rows(self) -> bool:
-        """Whether rows have gradients of their own."""
-        return self.inner.by_rows
-
-    def clip(self, max_norm: float) -> None:
-        """Scales all gradients so that their norm is at most this."""
-        self.inner.clip_gradients(max_norm)
-
-    def catch_up(self) -> None:
-        """Moves the rows that the last batches did not use to where dense Adam has them."""
-        self.inner.catch_up()
-
-
-def make_optimizer(
-    kind: OptimizerKind, learning_rate: float, max_grad_norm: float, encoder: Encoder, *parts: nn.Module
-) -> TrainOptimizer:
-    """What moves an encoder's tables, by rows if it is Adam, and all its other numbers and those of the parts."""
-    tables = [table.weight for table in encoder.trained_tables()]
-    others = [*encoder.other_parameters(), *(parameter for part in parts for parameter in part.parameters())]
-    others = [parameter for parameter in others if parameter.requires_grad]
-    table = encoder.bigram_table()
-    bigrams = None if table is None else table.weight
-    if kind == "adadelta":
-        parameters = [*tables, *others, *([] if bigrams is None else [bigrams])]
-        return TrainOptimizer(torch.optim.Adadelta(parameters, lr=learning_rate, rho=RHO), max_grad_norm)
-    adam = RowAdam(tables, others, lr=learning_rate, padding_idx=encoder.pad_id, bigrams=bigrams)
-    return RowOptimizer(adam, max_grad_norm)
-
-
-def rows_of_batch(
-    optimizer: TrainOptimizer | None, encoder: Encoder, ids_T: torch.Tensor, starts_S: torch.Tensor | None = None
-) -> UsedRows | None:
-    """What takes the gradients of the rows of tables that a batch uses; None if whole tables have gradients."""
-    if not isinstance(optimizer, RowOptimizer) or not optimizer.by_rows:
-        return None
-    return optimizer.inner.use(ids_T, None if starts_S is None else encoder.bigram_rows(ids_T, starts_S))
-
-
-def make_batches(head: HeadKind, lengths_N: Ints, batch_size: int, seed: int) -> EpochBatches:
-    """The row numbers of each step, of like length where the head can be trained on such batches."""
-    sorted_by_N = lengths_N if HEADS[head].sorted_batches else np.zeros_like(lengths_N)
-    return EpochBatches(sorted_by_N, batch_size, seed)

@@ -13,8 +13,8 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.intervals import mean_interval
 from pipeline.tasks.target import Target, softmax
 from student.config import MaskedWordsConfig
-from student.masked_words import COLUMNS, compared, importance, masked_row, masked_words, read_masked
 from student.predict import Predictor
+from student.word_importance import COLUMNS, compared, importance, masked_row, masked_words, read_masked
 from teacher.dump.examples import dump
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import VALIDATION_ROWS, dump_config

@@ -1,4 +1,4 @@
-"""Distillation losses. Shapes: B batch, C logits."""
+"""Distillation losses of logits. Shapes: B batch, C logits."""
 
 import torch
 from torch.nn import functional

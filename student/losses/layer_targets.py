@@ -1,4 +1,4 @@
-"""What the teacher's layers said about training rows, brought to the tokens that a student reads.
+"""What the teacher's layers output for training rows, brought to the tokens that a student reads.
 
 Shapes: N training rows, B rows of a batch, T tokens that the student reads of them end to end, H the teacher's width,
 A heads, L tokens of the longest row.

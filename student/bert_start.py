@@ -1,26 +1,33 @@
 """What a bert starts from: some layers of its teacher, or of another BERT's folder, without building that.
 
+A BERT's weights are in one file, or in several that an index names, as transformers writes large models.
+
 Shapes: V vocabulary.
 """
 
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import ConfigDict
+from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from pipeline import console
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.files import read_small_file
+from pipeline.files import read_small_file, sha256
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.signals.init import INIT_FILE
 from pipeline.text.tokenizer import example
-from pipeline.training.checkpoint import tensors_sha256
+from pipeline.training.checkpoint import check_tensors, tensors_sha256
 from pipeline.untrusted import parse_json
 from student.config import TrainConfig
 from student.model.bert import BertEncoder
@@ -28,11 +35,14 @@ from student.model.bert_shape import NUM_LAYERS, BertShape, Inherited
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
-from student.train.bert_weights import files_sha256, open_weights, weight_files
 
+INDEX_FILE = "model.safetensors.index.json"
 ADVICE = "give --init-from FOLDER_OF_A_BERT, or --init noise"
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # in files of before 2019
 LAYER = "encoder.layer."
+
+
+Weights = Mapping[str, Callable[[], torch.Tensor]]  # what reads each, by its name
 
 
 class BertFile(BertShape):
@@ -229,3 +239,55 @@ def _copy(source: torch.Tensor, parameter: torch.nn.Parameter, name: str) -> Non
     if not source.isfinite().all():
         raise ValueError(f"{name} holds numbers that are not finite")
     parameter[:rows] = source[:rows]
+
+
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """The files of the weights in a BERT's folder; none if there is neither one file nor an index.
+
+    Raises:
+        IntegrityError: if an index names no files of this folder.
+    """
+    if (folder / WEIGHTS_FILE).is_file():
+        return (folder / WEIGHTS_FILE,)
+    path = folder / INDEX_FILE
+    if not path.is_file():
+        return ()
+    try:
+        index: Any = parse_json(read_small_file(path, MAX_RECORD_BYTES, may_be_link=True))
+        names = sorted(set(index["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IntegrityError(f"{path}: not an index of weights: {error!r}") from error
+    wrong = [name for name in names if not _is_here(folder, name)]
+    if wrong or not names:
+        raise IntegrityError(f"{path}: names {wrong[:1] or 'nothing'}, and there is no such file of weights beside it")
+    return tuple(folder / name for name in names)
+
+
+@contextmanager
+def open_weights(files: tuple[Path, ...]) -> Iterator[Weights]:
+    """What reads the weights of some files within the block.
+
+    Raises:
+        IntegrityError: there or in the block, if a file is damaged.
+    """
+    try:
+        with ExitStack() as stack:
+            weights: dict[str, Callable[[], torch.Tensor]] = {}
+            for path in files:
+                check_tensors(path)
+                file = stack.enter_context(safe_open(path, framework="pt"))
+                weights |= {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118
+            yield weights
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        raise IntegrityError(f"{', '.join(map(str, files))}: not the weights of a BERT: {error}") from error
+
+
+def files_sha256(files: tuple[Path, ...]) -> str:
+    """Hash of a file, or of several files' hashes."""
+    first, *others = map(sha256, files)
+    return hashlib.sha256("".join([first, *others]).encode()).hexdigest() if others else first
+
+
+def _is_here(folder: Path, name: object) -> bool:
+    is_name = isinstance(name, str) and name == Path(name).name and name.endswith(".safetensors")
+    return is_name and (folder / str(name)).is_file()

@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from pipeline.config import JsonFlags, SeedFlags, StoreFlags, UnverifiedFlags
-from student.train.layer_flags import LAYERS
+from student.layer_flags import LAYERS
 
 
 class FiltersConfig(StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):

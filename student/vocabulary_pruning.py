@@ -21,7 +21,7 @@ from student.data import Examples
 from student.model.architecture import EncoderConfig
 from student.model.encoder import Encoder
 from student.model.headed import Headed
-from student.train.token_vectors import start_from_teacher
+from student.start import start_from_teacher
 
 C = TypeVar("C", bound=EncoderConfig)
 H = TypeVar("H", bound=Headed)
@@ -75,7 +75,7 @@ def with_used_rows(config: C, encoder: Encoder) -> C:
     return config.model_copy(update={"used_rows": len(encoder.used_ids())})
 
 
-def shrunk(student: H, active: Ints, encoder: Encoder | None = None) -> H:
+def prune(student: H, active: Ints, encoder: Encoder | None = None) -> H:
     """A student with the active rows only: its token k is the whole student's token ``active[k]``.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a run's record says: what decides its weights, and what came of it."""
+"""The record of a run: what decides its weights, and its result."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -17,27 +17,25 @@ from pipeline.tasks.target import NO_LABEL
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
-from student.answers.thresholds import as_logits, best_thresholds
+from student.answers.labels import as_logits, best_thresholds
 from student.data import Examples, gold_tensor
 from student.evaluate import evaluate_split, student_logits
+from student.layer_flags import LayerFlags
+from student.layers import objective_settings
 from student.model.bert_folder import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.card import CARD_FILE, card_text
 from student.model.flags import BertFlags
 from student.model.model import Student, num_bytes, num_parameters
-from student.train.fit import Subject
-from student.train.initialize import has_head_for, source_sha256
-from student.train.layer_choice import objective_settings
-from student.train.layer_flags import LayerFlags
-from student.train.training_data import training_query
-from student.train.word_vectors import FLAG
+from student.start import FLAG, has_head_for, source_sha256
+from student.training_data import StudentTraining, training_query
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
 NO_DEV = "has no dev split, so nothing tells which epoch is best: the last one is kept"
 
 
-def context(subject: Subject) -> dict[str, Any]:
+def context(training: StudentTraining) -> dict[str, Any]:
     """Where the sets of a run lie, and what texts are called in files of its task."""
-    logit_set = subject.data.logit_set
+    logit_set = training.data.logit_set
     found: dict[str, Any] = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
     task = logit_set.sets[0].record.task
     if task is not None and task.text_columns is not None:
@@ -45,9 +43,9 @@ def context(subject: Subject) -> dict[str, Any]:
     return found
 
 
-def settings(subject: Subject, vectors: VocabularyVectors | None) -> dict[str, Any]:
+def settings(training: StudentTraining, vectors: VocabularyVectors | None) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
-    config, student_config, data, layers = subject.config, subject.student_config, subject.data, subject.layers
+    config, student_config, data, layers = training.config, training.student_config, training.data, training.layers
     places = {"task", "logits", "tasks", "store", "output_dir", "recipe", "allow_unverified", "report_to"}
     places |= (
         {"json_output", "init", "init_from", "init_vectors"}
@@ -81,18 +79,18 @@ def settings(subject: Subject, vectors: VocabularyVectors | None) -> dict[str, A
         "mix": mix_of(logit_set),
         "query": data.query,
         "rows": len(rows),
-        "rows_held_out": len(subject.splits[HELD_OUT]) if config.held_out is not None else None,
+        "rows_held_out": len(training.splits[HELD_OUT]) if config.held_out is not None else None,
         "rows_sha256": rows.keys_sha256,
         "logits_sha256": rows.logits_sha256,
     }
 
 
-def result(subject: Subject, student: Student, history: list[Entry], best: Entry) -> dict[str, Any]:
+def result(training: StudentTraining, student: Student, history: list[Entry], best: Entry) -> dict[str, Any]:
     """What came of a training: scores by epoch, and all that there is to tell of the student that was kept."""
-    dev = subject.dev_splits
+    dev = training.dev_splits
     thresholds = _thresholds(student, dev)
     bias_C = -as_logits(thresholds, student.config.target) if thresholds else None
-    own = subject.data.logit_set.record.metrics
+    own = training.data.logit_set.record.metrics
     found = {
         "history": history,
         "best": best,
@@ -101,57 +99,57 @@ def result(subject: Subject, student: Student, history: list[Entry], best: Entry
         "evaluation": {split: evaluate_split(student, examples, bias_C, own) for split, examples in dev.items()},
         "versions": {name: version(name) for name in LIBRARIES},
     }
-    return found | ({"teachers": subject.data.teachers} if subject.data.teachers else {})
+    return found | ({"teachers": training.data.teachers} if training.data.teachers else {})
 
 
-def write_tokenizer(subject: Subject) -> None:
+def write_tokenizer(training: StudentTraining) -> None:
     """Writes the tokenizer beside the weights, for a bert with what `transformers` asks of one."""
-    tokenizer_json = subject.data.logit_set.tokenizer_json()
-    write_text(subject.folder / TOKENIZER_FILE, tokenizer_json)
-    if subject.student_config.is_hugging_face:
-        others = tokenizer_config_json(Tokenizer.from_str(tokenizer_json), subject.student_config)
-        write_text(subject.folder / TOKENIZER_CONFIG_FILE, others)
+    tokenizer_json = training.data.logit_set.tokenizer_json()
+    write_text(training.folder / TOKENIZER_FILE, tokenizer_json)
+    if training.student_config.is_hugging_face:
+        others = tokenizer_config_json(Tokenizer.from_str(tokenizer_json), training.student_config)
+        write_text(training.folder / TOKENIZER_CONFIG_FILE, others)
 
 
-def write_card(subject: Subject, student: Student, record: RunRecord) -> None:
+def write_card(training: StudentTraining, student: Student, record: RunRecord) -> None:
     """Writes the card beside the weights; ``record`` holds the result."""
     sizes = (num_parameters(student), num_bytes(student))
-    write_text(subject.folder / CARD_FILE, card_text(student.config, *sizes, record))
+    write_text(training.folder / CARD_FILE, card_text(student.config, *sizes, record))
 
 
-def tell_start(subjects: Sequence[Subject], vectors_of: ExampleSet | None) -> None:
+def note_start(trainings: Sequence[StudentTraining], vectors_of: ExampleSet | None) -> None:
     """Notes what students start from; ``vectors_of`` is the set whose teacher their vectors are of, if they are."""
-    for line in dict.fromkeys(_start_line(subject, vectors_of) for subject in subjects):
+    for line in dict.fromkeys(_start_line(training, vectors_of) for training in trainings):
         console.note(line)
-    without = [str(one.data.logit_set.root) for one in subjects if not one.dev_splits]
-    if len(without) == len(subjects):
+    without = [str(one.data.logit_set.root) for one in trainings if not one.dev_splits]
+    if len(without) == len(trainings):
         where = ", ".join(without)
         console.warn(f"{where}: {NO_DEV}")
-    for subject in subjects:
-        _tell_of_missing_gold(subject)
+    for training in trainings:
+        _warn_missing_gold(training)
 
 
-def _tell_of_missing_gold(subject: Subject) -> None:
+def _warn_missing_gold(training: StudentTraining) -> None:
     """Warns of rows that learn from the teacher although the flags give it no weight."""
-    if subject.config.alpha != 1:
+    if training.config.alpha != 1:
         return
-    rows = subject.data.splits["train"]
-    gold = gold_tensor(subject.student_config.target, rows)
+    rows = training.data.splits["train"]
+    gold = gold_tensor(training.student_config.target, rows)
     is_missing = gold.isnan() if gold.is_floating_point() else gold == NO_LABEL
     missing = int(is_missing.reshape(len(gold), -1).any(dim=1).sum())
     if missing:
         console.warn(
-            f"{subject.data.logit_set.root}: {missing:,} of {len(gold):,} training rows have no gold and learn from "
+            f"{training.data.logit_set.root}: {missing:,} of {len(gold):,} training rows have no gold and learn from "
             "the teacher, also with --alpha 1; --where 'variant = 0' leaves variants out"
         )
 
 
-def _start_line(subject: Subject, vectors_of: ExampleSet | None) -> str:
-    source = subject.config.init_from
-    if subject.layers is not None:
-        return f"the student starts from {subject.layers.words}"
+def _start_line(training: StudentTraining, vectors_of: ExampleSet | None) -> str:
+    source = training.config.init_from
+    if training.layers is not None:
+        return f"the student starts from {training.layers.words}"
     if source is not None:
-        what = "encoder and head start" if has_head_for(source, subject.student_config) else "embeddings start"
+        what = "encoder and head start" if has_head_for(source, training.student_config) else "embeddings start"
         return f"{what} from {source}"
     if vectors_of is not None:
         return f"vectors start from the teacher's, of {vectors_of.sets[0].root}"

@@ -24,7 +24,7 @@ Ask = Callable[[Sequence[Ragged]], Floats]
 Layer = Callable[[Floats], Floats]
 
 
-def short_path(student: Student) -> Ask | None:
+def numpy_forward(student: Student) -> Ask | None:
     """What gives a student's logits [B, C] of the sequences of a few inputs, as `Student.logits` does.
 
     None if that takes torch: on a GPU, without compiled kernels, with windows, int8 tables or a head of other layers.

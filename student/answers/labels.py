@@ -1,0 +1,178 @@
+"""A student's answers: which labels it gives, from which probability on, by what it costs to miss one; as columns.
+
+The label that costs least in the mean is the one whose probability times its cost is largest; of a label apart, yes
+costs less than no where the odds times the cost are above those of its threshold. Both add log(cost) to the logit.
+Thresholds are stored as probabilities and used as logits: a label holds where its logit is above.
+
+Shapes: N rows, C logits or labels.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import ConfigError, IntegrityError, did_you_mean, short
+from pipeline.record_file import read_record, with_checksum
+from pipeline.tasks.target import NO_LABEL, Target, predicted_scores, probabilities, softmax
+from pipeline.training.run_record import RUN_RECORD, read_run_record
+
+ABSTAIN = "abstain"  # in place of a label
+
+
+THRESHOLDS_FILE = "thresholds.json"  # of a student that was saved without the record of its run
+MOST_LOGIT = 30.0  # beyond, a probability is as good as 0 or 1
+
+
+def answer_columns(
+    target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None
+) -> dict[str, pa.Array]:
+    """A student's answers by column, N rows each.
+
+    Args:
+        target: what the logits mean.
+        logits_NC: float32 logits before softmax.
+        threshold: the margin above which the student answers; None if it always does.
+        bias_C: added to the logits before labels are chosen; see `Predictor`.
+
+    Returns:
+        Of classes ``label`` (string), ``probabilities`` (a struct of float32, by label) and ``margin`` (float32, the
+        best probability less the second); of labels apart ``label`` (a list of strings) and ``probabilities``;
+        otherwise ``score`` (float32).
+    """
+    if not target.has_labels:
+        return {"score": pa.array(predicted_scores(target, logits_NC))}
+    p_NC = probabilities(target, logits_NC)
+    columns = {
+        "label": chosen(target, logits_NC, threshold, bias_C),
+        "probabilities": pa.StructArray.from_arrays(list(map(pa.array, p_NC.T)), names=target.names),
+    }
+    return columns | ({"margin": pa.array(margins(p_NC))} if target.kind == "classes" else {})
+
+
+def chosen(target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None) -> pa.Array:
+    """The label of each row, or of labels apart the list of those that hold; see `answer_columns`."""
+    if target.kind == "classes":
+        return labels(target, softmax(logits_NC if bias_C is None else logits_NC + bias_C), threshold)
+    said_NC = logits_NC + (0 if bias_C is None else bias_C) > 0
+    row_S, label_S = np.nonzero(said_NC)
+    offsets_N = np.searchsorted(row_S, np.arange(len(said_NC) + 1))
+    return pa.ListArray.from_arrays(pa.array(offsets_N, pa.int32()), pa.array(target.names).take(pa.array(label_S)))
+
+
+def labels(target: Target, p_NC: Floats, threshold: float | None = None) -> pa.Array:
+    """The likeliest label of each row, by its name, or `ABSTAIN` where its margin is not above the threshold."""
+    best_N = p_NC.argmax(axis=1)
+    if threshold is not None:
+        best_N = np.where(margins(p_NC) > threshold, best_N, len(target.names))
+    return pa.array([*target.names, ABSTAIN]).take(pa.array(best_N))
+
+
+def margins(p_NC: Floats) -> Floats:
+    """By how much the best probability of each row [N] leads the second."""
+    second_N, best_N = np.partition(p_NC, -2, axis=1)[:, -2:].T
+    return np.asarray(best_N - second_N)
+
+
+def label_bias(run: Path, target: Target, costs: Mapping[str, float]) -> Floats | None:
+    """What is added to the logits [C]; None for nothing.
+
+    Args:
+        run: whose thresholds are taken, of a multi-label student.
+        target: names the labels.
+        costs: of missing a label, 1 for those that are not named.
+
+    Raises:
+        ConfigError: for an unknown label, a cost that is not above 0, or a student without labels.
+        IntegrityError: if the run's thresholds are damaged.
+    """
+    if costs and not target.has_labels:
+        raise ConfigError("--cost: this student gives scores and chooses no label")
+    for name, cost in costs.items():
+        if name not in target.names:
+            raise ConfigError(f"--cost: unknown label {name!r}: {did_you_mean(name, target.names)}")
+        if not (0 < cost < math.inf):
+            raise ConfigError(f"--cost {name}={cost:g}: a cost is a number above 0")
+    if not costs and target.kind != "labels":
+        return None
+    log_C = np.log([costs.get(name, 1.0) for name in target.names]).astype(np.float32)
+    return log_C - as_logits(stored_thresholds(run), target) if target.kind == "labels" else log_C
+
+
+def read_costs(texts: Sequence[str]) -> dict[str, float]:
+    """Costs by label, of texts like ``fraud=10``.
+
+    Raises:
+        ConfigError: for what is no such text, or a label that is there twice.
+    """
+    costs = {}
+    for text in texts:
+        name, sign, number = text.rpartition("=")
+        try:
+            cost = float(number)
+        except ValueError:
+            sign = ""
+        if not sign or name in costs:
+            raise ConfigError(f"--cost {text}: not LABEL=NUMBER, such as fraud=10, once for each label")
+        costs[name] = cost
+    return costs
+
+
+def best_thresholds(target: Target, logits_NC: Floats, label_NC: Ints) -> dict[str, float]:
+    """The probability of each label above which its F1 is best on some rows; 0.5 where no row has the label.
+
+    Args:
+        target: names the labels.
+        logits_NC: float32, what a student says.
+        label_NC: their gold, rows of ``NO_LABEL`` where there is none.
+    """
+    known_N = label_NC[:, 0] != NO_LABEL
+    pairs = zip(target.names, logits_NC[known_N].T, label_NC[known_N].T, strict=True)
+    return {name: 1 / (1 + float(np.exp(-_best_cut(logit_N, gold_N)))) for name, logit_N, gold_N in pairs}
+
+
+def _best_cut(logit_N: Floats, gold_N: Ints) -> float:
+    """The logit half-way between two rows above which F1 is best; of equally good ones the nearest to 0."""
+    if not gold_N.any():
+        return 0.0
+    order_N = np.argsort(-logit_N, kind="stable")
+    sorted_N = logit_N[order_N].astype(np.float64)
+    right_N, said_N = np.cumsum(gold_N[order_N]), np.arange(1, len(gold_N) + 1)
+    f1_N = 2 * right_N / (said_N + gold_N.sum())
+    cut_N = (sorted_N + np.append(sorted_N[1:], sorted_N[-1] - 1)) / 2
+    f1_N[:-1][np.diff(sorted_N) == 0] = -1  # of equal logits all or none
+    best = np.flatnonzero(f1_N == f1_N.max())
+    return float(np.clip(np.nan_to_num(cut_N[best[np.abs(cut_N[best]).argmin()]]), -MOST_LOGIT, MOST_LOGIT))
+
+
+def stored_thresholds(folder: Path) -> dict[str, float]:
+    """The thresholds of a student by label: of its run's record, or of the file beside it; empty if there are none.
+
+    Raises:
+        IntegrityError: if what holds them is damaged.
+    """
+    path, stored = folder / RUN_RECORD, {}
+    if path.exists():
+        stored = read_run_record(path).get("result", {}).get("thresholds", {})
+    if not stored and (folder / THRESHOLDS_FILE).exists():
+        path = folder / THRESHOLDS_FILE
+        stored = read_record(path)
+    if not isinstance(stored, dict) or not all(isinstance(p, float) and 0 < p < 1 for p in stored.values()):
+        raise IntegrityError(f"{path}: thresholds: {short(stored)} are not probabilities by label")
+    return stored
+
+
+def thresholds_file(folder: Path) -> dict[str, bytes]:
+    """The file that goes with a student when it is saved elsewhere, by its name; none if it has no thresholds."""
+    stored = stored_thresholds(folder)
+    return {THRESHOLDS_FILE: with_checksum(json.dumps(stored, indent=2)).encode()} if stored else {}
+
+
+def as_logits(thresholds: Mapping[str, float], target: Target) -> Floats:
+    """Thresholds by label as logits [C]; 0 of a label that has none."""
+    p_C = np.array([thresholds.get(name, 0.5) for name in target.names])
+    return np.asarray(np.log(p_C) - np.log1p(-p_C), dtype=np.float32)

@@ -1,0 +1,359 @@
+"""Stage two: a student from stored logits, or a student for each of several tasks, all of them with the same encoder.
+
+No teacher is in memory. The run's folder of several tasks holds the record of the training and a folder for each task,
+which is a student's folder and a run's like any other: commands take it by its path.
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipeline import console
+from pipeline.errors import ConfigError, raise_all
+from pipeline.files import make_folder, remove_temporaries
+from pipeline.sets.reader import ExampleSet
+from pipeline.sets.token_vectors import VocabularyVectors
+from pipeline.training import loop
+from pipeline.training.joint import BatchedTask, JointTask, check_free, entry_of, joint_settings
+from pipeline.training.loop import seed_step
+from pipeline.training.run import Run
+from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, best_of, finish_run, write_run_record
+from student.bert_start import BertStart, bert_start, copy_layers
+from student.config import TrainConfig
+from student.data import Examples
+from student.kinds.examples import ExampleTask
+from student.layers import end_stage, layer_loss, learn_layers, stage_history
+from student.losses.layers import LayerLoss
+from student.model.architecture import Facts, StudentConfig
+from student.model.build_config import build_config
+from student.model.embeddings import matrix_encoder
+from student.model.model import Student, default_device
+from student.model.products import IS_COMPILED
+from student.model.weights import save_sharing
+from student.optimizer import make_optimizer
+from student.run_result import context, note_start, result, settings, write_card, write_tokenizer
+from student.start import (
+    copy_embeddings,
+    copy_head,
+    frequent_pairs,
+    has_head_for,
+    start_from_teacher,
+    start_from_words,
+    with_bigrams,
+)
+from student.training_data import (
+    StudentTraining,
+    TrainingData,
+    build_student_config,
+    default_name,
+    open_training_set,
+    read_data,
+    separate,
+    task_facts,
+)
+from student.vocabulary_pruning import active_ids, neutralise_untrained, prune, renumber, restore, with_used_rows
+
+ONE_ENCODER = {  # what sets have in common
+    "tokenizer_sha256": "tokenizer",
+    "max_seq_length": "--max-seq-length (with --doc-stride that of their longest rows)",
+}
+
+
+def train(config: TrainConfig, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
+    """Trains the student that ``config`` describes, or the students of its ``tasks``, or goes on with it.
+
+    The run folder holds ``run.json`` (settings, query, hashes, metrics per epoch), the best epoch's weights by the
+    first metric on the first dev split, the tokenizer and a card; for several tasks see `train_tasks`.
+
+    Args:
+        config: everything that decides the student.
+        command: the command line, for the record.
+        data: the rows of each set, see `load_data`, if they have been read already.
+
+    Returns:
+        The content of ``run.json``.
+
+    Raises:
+        ConfigError: naming every flag that does not fit.
+        DataError: if there is no such set, or it has no rows to train on.
+        FingerprintMismatchError: if the folder holds a run with other settings.
+    """
+    if config.tasks is not None:
+        return train_tasks(config, command, data)
+    from student.words.train import is_of_words, train_words
+
+    if not data and is_of_words(config):
+        return train_words(config, command)
+    logit_set = data[0].logit_set if data else open_training_set(config)
+    student_config, layers = build_student_config(config, logit_set, data[0].facts if data else task_facts(logit_set))
+    rows = data[0] if data else read_data(config, logit_set)
+    config = config.for_rows(len(rows.splits["train"]))
+    folder = config.output_dir or Path("runs") / default_name(logit_set.sets)
+    training = StudentTraining(config, student_config, rows, folder, layers)
+    vectors = rows.start(config)
+    run = Run(folder, settings(training, vectors), command, context(training))
+    finished = run.start()
+    if finished is not None or not config.intermediate_epochs:
+        end_stage(folder)  # which a killed or another run may have left
+    if finished is not None:
+        return finished
+    write_tokenizer(training)
+    note_start([training], logit_set if vectors else None)
+    [student], history = fit(config, [training], vectors, run)
+    found = result(training, student, history, best_of(history)) | stage_history(folder)
+    write_card(training, student, run.record() | {"result": found})
+    record = run.finish(found)
+    end_stage(folder)
+    return record
+
+
+def train_tasks(config: TrainConfig, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
+    """Trains a student for each of ``config.tasks``, or goes on with them.
+
+    A step is a batch of one task, an epoch all batches of all tasks in random order. The best epoch is that of the
+    best mean of the tasks' first metrics on their first dev splits.
+
+    Args:
+        config: everything that decides the students.
+        command: the command line, for the record.
+        data: the rows of each task, if they have been read already.
+
+    Returns:
+        The content of the ``run.json`` of them all; each task's folder has its own.
+
+    Raises:
+        ConfigError: naming every flag that does not fit, and sets that cannot share an encoder.
+        DataError: if there is no such set, or it has no rows to train on.
+        FingerprintMismatchError: if the folder holds a run with other settings.
+    """
+    trainings = _trainings(config, data)
+    num_rows = sum(len(training.data.splits["train"]) for training in trainings)
+    config = config.for_rows(num_rows)
+    trainings = [replace(training, config=training.config.for_rows(num_rows)) for training in trainings]
+    names = [training.name for training in trainings]
+    folder = trainings[0].folder.parent
+    giver = trainings[vectors_source([one.data.logit_set for one in trainings])]
+    vectors = giver.data.start(config)
+    by_task = {one.name: settings(one, vectors if one is giver else None) | {"tasks": names} for one in trainings}
+    places = [place for one in trainings for place in context(one)["logit_sets"]]
+    run = Run(folder, joint_settings(by_task), command, {STUDENTS: names, "logit_sets": places})
+    finished = run.start()
+    if finished is not None:
+        return finished
+    for one in trainings:
+        check_free(one.folder / RUN_RECORD, by_task[one.name])
+    for one in trainings:
+        make_folder(one.folder)
+        remove_temporaries(one.folder)
+        begun = {"state": "running", "command": command, "settings": by_task[one.name]} | context(one)
+        write_run_record(one.folder / RUN_RECORD, begun)
+        write_tokenizer(one)
+    note_start(trainings, giver.data.logit_set if vectors else None)
+    students, history = fit(config, trainings, vectors, run)
+    best = best_of(history)
+    chosen = {"chosen_by": f"the mean over {', '.join(names)}"}
+    evaluation: dict[str, Any] = {}
+    for one, student in zip(trainings, students, strict=True):
+        own, own_best = [entry_of(one.name, entry) for entry in history], entry_of(one.name, best)
+        record = finish_run(one.folder / RUN_RECORD, result(one, student, own, own_best) | chosen)
+        write_card(one, student, record)
+        evaluation |= {f"{one.name}/{split}": scores for split, scores in record["result"]["evaluation"].items()}
+    return run.finish({"history": history, "best": best, "evaluation": evaluation})
+
+
+def _trainings(config: TrainConfig, data: Sequence[TrainingData]) -> list[StudentTraining]:
+    """The tasks, once their sets are known to fit each other; only then rows are read."""
+    configs = separate(config)
+    sets = [one.logit_set for one in data] or [open_training_set(one) for one in configs]
+    designs = build_joint_configs(configs, sets, [one.facts for one in data] or [task_facts(one) for one in sets])
+    rows = data or [read_data(*both) for both in zip(configs, sets, strict=True)]
+    folder = config.output_dir or Path("runs") / default_name(sets)
+    return [
+        StudentTraining(flags, made, one, folder / one.logit_set.name, layers)
+        for (flags, made, layers), one in zip(designs, rows, strict=True)
+    ]
+
+
+def build_joint_configs(
+    configs: Sequence[TrainConfig], sets: Sequence[ExampleSet], facts: Sequence[Facts]
+) -> list[tuple[TrainConfig, StudentConfig, BertStart | None]]:
+    """Of each task the flags that are for it, the architecture they ask for, and what a bert starts from.
+
+    Args:
+        configs: the flags of each task.
+        sets: the task's sets, opened.
+        facts: what they decide.
+
+    Raises:
+        ConfigError: naming every flag that does not fit, and sets that cannot share an encoder.
+    """
+    names = [one.name for one in sets]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    raise_all(ConfigError, "--tasks", [f"{one} is there twice; a task's folder is called as its set" for one in twice])
+    check_joint(dict(zip(names, facts, strict=True)))
+    kinds = {own["target"].kind for own in facts}
+    fitting = [of_task(one, own["target"].kind, kinds) for one, own in zip(configs, facts, strict=True)]
+    layers = bert_start(fitting[0], sets[0])
+    inherited = layers.inherited if layers else None
+    designs = [build_config(one, own, inherited) for one, own in zip(fitting, facts, strict=True)]
+    assert len({one.encoder_shape for one in designs}) == 1, "the flags and the tokenizer decide it"
+    return [(flags, made, layers) for flags, made in zip(fitting, designs, strict=True)]
+
+
+def check_joint(facts: Mapping[str, Facts]) -> None:
+    """Raises ConfigError if sets cannot share an encoder, naming what each has; ``facts`` are by name of the set."""
+    problems = []
+    for key, words in ONE_ENCODER.items():
+        values = {name: own[key] for name, own in facts.items()}
+        if len(set(values.values())) > 1:
+            told = ", ".join(f"{str(value)[:12]} of {name}" for name, value in values.items())
+            problems.append(f"sets that share an encoder have the same {words}, but theirs are {told}")
+    raise_all(ConfigError, "--tasks", problems)
+
+
+def of_task(config: TrainConfig, kind: str, kinds: Set[str]) -> TrainConfig:
+    """The flags for one of several tasks: without those that are for tasks of another kind, if there are such.
+
+    Args:
+        config: the flags for all.
+        kind: of the task's target.
+        kinds: of all tasks' targets.
+    """
+    left_out: set[str] = set()
+    if kind == "score" and kinds != {"score"}:
+        left_out |= {"temperature", "soft_loss"}
+    if kind != "classes" and "classes" in kinds:
+        left_out.add("class_weights")
+    defaults = {name: TrainConfig.model_fields[name].default for name in left_out}
+    return config.model_copy(update=defaults)
+
+
+def vectors_source(sets: Sequence[ExampleSet]) -> int:
+    """Which set's token vectors the encoder may start from: the first that has some, else the first."""
+    return next((k for k, one in enumerate(sets) if one.sets[0].record.signals.token_vectors is not None), 0)
+
+
+def fit(
+    config: TrainConfig, trainings: Sequence[StudentTraining], vectors: VocabularyVectors | None, run: Run
+) -> tuple[list[Student], list[Entry]]:
+    """Trains the rows of the tables that the data use.
+
+    Returns:
+        The best student of each training, and a record of each epoch. With ``tasks`` its metrics are those of
+        `joint_scores`.
+    """
+    splits = [training.splits for training in trainings]
+    students = _new_students(config, trainings, [part["train"] for part in splits], vectors)
+    active = active_ids((rows for part in splits for rows in part.values()), students[0].config.pad_id)
+    smalls: list[Student] = []
+    for student in students:
+        smalls.append(prune(student, active, smalls[0].encoder if smalls else None).to(default_device()))
+    renumbered = [{split: renumber(rows, active) for split, rows in part.items()} for part in splits]
+    layers = _layer_loss(trainings[0], smalls[0], renumbered[0]["train"])
+    if layers is not None and config.intermediate_epochs:
+        learn_layers(config, smalls[0], layers, renumbered[0]["train"], run)
+        layers = None
+    optimizer = make_optimizer(
+        config.optimizer,
+        config.peak_learning_rate,
+        config.max_grad_norm,
+        smalls[0].encoder,
+        *(small.head for small in smalls),
+        *([] if layers is None else [layers]),
+    )
+    note_slow_kernels(smalls[0].device)
+
+    def restored(number: int) -> Student:
+        student, small = students[number], smalls[number]
+        restore(student, small, active)
+        student.config = with_used_rows(student.config, student.encoder)
+        return student
+
+    tasks: dict[str, BatchedTask] = {
+        training.name: ExampleTask(training.config, small, part, optimizer, layers, partial(_write, restored, number))
+        for number, (training, small, part) in enumerate(zip(trainings, smalls, renumbered, strict=True))
+    }
+
+    def save(folder: Path) -> None:
+        whole = {folder / training.name: restored(number) for number, training in enumerate(trainings)}
+        if students[0].config.is_hugging_face:  # a BERT's folder is whole, so that others can read it
+            for own, student in whole.items():
+                student.save(own)
+        else:
+            save_sharing({own: (student.config_json, student) for own, student in whole.items()})
+
+    if config.tasks is None:
+        (task,) = tasks.values()
+        history = loop.fit(run, task, optimizer, epochs(config, task.batches.steps_per_epoch), config.report_to)
+    else:
+        model = nn.ModuleList([*smalls, *([] if layers is None else [layers])])
+        joint = JointTask(model, tasks, config.seed, save)
+        history = loop.fit(run, joint, optimizer, epochs(config, joint.batches.steps_per_epoch), config.report_to)
+    return [Student.load(training.folder).to(default_device()) for training in trainings], history
+
+
+def epochs(config: TrainConfig, steps_per_epoch: int) -> loop.Schedule:
+    """An entry for each epoch; the best one's weights are saved."""
+    assert config.num_train_epochs is not None, "the number of rows has decided it"
+    return loop.Schedule.of_epochs(
+        steps_per_epoch,
+        config.num_train_epochs,
+        config.seed,
+        warmup_steps=config.warmup_steps,
+        patience=config.early_stopping_patience,
+    )
+
+
+def note_slow_kernels(device: torch.device) -> None:
+    """Notes that steps take long where the compiled kernels are missing."""
+    if device.type == "cpu" and not IS_COMPILED:
+        console.note("the compiled kernels were not built at installation: every step takes several times longer")
+
+
+def _write(restored: Callable[[int], Student], number: int, folder: Path) -> None:
+    restored(number).save(folder)
+
+
+def _layer_loss(training: StudentTraining, student: Student, examples: Examples) -> LayerLoss | None:
+    if not training.config.objectives:
+        return None
+    data = training.data
+    return layer_loss(training.config, student, data.logit_set.sets[0], data.facts["special_ids"], examples)
+
+
+def _new_students(
+    config: TrainConfig,
+    trainings: Sequence[StudentTraining],
+    trains: Sequence[Examples],
+    vectors: VocabularyVectors | None,
+) -> list[Student]:
+    """Students that share the first one's encoder, as they start."""
+    seed_step(config.seed, 0)
+    students: list[Student] = []
+    most = 0 if config.num_bigrams == 0 else trainings[0].student_config.num_bigrams
+    pairs_K2 = frequent_pairs(trains, most)
+    for training in trainings:
+        student_config = with_bigrams(training.student_config, len(pairs_K2))
+        students.append(Student(student_config, students[0].encoder if students else None))
+    if len(pairs_K2):
+        matrix_encoder(students[0].encoder).set_pairs(torch.from_numpy(pairs_K2))
+    layers = trainings[0].layers
+    if layers is not None:
+        copy_layers(layers, students[0].encoder)
+    elif config.init_from is None:
+        neutralise_untrained(students[0], *trains)
+    else:
+        copy_embeddings(config.init_from, students[0].encoder)
+        for student in students:
+            if has_head_for(config.init_from, student.config):
+                copy_head(config.init_from, student)
+    if config.init_vectors is not None:
+        start_from_words(students[0].encoder, config.init_vectors, trainings[0].data.logit_set.tokenizer_json())
+    if vectors is not None:
+        start_from_teacher(students[0].encoder, vectors)
+    return students

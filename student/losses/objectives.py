@@ -1,0 +1,150 @@
+"""What ``--objective`` chooses from: distances of a student's layers from its teacher's (How to Distill your BERT).
+
+Each error is a number per sequence, which depends on its tokens alone: the published code takes softmax and mean over
+the padding, too, and weighs short sequences less.
+
+Hid-CLS-Contrast: a student's states of a row are to be nearer to its teacher's of that row than to those of others.
+What is compared are the first token's states of all chosen layers, side by side, mapped to 128 numbers and brought to
+length 1 (CRD, Tian et al. 2020; on BERTs CoDIR, Sun et al. 2020). The others are rows of other labels. The published
+code keeps what it has seen of them in a memory that lags behind its maps, as its teacher would have to read them again;
+here the teacher's states of every row are stored, so the others are mapped as the maps are now.
+
+Shapes: T tokens of N sequences end to end, S = N + 1 starts, H width, A heads, L tokens of the longest sequence, B rows
+of a batch, K negatives of each, J = 1 + K rows that it is compared with, X distinct ones among all of these, D numbers
+that are compared.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pipeline.arrays import Bools, Ints
+from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import LayersName
+from pipeline.tasks.target import NO_LABEL, Target, gold_classes
+from student.data import Examples, classes_of
+from student.layer_flags import ObjectiveName
+
+TEMPERATURE = 0.07  # of contrast, in the published code
+FAR_BELOW = -1e4  # a score whose share is 0, and whose product with that share is no NaN
+
+
+DIM, NEGATIVES = 128, 100  # of the published code
+
+
+def state_error(student_TH: Tensor, teacher_TH: Tensor, starts_S: Tensor) -> Tensor:
+    """The mean squared error of each sequence's states, float32 [N] (Hid-Seq; Hid-CLS if it is one token long)."""
+    error_T, lengths_N = ((student_TH - teacher_TH) ** 2).mean(dim=1), starts_S.diff()
+    sequence_T = torch.arange(len(lengths_N), device=lengths_N.device).repeat_interleave(lengths_N)
+    return error_T.new_zeros(len(lengths_N)).index_add(0, sequence_T, error_T) / lengths_N.clamp(min=1)
+
+
+def direction_error(student_TH: Tensor, teacher_TH: Tensor, starts_S: Tensor) -> Tensor:
+    """`state_error`, summed over H, of states scaled to length 1 (the patient loss, Sun et al. 2019), float32 [N]."""
+    unit = functional.normalize
+    return state_error(unit(student_TH, dim=1), unit(teacher_TH, dim=1), starts_S) * student_TH.shape[1]
+
+
+def score_error(student_NALL: Tensor, teacher_NALL: Tensor, is_token_NL: Tensor) -> Tensor:
+    """The mean squared error of each sequence's scores before the softmax, float32 [N] (Att-MSE)."""
+    is_pair_NLL = is_token_NL[:, :, None] & is_token_NL[:, None]
+    error_NLL = ((student_NALL - teacher_NALL) ** 2).mean(dim=1).masked_fill(~is_pair_NLL, 0)
+    return error_NLL.sum(dim=(1, 2)) / is_pair_NLL.sum(dim=(1, 2)).clamp(min=1)
+
+
+def share_divergence(student_NALL: Tensor, teacher_NALL: Tensor, is_token_NL: Tensor) -> Tensor:
+    """KL(teacher || student) of the softmax over each row of scores, nats, mean over rows and heads, float32 [N].
+
+    Of attention's scores it is Att-KL, of the relations of values, see `relations`, Val-KL.
+    """
+    scores = (teacher_NALL, student_NALL)
+    hidden = ~is_token_NL[:, None, None]
+    teacher, student = (functional.log_softmax(part.masked_fill(hidden, FAR_BELOW), dim=-1) for part in scores)
+    divergence_NAL = (teacher.exp() * (teacher - student)).sum(dim=-1)
+    divergence_NL = divergence_NAL.mean(dim=1).masked_fill(~is_token_NL, 0)
+    return divergence_NL.sum(dim=1) / is_token_NL.sum(dim=1).clamp(min=1)
+
+
+def contrast_error(likeness_BX: Tensor, place_BJ: Tensor) -> Tensor:
+    """-log of the share that the first of J rows has in the softmax of their likenesses, nats, float32 [B] (InfoNCE).
+
+    Args:
+        likeness_BX: cosines of each row's states and the teacher's of X rows.
+        place_BJ: int64, which of the X a row is compared with, the right one first.
+    """
+    return -functional.log_softmax(likeness_BX.gather(1, place_BJ) / TEMPERATURE, dim=1)[:, 0]
+
+
+def relations(values_NALD: Tensor) -> Tensor:
+    """How alike the values of two tokens are: v v' / sqrt(D), [N, A, L, L] (MiniLM, Wang et al. 2020)."""
+    relations_NALL: Tensor = values_NALD @ values_NALD.mT / values_NALD.shape[-1] ** 0.5
+    return relations_NALL
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A kind of loss between layers.
+
+    Attributes:
+        signal: what of the teacher it needs.
+        error: the loss of each row: of states [T, H] and their starts, or of squares [B, A, L, L] and their mask. None
+            for `Contrast`, which compares all layers at once.
+        needs_attention: whether only a student with attention has what it compares.
+    """
+
+    signal: LayersName
+    error: Callable[[Tensor, Tensor, Tensor], Tensor] | None
+    needs_attention: bool = False
+
+
+OBJECTIVES: dict[ObjectiveName, Objective] = {
+    "hid-cls": Objective("cls", state_error),
+    "hid-cls-contrast": Objective("cls", None),
+    "pkd": Objective("cls", direction_error),
+    "hid-seq": Objective("states", state_error),
+    "att-mse": Objective("attention", score_error, needs_attention=True),
+    "att-kl": Objective("attention", share_divergence, needs_attention=True),
+    "val-kl": Objective("values", share_divergence, needs_attention=True),
+}
+
+
+def kinds(target: Target, examples: Examples) -> Ints:
+    """Numbers that are the same for rows of the same label, or of the same labels, int64 [N].
+
+    A row without gold is of the label that its teacher says.
+    """
+    if target.kind == "labels":
+        said_NC = np.where(examples.label_N == NO_LABEL, examples.teacher_NC > 0, examples.label_N)
+        return np.unique(said_NC, axis=0, return_inverse=True)[1].reshape(-1)
+    return classes_of(gold_classes(target, examples.label_N, examples.score_N), examples.teacher_NC)
+
+
+def negatives(kind_N: Ints, is_known_N: Bools, rows: Ints) -> Ints:
+    """Numbers of known rows of another kind for each of some rows, drawn with replacement, int64 [B, NEGATIVES]."""
+    drawn_BK = np.empty((len(rows), NEGATIVES), dtype=np.int64)
+    kind_B = kind_N[rows]
+    for kind in np.unique(kind_B):
+        others = np.flatnonzero(is_known_N & (kind_N != kind))
+        is_of_kind_B = kind_B == kind
+        chosen = torch.randint(len(others), (int(is_of_kind_B.sum()), NEGATIVES))
+        drawn_BK[is_of_kind_B] = others[chosen.numpy()]
+    return drawn_BK
+
+
+def first_signal(record: SetRecord) -> LayersName:
+    """Which signal has the first token's states: its own, or that of all tokens."""
+    return "cls" if "cls" in stored_layers(record) else "states"
+
+
+def named_layers(flag: str | None) -> tuple[int, ...]:
+    """The numbers in a flag such as 2,4,6; none without it."""
+    return tuple(int(layer) for layer in flag.split(",")) if flag else ()
+
+
+def stored_layers(record: SetRecord) -> dict[LayersName, tuple[int, ...]]:
+    """The layers of each signal that a set has."""
+    return {signal.name: signal.layers for signal in record.signals.layer_signals}

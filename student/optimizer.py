@@ -1,0 +1,319 @@
+"""Adam for embedding tables: the work of a step is that of the rows in the batch, the result that of dense Adam.
+
+Dense Adam also moves the rows that a batch does not use, by their momentum. Those moves are not skipped here (torch's
+SparseAdam skips them, and ends elsewhere) but deferred: before a row is used again it makes up for what it has missed,
+see `student.kernels.missed_moves`.
+
+Shapes: T tokens of a batch, P pairs of tokens, V rows, X numbers of a row.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.training.loop import TrainOptimizer
+from student.config import OptimizerKind
+from student.kernels import compiled, compiled_training, lazy_adam
+from student.kernels.lazy_adam import LazyAdamTerms, Rates, RowState
+from student.model.encoder import Encoder
+from student.model.products import NO_PADDING
+from student.model.tables import put_side_by_side
+
+RHO = 0.95  # of AdaDelta, by which Tang et al. (2019) trained their students
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass
+class UsedRows:
+    """The rows that a batch uses, and what takes the gradients of its tokens.
+
+    Attributes:
+        groups: the batch's tokens by row.
+        gradients: [T, X] per table, written by the backward pass.
+        is_filled: whether it has.
+        more: what further readings of the same tokens have written.
+        squares: the sum of the squares of the rows' gradients, once they are added up.
+        bigrams: those of the table of pairs of tokens.
+    """
+
+    groups: Any
+    gradients: list[Tensor]
+    is_filled: bool = False
+    more: list[list[Tensor]] = field(default_factory=list)
+    squares: float | None = None
+    bigrams: "UsedRows | None" = None
+
+    def buffers(self) -> list[Tensor]:
+        """What the backward pass of a reading of the tokens is to write to; there may be several readings."""
+        if not self.is_filled:
+            self.is_filled = True
+            return self.gradients
+        self.more.append([torch.empty_like(gradient_TX) for gradient_TX in self.gradients])
+        return self.more[-1]
+
+    def add_up(self) -> None:
+        """Adds the gradients of further readings to those of the first."""
+        for gradients in self.more:
+            torch._foreach_add_(self.gradients, gradients)
+        self.more.clear()
+
+
+class TableRows:
+    """Tables that are used with the same ids.
+
+    Args:
+        tables: with a row for each id.
+        padding_idx: a row that is never changed.
+        state_of: gives the optimizer's state of a table.
+    """
+
+    def __init__(
+        self, tables: Iterable[Tensor], padding_idx: int, state_of: Callable[[Tensor], dict[str, Tensor]]
+    ) -> None:
+        self.tables = list(tables)
+        self._padding_idx, self._state_of = padding_idx, state_of
+        self._states: list[RowState] = []
+        self._rows: Any = None  # the same for the kernels
+        self._lazy: LazyAdamTerms | None = None  # None: every row is where dense Adam has it
+
+    def use(self, ids_T: Tensor, eps: float) -> UsedRows:
+        """Brings the rows of a batch up to date, see `RowAdam.use`."""
+        self._make_room(len(ids_T))
+        groups = self.kernels.group(ids_T, len(self.tables[0]), self._padding_idx)
+        if self._lazy is not None:
+            self.kernels.catch_up(self._rows, groups.rows_R, self._lazy, eps)
+        return UsedRows(groups, [state.gradient_TX[: len(ids_T)] for state in self._states])
+
+    def sum_of_squares(self, used: UsedRows) -> float:
+        """Adds up the gradients of each row's tokens; returns the sum of their squares."""
+        if used.squares is None:
+            used.add_up()
+            used.squares = self.kernels.sum_gradients(self._rows, used.groups)
+        return used.squares
+
+    def step(self, used: UsedRows, rates: Rates, betas: tuple[float, float]) -> None:
+        """Moves the used rows by one step, with the gradients of their tokens."""
+        assert used.is_filled, "there was no backward pass"
+        self.sum_of_squares(used)
+        if self._lazy is None:
+            number = int(self._state_of(self.tables[0])["step"])
+            self._lazy = LazyAdamTerms(len(self.tables[0]), number, *betas)
+        self.kernels.step(self._rows, used.groups, self._lazy, rates)
+
+    def catch_up(self, eps: float) -> None:
+        """Brings every row to where dense Adam would have it, see `RowAdam.catch_up`."""
+        lazy, self._lazy = self._lazy, None
+        if lazy is None:
+            return
+        rows_R = lazy.rows_behind()
+        self.kernels.catch_up(self._rows, rows_R[rows_R != self._padding_idx], lazy, eps)
+        for table in self.tables:
+            self._state_of(table)["step"].fill_(lazy.step)
+        decays = lazy.moment_decays(torch.arange(len(lazy.value_step_V)))
+        for state in self._states:
+            for moment_VX, decay_V in zip((state.m_VX, state.v_VX), decays, strict=True):
+                moment_VX.mul_(decay_V.to(moment_VX.dtype).unsqueeze(1))
+
+    def forget(self) -> None:
+        """Begins anew, with another state."""
+        self._states, self._lazy = [], None
+
+    @property
+    def kernels(self) -> ModuleType:
+        """What does the work."""
+        is_float = self.tables[0].dtype == torch.float32
+        return compiled_training if is_float and compiled.library() is not None else lazy_adam
+
+    def _make_room(self, num_tokens: int) -> None:
+        """Sees to a gradient row per token in every table; the memory is kept from step to step."""
+        if self._states and len(self._states[0].gradient_TX) >= num_tokens:
+            return
+        if not self._states:
+            put_side_by_side(self.tables)
+            put_side_by_side([self._state_of(table)[name] for table in self.tables for name in MOMENTS])
+        size = max(num_tokens, 2 * len(self._states[0].gradient_TX) if self._states else 0)
+        self._states = [
+            RowState(table.detach(), state["exp_avg"], state["exp_avg_sq"], table.new_empty(size, table.shape[1]))
+            for table, state in ((table, self._state_of(table)) for table in self.tables)
+        ]
+        self._rows = self.kernels.as_kernel_tables(self._states)
+
+
+class RowAdam(torch.optim.Adam):
+    """`torch.optim.AdamW` for tables of which a batch uses a few rows, and other parameters; its state is the same.
+
+    A step: `use` the ids, compute the loss from what it returns, then backward, `clip_gradients`, `step`. Tables that
+    get a dense gradient instead are treated as usual.
+
+    Args:
+        tables: with a row for each id; all are used with the same ids.
+        others: the other parameters.
+        lr: the learning rate; may be changed from step to step.
+        weight_decay: of the other parameters, decoupled.
+        table_weight_decay: of the tables, of every row at every step; a row for padding does not decay.
+        padding_idx: a row that is never changed.
+        bigrams: a table of pairs of tokens, used with ids of its own.
+        settings: ``betas`` and ``eps``.
+    """
+
+    def __init__(
+        self,
+        tables: Iterable[Tensor],
+        others: Iterable[Tensor],
+        lr: float,
+        weight_decay: float = 0.0,
+        table_weight_decay: float = 0.0,
+        padding_idx: int = NO_PADDING,
+        bigrams: Tensor | None = None,
+        **settings: Any,
+    ) -> None:
+        of_tokens = TableRows(tables, padding_idx, self._state_of)
+        self._parts = [of_tokens] if bigrams is None else [of_tokens, TableRows([bigrams], NO_PADDING, self._state_of)]
+        self._tables = [table for part in self._parts for table in part.tables]
+        groups: list[dict[str, Any]] = [
+            {"params": self._tables, "weight_decay": table_weight_decay},
+            {"params": list(others), "weight_decay": weight_decay},
+        ]
+        super().__init__(groups, lr=lr, fused=True, decoupled_weight_decay=True, **settings)
+        self._used: list[UsedRows] = []
+        self._scale = 1.0  # what the gradients of used rows are to be multiplied by
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether tables are treated row by row; a GPU passes over a whole table in no time."""
+        return bool(self._tables) and self._tables[0].device.type == "cpu"
+
+    @torch.no_grad()
+    def use(self, ids_T: Tensor, bigrams_P: Tensor | None = None) -> UsedRows:
+        """Brings the rows of a batch up to date; to be called before they are read.
+
+        Args:
+            ids_T: int64, every token of the batch, in the order in which the backward pass will give gradients.
+            bigrams_P: likewise the rows of its pairs of tokens.
+        """
+        ids = [part for part in (ids_T, bigrams_P) if part is not None]
+        eps = self.param_groups[0]["eps"]
+        self._used = [part.use(of_part, eps) for part, of_part in zip(self._parts, ids, strict=True)]
+        self._scale = 1.0
+        used, *bigrams = self._used
+        used.bigrams = next(iter(bigrams), None)
+        return used
+
+    @torch.no_grad()
+    def clip_gradients(self, max_norm: float) -> None:
+        """Scales all gradients so that their norm is at most this, as `torch.nn.utils.clip_grad_norm_` does."""
+        dense = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if not self._used:
+            norm = torch.nn.utils.get_total_norm(dense)
+            torch._foreach_mul_(dense, (max_norm / (norm + 1e-6)).clamp(max=1))
+            return
+        squares = [part.sum_of_squares(used) for part, used in zip(self._parts, self._used, strict=True)]
+        whole = math.sqrt(self._parts[0].kernels.squares(dense) + sum(squares))
+        self._scale = min(1.0, max_norm / (whole + 1e-6))
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Moves the used rows and the other parameters by one step, with the gradients that were clipped."""
+        assert closure is None, "not built"
+        used_rows, self._used = self._used, []
+        if not used_rows:
+            # torch's fused steps write beyond the rows of tables that lie side by side
+            self.param_groups[0]["fused"] = all(table.is_contiguous() for table in self._tables)
+            super().step()
+            return
+        self._step_others(self._scale)
+        group = self.param_groups[0]
+        for part, used in zip(self._parts, used_rows, strict=True):
+            part.step(used, _rates(group, self._scale), group["betas"])
+
+    @torch.no_grad()
+    def catch_up(self) -> None:
+        """Brings every row to where dense Adam would have it, its moments too; before tables or state are read."""
+        for part in self._parts:
+            part.catch_up(self.param_groups[0]["eps"])
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over what `catch_up` and ``state_dict`` have left."""
+        super().load_state_dict(state_dict)
+        self._used = []
+        for part in self._parts:
+            part.forget()
+
+    def _step_others(self, scale: float) -> None:
+        group = self.param_groups[1]
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if not parameters:
+            return
+        if self._parts[0].kernels is lazy_adam or any(p.dtype != torch.float32 for p in parameters):
+            torch._foreach_mul_([p.grad for p in parameters], scale)
+            super().step()
+            return
+        states = [self._state_of(parameter) for parameter in parameters]
+        for state in states:
+            state["step"] += 1
+        by_number: dict[int, list[tuple[Tensor, Tensor, Tensor, Tensor]]] = {}  # heads of tasks have had their own
+        for p, state in zip(parameters, states, strict=True):
+            arrays = (p, state["exp_avg"], state["exp_avg_sq"], p.grad)
+            by_number.setdefault(int(state["step"]), []).append(arrays)
+        for number, arrays_of_number in by_number.items():
+            compiled_training.dense_step(arrays_of_number, number, group["betas"], _rates(group, scale))
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            moments = {name: torch.zeros_like(parameter) for name in MOMENTS}
+            state.update({"step": torch.zeros(()), **moments})
+        return state
+
+
+def _rates(group: dict[str, Any], scale: float) -> Rates:
+    return Rates(group["lr"], group["weight_decay"], group["eps"], scale)
+
+
+class RowOptimizer(TrainOptimizer):
+    """Moves the rows of tables that a batch uses, and other parameters; see `RowAdam`."""
+
+    inner: RowAdam
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether rows have gradients of their own."""
+        return self.inner.by_rows
+
+    def clip(self, max_norm: float) -> None:
+        """Scales all gradients so that their norm is at most this."""
+        self.inner.clip_gradients(max_norm)
+
+    def catch_up(self) -> None:
+        """Moves the rows that the last batches did not use to where dense Adam has them."""
+        self.inner.catch_up()
+
+
+def make_optimizer(
+    kind: OptimizerKind, learning_rate: float, max_grad_norm: float, encoder: Encoder, *parts: nn.Module
+) -> TrainOptimizer:
+    """What moves an encoder's tables, by rows if it is Adam, and all its other numbers and those of the parts."""
+    tables = [table.weight for table in encoder.trained_tables()]
+    others = [*encoder.other_parameters(), *(parameter for part in parts for parameter in part.parameters())]
+    others = [parameter for parameter in others if parameter.requires_grad]
+    table = encoder.bigram_table()
+    bigrams = None if table is None else table.weight
+    if kind == "adadelta":
+        parameters = [*tables, *others, *([] if bigrams is None else [bigrams])]
+        return TrainOptimizer(torch.optim.Adadelta(parameters, lr=learning_rate, rho=RHO), max_grad_norm)
+    adam = RowAdam(tables, others, lr=learning_rate, padding_idx=encoder.pad_id, bigrams=bigrams)
+    return RowOptimizer(adam, max_grad_norm)
+
+
+def rows_of_batch(
+    optimizer: TrainOptimizer | None, encoder: Encoder, ids_T: torch.Tensor, starts_S: torch.Tensor | None = None
+) -> UsedRows | None:
+    """What takes the gradients of the rows of tables that a batch uses; None if whole tables have gradients."""
+    if not isinstance(optimizer, RowOptimizer) or not optimizer.by_rows:
+        return None
+    return optimizer.inner.use(ids_T, None if starts_S is None else encoder.bigram_rows(ids_T, starts_S))

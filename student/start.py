@@ -1,0 +1,274 @@
+"""What a student starts from: another student, its teacher's token vectors, vectors of words in a file, or noise.
+
+Vectors of a teacher's tokens follow the recipe of static embeddings (model2vec; Arora et al. 2017): principal
+components, and frequent tokens count less where vectors are summed, since a sum would be theirs.
+
+Shapes: V vocabulary, W width of the teacher's vectors, E size of the student's, K = min(W, E); N tokens that are found
+in a file, D numbers each; P pairs of neighbouring tokens of all rows, T tokens.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+
+from pipeline import console
+from pipeline.arrays import Floats, Ints, Ragged
+from pipeline.errors import ConfigError, IntegrityError, raise_all
+from pipeline.files import sha256
+from pipeline.sets.record import SetRecord
+from pipeline.sets.token_vectors import VocabularyVectors
+from pipeline.text.word_vectors import read_word_vectors
+from student.data import Examples
+from student.model.architecture import EncoderConfig, StudentConfig
+from student.model.config_file import read_encoder_config, why_none
+from student.model.embeddings import MatrixEncoder
+from student.model.encoder import Encoder
+from student.model.encoders import ENCODERS
+from student.model.flags import EmbeddingFlags
+from student.model.model import Student
+from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, Tensors, read_weights
+
+SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "lstm", "bert", "table_dtype")
+SAME_HEAD = ("task", "target", "is_pair", "pairing", "embedding", "pooling", "bigram_size", "head", "hidden_size")
+HEAD, BIGRAMS = "head.", "bigrams."
+
+
+FLAG = "--init-vectors"
+
+
+SIF_WEIGHT = 1e-3  # a of a / (a + p): tokens more frequent than that count less
+
+
+FEWEST_ROWS = 2  # what one row alone has is learned by heart
+BITS = 32  # of an id
+
+
+Doubles = npt.NDArray[np.float64]
+
+
+def starts_from_teacher(flags: EmbeddingFlags, root: Path, record: SetRecord) -> bool:
+    """Whether a student's vectors start from the token vectors of the set in ``root``.
+
+    Raises:
+        ConfigError: if they shall, and there are none.
+    """
+    if ENCODERS[flags.embedding].is_bert:
+        return False
+    has_vectors = record.signals.token_vectors is not None
+    if flags.init == "teacher" and not has_vectors:
+        advice = f"repeat its command to add them ({record.command}), or use --init noise"
+        if record.teacher.is_imported:
+            advice = "its answers were imported; use --init noise"
+        raise ConfigError(f"--init teacher: {root} has no token vectors; {advice}")
+    return has_vectors and flags.init != "noise" and "vector_size" in ENCODERS[flags.embedding].sizes
+
+
+def source_sha256(run: Path | None, config: EncoderConfig) -> str | None:
+    """SHA-256 of the weights to start from, for the record of a run; None without ``run``, or if those are a BERT's.
+
+    Raises:
+        ConfigError: if the folder holds no weights, or naming every way in which its embeddings differ.
+        IntegrityError: if the folder holds no student.
+    """
+    if run is None or config.bert is not None:
+        return None
+    if not (run / WEIGHTS_FILE).is_file():
+        raise ConfigError(f"--init-from {why_none(run / WEIGHTS_FILE)}")
+    source = read_encoder_config(run / CONFIG_FILE)
+    problems = [
+        f"{name} is {getattr(source, name)!r} there and {getattr(config, name)!r} here"
+        for name in SAME
+        if getattr(source, name) != getattr(config, name)
+    ]
+    if ENCODERS[source.embedding].make is not ENCODERS[config.embedding].make:
+        problems.append(f"it is of --embedding {source.embedding} there and {config.embedding} here")
+    raise_all(ConfigError, f"--init-from {run}: its embeddings do not fit", problems)
+    return sha256(run / WEIGHTS_FILE)
+
+
+def copy_embeddings(run: Path, encoder: Encoder) -> None:
+    """Copies the encoder of the student in ``run`` into another of the same embeddings.
+
+    Which pairs of tokens have vectors stays as it is: those that ``run`` has take over its own.
+
+    Raises:
+        IntegrityError: if the file is damaged or holds other tables.
+    """
+    own = encoder.bigrams if isinstance(encoder, MatrixEncoder) else None
+
+    def with_own_pairs(tensors: Tensors) -> Tensors:
+        pairs_K2, vectors_KG = tensors.pop(f"{BIGRAMS}pairs_K2", None), tensors.pop(f"{BIGRAMS}table.weight", None)
+        if own is None:
+            return tensors
+        if pairs_K2 is not None and vectors_KG is not None:
+            own.take_over(pairs_K2, vectors_KG)
+        return tensors | {BIGRAMS + name: tensor for name, tensor in own.state_dict().items()}
+
+    _copy(run, ENCODER, encoder, with_own_pairs)
+
+
+def has_head_for(run: Path, config: StudentConfig) -> bool:
+    """Whether the head of the student in ``run`` is one of the same task and shape."""
+    source = read_encoder_config(run / CONFIG_FILE)
+    return isinstance(source, StudentConfig) and all(getattr(source, n) == getattr(config, n) for n in SAME_HEAD)
+
+
+def copy_head(run: Path, student: Student) -> None:
+    """Copies the head of the student in ``run`` into one for which it `has_head_for`.
+
+    Raises:
+        IntegrityError: if the file is damaged or holds another head.
+    """
+    _copy(run, HEAD, student.head)
+
+
+def _copy(run: Path, part: str, module: nn.Module, changed: Callable[[Tensors], Tensors] = dict) -> None:
+    tensors = {name.removeprefix(part): tensor for name, tensor in read_weights(run, part).items()}
+    try:
+        with torch.no_grad():
+            module.load_state_dict(changed(tensors))
+    except (RuntimeError, ValueError) as error:
+        raise IntegrityError(f"{run / WEIGHTS_FILE}: not the weights of a student: {error}") from error
+
+
+@torch.no_grad()
+def start_from_teacher(encoder: Encoder, vectors: VocabularyVectors, chosen_V: torch.Tensor | None = None) -> None:
+    """Gives the vectors of an encoder the teacher's start, used tokens or not; the padding stays 0.
+
+    Where the teacher's width is smaller than the student's, the other columns stay as they are.
+
+    Args:
+        encoder: one with vectors.
+        vectors: the teacher's.
+        chosen_V: bool, the tokens whose vectors start so. (default: all)
+    """
+    table = encoder.vector_table()
+    assert table is not None, "asked of a student with vectors"
+    how = (encoder.pad_id, encoder.start_deviation, encoder.counts_less)
+    start_VK = torch.from_numpy(start_vectors(vectors, table.embedding_dim, *how))
+    chosen_V = torch.ones(len(start_VK), dtype=torch.bool) if chosen_V is None else chosen_V[: len(start_VK)].cpu()
+    chosen_N = chosen_V.nonzero().flatten()
+    encoder.start_vectors(chosen_N.to(table.weight.device), start_VK[chosen_N])
+
+
+def start_vectors(
+    vectors: VocabularyVectors,
+    size: int,
+    pad_id: int,
+    deviation: float = Encoder.start_deviation,
+    counts_less: bool = True,
+) -> Floats:
+    """The vectors that a student starts with.
+
+    Args:
+        vectors: the teacher's, with the counts of the training rows.
+        size: E.
+        pad_id: the token whose row is 0; it may be past the vocabulary.
+        deviation: standard deviation of all numbers together.
+        counts_less: whether frequent tokens get shorter vectors.
+
+    Returns:
+        start_VK: float32, the first K principal components, times the SIF weights if so.
+    """
+    start_VK = principal_components(vectors.vector_VW.astype(np.float64), size)
+    if counts_less:
+        start_VK *= sif_weights(vectors.count_V)[:, None]
+    start_VK[pad_id : pad_id + 1] = 0
+    return scaled(start_VK, deviation)
+
+
+def scaled(start_NK: Doubles, deviation: float) -> Floats:
+    """Vectors brought to one standard deviation of all their numbers, float32; zeros stay zeros."""
+    theirs = start_NK.std()
+    return (start_NK * (deviation / theirs if theirs else 0)).astype(np.float32)
+
+
+def principal_components(vector_VW: Doubles, size: int) -> Doubles:
+    """Coordinates of vectors along their first principal axes, float64 [V, K], the axis of most variance first.
+
+    An axis points to where its largest number is positive, so that the same vectors give the same table everywhere.
+    """
+    centred_VW = vector_VW - vector_VW.mean(axis=0)
+    _, axes_WW = np.linalg.eigh(centred_VW.T @ centred_VW)
+    axes_WK = axes_WW[:, ::-1][:, :size]
+    largest_K = np.abs(axes_WK).argmax(axis=0)
+    component_VK: Doubles = centred_VW @ (axes_WK * np.sign(np.take_along_axis(axes_WK, largest_K[None], axis=0)))
+    return component_VK
+
+
+def sif_weights(count_V: Ints) -> Doubles:
+    """Smooth inverse frequency a / (a + p) of each token [V], p from its count and one more."""
+    p_V = (count_V + 1) / (count_V + 1).sum()
+    weight_V: Doubles = SIF_WEIGHT / (SIF_WEIGHT + p_V)
+    return weight_V
+
+
+@torch.no_grad()
+def start_from_words(encoder: Encoder, path: Path, tokenizer_json: str) -> None:
+    """Gives a token the vector of the word that is written like it; the others stay as they are.
+
+    Wider vectors are reduced to their principal components; of narrower ones the other columns stay as they are. All
+    are brought to the deviation that the encoder's vectors start with.
+
+    Args:
+        encoder: one with vectors.
+        path: the file.
+        tokenizer_json: tells how tokens are written.
+
+    Raises:
+        DataError: if the file cannot be read, or no token is written like a word of it.
+    """
+    table = encoder.vector_table()
+    assert table is not None, "asked of a student with vectors"
+    ids = Tokenizer.from_str(tokenizer_json).get_vocab()
+    ids = {piece: token for piece, token in ids.items() if token < table.num_embeddings and token != encoder.pad_id}
+    words, vectors_ND = read_word_vectors(path, FLAG, wanted=ids.keys())
+    first = {word: number for number, word in reversed(list(enumerate(words)))}
+    start_ND = vectors_ND[list(first.values())].astype("float64")
+    if start_ND.shape[1] > table.embedding_dim:
+        start_ND = principal_components(start_ND, table.embedding_dim)
+    ids_N = torch.tensor([ids[word] for word in first], device=table.weight.device)
+    encoder.start_vectors(ids_N, torch.from_numpy(scaled(start_ND, encoder.start_deviation)))
+    console.note(f"the vectors of {len(first):,} of {len(ids):,} tokens start from {path}")
+
+
+def frequent_pairs(examples: Iterable[Examples], most: int) -> Ints:
+    """The pairs of neighbouring tokens that most training rows have, of those that several have.
+
+    Args:
+        examples: training rows, of several tasks if they share the pairs; those of weight 0 do not count.
+        most: how many pairs.
+
+    Returns:
+        Ids, int64 [K, 2], rising.
+    """
+    if not most:
+        return np.zeros((0, 2), np.int64)
+    pair_K, count_K = np.unique(np.concatenate([_pairs_of_rows(rows) for rows in examples]), return_counts=True)
+    kept = np.argsort(-count_K, kind="stable")[:most]
+    pair_K = np.sort(pair_K[kept[count_K[kept] >= FEWEST_ROWS]])
+    return np.stack([pair_K >> BITS, pair_K & (2**BITS - 1)], axis=1)
+
+
+def with_bigrams(config: StudentConfig, count: int) -> StudentConfig:
+    """A student's configuration with so many pairs, of as many as were asked for."""
+    return config.model_copy(update={"num_bigrams": count, "bigram_size": config.bigram_size if count else 0})
+
+
+def _pairs_of_rows(examples: Examples) -> Ints:
+    """Each row's pairs, each once, as one number, int64 [P]."""
+    counted = np.flatnonzero(examples.weight_N)
+    pairs_P2 = np.concatenate([_pairs(part.take(counted)) for part in examples.sequences])
+    return np.unique(pairs_P2, axis=0)[:, 1]
+
+
+def _pairs(ids: Ragged) -> Ints:
+    """The row and the two tokens, as one number, of each pair, int64 [P, 2]."""
+    row_T = np.repeat(np.arange(len(ids.lengths)), ids.lengths)
+    first_P = np.flatnonzero(row_T[1:] == row_T[:-1])
+    return np.stack([row_T[first_P], ids.flat[first_P] << BITS | ids.flat[first_P + 1]], axis=1)

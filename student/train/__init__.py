@@ -1,1 +1,0 @@
-"""Training a student from logit sets."""
