@@ -30,7 +30,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from distill.apps.demo.data import GOOD, write_demo_data
+from distill.apps.demo import GOOD, write_demo_data
 from pipeline.sets.reader import ExampleSet
 from pipeline.sql.gate import open_database, open_files
 from pipeline.tasks.target import make_target

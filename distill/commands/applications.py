@@ -7,11 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distill.apps.bench.config import PEERS, TRANSFORMERS, BenchConfig
-from distill.apps.demo.config import DemoConfig
-from distill.apps.report.config import ReportConfig
-from distill.apps.results.config import ResultsConfig
-from distill.apps.serve.config import ServeConfig
+from distill.apps.config import PEERS, TRANSFORMERS, BenchConfig, DemoConfig, ReportConfig, ResultsConfig, ServeConfig
 from distill.commands.command import called, command, needs_libraries, needs_teacher_libraries
 from distill.result import Result, Text
 from pipeline.errors import ConfigError, DataError, MissingDependencyError
@@ -20,7 +16,7 @@ from pipeline.training.run_record import kind_of_folder
 if TYPE_CHECKING:
     import torch
 
-    from distill.apps.bench.reader import Reader
+    from distill.apps.bench.students import Reader
     from distill.apps.report.page import Page
     from student.predict import Predictor
 
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
 @command(DemoConfig)
 def demo(config: DemoConfig) -> Result:
     """Run the whole product on two small generated tasks, offline, in a few minutes."""
-    from distill.apps.demo.run import run_demo
+    from distill.apps.demo import run_demo
 
     needs_teacher_libraries()
     start = time.perf_counter()
@@ -45,8 +41,8 @@ def demo(config: DemoConfig) -> Result:
 @command(ResultsConfig)
 def results(config: ResultsConfig) -> Result:
     """Fine-tune, dump and train task by task, beside baselines, and write the tables: RESULTS.md."""
-    from distill.apps.results.run import planned
-    from distill.apps.results.run import results as compare
+    from distill.apps.results.comparison import planned
+    from distill.apps.results.comparison import results as compare
 
     if config.plan:
         lines = planned(config)
@@ -101,14 +97,14 @@ def _folder(config: ReportConfig) -> Path:
 def _page(config: ReportConfig, folder: Path) -> "Page":
     kind = kind_of_folder(folder)
     if kind == "sweep":
-        from distill.apps.report.sweep import sweep_page
+        from distill.apps.report.sweep_page import sweep_page
 
         return sweep_page(config, folder)
     if kind == "run":
-        from distill.apps.report.run import run_page
+        from distill.apps.report.run_page import run_page
 
         return run_page(config, folder)
-    from distill.apps.report.set_report import set_page
+    from distill.apps.report.set_page import set_page
 
     return set_page(folder, config.allow_unverified)
 
@@ -120,9 +116,9 @@ def bench(config: BenchConfig) -> Result:
         needs_libraries("distill bench --output", "report", "matplotlib")
     left_out = _not_installed(config)
     wanted = [peer for peer in config.peers if peer not in left_out]
-    from distill.apps.bench.run import measure
     from distill.apps.bench.show import as_json, speed_tables
-    from distill.apps.bench.student import load_or_make, load_peers, sentences_for
+    from distill.apps.bench.students import load_or_make, load_peers, sentences_for
+    from distill.apps.bench.timing import measure
     from pipeline.device import has_fast_bf16
 
     if not has_fast_bf16() and TRANSFORMERS.keys() & wanted:
@@ -132,7 +128,7 @@ def bench(config: BenchConfig) -> Result:
     students = {name: predictor} | load_peers([peer for peer in wanted if peer not in PEERS], predictor)
     speeds = measure(partial(_readers, students, wanted), sentences_for(predictor), config.seconds)
     if config.output is not None:
-        from distill.apps.bench.picture import draw_speeds
+        from distill.apps.bench.show import draw_speeds
 
         draw_speeds(config.output, speeds)
     settings = {"student": str(config.student) if config.student else None, "seconds": config.seconds}
@@ -160,13 +156,13 @@ def _not_installed(config: BenchConfig) -> dict[str, str]:
 
 def _readers(students: "dict[str, Predictor]", wanted: list[str], device: "torch.device") -> "list[Reader]":
     """The students, of which the first is the one that is asked about, and the peers that are wanted, on a device."""
-    from distill.apps.bench.student import student_reader
+    from distill.apps.bench.students import student_reader
 
     first = next(iter(students.values()))
     tokenizer, student = first.reader.tokenizer, first.student.config
     readers = [student_reader(name, predictor, device) for name, predictor in students.items()]
     if "model2vec" in wanted and device.type == "cpu":
-        from distill.apps.bench.static_vectors import static_reader
+        from distill.apps.bench.students import static_reader
 
         readers.append(static_reader("model2vec", tokenizer, student.vocabulary_size))
     transformers = {peer: PEERS[peer] for peer in TRANSFORMERS if peer in wanted}
@@ -181,7 +177,7 @@ def _readers(students: "dict[str, Predictor]", wanted: list[str], device: "torch
 def serve(config: ServeConfig) -> Result:
     """Answer over HTTP: text-embeddings-inference's API, the hub's, and a page for people."""
     needs_libraries("distill serve", "serve", "starlette", "uvicorn")
-    from distill.apps.serve.run import serve as serve_runs
+    from distill.apps.serve.server import serve as serve_runs
 
     serve_runs(config)
     return Result()

@@ -51,7 +51,7 @@ def import_answers(config: ImportConfig) -> Result:
 
 def warn_about_scores(result: Result, root: Path) -> None:
     """Adds what the dev scores of a set of examples are worth: which rows are in training, too, and a baseline's."""
-    from distill.apps.results.bag_of_words import bag_of_words_scores
+    from distill.apps.results.baselines import bag_of_words_scores
     from pipeline.sets.reader import ExampleSet
 
     logit_set = ExampleSet.open(root)

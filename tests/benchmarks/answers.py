@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distill.apps.bench.student import random_student
+from distill.apps.bench.students import random_student
 from pipeline.files import write_text
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import pad_id

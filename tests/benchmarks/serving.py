@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from distill.apps.bench.student import sentences_for, write_default_student
+from distill.apps.bench.students import sentences_for, write_default_student
+from distill.apps.config import ServeConfig
 from distill.apps.serve.app import App
-from distill.apps.serve.config import ServeConfig
 from distill.apps.serve.metrics import Metrics
-from distill.apps.serve.run import server_of
 from distill.apps.serve.served import Served
+from distill.apps.serve.server import server_of
 from pipeline import console
 from student.predict import Predictor
 

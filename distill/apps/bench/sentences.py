@@ -4,11 +4,13 @@ The paper's protocol (Galke et al. 2022, Table V) is 256 sentences of 64 tokens;
 """
 
 from dataclasses import dataclass
+from itertools import chain, islice, product
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from pipeline.arrays import Ints, Ragged
+from pipeline.text.words import SPECIAL_TOKENS, wordpiece
 
 ROWS, PAPER_LENGTH = 256, 64
 MEAN_LENGTH, LENGTH_SIGMA, MAX_LENGTH = 13.2, 0.6, 60
@@ -17,6 +19,7 @@ MEASURES = {
     "realistic": f"from ids of sentences of {MEAN_LENGTH} tokens in the mean to vectors",
     "text": "from text to predictions",
 }
+SYLLABLES = tuple(f"{consonant}{vowel}" for consonant in "bcdfghjklmnprstvwz" for vowel in "aeiou")
 
 
 @dataclass(frozen=True)
@@ -71,3 +74,9 @@ def _texts(random: np.random.Generator, tokenizer: Tokenizer) -> list[str]:
     share_W = 1 / np.arange(1, len(words) + 1)
     share_W /= share_W.sum()
     return [" ".join(random.choice(words, count, p=share_W)) + "." for count in _lengths(random)]
+
+
+def made_up_tokenizer(size: int) -> Tokenizer:
+    """A WordPiece tokenizer that knows so many tokens; its words have two syllables or three."""
+    words = chain(product(SYLLABLES, repeat=2), product(SYLLABLES, repeat=3))
+    return wordpiece(islice(chain(".", ("".join(word) for word in words)), size - len(SPECIAL_TOKENS)))

@@ -5,7 +5,7 @@ from math import log
 
 import duckdb
 
-from distill.apps.report import charts, questions
+from distill.apps.report import charts, queries
 from distill.apps.report.page import Picture, Rows, Table, clipped, name_of
 from distill.apps.svg import BLUE, RED
 from pipeline.tasks.target import Target
@@ -13,6 +13,8 @@ from pipeline.tasks.target import Target
 KINDS = {False: "wrong answers", True: "right answers", None: "all rows"}  # from the bottom, where few can be compared
 COLOURS = {"wrong answers": RED, "right answers": BLUE, "all rows": BLUE}
 Connection = duckdb.DuckDBPyConnection
+CLASSES = {"label", "said", "teacher", "student", "likely"}
+TEXTS = {"sentence 1": "sentence1", "sentence 2": "sentence2"}
 
 
 def against_gold(connection: Connection, table: str, target: Target, who: str) -> list[Picture]:
@@ -21,13 +23,13 @@ def against_gold(connection: Connection, table: str, target: Target, who: str) -
         return [reliability(connection, table, who), confusion(connection, table, target, who)]
     if target.kind == "labels":
         return [label_reliability(connection, table, who)]
-    limits = questions.score_limits(connection, [table], target)
+    limits = queries.score_limits(connection, [table], target)
     return [scores(connection, table, target, who, limits), residuals(connection, table, target, who, limits)]
 
 
 def reliability(connection: Connection, table: str, who: str) -> Picture:
     """Confidence against accuracy."""
-    bins, error = questions.calibration(connection, table)
+    bins, error = queries.calibration(connection, table)
     caption = (
         f"Of the rows on which the {who} is so sure, how many are right. On the dashed line it is as right as it is "
         f"sure; below it is too sure. A dot's size is its share of the rows. Expected calibration error: {error:.4f}."
@@ -37,7 +39,7 @@ def reliability(connection: Connection, table: str, who: str) -> Picture:
 
 def label_reliability(connection: Connection, table: str, who: str) -> Picture:
     """The probability of labels that hold each by itself against how often they do."""
-    bins, error = questions.label_calibration(connection, table)
+    bins, error = queries.label_calibration(connection, table)
     caption = (
         f"Of the labels that the {who} finds so likely, each of each row by itself, how many hold. On the dashed line "
         f"they hold as often as it says. A dot's size is its share of them. Expected calibration error: {error:.4f}."
@@ -48,7 +50,7 @@ def label_reliability(connection: Connection, table: str, who: str) -> Picture:
 
 def confusion(connection: Connection, table: str, target: Target, who: str) -> Picture:
     """Gold against answers."""
-    rows = questions.confusion(connection, table)
+    rows = queries.confusion(connection, table)
     caption = f"What the {who} takes the rows of each gold class for: their number, and their share of the class."
     return matrix(f"Confusion of the {who}", rows, target, ("gold", who), caption)
 
@@ -63,7 +65,7 @@ def matrix(title: str, rows: Rows, target: Target, axes: tuple[str, str], captio
 
 def scores(connection: Connection, table: str, target: Target, who: str, limits: charts.Limits) -> Picture:
     """Gold scores against those that were said."""
-    pairs = f"select score as a, {questions.score_sql(target)} as b from {table}"
+    pairs = f"select score as a, {queries.score_sql(target)} as b from {table}"
     caption = "A cell's colour is the stronger the more rows lie in it. On the dashed line the score is gold's."
     return density(connection, pairs, limits, f"Scores of the {who}", ("gold score", f"score by the {who}"), caption)
 
@@ -72,20 +74,20 @@ def density(
     connection: Connection, pairs: str, limits: charts.Limits, title: str, axes: tuple[str, str], caption: str
 ) -> Picture:
     """Where the pairs ``a``, ``b`` of a SELECT lie."""
-    rows = questions.score_grid(connection, pairs, limits)
+    rows = queries.score_grid(connection, pairs, limits)
     counts = {(row["a"], row["b"]): row["n"] for row in rows}
-    step = (limits[1] - limits[0]) / questions.CELLS
+    step = (limits[1] - limits[0]) / queries.CELLS
     figures = [
         {f"{axis} from": limits[0] + row[k] * step for axis, k in zip(axes, "ab", strict=True)} | {"n": row["n"]}
         for row in rows
     ]
-    return Picture(title, charts.density(counts, questions.CELLS, limits, *axes), caption, figures)
+    return Picture(title, charts.density(counts, queries.CELLS, limits, *axes), caption, figures)
 
 
 def residuals(connection: Connection, table: str, target: Target, who: str, limits: charts.Limits) -> Picture:
     """How far scores lie from gold."""
     widest = limits[1] - limits[0]
-    rows = questions.residuals(connection, table, target, widest)
+    rows = queries.residuals(connection, table, target, widest)
     caption = f"How far the {who}'s scores lie above gold (right of 0) or below it (left)."
     return histogram("Errors", rows, (-widest, widest), "score less gold score", caption)
 
@@ -94,20 +96,20 @@ def certainty(connection: Connection, table: str, target: Target) -> list[Pictur
     """How sure the teacher is, by margin and by entropy or label by label, right and wrong answers apart."""
     if target.kind == "labels":
         caption = "Every label of every row: at 0 and 1 the teacher is sure, at 0.5 it cannot tell whether it holds."
-        rows = questions.label_certainty(connection, table)
+        rows = queries.label_certainty(connection, table)
         return [histogram("Probabilities", rows, (0, 1), "probability of a label", caption, "labels")]
     undecided = log(target.num_logits)
     return [
         histogram(
             "Margin",
-            questions.certainty(connection, table, "margin", 1.0),
+            queries.certainty(connection, table, "margin", 1.0),
             (0, 1),
             "probability of the best class less that of the second",
             "The farther right, the surer the teacher; at 0 it cannot choose between two classes.",
         ),
         histogram(
             "Entropy",
-            questions.certainty(connection, table, "entropy", undecided),
+            queries.certainty(connection, table, "entropy", undecided),
             (0, undecided),
             "entropy (nats)",
             f"The farther left, the surer the teacher; at {undecided:.2f} every class is as likely as any other.",
@@ -120,15 +122,14 @@ def histogram(
 ) -> Picture:
     """Rows of ``bin``, ``n`` and maybe ``is_right``, over bins of one width."""
     low, high = limits
-    edges = [low + k * (high - low) / questions.BINS for k in range(questions.BINS + 1)]
+    edges = [low + k * (high - low) / queries.BINS for k in range(queries.BINS + 1)]
     counts: dict[str, list[int]] = {}
     for is_right, name in KINDS.items():
         answered = [row for row in rows if row.get("is_right") is is_right]
         if answered:
-            counts[name] = [sum(row["n"] for row in answered if row["bin"] == k) for k in range(questions.BINS)]
+            counts[name] = [sum(row["n"] for row in answered if row["bin"] == k) for k in range(queries.BINS)]
     figures = [
-        {"from": edges[k], "to": edges[k + 1]} | {name: n[k] for name, n in counts.items()}
-        for k in range(questions.BINS)
+        {"from": edges[k], "to": edges[k + 1]} | {name: n[k] for name, n in counts.items()} for k in range(queries.BINS)
     ]
     return Picture(title, charts.histogram(edges, counts, COLOURS, xlabel, ylabel), caption, figures)
 
@@ -157,7 +158,7 @@ def row_table(title: str, rows: Rows, columns: Mapping[str, str], names: tuple[s
 
 def label_scores(connection: Connection, table: str, target: Target, who: str) -> Table:
     """Precision, recall and F1 of every label that is gold or said."""
-    rows = questions.label_scores(connection, table, target)
+    rows = queries.label_scores(connection, table, target)
     columns = {
         "label": "label",
         "gold": "gold",
@@ -175,9 +176,5 @@ def confused(connection: Connection, table: str, target: Target, who: str) -> li
     if target.kind != "classes" or target.num_logits <= charts.MOST_WRITTEN_CLASSES:
         return []
     columns = {"gold": "label", who: "said", "rows": "n", "share of the class": "share"}
-    rows = questions.confused(connection, table)
+    rows = queries.confused(connection, table)
     return [row_table(f"Commonest mistakes of the {who}", rows, columns, target.names, "The most rows first.")]
-
-
-CLASSES = {"label", "said", "teacher", "student", "likely"}
-TEXTS = {"sentence 1": "sentence1", "sentence 2": "sentence2"}

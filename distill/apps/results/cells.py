@@ -3,26 +3,30 @@
 Shapes: N rows, C logits.
 """
 
+import importlib.util
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from time import process_time
 from typing import Any
 
+from distill.apps.bench.timing import ROUNDS, fitting_rows, interleaved, using_threads
 from distill.apps.results.baselines import Baseline
 from distill.apps.results.commands import content_sha256
-from distill.apps.results.rows import Rows, read_rows
-from distill.apps.results.scores import scores
-from distill.apps.results.speed import sentences_per_second
-from distill.apps.results.system import System
-from distill.apps.results.systems import student_system, teacher_system
+from distill.apps.results.systems import SCORE, Rows, System, read_rows, student_system, teacher_system
 from pipeline.arrays import Floats
 from pipeline.sets.reader import ExampleSet
-from pipeline.tasks.target import Target
-from pipeline.tasks.task import Task
+from pipeline.tasks.intervals import bootstrap_intervals
+from pipeline.tasks.metrics import fidelity, score_logits
+from pipeline.tasks.target import Target, predicted_scores
+from pipeline.tasks.task import Metric, Task
 from pipeline.work import Workspace
 
 VERSION = 1  # of the cells; another number has all of them measured again
 Cell = dict[str, Any]
+TURN_S = 0.25
+MOST_ROWS = 1024
 
 
 class TaskCells:
@@ -101,3 +105,79 @@ class TaskCells:
         rows = next(iter(self.dev.values()))
         rate, reference = sentences_per_second(system, student_system(self._reference), rows)
         return {"sentences_per_second": rate, "times_default": rate / reference}
+
+
+def scores(
+    metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, teacher: Target, rows: Rows
+) -> dict[str, Any]:
+    """Scores a system's logits.
+
+    Args:
+        metrics: names of the task's metrics.
+        target: what the system's logits mean.
+        logits_NC: what it says of the rows.
+        teacher: what the teacher's logits mean; scores may be bins there.
+        rows: with gold and the teacher's logits.
+
+    Returns:
+        ``scores`` and 95 % ``intervals`` by metric, and ``fidelity``: the share of rows with the teacher's label, or
+        the Pearson correlation with its scores.
+    """
+    gold = (rows.label_N, rows.score_N)
+    if target.has_labels:
+        alike = fidelity(target, logits_NC, rows.teacher_NC)["agreement"]
+    else:
+        said = (predicted_scores(t, part)[:, None] for t, part in ((target, logits_NC), (teacher, rows.teacher_NC)))
+        alike = fidelity(SCORE, *said)["pearson"]
+    return {
+        "scores": score_logits(metrics, target, logits_NC, *gold),
+        "intervals": bootstrap_intervals(metrics, target, logits_NC, *gold),
+        "fidelity": alike,
+    }
+
+
+def sentences_per_second(system: System, reference: System, rows: Rows) -> tuple[float, float]:
+    """Rows a second of a system, and of another one in turn with it, from text to logits on one core.
+
+    Seconds are those of the processor, so that other programs on the machine count little.
+
+    Args:
+        system: what is timed.
+        reference: what it is compared with; both in the same moments, for machines are not always equally fast.
+        rows: whose texts are read, the first `MOST_ROWS` at most.
+    """
+    systems = {"it": system, "reference": reference}
+    with using_threads(1), _one_thread_for_blas():
+        makes = {name: _make(one, rows) for name, one in systems.items()}
+        sizes = {
+            name: fitting_rows(make, min(MOST_ROWS, len(rows)), TURN_S, process_time) for name, make in makes.items()
+        }
+        turns: dict[str, Callable[[], object]] = {
+            name: _turn(makes[name](count), calls) for name, (count, calls) in sizes.items()
+        }
+        taken = interleaved(turns, ROUNDS, clock=process_time)
+    rates = {name: count * calls / taken[name] for name, (count, calls) in sizes.items()}
+    return rates["it"], rates["reference"]
+
+
+def _make(system: System, rows: Rows) -> Callable[[int], Callable[[], object]]:
+    first, second = rows.texts1, rows.texts2
+    return lambda count: lambda: system.logits(first[:count], second[:count] if second else None)
+
+
+def _turn(call: Callable[[], object], calls: int) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(calls):
+            call()
+
+    return run
+
+
+def _one_thread_for_blas() -> AbstractContextManager[object]:
+    """Without scikit-learn, which brings the library, nothing is timed that would use numpy's threads."""
+    if importlib.util.find_spec("threadpoolctl") is None:
+        return nullcontext()
+    from threadpoolctl import threadpool_limits
+
+    limits: AbstractContextManager[object] = threadpool_limits(1)
+    return limits

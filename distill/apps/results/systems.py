@@ -1,16 +1,43 @@
-"""The students and teachers of a table: a run or a fine-tuned BERT as a system."""
+"""What is compared: a student, its teacher or a baseline, as a function from texts to logits.
 
-from collections.abc import Sequence
+Shapes: N rows, C logits.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from distill.apps.results.system import System
-from pipeline.arrays import Floats
+from pipeline.arrays import Floats, Ints
 from pipeline.sets.reader import ExampleSet
+from pipeline.sets.signals.logits import logits_of
+from pipeline.sources import sentences
+from pipeline.tasks.target import Target, gold_arrays
 from pipeline.tasks.task import Task
 
+Predict = Callable[[Sequence[str], Sequence[str] | None], Floats]
+SCORE = Target(kind="score", names=("score",))
 KEPT = ("config.json", "model.safetensors", "model-*.safetensors", "tokenizer.json")
+COLUMNS = ("sentence1", "sentence2", "label", "score", "logits")
+CHOSEN = "variant = 0 and (label is not null or score is not null)"
+
+
+@dataclass(frozen=True)
+class System:
+    """Something that reads sentences, or pairs, and labels or scores them.
+
+    Attributes:
+        target: what its logits mean.
+        logits: float32 logits [N, C] of first sentences, and of second ones if the task has pairs.
+        num_parameters: how many numbers it has.
+        num_bytes: what has to be kept on disk to use it: weights, vocabulary, settings.
+    """
+
+    target: Target
+    logits: Predict
+    num_parameters: int
+    num_bytes: int
 
 
 def student_system(run: Path) -> System:
@@ -44,3 +71,32 @@ def teacher_system(task: Task, folder: Path, logit_set: ExampleSet) -> System:
 def bytes_of(folder: Path) -> int:
     """Bytes of what a model needs to read text: settings, weights, tokenizer."""
     return sum(path.stat().st_size for name in KEPT for path in folder.glob(name))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A split's texts, gold, and what the teacher said.
+
+    Attributes:
+        texts1: the (first) sentences, N of them.
+        texts2: the second sentences, or None for single ones.
+        label_N: int64 gold classes, ``NO_LABEL`` for a task with scores.
+        score_N: float32 gold scores, NaN for a task with labels.
+        teacher_NC: float32 logits.
+    """
+
+    texts1: list[str]
+    texts2: list[str] | None
+    label_N: Ints
+    score_N: Floats
+    teacher_NC: Floats
+
+    def __len__(self) -> int:
+        return len(self.texts1)
+
+
+def read_rows(logit_set: ExampleSet, split: str) -> Rows:
+    """The rows of a split that have gold."""
+    table = logit_set.read(split, COLUMNS, CHOSEN)
+    logits_NC = logits_of(table, logit_set.record.target.num_logits)
+    return Rows(*sentences(table), *gold_arrays(logit_set.record.target, table), logits_NC)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from distill.apps.config import ServeConfig
 from distill.apps.serve.batches import Batches, R, Ranking
-from distill.apps.serve.config import ServeConfig
 from distill.apps.serve.requests import (
     Body,
     EmbedRequest,

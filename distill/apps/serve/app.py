@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from distill.apps.config import ServeConfig
 from distill.apps.serve.api import POST, Answer, document
-from distill.apps.serve.config import ServeConfig
 from distill.apps.serve.metrics import Metrics
 from distill.apps.serve.requests import ENCODER, Body, RefusedError, parsed
 from distill.apps.serve.served import Served

@@ -12,8 +12,8 @@ from typing import Any, get_args
 
 import numpy as np
 
+from distill.apps.config import ServeConfig
 from distill.apps.serve.batches import Batches, Ranking, Worker
-from distill.apps.serve.config import ServeConfig
 from distill.apps.serve.metrics import Metrics
 from distill.apps.serve.requests import ENCODER, RefusedError, Scale, Texts
 from pipeline import console

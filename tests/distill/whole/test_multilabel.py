@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from distill.apps.results import speed
-from distill.apps.results.bag_of_words import bag_of_words_scores
-from distill.apps.results.baselines import BASELINES
+from distill.apps.results import cells
+from distill.apps.results.baselines import BASELINES, bag_of_words_scores
 from distill.apps.results.cells import TaskCells
 from distill.apps.serve.served import rankings
 from pipeline.errors import IntegrityError, QueryError
@@ -136,11 +135,11 @@ def test_a_bag_of_words_finds_labels_that_are_words(
     scores = bag_of_words_scores(topics)
     assert scores.keys() == {"validation"}
     assert scores["validation"]["micro_f1"] > 0.9
-    monkeypatch.setattr(speed, "TURN_S", 0.002)
-    cells = TaskCells(load_task(manifest=folder / "topics.yaml"), topics, folder / "run", tmp_path)
-    compared = cells.baseline("TF-IDF", BASELINES["TF-IDF"], Path(), ())
+    monkeypatch.setattr(cells, "TURN_S", 0.002)
+    measured = TaskCells(load_task(manifest=folder / "topics.yaml"), topics, folder / "run", tmp_path)
+    compared = measured.baseline("TF-IDF", BASELINES["TF-IDF"], Path(), ())
     assert compared["splits"]["validation"][0]["scores"] == scores["validation"]
-    (student,) = cells.student("default", [folder / "run"], ())["splits"]["validation"]
+    (student,) = measured.student("default", [folder / "run"], ())["splits"]["validation"]
     evaluation = json.loads((folder / "run/run.json").read_text())["result"]["evaluation"]["validation"]
     assert student["scores"] == evaluation["gold"]
     assert student["fidelity"] == evaluation["fidelity"]["agreement"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from distill.apps.results import speed
+from distill.apps.results import cells
 from pipeline.sets.reader import ExampleSet
 from pipeline.training.run_record import read_run_record
 from pipeline.work import read_work_record
@@ -42,7 +42,7 @@ def files(folder: Path) -> dict[str, int]:
 
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "TURN_S", 0.002)
+    monkeypatch.setattr(cells, "TURN_S", 0.002)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def whole(work: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("results")
     arguments = flags(work, folder, "--model-name-or-path", work / "bert", "--teacher-seeds", 2, "--seeds", 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(speed, "TURN_S", 0.002)
+        patch.setattr(cells, "TURN_S", 0.002)
         result = invoke(*arguments)
     assert result.exit_code == 0, result.stderr
     return arguments, folder / "out", json.loads(result.stdout)["tasks"]["opinion"]

@@ -3,7 +3,7 @@
 from importlib.resources import files
 
 from distill.apps.results.experiment import TaskParts, load_experiment
-from distill.apps.results.starts import task_problems
+from distill.apps.results.plan import task_problems
 from pipeline.errors import ConfigError, raise_all
 from pipeline.tasks.corpus import Corpus
 from pipeline.tasks.task import Task, own_manifest, task_names
@@ -15,7 +15,7 @@ COVERS = (
     "pipeline.tasks.corpus",
     "student.recipe",
     "distill.apps.results.experiment",
-    "distill.apps.results.starts",
+    "distill.apps.results.plan",
 )
 KINDS = ("task", "corpus", "recipe", "experiment")
 EXPERIMENT = b"""teacher: {held_out: 0.2, from: qnli}

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from distill.apps.report.set_report import set_page
+from distill.apps.report.set_page import set_page
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from distill.apps.report.set_report import set_page
+from distill.apps.report.set_page import set_page
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.sets.examples import write_examples

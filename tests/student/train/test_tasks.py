@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from distill.apps.report.config import ReportConfig
+from distill.apps.config import ReportConfig
 from distill.apps.report.page import render
-from distill.apps.report.run import run_page
+from distill.apps.report.run_page import run_page
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet

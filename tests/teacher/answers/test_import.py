@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from distill.apps.report.set_report import set_page
+from distill.apps.report.set_page import set_page
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, TeacherError
 from pipeline.query.catalog import open_catalog

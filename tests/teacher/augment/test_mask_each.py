@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from accelerate import PartialState
 
-from distill.apps.report.set_report import set_page
+from distill.apps.report.set_page import set_page
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.sets.card import card_text
 from pipeline.sets.reader import ExampleSet

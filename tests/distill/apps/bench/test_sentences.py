@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from distill.apps.bench.sentences import MAX_LENGTH, MEAN_LENGTH, PAPER_LENGTH, ROWS, make_sentences
-from distill.apps.bench.vocabulary import made_up_tokenizer
+from distill.apps.bench.sentences import MAX_LENGTH, MEAN_LENGTH, PAPER_LENGTH, ROWS, made_up_tokenizer, make_sentences
 from pipeline.arrays import Ragged
 from pipeline.text.words import SPECIAL_TOKENS
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import uvicorn
 
+from distill.apps.config import ServeConfig
 from distill.apps.serve.app import App
-from distill.apps.serve.config import ServeConfig
 from distill.apps.serve.metrics import Metrics
 from distill.apps.serve.served import Served, name_of
 from pipeline import console

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from distill.apps.config import ReportConfig
 from distill.apps.report import charts
-from distill.apps.report.config import ReportConfig
+from distill.apps.report.dev_rows import SpeedTest, machine
 from distill.apps.report.page import Page, Picture, Section, Table
-from distill.apps.report.run import finished_record, trained_set
-from distill.apps.report.speed import SpeedTest, machine
+from distill.apps.report.run_page import finished_record, trained_set
 from pipeline.training.run_record import RUN_RECORD, SWEEP_RECORD, read_run_record
 from student.describe import describe_config
 from student.model.config_file import read_config

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from distill.apps.results.rows import Rows, read_rows
-from distill.apps.results.scores import scores
+from distill.apps.results.cells import scores
+from distill.apps.results.systems import Rows, read_rows
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins

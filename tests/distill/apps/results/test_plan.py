@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from distill.apps.results.config import ResultsConfig
-from distill.apps.results.run import planned
-from distill.apps.results.tasks import plans
+from distill.apps.config import ResultsConfig
+from distill.apps.results.comparison import planned
+from distill.apps.results.plan import plans
 from pipeline.errors import ConfigError, DataError
 from tests.helpers.messages import naming
 

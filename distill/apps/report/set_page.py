@@ -3,18 +3,20 @@
 from pathlib import Path
 from typing import Any
 
-from distill.apps.report import pictures, questions
-from distill.apps.report.page import Page, Section, Table, clipped
+from distill.apps.report import pictures, queries
+from distill.apps.report.page import Page, Picture, Rows, Section, Table, clipped
 from distill.apps.report.pictures import TEXTS, Connection
-from distill.apps.report.variants import variants_section
 from pipeline.console import size
 from pipeline.query.views import columns_with_text
 from pipeline.sets.reader import usable_record
 from pipeline.sets.record import SetRecord
-from pipeline.sets.record_parts import Shard, TeacherRecord
+from pipeline.sets.record_parts import AugmentationRecord, Shard, TeacherRecord
 from pipeline.sets.verify import require_shards
 from pipeline.sets.windows import reading
 from pipeline.sql.gate import open_files
+from pipeline.tasks.target import Target
+
+AXES = ("original row", "variant")
 
 
 def set_page(root: Path, allow_unverified: bool = False) -> Page:
@@ -114,7 +116,7 @@ def _files(root: Path, shards: list[Shard]) -> list[Path]:
 
 def _split(connection: Connection, table: str, split: str, record: SetRecord) -> Section:
     target = record.target
-    has_gold = questions.num_gold(connection, table, target) > 0
+    has_gold = queries.num_gold(connection, table, target) > 0
     drawn = pictures.against_gold(connection, table, target, "teacher") if has_gold else []
     tables = []
     if target.kind != "score":
@@ -135,7 +137,7 @@ def _hardest(connection: Connection, table: str, record: SetRecord) -> Table:
     columns = {"row": "source_row", "gold": "label", "teacher": "teacher", "margin": "margin", **TEXTS}
     if record.target.kind == "bins":
         del columns["gold"]
-    rows = questions.hardest(connection, table)
+    rows = queries.hardest(connection, table)
     caption = "The rows of which the teacher is least sure: the two likeliest classes are nearly as likely."
     return pictures.row_table("Hardest rows", rows, columns, record.target.names, caption)
 
@@ -149,7 +151,7 @@ def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Tab
         "p(likely)": "p_class",
         **TEXTS,
     }
-    rows, every = questions.label_errors(connection, table)
+    rows, every = queries.label_errors(connection, table)
     part = "" if every == 1 else f" Looked for in every {every:,}th row."
     caption = (
         "Rows whose gold may be wrong: the teacher finds another class likelier than it finds it on average for rows "
@@ -160,13 +162,57 @@ def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Tab
 
 def _doubts(connection: Connection, table: str, record: SetRecord) -> Table:
     columns = {"row": "source_row", "label": "label", "gold": "gold", "p(label)": "p", **TEXTS}
-    rows = questions.label_doubts(connection, table)
+    rows = queries.label_doubts(connection, table)
     caption = "Where the teacher is surest that a label holds, or does not, against gold: one of the two is wrong."
     return pictures.row_table("Likely label errors", rows, columns, record.target.names, caption)
 
 
 def _farthest(connection: Connection, table: str, record: SetRecord) -> Table:
     columns = {"row": "source_row", "gold": "score", "teacher": "said", **TEXTS}
-    rows = questions.farthest(connection, table, record.target)
+    rows = queries.farthest(connection, table, record.target)
     caption = "One of the two, gold or the teacher, is likely wrong."
     return pictures.row_table("Farthest from gold", rows, columns, (), caption)
+
+
+def variants_section(connection: Connection, table: str, target: Target, record: AugmentationRecord) -> Section:
+    """Counts, the teacher's changes of mind by origin, and a few variants."""
+    rows = queries.changed_mind(connection, table, target)
+    draw = {"classes": [_answers], "labels": []}.get(target.kind, [_scores_of_variants])
+    drawn = tuple(picture(connection, table, target) for picture in draw)
+    minds = _minds(rows) if target.has_labels else _moves(rows)
+    tables = (minds, _sample(record)) if record.sample else (minds,)  # a set without text has no sample
+    return Section(record.title, facts=record.lines(), pictures=drawn, tables=tables)
+
+
+def _minds(rows: Rows) -> Table:
+    columns = ("origin", "variants", "changes its mind", "KL divergence (nats)")
+    cells = [(row["origin"], row["n"], f"{1 - row['agreement']:.2%}", row["kl"]) for row in rows]
+    return Table("How often the teacher changes its mind", columns, cells)
+
+
+def _moves(rows: Rows) -> Table:
+    cells = [(row["origin"], row["n"], row["moved"]) for row in rows]
+    return Table("How far the teacher's score moves", ("origin", "variants", "mean distance"), cells)
+
+
+def _answers(connection: Connection, table: str, target: Target) -> Picture:
+    caption = "What the teacher answers to variants, by its answer to the row that each was made from."
+    counts = queries.variant_answers(connection, table)
+    return pictures.matrix("Change of mind", counts, target, AXES, caption)
+
+
+def _scores_of_variants(connection: Connection, table: str, target: Target) -> Picture:
+    pairs = queries.variant_scores_sql(table, target)
+    limits = queries.score_limits(connection, [table], target)
+    caption = "The teacher's score of each variant, by that of the row it was made from; on the line they are the same."
+    return pictures.density(connection, pairs, limits, "Change of the score", AXES, caption)
+
+
+def _sample(record: AugmentationRecord) -> Table:
+    def text(sentences: tuple[str, ...]) -> str:
+        return clipped(" ‖ ".join(sentences))
+
+    rows = [
+        (f"{row.source_row}:{row.variant}", row.origin, text(row.original), text(row.text)) for row in record.sample
+    ]
+    return Table("A few of them", ("row:variant", "origin", "original", "variant"), rows)

@@ -11,8 +11,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from distill.apps.results.rows import Rows
-from distill.apps.results.system import Predict, System
+from distill.apps.results.systems import Predict, Rows, System
 from pipeline.arrays import Floats, Ints
 from pipeline.tasks.target import Target
 

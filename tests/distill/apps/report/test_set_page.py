@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.special import softmax
 
-from distill.apps.report import pictures, questions
+from distill.apps.report import pictures, queries
 from distill.apps.report.page import Page, Rows, render
-from distill.apps.report.set_report import set_page
+from distill.apps.report.set_page import set_page
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.record_file import read_record
@@ -120,17 +120,17 @@ def test_scores_by_hand(connection: duckdb.DuckDBPyConnection, target: Target, l
     connection.register("three", rows_of(logits, score=[1.0, 5.0, None]))
     scores, errors = pictures.against_gold(connection, "three", target, "teacher")
     cells = [(row["gold score from"], row["score by the teacher from"], row["n"]) for row in scores.rows]
-    last = 5 - 4 / questions.CELLS
+    last = 5 - 4 / queries.CELLS
     assert cells == [(1, 1, 1), (pytest.approx(last), pytest.approx(3), 1)]
     filled = {round(row["from"], 6): row["all rows"] for row in errors.rows if row["all rows"]}
     assert filled == {0.0: 1, -2.0: 1}
-    farthest = questions.farthest(connection, "three", target)
+    farthest = queries.farthest(connection, "three", target)
     assert [(row["source_row"], row["said"]) for row in farthest] == [(1, pytest.approx(3)), (0, pytest.approx(1))]
 
 
 def test_equal_scores_still_have_room(connection: duckdb.DuckDBPyConnection) -> None:
     connection.register("same", rows_of([[2.0], [2.0]], score=[2.0, 2.0]))
-    assert questions.score_limits(connection, ["same"], SCORE) == (1.5, 2.5)
+    assert queries.score_limits(connection, ["same"], SCORE) == (1.5, 2.5)
     assert sum(row["n"] for row in pictures.against_gold(connection, "same", SCORE, "teacher")[0].rows) == 2
 
 
@@ -143,19 +143,19 @@ def test_changes_of_mind_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
         "origin": ["original", "mask", "mask"],
     }
     connection.register("three", rows_of(logits, **kinds))
-    (row,) = questions.changed_mind(connection, "three", CLASSES)
+    (row,) = queries.changed_mind(connection, "three", CLASSES)
     assert (row["origin"], row["n"], row["agreement"]) == ("mask", 2, 0.5)
     assert row["kl"] == pytest.approx(0.5 * log(3) / 2)  # 3/4 log 3 - 1/4 log 3, and 0
-    answers = questions.variant_answers(connection, "three")
+    answers = queries.variant_answers(connection, "three")
     assert answers == [{"a": 1, "b": 0, "n": 1}, {"a": 1, "b": 1, "n": 1}]
     connection.register("moved", rows_of([[1.0], [4.0], [2.0]], **kinds))
-    assert questions.changed_mind(connection, "moved", SCORE) == [{"origin": "mask", "n": 2, "moved": 2.0}]
+    assert queries.changed_mind(connection, "moved", SCORE) == [{"origin": "mask", "n": 2, "moved": 2.0}]
 
 
 def test_the_hardest_rows_are_originals(connection: duckdb.DuckDBPyConnection) -> None:
     logits = [[0, 2.0], [0, 0.1], [0, 1.0]]
     connection.register("three", rows_of(logits, source_row=[7, 7, 8], variant=[0, 1, 0]))
-    assert [(row["source_row"], row["variant"]) for row in questions.hardest(connection, "three")] == [(8, 0), (7, 0)]
+    assert [(row["source_row"], row["variant"]) for row in queries.hardest(connection, "three")] == [(8, 0), (7, 0)]
 
 
 def test_label_errors_of_a_large_set_are_looked_for_in_a_part(
@@ -163,11 +163,11 @@ def test_label_errors_of_a_large_set_are_looked_for_in_a_part(
 ) -> None:
     """The third row is the suspect one of four; of every second row it is looked at, of every third it is not."""
     connection.register("four", FOUR)
-    monkeypatch.setattr(questions, "MOST_SORTED_ROWS", 2)
-    found, every = questions.label_errors(connection, "four")
+    monkeypatch.setattr(queries, "MOST_SORTED_ROWS", 2)
+    found, every = queries.label_errors(connection, "four")
     assert ([row["source_row"] for row in found], every) == ([2], 2)
-    monkeypatch.setattr(questions, "MOST_SORTED_ROWS", 1)
-    found, every = questions.label_errors(connection, "four")
+    monkeypatch.setattr(queries, "MOST_SORTED_ROWS", 1)
+    found, every = queries.label_errors(connection, "four")
     assert ([row["source_row"] for row in found], every) == ([], 4)
 
 
@@ -200,7 +200,7 @@ def test_the_page_of_a_set_says_what_numpy_says(opinion_set: ExampleSet, opinion
     expected = {(names[g], names[a]): int(((label_N == g) & (answer_N == a)).sum()) for g in (0, 1) for a in (0, 1)}
     assert {(row["gold"], row["teacher"]): row["n"] for row in confusion} == {k: n for k, n in expected.items() if n}
     margins = figures["Split validation", "Margin"]
-    heights, _ = np.histogram(abs(p_NC[:, 0] - p_NC[:, 1]), bins=questions.BINS, range=(0, 1))
+    heights, _ = np.histogram(abs(p_NC[:, 0] - p_NC[:, 1]), bins=queries.BINS, range=(0, 1))
     assert [row.get("wrong answers", 0) + row.get("right answers", 0) for row in margins] == heights.tolist()
     hardest = Parsed(html).tables["Hardest rows"]  # of train, which comes last
     train = softmax(logits_of(opinion_set.read("train", ("logits",)), 2).astype(np.float64), axis=1)

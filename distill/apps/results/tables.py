@@ -4,8 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from distill.apps.results.cells import Cell
-from distill.apps.results.speed import MOST_ROWS
+from distill.apps.results.cells import MOST_ROWS, Cell
 from pipeline.console import size
 
 NOTHING = ""

@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 
-from distill.apps.bench.machine import processor
+from distill.apps.bench.timing import processor
+from distill.apps.config import ResultsConfig
 from distill.apps.results.baselines import BASELINES, Baseline
 from distill.apps.results.cells import Cell, TaskCells
 from distill.apps.results.commands import Command, run_once
-from distill.apps.results.config import ResultsConfig
 from distill.apps.results.experiment import as_file
-from distill.apps.results.page import page
-from distill.apps.results.plan import TaskPlan, weights_of
-from distill.apps.results.tasks import plans
+from distill.apps.results.plan import TaskPlan, plans, weights_of
+from distill.apps.results.tables import page
 from pipeline import console
 from pipeline.errors import DistillError
 from pipeline.files import make_folder, write_text
@@ -144,7 +143,7 @@ def _baseline(plan: TaskPlan, cells: TaskCells, name: str, baseline: Baseline, r
     if baseline.needs_vectors:
         if encoder is None:
             return {"left_out": "made of an encoder: give --model-name-or-path"}
-        from distill.apps.results.baselines.static_vectors import distil
+        from distill.apps.results.static_vectors import distil
 
         vectors = distil(encoder, vectors)
         reads = (*reads, *weights_of(vectors))

@@ -1,14 +1,15 @@
-"""The student among those that ``distill bench`` compares."""
+"""What is timed: students, and model2vec, a peer without layers or order; `peers` has the transformers."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
+from tokenizers import Tokenizer
 
-from distill.apps.bench.reader import Reader, wait_for
-from distill.apps.bench.sentences import Sentences, make_sentences
-from distill.apps.bench.vocabulary import made_up_tokenizer
+from distill.apps.bench.sentences import Sentences, made_up_tokenizer, make_sentences
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import write_text
@@ -21,6 +22,33 @@ from student.model.model import Student, num_parameters
 from student.predict import Predictor
 
 BERT_VOCABULARY_SIZE = 30522
+WIDTH = 256  # of potion-base-8M
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A student, or a peer of it, on a device.
+
+    Attributes:
+        name: for people.
+        precision: of its weights, ``fp32`` or ``bf16``.
+        num_parameters: how many numbers were trained.
+        encoding: prepares sentences given as ids; a call of what it returns makes their vectors. None if its vectors
+            are made of text only.
+        predict: what it says of texts, or of pairs of them.
+    """
+
+    name: str
+    precision: str
+    num_parameters: int
+    encoding: Callable[[Ragged], Callable[[], object]] | None
+    predict: Callable[[Sequence[str], Sequence[str] | None], object]
+
+
+def wait_for(device: torch.device) -> None:
+    """Returns when a GPU has done all that it was told to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def random_student(
@@ -101,3 +129,16 @@ def student_reader(name: str, predictor: Predictor, device: torch.device) -> Rea
         return encode
 
     return Reader(name, "fp32", num_parameters(student), encoding, predictor)
+
+
+def static_reader(name: str, tokenizer: Tokenizer, vocabulary_size: int) -> Reader:
+    """A model of random vectors for the student's tokens; its own code makes vectors of texts, and predicts nothing."""
+    from model2vec import StaticModel
+
+    vectors_VE = np.random.default_rng(0).normal(size=(vocabulary_size, WIDTH)).astype(np.float32)
+    model = StaticModel(vectors_VE, Tokenizer.from_str(tokenizer.to_str()))
+
+    def predict(texts1: Sequence[str], texts2: Sequence[str] | None) -> object:
+        return [model.encode(list(texts)) for texts in (texts1, texts2) if texts is not None]
+
+    return Reader(name, "fp32", vectors_VE.size, None, predict)
