@@ -12,6 +12,7 @@ from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sets.record import FILE_NAME
 from pipeline.sources import Source, load_source, rows_sha256
+from pipeline.sources.source import find_files
 from pipeline.tasks.task import TRAIN, Task, load_task, task_names
 from pipeline.training.run_record import FINETUNE_RECORD, RUN_RECORD, quality, read_run_record
 
