@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.cluster.config import RayFlags
+from pipeline.cluster.ray_pool import RayFlags
 from pipeline.config import Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags, names_of
 from pipeline.tasks.task import Metric
 from student.layer_flags import LayerFlags

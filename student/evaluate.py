@@ -13,9 +13,9 @@ from pipeline.config import refuse_flags
 from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.query.mixture import open_sets
 from pipeline.sets.reader import ExampleSet
-from pipeline.tasks.intervals import bootstrap_intervals
 from pipeline.tasks.metrics import (
     bin_scores,
+    bootstrap_intervals,
     class_summary,
     fidelity,
     glue_score,

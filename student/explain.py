@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.arrays import Floats, Floats64
 from pipeline.tasks.target import Target, predicted_scores, probabilities
-from pipeline.text.each_word import with_each_word_replaced
+from pipeline.text.word_pieces import with_each_word_replaced
 
 AT_ONCE = 1024  # texts, of which each word of a long one makes another
 Texts = Sequence[str]

@@ -2,7 +2,7 @@
 
 Dense Adam also moves the rows that a batch does not use, by their momentum. Those moves are not skipped here (torch's
 SparseAdam skips them, and ends elsewhere) but deferred: before a row is used again it makes up for what it has missed,
-see `student.kernels.missed_moves`.
+see `student.kernels.lazy_adam`.
 
 Shapes: T tokens of a batch, P pairs of tokens, V rows, X numbers of a row.
 """

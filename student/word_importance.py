@@ -16,8 +16,7 @@ from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.record_parts import Setting
-from pipeline.tasks.intervals import mean_interval, percentile_interval
-from pipeline.tasks.metrics import spearmanr
+from pipeline.tasks.metrics import mean_interval, percentile_interval, spearmanr
 from pipeline.tasks.target import Target, predicted_scores
 from student.config import MaskedWordsConfig
 from student.evaluate import check_same_task

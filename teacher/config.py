@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pipeline.cluster.config import RayWriteFlags
 from pipeline.cluster.launchers import Job, launched_job
+from pipeline.cluster.ray_pool import RayWriteFlags
 from pipeline.config import (
     JsonFlags,
     OwnDataFlags,

@@ -7,7 +7,7 @@ import torch
 from transformers import BertConfig, BertModel, BertTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from pipeline.text.words import SPLITTER, wordpiece
+from pipeline.text.tokenizer import SPLITTER, wordpiece
 
 
 def create_tiny_bert(

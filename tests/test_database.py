@@ -6,11 +6,11 @@ import sys
 import duckdb
 import pytest
 
-from pipeline.database import connect, disk_error
+from pipeline.sql.database import connect, disk_error
 
 NO_FILES_LEFT = """
 import resource
-from pipeline.database import connect
+from pipeline.sql.database import connect
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 try:
     connect()

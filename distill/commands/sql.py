@@ -20,7 +20,7 @@ STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "scores")  # of `student.
 def index(config: IndexConfig) -> Result:
     """Index the logit sets of a store in DuckDB. `distill sql` does so by itself when something changed."""
     from pipeline.query.catalog import build_catalog
-    from pipeline.sql.names import view_name
+    from pipeline.sql.database import view_name
 
     sets = build_catalog(config.store)
     rows = [[m.name, view_name(m.name), m.state, m.num_rows, console.size(m.num_bytes), m.teacher.name] for m in sets]
@@ -61,8 +61,7 @@ def sql(config: SqlConfig) -> Result:
 
 
 def _answer(connection: "duckdb.DuckDBPyConnection", query: str, config: SqlConfig) -> Result:
-    from pipeline.sql.answer import as_dicts, fetch_rows, with_hex, write_parquet
-    from pipeline.sql.gate import select
+    from pipeline.sql.gate import as_dicts, fetch_rows, select, with_hex, write_parquet
     from pipeline.sql.statement import first_arguments
 
     runs = first_arguments(query, STUDENTS_FUNCTIONS)

@@ -23,7 +23,7 @@ from student.summary import SCORE_COLUMNS, point_table, score_rows
 if TYPE_CHECKING:
     from student.word_importance import MaskedWords
 
-LABEL_COLUMNS = ("gold", "said", "precision", "recall", "f1")
+LABEL_COLUMNS = ("gold", "predicted", "precision", "recall", "f1")
 MOST_LABELS = 20  # shown one by one
 
 

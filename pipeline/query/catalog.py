@@ -19,7 +19,6 @@ import duckdb
 import pyarrow as pa
 
 from pipeline import console
-from pipeline.database import connect, disk_error
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import is_plain, write_alone, write_error
 from pipeline.parquet import read_metadata
@@ -28,8 +27,15 @@ from pipeline.sets.reader import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import SET_NAME
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE, columns_of
+from pipeline.sql.database import (
+    connect,
+    disk_error,
+    token_vectors_view_name,
+    variants_view_name,
+    view_name,
+    words_view_name,
+)
 from pipeline.sql.gate import add_macros, macros, open_database, parquet
-from pipeline.sql.names import token_vectors_view_name, variants_view_name, view_name, words_view_name
 
 CATALOG_FILE = "catalog.duckdb"
 States = dict[str, str]  # of sets, by the names of their folders

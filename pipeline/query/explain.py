@@ -17,7 +17,7 @@ from pipeline.sets.reader import find_set
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.verify import require_shards
-from pipeline.sql.names import view_name, words_view_name
+from pipeline.sql.database import view_name, words_view_name
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.text.tokenizer import load_tokenizer
 

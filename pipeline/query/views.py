@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from pipeline.sets.record import SetRecord
 from pipeline.sets.row_kinds import id_type
+from pipeline.sql.database import view_name
 from pipeline.sql.gate import parquet, quoted
-from pipeline.sql.names import view_name
 
 SPLIT_ROWS = "select {split} as split, {columns} from {files}"
 SET_ROWS = """select {name} as "set", * replace (ids1::uinteger[] as ids1, ids2::uinteger[] as ids2,

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 from pipeline.sets.reader import load_set_tokenizer
 from pipeline.sets.record import SetRecord
 from pipeline.sources import sentences
-from pipeline.text.pieces import read_pieces
 from pipeline.text.reader import TextReader
 from pipeline.text.windows import are_cut
+from pipeline.text.word_pieces import read_pieces
 
 
 def note_of_cut_rows(root: Path, record: SetRecord) -> str | None:

@@ -20,9 +20,8 @@ from pipeline.sets.record_parts import KindName, Shard, TokenizerRecord
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import require_shards
 from pipeline.shown import Rows
-from pipeline.sql.answer import fetch_rows
-from pipeline.sql.gate import check_condition, open_files, select, to_arrow
-from pipeline.sql.names import view_name
+from pipeline.sql.database import view_name
+from pipeline.sql.gate import check_condition, fetch_rows, open_files, select, to_arrow
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabulary_size

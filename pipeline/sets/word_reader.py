@@ -11,10 +11,10 @@ from pipeline.arrays import Bools, Floats, Ints, Ragged, ragged
 from pipeline.sets.group_reader import GroupedSet
 from pipeline.sets.signals.token_logits import token_logits_of
 from pipeline.sets.verify_words import rows_problem
-from pipeline.tasks.spans import Tallies, tallies_of_words
+from pipeline.tasks.spans import Tallies, word_tallies
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import OUTSIDE
-from pipeline.text.pieces import Pieces
+from pipeline.text.word_pieces import Pieces
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,12 @@ class LabelledWords:
 
     @classmethod
     def of(
-        cls, names: tuple[str, ...], words: pa.ChunkedArray, label: pa.ChunkedArray, pieces: Pieces, teacher_TC: Floats
+        cls,
+        names: tuple[str, ...],
+        words: pa.ChunkedArray,
+        label: pa.ChunkedArray,
+        pieces: Pieces,
+        teacher_TC: Floats,
     ) -> "LabelledWords":
         """Puts the columns of sentences together with their tokens and what is said of these."""
         num_words_N = pc.list_value_length(words).to_numpy().astype(np.int64)
@@ -64,7 +69,7 @@ class LabelledWords:
     def tallies(self, logits_TC: Floats) -> Tallies:
         """What scores of logits are made of, over the sentences that have gold."""
         known = np.flatnonzero(self.has_gold_N)
-        return tallies_of_words(self.names, self.said(logits_TC).take(known), self.gold.take(known))
+        return word_tallies(self.names, self.said(logits_TC).take(known), self.gold.take(known))
 
     @property
     def sequences(self) -> tuple[Ragged, ...]:

@@ -16,7 +16,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 
 if TYPE_CHECKING:
-    from pipeline.text.pieces import Pieces
+    from pipeline.text.word_pieces import Pieces
 
 
 def words_table(record: SetRecord, shard: Shard, rows: pa.Table, pieces: "Pieces", logits_TC: Floats) -> pa.Table:

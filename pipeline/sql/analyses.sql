@@ -22,33 +22,33 @@ create or replace macro confusion(t) as table
     select split, label, argmax(logits) as teacher, count(*) as n, n / sum(n) over (partition by split, label) as share
     from query_table(t) where label is not null group by split, label, teacher order by all;
 
--- precision, recall and F1 of each label, of rows with lists of labels that are gold and said
+-- precision, recall and F1 of each label, of rows with lists of labels that are gold and predicted
 create or replace macro label_f1(t) as table
-    select split, number as label, sum(gold)::bigint as gold, sum(said)::bigint as said,
-        sum(hit) / nullif(sum(said), 0) as precision, sum(hit) / nullif(sum(gold), 0) as recall,
-        2 * sum(hit) / sum(gold + said) as f1
+    select split, number as label, sum(gold)::bigint as gold, sum(predicted)::bigint as predicted,
+        sum(hit) / nullif(sum(predicted), 0) as precision, sum(hit) / nullif(sum(gold), 0) as recall,
+        2 * sum(hit) / sum(gold + predicted) as f1
     from (
-        select split, unnest(gold) as number, 1 as gold, 0 as said, 0 as hit from query_table(t)
-        union all select split, unnest(said), 0, 1, 0 from query_table(t)
-        union all select split, unnest(list_intersect(gold, said)), 0, 0, 1 from query_table(t)
+        select split, unnest(gold) as number, 1 as gold, 0 as predicted, 0 as hit from query_table(t)
+        union all select split, unnest(predicted), 0, 1, 0 from query_table(t)
+        union all select split, unnest(list_intersect(gold, predicted)), 0, 0, 1 from query_table(t)
     )
     group by split, number order by split, number;
 
--- how good the teacher is at each class: how many rows are of it in gold, how many it says are, and how many are both
+-- how good the teacher is at each class: how many rows are of it in gold, how many it predicts, and how many are both
 create or replace macro class_scores(t) as table
     with answered as (
-        select split, [label] as gold, [argmax(logits)] as said from query_table(t) where label is not null
+        select split, [label] as gold, [argmax(logits)] as predicted from query_table(t) where label is not null
     )
     from label_f1(answered);
 
 -- the same of a multi-label task
 create or replace macro label_scores(t) as table
     with answered as (
-        select split, label as gold, likely_labels(logits) as said from query_table(t) where label is not null
+        select split, label as gold, likely_labels(logits) as predicted from query_table(t) where label is not null
     )
     from label_f1(answered);
 
--- of a multi-label task, which labels the teacher is surest of against gold, the surest first: one of the two is wrong
+-- of a multi-label task, which labels the teacher is most certain of against gold, the most certain first: one of the two is wrong
 create or replace macro label_doubts(t) as table
     select split, source_row, number as label, is_gold, p, sentence1, sentence2
     from (
@@ -63,7 +63,7 @@ create or replace macro same_text(x, y) as coalesce(
     x.sentence1 = y.sentence1 and x.sentence2 is not distinct from y.sentence2, x.text_hash = y.text_hash
 );
 
--- how much two teachers say the same of the same texts: share of equal answers, mean divergence of b from a (nats)
+-- how far two teachers agree on the same texts: share of equal answers, mean divergence of b from a (nats)
 create or replace macro agreement(a, b) as table
     select split, count(*) as n, avg((argmax(x.logits) = argmax(y.logits))::int) as agreement,
         avg(kl(x.logits, y.logits)) as kl
@@ -77,7 +77,7 @@ create or replace macro disagreement(a, b) as table
     from query_table(a) x join query_table(b) y using (split, source_row, variant)
     where same_text(x, y) and argmax(x.logits) <> argmax(y.logits) order by kl desc, split, source_row, variant;
 
--- how much a teacher says the same of an augmented row and of the row it was made from
+-- how far a teacher's answers to an augmented row and to its original agree
 create or replace macro variant_agreement(t) as table
     select v.origin, count(*) as n, avg((argmax(o.logits) = argmax(v.logits))::int) as agreement,
         avg(kl(o.logits, v.logits)) as kl

@@ -5,6 +5,8 @@ DuckDB's own settings do not make a folder read-only: with file access limited t
 only reads is let through (statement.py), exactly the files of the views can be read, and the settings are locked. It
 guards against accidents and curious queries; it is not a sandbox for hostile files (DuckDB's authors advise the
 operating system's for that).
+
+The answer of a query is Arrow, Python values, or a file.
 """
 
 import re
@@ -17,10 +19,11 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from pipeline.database import connect
 from pipeline.errors import QueryError, did_you_mean
-from pipeline.sql.names import view_name
+from pipeline.files import write_alone
+from pipeline.sql.database import connect, view_name
 from pipeline.sql.statement import check_select
 
 TIMEOUT_S = 600
@@ -38,6 +41,7 @@ LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
     "memory_limit": "50%",  # of the machine's: the other half is for the rows that a query hands over, and for others
     "max_execution_time": TIMEOUT_S * 1000,
 }
+Row = tuple[Any, ...]
 
 
 @contextmanager
@@ -178,10 +182,12 @@ def _query_error(error: duckdb.Error) -> QueryError:
         return QueryError(
             "the query needs more than half of this machine's memory; ask for fewer rows or columns, or of one split"
         )
-    said = OF_A_FUNCTION.sub("", str(error)).strip()
-    if isinstance(error, duckdb.ConversionException) and "label" in said:
-        said += "\nLabels are numbers, from 0, in the order of the task's labels; label_name(SET, label) is their name"
-    return QueryError(f"the query failed: {said}")
+    message = OF_A_FUNCTION.sub("", str(error)).strip()
+    if isinstance(error, duckdb.ConversionException) and "label" in message:
+        message += (
+            "\nLabels are numbers, from 0, in the order of the task's labels; label_name(SET, label) is their name"
+        )
+    return QueryError(f"the query failed: {message}")
 
 
 def _names_to_quote(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
@@ -201,3 +207,48 @@ def parquet(paths: Sequence[Path]) -> str:
 def quoted(value: object) -> str:
     """A name or a path as a SQL string."""
     return "'" + str(value).replace("'", "''") + "'"
+
+
+def fetch_rows(relation: duckdb.DuckDBPyRelation) -> list[Row]:
+    """All rows as Python values.
+
+    Raises:
+        QueryError: if the query fails, or a value has no counterpart in Python.
+    """
+    table = to_arrow(relation)
+    try:
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    except (ValueError, OverflowError) as error:  # dates and intervals that Python has not
+        raise QueryError(f"the answer cannot be shown: {error}; cast the column to text: column::varchar") from error
+
+
+def as_dicts(columns: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Rows by their columns' names, to be written as JSON."""
+    return [dict(zip(columns, map(with_hex, row), strict=True)) for row in rows]
+
+
+def with_hex(value: Any) -> Any:
+    """A value with hexadecimal digits in place of bytes, at any depth, as JSON and CSV have none."""
+    if isinstance(value, list | tuple):
+        return [with_hex(part) for part in value]
+    if isinstance(value, dict):
+        return {name: with_hex(part) for name, part in value.items()}
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def write_parquet(path: Path, relation: duckdb.DuckDBPyRelation) -> None:
+    """Streams the rows to a file, by our own hand: the query itself must not write.
+
+    Raises:
+        QueryError: if the query fails.
+        DataError: if the file cannot be written.
+    """
+
+    def write(temporary: Path) -> None:
+        reader = relation.to_arrow_reader()
+        with pq.ParquetWriter(temporary, reader.schema, compression="zstd") as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+
+    with query_errors():
+        write_alone(path, write)

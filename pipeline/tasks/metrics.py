@@ -1,17 +1,72 @@
-"""Metrics of one set of rows or of many resampled ones at once.
+"""Metrics of a set of rows, or of many resampled ones at once, and the 95 % intervals of their values.
 
-Shapes: N rows, C logits or classes, R sets of N rows.
+An interval tells how far a score could be off by the chance of which rows are in the dev set: percentile bootstrap over
+rows. F1 is made of counts: how often each label is predicted, is gold, and is both.
+
+Shapes: N rows, C logits, classes or labels, R sets of N rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.stats import rankdata
 
 from pipeline.arrays import Bools, Floats, Floats64, Ints
-from pipeline.tasks.tallies import OF_LABELS, macro_f1, ratio, scores_by_name, tallies
 from pipeline.tasks.target import NO_LABEL, Target, gold_classes, has_gold, predicted_scores, softmax
 from pipeline.tasks.task import Metric
+
+RESAMPLES = 1000
+LEVEL = 0.95
+SEED = 0
+CHUNK_VALUES = 2**24  # bounds the memory for resampled scores
+
+
+def tallies(predicted_NC: Bools, gold_NC: Ints) -> Floats64:
+    """Three tables of 0 and 1 [3, N, C]: right, predicted, gold. F1 is made of their sums over rows."""
+    return np.stack([predicted_NC * gold_NC, predicted_NC, gold_NC]).astype(np.float64)
+
+
+def micro_f1(counts_3RC: Floats64) -> Floats64:
+    """F1 of all labels taken together [R]; 0 where none is predicted or gold."""
+    right_R, predicted_R, gold_R = counts_3RC.sum(axis=-1)
+    return ratio(2 * right_R, predicted_R + gold_R)
+
+
+def macro_f1(counts_3RC: Floats64) -> Floats64:
+    """The mean F1 of the labels that are predicted or gold somewhere [R]; 0 where there is none."""
+    _, predicted_RC, gold_RC = counts_3RC
+    return ratio(label_f1(counts_3RC).sum(axis=-1), (predicted_RC + gold_RC > 0).sum(axis=-1).astype(np.float64))
+
+
+def label_f1(counts_3RC: Floats64) -> Floats64:
+    """F1 of each label [R, C]; 0 where it is neither predicted nor gold."""
+    right_RC, predicted_RC, gold_RC = counts_3RC
+    return ratio(2 * right_RC, predicted_RC + gold_RC)
+
+
+def scores_by_name(names: Sequence[str], counts_3C: Floats64) -> dict[str, dict[str, float]]:
+    """Precision, recall, F1 (0 where nothing is predicted, or gold) and counts of names that are gold or predicted."""
+    right_C, predicted_C, gold_C = counts_3C
+    columns = {
+        "precision": ratio(right_C, predicted_C),
+        "recall": ratio(right_C, gold_C),
+        "f1": label_f1(counts_3C),
+        "gold": gold_C.astype(int),
+        "predicted": predicted_C.astype(int),
+    }
+    return {
+        name: {column: values_C[place].item() for column, values_C in columns.items()}
+        for place, name in enumerate(names)
+        if gold_C[place] or predicted_C[place]
+    }
+
+
+OF_LABELS: dict[Metric, Callable[[Floats64], Floats64]] = {"micro_f1": micro_f1, "macro_f1": macro_f1}  # `LabelMetric`
+
+
+def ratio(top_R: Floats64, bottom_R: Floats64) -> Floats64:
+    """The quotients; 0 where the lower side is 0."""
+    return np.divide(top_R, bottom_R, out=np.zeros_like(top_R), where=bottom_R > 0)
 
 
 def accuracy(counts_RCC: Floats64) -> Floats64:
@@ -83,7 +138,7 @@ def score_logits(
 
     Returns:
         One value per metric, between -1 and 1; empty if no row has gold. A correlation with a constant is 0. Of labels
-        that are apart, those count as said whose logit is above 0.
+        that are apart, those count as predicted whose logit is above 0.
     """
     known = has_gold(target, label_N, score_N)
     if target.kind == "classes":
@@ -158,7 +213,7 @@ def class_summary(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str,
 
 
 def label_tallies(target: Target, logits_NC: Floats, label_N: Ints) -> Floats64:
-    """Of rows with gold, how often each label is rightly said, said, and gold [3, C]; of a target that has labels."""
+    """How often each label is predicted rightly, predicted, and gold [3, C], over the rows with gold."""
     known = has_gold(target, label_N, np.empty(0, dtype=np.float32))
     logits_NC, label_N = logits_NC[known], label_N[known]
     if target.kind == "labels":
@@ -168,7 +223,7 @@ def label_tallies(target: Target, logits_NC: Floats, label_N: Ints) -> Floats64:
 
 
 def scores_by_label(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str, dict[str, float]]:
-    """Of each label that is gold or said: precision, recall, F1 (0 where nothing is said, or gold), and both numbers.
+    """Precision, recall, F1 and counts of each label that is gold or predicted, see `scores_by_name`.
 
     Empty for targets without labels.
     """
@@ -214,10 +269,10 @@ def _score_classes(metrics: tuple[Metric, ...], predicted_N: Ints, gold_N: Ints,
     return {name: float(OF_COUNTS[name](counts_1CC)[0]) for name in metrics}
 
 
-def _score_labels(metrics: tuple[Metric, ...], said_NC: Bools, gold_NC: Ints) -> dict[str, float]:
+def _score_labels(metrics: tuple[Metric, ...], predicted_NC: Bools, gold_NC: Ints) -> dict[str, float]:
     if not len(gold_NC):
         return {}
-    counts_31C = tallies(said_NC, gold_NC).sum(axis=1, keepdims=True)
+    counts_31C = tallies(predicted_NC, gold_NC).sum(axis=1, keepdims=True)
     return {name: float(OF_LABELS[name](counts_31C)[0]) for name in metrics}
 
 
@@ -226,3 +281,79 @@ def _score_scores(metrics: tuple[Metric, ...], predicted_N: Floats, gold_N: Floa
         return {}
     pairs_21N = np.stack([predicted_N, gold_N]).astype(np.float64)[:, None]
     return {name: float(OF_SCORES[name](pairs_21N)[0]) for name in metrics}
+
+
+def bootstrap_intervals(
+    metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats
+) -> dict[str, list[float]]:
+    """The 95 % interval of each metric, from 1000 resamples of the rows with a fixed seed.
+
+    Args:
+        metrics: names of the task's metrics.
+        target: what the logits mean.
+        logits_NC: float32, before softmax.
+        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where unknown.
+        score_N: float32 raw gold scores, NaN where unknown.
+
+    Returns:
+        ``[low, high]`` per metric; empty if no row has gold.
+    """
+    random = np.random.default_rng(SEED)
+    known = has_gold(target, label_N, score_N)
+    if not known.any():
+        return {}
+    if target.kind == "classes":
+        counts_RCC = _resampled_counts(random, label_N[known], logits_NC[known].argmax(axis=1), target.num_logits)
+        values = {name: OF_COUNTS[name](counts_RCC) for name in metrics}
+    elif target.kind == "labels":
+        counts_3RC = resampled_tallies(random, tallies(logits_NC[known] > 0, label_N[known]))
+        values = {name: OF_LABELS[name](counts_3RC) for name in metrics}
+    else:
+        pairs_2N = np.stack([predicted_scores(target, logits_NC)[known], score_N[known]]).astype(np.float64)
+        values = _resampled_correlations(random, pairs_2N, metrics)
+    return {name: percentile_interval(value_R) for name, value_R in values.items()}
+
+
+def mean_interval(value_N: Floats64) -> list[float]:
+    """The 95 % interval of the mean of values of rows, ``[low, high]``, from 1000 resamples with a fixed seed."""
+    random = np.random.default_rng(SEED)
+    return percentile_interval(value_N[random.integers(len(value_N), size=(RESAMPLES, len(value_N)))].mean(axis=1))
+
+
+def percentile_interval(value_R: Floats64) -> list[float]:
+    """Between which two numbers the middle 95 % of some values are, ``[low, high]``."""
+    ends: list[float] = np.quantile(value_R, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)).tolist()
+    return ends
+
+
+def _resampled_counts(random: np.random.Generator, gold_N: Ints, predicted_N: Ints, num_classes: int) -> Floats64:
+    """Confusion matrices [R, gold, predicted] of resampled rows: drawing rows is drawing cells of the matrix."""
+    counts_CC = confusion(gold_N, predicted_N, num_classes)
+    drawn = random.multinomial(len(gold_N), counts_CC.ravel() / len(gold_N), size=RESAMPLES)
+    return drawn.reshape(RESAMPLES, num_classes, num_classes).astype(np.float64)
+
+
+def resampled_tallies(random: np.random.Generator, tallies_3NC: Floats64) -> Floats64:
+    """Sums [3, R, C] of resampled rows."""
+    num_rows = tallies_3NC.shape[1]
+    sums = []
+    for _ in range(RESAMPLES):
+        times_N = np.bincount(random.integers(num_rows, size=num_rows), minlength=num_rows)
+        sums.append(times_N @ tallies_3NC)
+    return np.stack(sums, axis=1)
+
+
+def _resampled_correlations(
+    random: np.random.Generator, pairs_2N: Floats64, metrics: tuple[Metric, ...]
+) -> dict[Metric, Floats64]:
+    """Each metric of resampled rows [R], as many resamples at a time as memory allows."""
+    num_rows = pairs_2N.shape[1]
+    values: dict[Metric, list[Floats64]] = {name: [] for name in metrics}
+    left = RESAMPLES
+    while left:
+        count = min(left, max(1, CHUNK_VALUES // num_rows))
+        left -= count
+        pairs_2RN = pairs_2N[:, random.integers(num_rows, size=(count, num_rows))]
+        for name in metrics:
+            values[name].append(OF_SCORES[name](pairs_2RN))
+    return {name: np.concatenate(parts) for name, parts in values.items()}

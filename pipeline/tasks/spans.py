@@ -12,11 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.arrays import Floats64, Ragged
-from pipeline.tasks.intervals import SEED, percentile_interval, resampled_tallies
-from pipeline.tasks.tallies import micro_f1, scores_by_name
+from pipeline.tasks.metrics import SEED, micro_f1, percentile_interval, resampled_tallies, scores_by_name
 from pipeline.tasks.task import OUTSIDE, Metric
 
-Tallies = dict[Metric, Floats64]  # per metric how often right, said and gold [3, N, K]
+Tallies = dict[Metric, Floats64]  # per metric how often right, predicted and gold [3, N, K]
 
 
 class Span(NamedTuple):
@@ -51,20 +50,20 @@ def span_names(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name.partition("-")[2] for name in names if name != OUTSIDE))
 
 
-def tallies_of_words(names: Sequence[str], said: Ragged, gold: Ragged) -> Tallies:
+def word_tallies(names: Sequence[str], predicted: Ragged, gold: Ragged) -> Tallies:
     """What the scores here are made of.
 
     Args:
         names: of the labels, by number.
-        said: per sentence the number of each word's label.
+        predicted: per sentence the number of each word's label.
         gold: the same words' gold.
     """
     place = {name: number for number, name in enumerate(span_names(names))}
     of_spans = np.zeros((3, len(gold), len(place)))
     of_words = np.zeros((3, len(gold), 1))
-    for row, (said_W, gold_W) in enumerate(zip(said.lists(), gold.lists(), strict=True)):
-        of_words[:, row, 0] = sum(a == b for a, b in zip(said_W, gold_W, strict=True)), len(gold_W), len(gold_W)
-        both = [set(spans([names[k] for k in labels])) for labels in (said_W, gold_W)]
+    for row, (predicted_W, gold_W) in enumerate(zip(predicted.lists(), gold.lists(), strict=True)):
+        of_words[:, row, 0] = sum(a == b for a, b in zip(predicted_W, gold_W, strict=True)), len(gold_W), len(gold_W)
+        both = [set(spans([names[k] for k in labels])) for labels in (predicted_W, gold_W)]
         for kind, found in enumerate((both[0] & both[1], *both)):
             for span in found:
                 of_spans[kind, row, place[span.name]] += 1
@@ -72,7 +71,7 @@ def tallies_of_words(names: Sequence[str], said: Ragged, gold: Ragged) -> Tallie
 
 
 def word_scores(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, float]:
-    """The metrics of all sentences; empty without one. Of words right, said and gold, F1 is their accuracy."""
+    """The metrics of all sentences; empty without one. Of words right, predicted and gold, F1 is their accuracy."""
     found = {name: tallies[name] for name in metrics}
     return {name: float(micro_f1(t.sum(axis=1, keepdims=True))[0]) for name, t in found.items() if t.shape[1]}
 
@@ -87,5 +86,5 @@ def word_intervals(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, lis
 
 
 def scores_by_span(names: Sequence[str], tallies: Tallies) -> dict[str, dict[str, float]]:
-    """Of each name of spans that is gold or said: precision, recall, F1, and both numbers of spans."""
+    """Of each name of spans that is gold or predicted: precision, recall, F1, and both numbers of spans."""
     return scores_by_name(span_names(names), tallies["span_f1"].sum(axis=1))

@@ -13,12 +13,16 @@ from tokenizers import Encoding, Tokenizer
 
 from pipeline.arrays import Ints, Ragged, stacked
 from pipeline.errors import DataError
-from pipeline.text.frame import frame_of, framed
 from pipeline.text.safety import reported
-from pipeline.text.tokenizer import FAILURE, Tokenized, tokenize
-from pipeline.text.wordpiece.characters import character_table
-from pipeline.text.wordpiece.compatible import is_compatible
-from pipeline.text.wordpiece.compiled import Int32s, WordPiece, end_to_end, library
+from pipeline.text.tokenizer import FAILURE, Tokenized, frame_of, framed, tokenize
+from pipeline.text.wordpiece.compiled import (
+    CompiledWordPiece,
+    Int32s,
+    character_table,
+    end_to_end,
+    is_compatible,
+    library,
+)
 
 MOST_SHOWN = 60
 SENTENCES_AT_ONCE = 8192  # so that what is needed beside the result stays small
@@ -39,7 +43,7 @@ class TextReader:
     """
 
     tokenizer: Tokenizer
-    wordpiece: WordPiece | None
+    wordpiece: CompiledWordPiece | None
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "TextReader":
@@ -53,7 +57,9 @@ class TextReader:
         with reported(FAILURE):
             found_in_words = [tokenizer.normalizer.normalize_str(t["content"]) for t in tokens if t["normalized"]]
             table = character_table(tokenizer, [token.strip()[:1] for token in found_in_words])
-        return cls(tokenizer, None if table is None else WordPiece(loaded, table, content["model"], found_in_text))
+        if table is None:
+            return cls(tokenizer, None)
+        return cls(tokenizer, CompiledWordPiece(loaded, table, content["model"], found_in_text))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again from its tokenizer on another machine: compiled code does not travel."""
@@ -130,7 +136,9 @@ class TextReader:
             encodings = self.tokenizer.encode_batch_fast(list(sentences), add_special_tokens=False)
             return [encoding.ids for encoding in encodings]
 
-    def _sentences(self, wordpiece: WordPiece, sentences: Sequence[str], text: bytes, starts_S: Ints) -> "_Sentences":
+    def _sentences(
+        self, wordpiece: CompiledWordPiece, sentences: Sequence[str], text: bytes, starts_S: Ints
+    ) -> "_Sentences":
         ids_T, count_N = wordpiece.read(text, starts_S)
         unknown = np.flatnonzero(count_N < 0).tolist()
         answers = self._whole_by_the_library([sentences[n] for n in unknown]) if unknown else []
@@ -184,7 +192,7 @@ class _Sentences:
     count_N: Ints
     answers: dict[int, list[int]]
 
-    def flat(self, wordpiece: WordPiece, length_N: Ints) -> Ragged:
+    def flat(self, wordpiece: CompiledWordPiece, length_N: Ints) -> Ragged:
         """The first ids of each sentence, without the gaps."""
         offsets_S = np.zeros_like(self.starts_S)
         np.cumsum(length_N, out=offsets_S[1:])

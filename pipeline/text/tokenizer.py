@@ -1,14 +1,18 @@
-"""Tokenizers as sets have them: read, told apart, and asked by the `tokenizers` library alone."""
+"""Tokenizers of the `tokenizers` library: read safely, told apart, made, and what they put around sentences."""
 
 import hashlib
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding, Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers.models import WordPiece
 
-from pipeline.errors import IntegrityError
+from pipeline.arrays import Ragged
+from pipeline.errors import DataError, IntegrityError
 from pipeline.files import read_small_file
 from pipeline.text.safety import growth_problem, reported, size_problem, vocabulary_problem
 from pipeline.untrusted import parse_json
@@ -16,6 +20,10 @@ from pipeline.untrusted import parse_json
 MAX_TOKENIZER_BYTES, MAX_COMMAS = 64 * 2**20, 2**21
 FAILURE = "the tokenizer fails on a text"
 PAD_TOKENS = ("[PAD]", "<pad>")
+MOST_UNKNOWN = 0.5  # of the tokens of some rows
+ROWS = 256
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPLITTER = pre_tokenizers.BertPreTokenizer()
 
 
 @dataclass(frozen=True)
@@ -176,3 +184,88 @@ def _tokenized(encoding: Encoding) -> Tokenized:
         start = sentence_L.index(sentence) if count else 0
         parts.append(ids[start : start + count])  # a sentence's tokens stand together
     return Tokenized(ids, encoding.type_ids, *parts)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Special tokens that stand in every input, or one of its sentences."""
+
+    sentence: int | None
+    ids: list[int]
+    type_id: int
+
+
+def frame_of(tokenizer: Tokenizer, is_pair: bool) -> list[Piece] | None:
+    """What an input consists of, as an example shows it; None if that has not all sentences, or no special tokens.
+
+    Where nothing is put around sentences, an empty one changes the type of the other.
+    """
+    encoding = example(tokenizer, is_pair)
+    tokens = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
+    pieces = [
+        Piece(sentence, [id_ for *_, id_ in group], type_id)
+        for (sentence, type_id), group in itertools.groupby(tokens, key=lambda token: token[:2])
+    ]
+    sentences = sorted(piece.sentence for piece in pieces if piece.sentence is not None)
+    return pieces if sentences == [0, 1][: 1 + is_pair] and len(pieces) > len(sentences) else None
+
+
+def framed(frame: list[Piece], sentences: tuple[list[int], ...]) -> Tokenized:
+    """An input made of the ids of its one sentence or two."""
+    ids: list[int] = []
+    type_ids: list[int] = []
+    for piece in frame:
+        part = piece.ids if piece.sentence is None else sentences[piece.sentence]
+        ids += part
+        type_ids += [piece.type_id] * len(part)
+    return Tokenized(ids, type_ids, sentences[0], sentences[1] if len(sentences) == 2 else [])
+
+
+def require_known(tokenizer: Tokenizer, inputs: Sequence[Tokenized], subject: str) -> None:
+    """Raises DataError if most tokens of the first rows are the one that stands for unknown words.
+
+    Args:
+        tokenizer: what made tokens of them.
+        inputs: the rows.
+        subject: whose tokenizer it is, for the message.
+    """
+    require_known_ids(tokenizer, Ragged.of([[*row.ids1, *row.ids2] for row in inputs[:ROWS]]), subject)
+
+
+def require_known_ids(tokenizer: Tokenizer, ids: Ragged, subject: str) -> None:
+    """The same of all these rows, which are ids without special tokens."""
+    unknown = _unknown_id(tokenizer)
+    share = 0.0 if unknown is None else float((ids.flat == unknown).sum()) / max(1, len(ids.flat))
+    if share > MOST_UNKNOWN:
+        raise DataError(
+            f"{subject}: its tokenizer does not know {share:.0%} of the tokens of {len(ids):,} rows looked at; is it "
+            "that of another language, or made without its vocabulary file?"
+        )
+
+
+def _unknown_id(tokenizer: Tokenizer) -> int | None:
+    """The id of the token for unknown words; None if there is none, as where every byte is a token."""
+    model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
+    if model["type"] == "Unigram":
+        return None if model["unk_id"] is None else int(model["unk_id"])
+    token = model.get("unk_token")
+    return None if token is None else tokenizer.token_to_id(token)
+
+
+def wordpiece(tokens: Iterable[str], strip_accents: bool | None = None) -> Tokenizer:
+    """A WordPiece that knows the special tokens and these, in lower case.
+
+    Args:
+        tokens: words, and ``##`` pieces of words.
+        strip_accents: whether accents are left out, as BERT's are by default.
+    """
+    ids = {token: number for number, token in enumerate(dict.fromkeys((*SPECIAL_TOKENS, *tokens)))}
+    tokenizer = Tokenizer(WordPiece(ids, unk_token="[UNK]"))  # noqa: S106
+    tokenizer.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents)
+    tokenizer.pre_tokenizer = SPLITTER
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    return tokenizer

@@ -12,8 +12,7 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError
-from pipeline.text.frame import Piece, frame_of, framed
-from pipeline.text.tokenizer import Tokenized
+from pipeline.text.tokenizer import Piece, Tokenized, frame_of, framed
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from pipeline.arrays import Ints
-from pipeline.text.wordpiece.characters import answers
-from pipeline.text.wordpiece.compatible import is_compatible
+from pipeline.text.wordpiece.compiled import apply_to_characters, is_compatible
 
 BEYOND = "\uffff"  # a character that is in no piece: its word is unknown
 SURROGATES = range(0xD800, 0xE000)
@@ -64,7 +63,7 @@ def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:
     for plane in range(NUM_PLANES):
         codes = range(plane * PLANE, plane * PLANE + (1 if plane in EMPTY_PLANES else PLANE))
         asked = [chr(code) for code in codes if code not in SURROGATES]
-        for character, answer in zip(asked, answers(tokenizer, asked), strict=True):
+        for character, answer in zip(asked, apply_to_characters(tokenizer, asked), strict=True):
             known = "".join(c if c in alphabet or c == " " else BEYOND for c in answer)
             normal = None if known == character else known
             if not runs or runs[-1][1] != normal:

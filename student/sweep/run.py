@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline import console
-from pipeline.cluster.config import RayFlags
+from pipeline.cluster.ray_pool import RayFlags
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.text.word_vectors import file_sha256

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.cluster.config import RayFlags
-from pipeline.cluster.crew import Crew, Trade, on_cluster
+from pipeline.cluster.ray_pool import RayFlags, RayPool, WorkerTask, on_cluster
 from pipeline.errors import ConfigError, DistillError
 from pipeline.settings import as_flags
 from pipeline.training.run_record import SWEEP_RECORD
@@ -135,12 +134,12 @@ def train_on_cluster(
     """
     if not configs:
         return
-    trade = Trade(_start_on_cluster, _Places(Path.cwd(), folder), LIBRARIES)
+    task = WorkerTask(_start_on_cluster, _Places(Path.cwd(), folder), LIBRARIES)
     with on_cluster(flags) as ray:
-        crew: Crew[int, list[DistillError]] = Crew(
-            ray, flags, trade, lambda number: str(configs[number].output_dir), configs.__getitem__
+        pool: RayPool[int, list[DistillError]] = RayPool(
+            ray, flags, task, lambda number: str(configs[number].output_dir), configs.__getitem__
         )
-        for number, wrong in crew.results(range(len(configs))):
+        for number, wrong in pool.results(range(len(configs))):
             yield number, next(iter(wrong), None)
 
 

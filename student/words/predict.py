@@ -14,9 +14,9 @@ from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.word_reader import labels_of_words
 from pipeline.tasks.spans import spans
 from pipeline.tasks.target import softmax
-from pipeline.text.pieces import Pieces, read_pieces
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
+from pipeline.text.word_pieces import Pieces, read_pieces
 from student.model.model import default_device
 from student.words.evaluate import logits_of_tokens
 from student.words.model import Tagger

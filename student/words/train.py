@@ -19,7 +19,7 @@ from pipeline.sets.word_reader import LabelledWords, TokenLabelSet
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import TRAIN
-from pipeline.text.pieces import Pieces
+from pipeline.text.word_pieces import Pieces
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer, fit, seed_step
 from pipeline.training.run import Run

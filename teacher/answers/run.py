@@ -17,9 +17,9 @@ from pipeline.sets.writer import complete_and_verify, shards_to_write, start_set
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import TRAIN, load_task
-from pipeline.text.known import ROWS as KNOWN_ROWS
-from pipeline.text.known import require_known
 from pipeline.text.reader import TextReader
+from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
+from pipeline.text.tokenizer import require_known
 from teacher.answers.answers import Answers, read_answers
 from teacher.answers.config import ImportConfig
 from teacher.answers.matching import Matched, match

@@ -14,8 +14,7 @@ from tokenizers import Tokenizer
 from pipeline.errors import ConfigError
 from pipeline.files import read_small_file
 from pipeline.sets.record import TOKENIZER_FILE
-from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, load_tokenizer, tokenizer_sha256
-from pipeline.text.words import SPLITTER, wordpiece
+from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, SPLITTER, load_tokenizer, tokenizer_sha256, wordpiece
 
 MAX_WORDS, LEAST_COUNT = 30_000, 2
 

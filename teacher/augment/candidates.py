@@ -12,7 +12,7 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.arrays import Ints
-from pipeline.cluster.crew import Crew, Trade, on_cluster
+from pipeline.cluster.ray_pool import RayPool, WorkerTask, on_cluster
 from pipeline.files import make_folder
 from pipeline.record_file import json_sha256
 from pipeline.sets.record_parts import Setting
@@ -120,10 +120,10 @@ def _write_by_workers(
     def take(part: RangePart) -> list[str]:
         return _texts(sentences, part)
 
-    trade = Trade(_start, errand, LIBRARIES)
+    task = WorkerTask(_start, errand, LIBRARIES)
     with on_cluster(config) as ray:
-        crew: Crew[RangePart, list[list[Site]]] = Crew(ray, config, trade, lambda part: part.path, take)
-        for part, sites in crew.results(missing):
+        pool: RayPool[RangePart, list[list[Site]]] = RayPool(ray, config, task, lambda part: part.path, take)
+        for part, sites in pool.results(missing):
             work.write_table(part, table_of_sites(sites))
             steps.advance(len(sites))
 

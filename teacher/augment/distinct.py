@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from pipeline import console
 from pipeline.arrays import Ints
-from pipeline.database import connect, disk_error
 from pipeline.errors import IntegrityError
 from pipeline.files import write_error
 from pipeline.sets.record_parts import AugmentationRecord, Sample, Setting
+from pipeline.sql.database import connect, disk_error
 from teacher.augment.methods import METHODS
 from teacher.augment.variants import SCHEMA, VariantsFolder
 

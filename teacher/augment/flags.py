@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.cluster.config import RayFlags
+from pipeline.cluster.ray_pool import RayFlags
 from pipeline.config import Config, SeedFlags, StoreFlags
 from teacher.augment.words import MASK
 from teacher.models.config import ForwardFlags

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pipeline.text.each_word import with_each_word_replaced
+from pipeline.text.word_pieces import with_each_word_replaced
 from teacher.augment.flags import AugmentFlags, MethodFlags, Pairs
 from teacher.augment.method import FIRST, SECOND, Method, PlannedVariants, Sides
 from teacher.augment.words import MASK, Edited

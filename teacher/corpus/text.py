@@ -13,8 +13,7 @@ from pipeline.sets.record_parts import Shard
 from pipeline.sources import Documents, load_documents
 from pipeline.tasks.corpus import Corpus, load_corpus
 from pipeline.tasks.task import TRAIN
-from pipeline.text.known import require_known_ids
-from pipeline.text.tokenizer import vocabulary_size
+from pipeline.text.tokenizer import require_known_ids, vocabulary_size
 from teacher.config import CorpusFlags
 from teacher.corpus.masking import MaskingPlan, frequency_weights, uniform_weights
 from teacher.corpus.sequences import Document, Sequences, read_sequences

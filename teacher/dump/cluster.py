@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from pipeline import console
-from pipeline.cluster.config import RayWriteFlags
-from pipeline.cluster.crew import Crew, Trade, on_cluster
+from pipeline.cluster.ray_pool import RayPool, RayWriteFlags, WorkerTask, on_cluster
 from pipeline.cluster.shared_folder import marked, require_marked, require_seen
 from pipeline.files import make_folder, write_atomically
 from pipeline.sets.record import SetRecord
@@ -25,7 +24,7 @@ from teacher.models.precision import inference_mode
 Ask = Callable[[Path, SetRecord, Any, list[Shard]], None]
 Held = tuple[Shard, Any]  # a shard, and its rows
 Files = Mapping[str, Any]  # of a shard, by the path in the set: their bytes, or how many these are
-WorkOff = Callable[[Trade[Files]], Iterator[Files]]  # what comes of each shard
+WorkOff = Callable[[WorkerTask[Files]], Iterator[Files]]  # what comes of each shard
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,11 @@ def ask_here_or_there(flags: RayWriteFlags, root: Path, errand: Errand, rows: An
     ask = _workers_write if flags.ray_write == "workers" else _driver_writes
     with on_cluster(flags) as ray, console.progress(len(shards), "shards on the cluster") as steps:
 
-        def work_off(trade: Trade[Files]) -> Iterator[Files]:
-            crew: Crew[Shard, Files] = Crew(
-                ray, flags, trade, lambda shard: shard.path, lambda shard: (shard, rows.hold(shard))
+        def work_off(task: WorkerTask[Files]) -> Iterator[Files]:
+            pool: RayPool[Shard, Files] = RayPool(
+                ray, flags, task, lambda shard: shard.path, lambda shard: (shard, rows.hold(shard))
             )
-            for _, files in crew.results(shards):
+            for _, files in pool.results(shards):
                 yield files
                 steps.advance(1)
 
@@ -90,7 +89,7 @@ def ask_here_or_there(flags: RayWriteFlags, root: Path, errand: Errand, rows: An
 
 
 def _driver_writes(root: Path, errand: Errand, work_off: WorkOff) -> None:
-    for contents in work_off(Trade(_start_giving, errand, tuple(errand.record.versions))):
+    for contents in work_off(WorkerTask(_start_giving, errand, tuple(errand.record.versions))):
         for path, content in contents.items():
             _write(root / path, content)
 
@@ -102,7 +101,9 @@ def _write(path: Path, content: bytes) -> None:
 def _workers_write(root: Path, errand: Errand, work_off: WorkOff) -> None:
     sizes: dict[str, int] = {}
     with marked(root / errand.folders[0]) as mark:
-        for written in work_off(Trade(_start_writing, (errand, root.absolute(), mark), tuple(errand.record.versions))):
+        for written in work_off(
+            WorkerTask(_start_writing, (errand, root.absolute(), mark), tuple(errand.record.versions))
+        ):
             sizes |= written
     require_seen(root, sizes)
 

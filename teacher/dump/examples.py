@@ -28,8 +28,7 @@ from pipeline.stopping import whole
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Metric, Task, load_task
-from pipeline.text.known import require_known
-from pipeline.text.tokenizer import Tokenized
+from pipeline.text.tokenizer import Tokenized, require_known
 from teacher.augment.config import AugmentConfig
 from teacher.augment.methods import METHODS
 from teacher.augment.run import read_source, sides_for, variants_for

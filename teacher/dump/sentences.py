@@ -30,7 +30,7 @@ from pipeline.sets.vector_basis import BASIS_FILE, Basis, fit_basis, read_basis
 from pipeline.sets.vector_codecs import AnyVectorCodec, vector_codec_for
 from pipeline.sets.writer import write_sentences_shard
 from pipeline.stopping import whole
-from pipeline.text.known import require_known_ids
+from pipeline.text.tokenizer import require_known_ids
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.cluster import Errand, ask_here_or_there
 from teacher.dump.jobs import write_set

@@ -20,9 +20,8 @@ from pipeline.sources import ROWS_AT_ONCE, Source, load_source, load_word_source
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import Target, gold_arrays, gold_classes, has_gold
 from pipeline.tasks.task import Task
-from pipeline.text.known import ROWS as KNOWN_ROWS
-from pipeline.text.known import require_known
-from pipeline.text.tokenizer import Tokenized
+from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
+from pipeline.text.tokenizer import Tokenized, require_known
 from pipeline.training.batches import HELD_OUT, EpochBatches, held_out_rows
 from pipeline.training.joint import BatchedTask
 from pipeline.training.run_record import Metrics

@@ -17,7 +17,7 @@ from pipeline.sets.word_reader import LabelledWords
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import Task
-from pipeline.text.known import require_known_ids
+from pipeline.text.tokenizer import require_known_ids
 from pipeline.training.batches import EpochBatches
 from pipeline.training.joint import BatchedTask
 from pipeline.training.run_record import Metrics

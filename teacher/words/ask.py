@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from pipeline.arrays import Floats, Ragged
 from pipeline.sets.word_reader import LabelledWords
-from pipeline.text.pieces import Pieces, read_pieces
 from pipeline.text.tokenizer import Tokenized
+from pipeline.text.word_pieces import Pieces, read_pieces
 from teacher.models.batches import NotFiniteError, forward, naming_rows, run_batches
 from teacher.models.classifier import Teacher
 

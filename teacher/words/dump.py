@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline import console
-from pipeline.cluster.config import RayFlags
+from pipeline.cluster.ray_pool import RayFlags
 from pipeline.config import refuse_flags
 from pipeline.files import make_folder
 from pipeline.processes import processes
@@ -21,7 +21,7 @@ from pipeline.stopping import whole
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Task, load_task
-from pipeline.text.known import require_known_ids
+from pipeline.text.tokenizer import require_known_ids
 from teacher.augment.flags import AugmentFlags
 from teacher.config import DumpTask
 from teacher.dump.jobs import write_set

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import BPE, Unigram
 from tokenizers.trainers import BpeTrainer, UnigramTrainer
 
-from pipeline.text.words import SPLITTER, wordpiece
+from pipeline.text.tokenizer import SPLITTER, wordpiece
 
 POSITIONS = 64
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

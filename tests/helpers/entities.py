@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.arrays import Ragged
-from pipeline.tasks.spans import tallies_of_words, word_scores
+from pipeline.tasks.spans import word_scores, word_tallies
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
 MANIFEST = f"""
@@ -87,4 +87,4 @@ def lookup_span_f1(folder: Path) -> float:
         Ragged.of([[LABELS.index(label) for label in row] for row in rows])
         for rows in (said, [r["tags"] for r in validation])
     ]
-    return word_scores(("span_f1",), tallies_of_words(LABELS, *numbers))["span_f1"]
+    return word_scores(("span_f1",), word_tallies(LABELS, *numbers))["span_f1"]

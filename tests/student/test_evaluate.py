@@ -14,8 +14,7 @@ from pipeline.errors import DataError, DistillError, FingerprintMismatchError, I
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME
-from pipeline.tasks.intervals import bootstrap_intervals
-from pipeline.tasks.metrics import bin_scores
+from pipeline.tasks.metrics import bin_scores, bootstrap_intervals
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import Task
 from student.config import EvaluateConfig

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import DataError, IntegrityError
 from pipeline.sets.reader import ExampleSet
-from pipeline.tasks.intervals import mean_interval
+from pipeline.tasks.metrics import mean_interval
 from pipeline.tasks.target import Target, softmax
 from student.config import MaskedWordsConfig
 from student.predict import Predictor

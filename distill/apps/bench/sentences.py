@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pipeline.arrays import Ints, Ragged
-from pipeline.text.words import SPECIAL_TOKENS, wordpiece
+from pipeline.text.tokenizer import SPECIAL_TOKENS, wordpiece
 
 ROWS, PAPER_LENGTH = 256, 64
 MEAN_LENGTH, LENGTH_SIGMA, MAX_LENGTH = 13.2, 0.6, 60

@@ -157,17 +157,17 @@ def row_table(title: str, rows: Rows, columns: Mapping[str, str], names: tuple[s
 
 
 def label_scores(connection: Connection, table: str, target: Target, who: str) -> Table:
-    """Precision, recall and F1 of every label that is gold or said."""
+    """Precision, recall and F1 of every label that is gold or predicted."""
     rows = queries.label_scores(connection, table, target)
     columns = {
         "label": "label",
         "gold": "gold",
-        "said": "num_said",
+        "predicted": "num_predicted",
         "precision": "precision",
         "recall": "recall",
         "f1": "f1",
     }
-    caption = "How many rows the label is gold of, and of how many it is said; which share of either is both."
+    caption = "How many rows the label is gold of, and of how many it is predicted; which share of either is both."
     return row_table(f"The {who} label by label", rows, columns, target.names, caption)
 
 

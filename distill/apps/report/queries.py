@@ -106,7 +106,7 @@ def label_errors(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Row
 def label_scores(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
     """How good somebody is at each label, the commonest in gold first."""
     macro = "label_scores" if target.kind == "labels" else "class_scores"
-    scores = f"select * exclude (said), said as num_said from {macro}({table})"
+    scores = f"select * exclude (predicted), predicted as num_predicted from {macro}({table})"
     return ask(connection, f"{scores} order by gold desc, label")
 
 

@@ -17,8 +17,7 @@ from distill.apps.results.commands import content_sha256
 from distill.apps.results.systems import SCORE, Rows, System, read_rows, student_system, teacher_system
 from pipeline.arrays import Floats
 from pipeline.sets.reader import ExampleSet
-from pipeline.tasks.intervals import bootstrap_intervals
-from pipeline.tasks.metrics import fidelity, score_logits
+from pipeline.tasks.metrics import bootstrap_intervals, fidelity, score_logits
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.tasks.task import Metric, Task
 from pipeline.work import Workspace

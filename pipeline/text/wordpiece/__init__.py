@@ -1,5 +1,1 @@
-"""BERT's WordPiece as compiled code: the ids of `tokenizers`, many times as fast.
-
-What it leaves to the library is settled in `compatible` (which tokenizers), `characters` (which characters) and
-`pipeline.text.reader` (which sentences).
-"""
+"""BERT's WordPiece as compiled code: the ids of `tokenizers`, many times as fast, see `compiled`."""

@@ -1,25 +1,43 @@
-"""Finding, loading and calling the compiled code. The sources are in ``cpp``, built by ``setup.py``.
+"""BERT's WordPiece as compiled code: finding, loading and calling it, and which tokenizers and characters it is for.
+
+The sources are in ``cpp``, built by ``setup.py``. BERT's normalizer and splitting into words treat each character for
+itself: it becomes part of a word (a small letter, a letter without its accent, nothing), a space, or a word of its own.
+So a tokenizer is run once on every character. Only characters that combine with their neighbours are different: Unicode
+puts the marks after a letter in order before BERT removes them. Sentences with such characters, or with one beyond the
+table, are left to `tokenizers`, and so are all sentences of a tokenizer that is not compatible in every part.
 
 Shapes: N sentences, S = N + 1 starts, T bytes of all sentences end to end.
 """
 
 import ctypes
+import unicodedata
 import weakref
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Collection, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from pipeline.arrays import Ints
-from pipeline.text.wordpiece.characters import Characters
 
 Int32s = npt.NDArray[np.int32]
 BYTES_PER_THREAD = 2**15  # less is read before a thread has started
 NUMBER, ADDRESS = ctypes.c_int64, ctypes.c_void_p
+MAX_VOCABULARY_BYTES = 2 * 2**20  # three times that of multilingual BERT; 40 bytes of memory for each
+NORMALIZER = {"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"}
+MODEL = {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"}
+ADDED_TOKEN = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
+NUM_CHARACTERS = 0x3000  # those of alphabets, punctuation and symbols; before the Chinese ones and emoji
+IN_WORD, SPACE, WORD_OF_ITS_OWN, UNKNOWN = range(4)
+UNKNOWN_ENTRY = (UNKNOWN, 0, 0, b"")
+CHARACTER = np.dtype([("kind", "u1"), ("characters", "u1"), ("bytes", "u1"), ("text", "S5")])
+BETWEEN = "0"  # a digit is itself to every normalizer of BERT, and in no other character's decomposition
+Characters = npt.NDArray[Any]
 
 
 class _Strings(ctypes.Structure):
@@ -50,7 +68,7 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
-class WordPiece:
+class CompiledWordPiece:
     """A vocabulary in compiled code. Several threads may use it at once.
 
     Args:
@@ -121,3 +139,118 @@ def end_to_end(texts: Sequence[str]) -> tuple[bytes, Ints]:
     starts_S = np.zeros(len(texts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, parts), np.int64, len(texts)), out=starts_S[1:])
     return joined.encode(), starts_S
+
+
+def is_compatible(content: dict[str, Any]) -> bool:
+    """Whether the ids of a sentence are those of its words, and the ids of a word WordPiece's.
+
+    Args:
+        content: a tokenizer as the library itself writes it.
+    """
+    return (
+        _is(content["normalizer"], "BertNormalizer", NORMALIZER)
+        and _is(content["pre_tokenizer"], "BertPreTokenizer", {"type"})
+        and _is(content["model"], "WordPiece", MODEL)
+        and _is_usable(content["model"])
+        and all(token.keys() == ADDED_TOKEN and token["content"] for token in content["added_tokens"])
+        and _reads_each_sentence_once(content["post_processor"])
+    )
+
+
+def _is(part: dict[str, Any] | None, kind: str, keys: set[str]) -> bool:
+    return part is not None and part["type"] == kind and part.keys() == keys
+
+
+def _is_usable(model: dict[str, Any]) -> bool:
+    vocabulary: dict[str, int] = model["vocab"]
+    return (
+        model["unk_token"] in vocabulary
+        and "\0" not in model["continuing_subword_prefix"]  # which ends a string in C
+        and max(vocabulary.values()) < 2**31
+        and model["max_input_chars_per_word"] < 2**31
+        and sum(len(token.encode()) for token in vocabulary) <= MAX_VOCABULARY_BYTES
+    )
+
+
+def _reads_each_sentence_once(post_processor: dict[str, Any] | None) -> bool:
+    if post_processor is None or post_processor["type"] == "BertProcessing":
+        return True
+    return (
+        post_processor["type"] == "TemplateProcessing"
+        and _sentences(post_processor["single"]) == ["A"]
+        and sorted(_sentences(post_processor["pair"])) == ["A", "B"]
+    )
+
+
+def _sentences(template: list[dict[str, Any]]) -> list[str]:
+    return [piece["Sequence"]["id"] for piece in template if "Sequence" in piece]
+
+
+def character_table(tokenizer: Tokenizer, firsts: Collection[str] = ()) -> Characters | None:
+    """Runs a tokenizer of BERT's kind on the first `NUM_CHARACTERS` characters.
+
+    Args:
+        tokenizer: its normalizer and pre-tokenizer are used.
+        firsts: normal characters without which the text holds nothing but words; what becomes one is unknown, and what
+            becomes anything if one is empty.
+
+    Returns:
+        An array of `CHARACTER`, or None if the results are not one for each.
+    """
+    decisive = Tokenizer(WordPiece())
+    decisive.normalizer, decisive.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    known = _results_by_character(decisive.to_str())
+    if known is None or not firsts:
+        return known and known[0]
+    table = known[0].copy()
+    for character, result in known[1].items():
+        if any(first in result for first in firsts):
+            table[ord(character)] = UNKNOWN_ENTRY
+    return table
+
+
+@lru_cache(maxsize=16)  # this takes a hundred times as long as all else that making a reader does
+def _results_by_character(tokenizer_json: str) -> tuple[Characters, dict[str, str]] | None:
+    """The table of a normalizer and a pre-tokenizer, and the results; None if they are not one for each character."""
+    characters = [chr(code) for code in range(NUM_CHARACTERS) if _is_independent(chr(code))]
+    results = apply_to_characters(Tokenizer.from_str(tokenizer_json), characters)
+    if len(results) != len(characters):
+        return None
+    table = np.zeros(NUM_CHARACTERS, CHARACTER)
+    table["kind"] = UNKNOWN
+    for character, result in zip(characters, results, strict=True):
+        table[ord(character)] = _entry(character, result)
+    table.flags.writeable = False  # it is everybody's
+    return table, dict(zip(characters, results, strict=True))
+
+
+def apply_to_characters(tokenizer: Tokenizer, characters: Sequence[str]) -> list[str]:
+    """What a tokenizer of BERT's kind makes of characters, each between two digits, with a space where words part.
+
+    Where a character is not results by itself, the answers are not as many as the characters.
+    """
+    others = [character for character in characters if character != BETWEEN]
+    normal = tokenizer.normalizer.normalize_str(BETWEEN + BETWEEN.join(others) + BETWEEN)
+    words = " ".join(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
+    first, *results, last = words.split(BETWEEN)
+    if first or last or len(results) != len(others):
+        return []
+    given = iter(results)
+    return [BETWEEN if character == BETWEEN else next(given) for character in characters]
+
+
+def _is_independent(character: str) -> bool:
+    """Whether neighbours cannot matter: not a mark, nor a character that this Python does not know."""
+    category = unicodedata.category(character)
+    return category[0] != "M" and category not in {"Cn", "Cs"}
+
+
+def _entry(character: str, result: str) -> tuple[int, int, int, bytes]:
+    """The table's entry, from what stands between two digits."""
+    text = result.strip(" ")
+    size = len(text.encode())
+    kind = {text: IN_WORD, " ": SPACE, f" {text} ": WORD_OF_ITS_OWN}.get(result, UNKNOWN)
+    # no more ids than bytes of text, whatever the vocabulary: a place for each is all that the compiled code has
+    if " " in text or size > CHARACTER["text"].itemsize or len(text) > len(character.encode()):
+        kind = UNKNOWN
+    return (kind, len(text), size, text.encode()) if kind != UNKNOWN else UNKNOWN_ENTRY

@@ -16,8 +16,8 @@ from pipeline.sets.config import CodecName
 from pipeline.sets.record import FILE_NAME, write_set_record
 from pipeline.sets.signals import Mlm, Signals
 from pipeline.sets.token_reader import MaskedWordSet
+from pipeline.sql.database import words_view_name
 from pipeline.sql.gate import add_macros, select
-from pipeline.sql.names import words_view_name
 from tests.helpers.messages import naming
 from tests.helpers.token_sets import CODECS_BY_NAME, WORDS, write_set
 

@@ -10,8 +10,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from pipeline.arrays import Floats, Ints
-from pipeline.tasks.intervals import bootstrap_intervals
-from pipeline.tasks.metrics import score_logits
+from pipeline.tasks.metrics import bootstrap_intervals, score_logits
 from pipeline.tasks.target import NO_LABEL, Target, make_target
 from pipeline.tasks.task import Metric, load_task
 
@@ -75,10 +74,10 @@ def test_three_classes_against_rows_resampled_one_set_at_a_time() -> None:
 
 
 def test_scores_against_rows_resampled_one_set_at_a_time() -> None:
-    said, gold = noisy_scores()
-    intervals = of_scores(said, gold)
+    predicted, gold = noisy_scores()
+    intervals = of_scores(predicted, gold)
     assert list(intervals) == list(SCORES)
-    expect_slow_resampling(intervals, said.astype(np.float64), gold.astype(np.float64))
+    expect_slow_resampling(intervals, predicted.astype(np.float64), gold.astype(np.float64))
 
 
 def test_the_expected_score_of_bins_is_what_is_resampled() -> None:
@@ -157,13 +156,13 @@ def test_the_negative_class_alone_has_no_f1(gold: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "gold"),
+    ("predicted", "gold"),
     [([2.3] * 9, list(range(9))), (list(range(9)), [3.7] * 9), ([2.3] * 9, [3.7] * 9), ([1.1], [2.2])],
 )
-def test_a_constant_score_has_no_correlation(said: list[float], gold: list[float]) -> None:
+def test_a_constant_score_has_no_correlation(predicted: list[float], gold: list[float]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert of_scores(said, gold) == {"pearson": [0, 0], "spearmanr": [0, 0]}
+        assert of_scores(predicted, gold) == {"pearson": [0, 0], "spearmanr": [0, 0]}
 
 
 def test_the_same_rows_have_the_same_interval() -> None:
@@ -173,9 +172,9 @@ def test_the_same_rows_have_the_same_interval() -> None:
 
 def test_the_bound_on_memory_does_not_change_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = of_scores(*noisy_scores())
-    monkeypatch.setattr("pipeline.tasks.intervals.CHUNK_VALUES", 560)  # seven resamples at a time; 1000 = 142 * 7 + 6
+    monkeypatch.setattr("pipeline.tasks.metrics.CHUNK_VALUES", 560)  # seven resamples at a time; 1000 = 142 * 7 + 6
     assert of_scores(*noisy_scores()) == whole
-    monkeypatch.setattr("pipeline.tasks.intervals.CHUNK_VALUES", 1)
+    monkeypatch.setattr("pipeline.tasks.metrics.CHUNK_VALUES", 1)
     assert of_scores(*noisy_scores()) == whole
 
 

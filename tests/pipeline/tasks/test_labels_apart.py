@@ -10,8 +10,14 @@ from sklearn.metrics import f1_score
 
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError
-from pipeline.tasks.intervals import bootstrap_intervals
-from pipeline.tasks.metrics import class_summary, fidelity, majority_scores, score_logits, scores_by_label
+from pipeline.tasks.metrics import (
+    bootstrap_intervals,
+    class_summary,
+    fidelity,
+    majority_scores,
+    score_logits,
+    scores_by_label,
+)
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold, sigmoid
 from pipeline.tasks.task import Metric
 
@@ -86,8 +92,8 @@ def test_scores_of_each_label_by_hand() -> None:
     target = Target(kind="classes", names=("a", "b", "c", "d"))
     said, gold = np.eye(4, dtype=np.float32)[[0, 0, 0, 1]], np.array([0, 0, 1, 2])
     by_label = scores_by_label(target, said, gold)
-    assert by_label["a"] == pytest.approx({"precision": 2 / 3, "recall": 1, "f1": 0.8, "gold": 2, "said": 3})
-    assert by_label["c"] == {"precision": 0, "recall": 0, "f1": 0, "gold": 1, "said": 0}
+    assert by_label["a"] == pytest.approx({"precision": 2 / 3, "recall": 1, "f1": 0.8, "gold": 2, "predicted": 3})
+    assert by_label["c"] == {"precision": 0, "recall": 0, "f1": 0, "gold": 1, "predicted": 0}
     assert by_label.keys() == {"a", "b", "c"}
     apart = scores_by_label(TARGET, LOGITS, GOLD)
-    assert apart["b"] == pytest.approx({"precision": 0.5, "recall": 1, "f1": 2 / 3, "gold": 1, "said": 2})
+    assert apart["b"] == pytest.approx({"precision": 0.5, "recall": 1, "f1": 2 / 3, "gold": 1, "predicted": 2})

@@ -12,6 +12,7 @@ from sklearn import metrics as sk
 from pipeline.arrays import Floats
 from pipeline.tasks.metrics import (
     OF_COUNTS,
+    OF_LABELS,
     OF_SCORES,
     bin_scores,
     class_summary,
@@ -22,7 +23,6 @@ from pipeline.tasks.metrics import (
     mean_kl,
     score_logits,
 )
-from pipeline.tasks.tallies import OF_LABELS
 from pipeline.tasks.target import NO_LABEL, Target, make_target
 from pipeline.tasks.task import Bins, ClassMetric, LabelMetric, Metric, ScoreMetric, load_task
 

@@ -11,9 +11,9 @@ from pipeline.tasks.spans import (
     begins_inside,
     scores_by_span,
     spans,
-    tallies_of_words,
     word_intervals,
     word_scores,
+    word_tallies,
 )
 
 NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -47,19 +47,19 @@ def test_spans_are_found(labels: str, expected: list[Span]) -> None:
 def test_scores_by_hand() -> None:
     gold = Ragged.of([[1, 2, 0], [3], [0, 0]])
     said = Ragged.of([[1, 2, 0], [1], [0, 3]])
-    tallies = tallies_of_words(NAMES, said, gold)
+    tallies = word_tallies(NAMES, said, gold)
     # right 1 (PER), said 3, gold 2; words right 3 + 0 + 1 of 6
     assert word_scores(("span_f1", "accuracy"), tallies) == pytest.approx({"span_f1": 2 / 5, "accuracy": 4 / 6})
     assert scores_by_span(NAMES, tallies) == {
-        "PER": {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "gold": 1, "said": 2},
-        "LOC": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "gold": 1, "said": 1},
+        "PER": {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "gold": 1, "predicted": 2},
+        "LOC": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "gold": 1, "predicted": 1},
     }
     low, high = word_intervals(("accuracy",), tallies)["accuracy"]
     assert 0 <= low < 4 / 6 < high <= 1
 
 
 def test_without_a_sentence_there_are_no_scores() -> None:
-    tallies = tallies_of_words(NAMES, Ragged.of([]), Ragged.of([]))
+    tallies = word_tallies(NAMES, Ragged.of([]), Ragged.of([]))
     assert not word_scores(("span_f1",), tallies)
     assert not word_intervals(("span_f1",), tallies)
 
@@ -69,7 +69,7 @@ def test_without_a_sentence_there_are_no_scores() -> None:
 def test_seqeval_says_the_same(rows: list[tuple[list[int], list[int]]]) -> None:
     seqeval = pytest.importorskip("seqeval.metrics")
     gold, said = ([[NAMES[k] for k in row] for row in side] for side in zip(*rows, strict=True))
-    tallies = tallies_of_words(NAMES, *(Ragged.of(side) for side in reversed([*zip(*rows, strict=True)])))
+    tallies = word_tallies(NAMES, *(Ragged.of(side) for side in reversed([*zip(*rows, strict=True)])))
     expected = {
         "span_f1": seqeval.f1_score(gold, said, zero_division=0),
         "accuracy": seqeval.accuracy_score(gold, said),

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.text.each_word import with_each_word_replaced
+from pipeline.text.word_pieces import with_each_word_replaced
 
 
 def test_each_word_is_left_out_or_replaced_in_turn() -> None:

@@ -3,9 +3,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE, Unigram
 
 from pipeline.errors import DataError
-from pipeline.text.known import require_known
-from pipeline.text.tokenizer import tokenize
-from pipeline.text.words import wordpiece
+from pipeline.text.tokenizer import require_known, tokenize, wordpiece
 from tests.helpers.messages import naming
 
 

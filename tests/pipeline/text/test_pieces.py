@@ -7,8 +7,8 @@ import pytest
 from transformers import AutoModel, AutoTokenizer
 
 from pipeline.arrays import Ragged
-from pipeline.text.pieces import Pieces, read_pieces
 from pipeline.text.reader import TextReader
+from pipeline.text.word_pieces import Pieces, read_pieces
 from tests.helpers.encoders import write_encoder
 
 SENTENCES = [["Paris", "met", "the", "U.S.", "o'clock"], ["a"], [], ["naïve", "snow", "-", "snowboard"]]

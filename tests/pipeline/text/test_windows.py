@@ -10,9 +10,8 @@ from tokenizers import Tokenizer
 
 from pipeline.errors import ConfigError
 from pipeline.text.reader import TextReader
-from pipeline.text.tokenizer import Tokenized
+from pipeline.text.tokenizer import Tokenized, wordpiece
 from pipeline.text.windows import Windows, are_cut, window_lengths
-from pipeline.text.words import wordpiece
 from tests.helpers.messages import naming
 
 WORDS = [chr(ord("a") + k) for k in range(26)]

@@ -15,7 +15,7 @@ from pipeline.arrays import Ragged
 from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.sets.word_reader import TokenLabelSet
 from pipeline.tasks.spans import spans
-from pipeline.text.pieces import Pieces
+from pipeline.text.word_pieces import Pieces
 from student.config import EvaluateConfig
 from student.evaluate import evaluate
 from student.fit import train

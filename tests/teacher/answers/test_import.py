@@ -26,7 +26,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import read_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.tasks.task import load_task
-from pipeline.text.words import wordpiece
+from pipeline.text.tokenizer import wordpiece
 from student.fit import train
 from teacher.answers.config import ImportConfig
 from teacher.answers.run import Imported, import_answers

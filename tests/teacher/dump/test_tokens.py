@@ -19,7 +19,7 @@ from pipeline.sets.codecs import Dense
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import MaskedRows, split_table
-from pipeline.text.known import require_known_ids
+from pipeline.text.tokenizer import require_known_ids
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, open_text, require_known_words
 from teacher.dump import tokens as tokens

@@ -3,7 +3,7 @@ import pytest
 
 from distill.apps.bench.sentences import MAX_LENGTH, MEAN_LENGTH, PAPER_LENGTH, ROWS, made_up_tokenizer, make_sentences
 from pipeline.arrays import Ragged
-from pipeline.text.words import SPECIAL_TOKENS
+from pipeline.text.tokenizer import SPECIAL_TOKENS
 
 VOCABULARY = 30522
 TOKENIZER = made_up_tokenizer(VOCABULARY)

@@ -41,7 +41,7 @@ def test_scores_of_each_class_are_those_of_evaluate(connection: duckdb.DuckDBPyC
     assert len(table.rows) == 150
     for name, gold, said, precision, recall, f1 in table.rows:
         row = known[str(name)]
-        assert (gold, said) == (row["gold"], row["said"])
+        assert (gold, said) == (row["gold"], row["predicted"])
         assert [precision or 0, recall, f1] == pytest.approx([row["precision"], row["recall"], row["f1"]])
 
 

@@ -1,10 +1,12 @@
-"""Workers on a Ray cluster, who pull pieces of work: the driver hands them out, and takes what comes back.
+"""Work shared among workers on a Ray cluster, which pull pieces of it, and the flags of the commands that do so.
 
-A piece must be a function of what it is given, so that it can be done again anywhere. Ray places the workers, moves the
-bytes and tells of deaths; what a death means is decided here. A worker that dies is replaced, and its piece is done
-again; a piece that has taken three workers with it is given up. What a worker says is wrong ends the command.
+The driver assigns pieces, and takes their results. A piece must be a function of what it is given, so that it can be
+done again anywhere. Ray places the workers, moves the bytes and reports deaths; what a death means is decided here. A
+worker that dies is replaced, and its piece is done again; a piece that has taken three workers with it is given up. An
+error that a worker returns ends the command.
 """
 
+import json
 import os
 import platform
 import signal
@@ -17,22 +19,90 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import Field
 
 from pipeline import console, stopping
-from pipeline.cluster.config import LOCAL, RayFlags
+from pipeline.config import Config, refuse_flags
+from pipeline.environment import numbers
 from pipeline.errors import ConfigError, DistillError, MissingDependencyError, PassingError
 
+LOCAL = "local"
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 MOST_DEATHS = 3  # of workers on the same piece, or in a row before any was ready
 GETTING_READY = "getting ready"
 SLOW = 2  # times what the others take
-TELL_EVERY_S = 60
+NOTE_EVERY_S = 60
+
+
+class RayFlags(Config):
+    """Where the work is done, by whom."""
+
+    panel: ClassVar = "A Ray cluster"
+    ray: str | None = Field(
+        None,
+        description="Share the work among workers on a Ray cluster: its address, auto for the one that this machine "
+        "belongs to, local (or --ray alone) to start one here.",
+    )
+    ray_workers: int | None = Field(
+        None, ge=1, description="How many workers. (default: as many as the cluster has room for)"
+    )
+    ray_resources: str | None = Field(
+        None,
+        description='What each worker takes, as JSON. (default: {"GPU": 1} where there are GPUs, else {"CPU": 1})',
+    )
+
+    def check_ray(self) -> None:
+        """Raises ConfigError for flags that say how a cluster is used without one, and for resources that are none."""
+        if self.ray is None:
+            refuse_flags(self, {"ray_workers", "ray_resources"}, "is for workers on a cluster; give --ray, too")
+        elif numbers(["WORLD_SIZE"]).get("WORLD_SIZE", 1) > 1:
+            raise ConfigError("--ray: places its workers itself; start the command without accelerate or torchrun")
+        self.resources()
+
+    def resources(self) -> dict[str, float] | None:
+        """What each worker takes, by name; None if the flag is not given.
+
+        Raises:
+            ConfigError: if that is no object of amounts that Ray knows: whole ones, and parts of 1 from 0.0001 on.
+        """
+        if self.ray_resources is None:
+            return None
+        try:
+            amounts: Any = json.loads(self.ray_resources)
+        except ValueError:
+            amounts = None
+        if not isinstance(amounts, dict) or not amounts or not all(map(_is_amount, amounts.values())):
+            raise ConfigError(f'--ray-resources: {self.ray_resources} should be like {{"GPU": 1, "CPU": 0.5}}')
+        return {str(name): float(amount) for name, amount in amounts.items()}
+
+
+class RayWriteFlags(RayFlags):
+    """Where the work is done, by whom, and who writes what comes of it."""
+
+    panel: ClassVar = RayFlags.panel
+    ray_write: Literal["driver", "workers"] = Field(
+        "driver",
+        description="Who writes files: the driver all of them, or each worker its own, into a store that all machines "
+        "see under the same path; so what is heavy goes through no single machine.",
+    )
+
+    def check_ray(self) -> None:
+        """See `RayFlags`."""
+        super().check_ray()
+        if self.ray is None:
+            refuse_flags(self, {"ray_write"}, "is for workers on a cluster; give --ray, too")
+
+
+def _is_amount(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0.0001 <= value < float("inf") and (value < 1 or value == int(value))
 
 
 @dataclass(frozen=True)
-class Trade(Generic[Result]):
+class WorkerTask(Generic[Result]):
     """What workers do.
 
     Attributes:
@@ -68,7 +138,9 @@ class _Actor:
         place = f"{socket.gethostname()}, process {os.getpid()}"
         here = _versions(self._versions)
         wrong = [
-            f"{name} {here[name]} (the driver: {told})" for name, told in self._versions.items() if here[name] != told
+            f"{name} {here[name]} (the driver: {expected})"
+            for name, expected in self._versions.items()
+            if here[name] != expected
         ]
         if wrong:
             return place, ConfigError(f"{place}: has other versions: {', '.join(wrong)}; all machines need the same")
@@ -88,7 +160,7 @@ class _Actor:
 
 
 @contextmanager
-def _heeding_sigterm() -> Iterator[None]:
+def _letting_sigterm_through() -> Iterator[None]:
     """Lets `Stopped` through, which Ray's compiled parts wrap in an error of the interpreter."""
     try:
         yield
@@ -135,23 +207,23 @@ def _local(flags: RayFlags) -> dict[str, Any]:
 
 
 @dataclass
-class Crew(Generic[Piece, Result]):
+class RayPool(Generic[Piece, Result]):
     """The workers of one command; made for one round of pieces.
 
     Attributes:
         ray: the library, connected.
         flags: how many workers, and what each takes.
-        trade: what they do.
+        task: what they do.
         name: what a piece is called in messages.
-        take: what a worker is given for a piece; called when it is handed out.
+        payload: what a worker is given for a piece; called when it is assigned.
     """
 
     ray: Any
     flags: RayFlags
-    trade: Trade[Result]
+    task: WorkerTask[Result]
     name: Callable[[Piece], str]
-    take: Callable[[Piece], Any]
-    _in_hand: dict[Any, tuple[_Worker, Piece | None]] = field(default_factory=dict)  # None: it is getting ready
+    payload: Callable[[Piece], Any]
+    _pending: dict[Any, tuple[_Worker, Piece | None]] = field(default_factory=dict)  # None: it is getting ready
     _waiting: deque[Piece] = field(default_factory=deque)
     _deaths: Counter[str] = field(default_factory=Counter)
     _num_dead: int = 0
@@ -162,76 +234,76 @@ class Crew(Generic[Piece, Result]):
 
         Raises:
             ConfigError: if no worker can ever start.
-            DistillError: what a worker says is wrong with a piece or with itself, or if workers die of a piece.
+            DistillError: what is wrong with a piece or with a worker, or if workers die of a piece.
         """
         ray = self.ray
         self._waiting.extend(pieces)
-        takes = self.flags.resources() or ({"GPU": 1.0} if ray.cluster_resources().get("GPU") else {"CPU": 1.0})
-        num_workers = workers_to_start(self.flags, takes, ray.nodes())
-        shared, hire = ray.put(self.trade.shared), self._hire(takes)
+        resources = self.flags.resources() or ({"GPU": 1.0} if ray.cluster_resources().get("GPU") else {"CPU": 1.0})
+        num_workers = workers_to_start(self.flags, resources, ray.nodes())
+        shared, actor_class = ray.put(self.task.shared), self._actor_class(resources)
         try:
             with stopping.in_hand():
                 for _ in range(min(num_workers, len(pieces))):
-                    self._start(hire, shared)
+                    self._start(actor_class, shared)
                 while self._is_left():
-                    yield from self._next(hire, shared)
+                    yield from self._next(actor_class, shared)
         finally:
-            for worker, _ in self._in_hand.values():
+            for worker, _ in self._pending.values():
                 ray.kill(worker.actor)
-        self._tell()
+        self._log_summary()
 
     def _is_left(self) -> bool:
         """Whether a piece is in hand, or may still be given out; those getting ready for nothing are not waited for."""
-        is_working = any(piece is not None for _, piece in self._in_hand.values())
-        return is_working or bool(self._in_hand and self._waiting and not stopping.is_asked())
+        is_working = any(piece is not None for _, piece in self._pending.values())
+        return is_working or bool(self._pending and self._waiting and not stopping.is_asked())
 
-    def _next(self, hire: Any, shared: Any) -> Iterator[tuple[Piece, Result]]:
+    def _next(self, actor_class: Any, shared: Any) -> Iterator[tuple[Piece, Result]]:
         """Waits for one answer, and gives its worker the next piece before the result is used."""
-        with _heeding_sigterm():
-            answers, _ = self.ray.wait(list(self._in_hand), num_returns=1, timeout=TELL_EVERY_S)
+        with _letting_sigterm_through():
+            answers, _ = self.ray.wait(list(self._pending), num_returns=1, timeout=NOTE_EVERY_S)
         if not answers:
-            busy = sum(piece is not None for _, piece in self._in_hand.values())
-            console.note(f"{busy} of {len(self._in_hand)} workers work, {len(self._waiting)} pieces wait for one")
+            busy = sum(piece is not None for _, piece in self._pending.values())
+            console.note(f"{busy} of {len(self._pending)} workers work, {len(self._waiting)} pieces wait for one")
             return
-        worker, piece = self._in_hand.pop(answers[0])
+        worker, piece = self._pending.pop(answers[0])
         try:
-            with _heeding_sigterm():
-                answer, told = self.ray.get(answers[0])
+            with _letting_sigterm_through():
+                answer, seconds_or_error = self.ray.get(answers[0])
         except self.ray.exceptions.RayTaskError:  # a fault in our code, which no repetition mends
             raise
         except self.ray.exceptions.RayError:
-            self._bury(worker, piece, hire, shared)
+            self._replace(worker, piece, actor_class, shared)
             return
         if piece is None:
             worker.place = answer
-            _require(told)
+            _raise_error(seconds_or_error)
             self._deaths[GETTING_READY] = 0
         else:
-            worker.pieces, worker.seconds = worker.pieces + 1, worker.seconds + told
-            _require(answer, self.name(piece))
-        self._hand_out(worker)
+            worker.pieces, worker.seconds = worker.pieces + 1, worker.seconds + seconds_or_error
+            _raise_error(answer, self.name(piece))
+        self._assign(worker)
         if piece is not None:
             yield piece, answer
 
-    def _hire(self, takes: Mapping[str, float]) -> Any:
-        other = {name: amount for name, amount in takes.items() if name not in ("CPU", "GPU")}
-        own = {"num_cpus": takes.get("CPU", 0), "num_gpus": takes.get("GPU", 0), "resources": other}
+    def _actor_class(self, resources: Mapping[str, float]) -> Any:
+        other = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU")}
+        own = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "resources": other}
         return self.ray.remote(_Actor).options(max_restarts=0, **own)
 
-    def _start(self, hire: Any, shared: Any) -> None:
-        worker = _Worker(hire.remote(self.trade.start, shared, _versions(self.trade.libraries)))
-        self._in_hand[worker.actor.ready.remote()] = (worker, None)
+    def _start(self, actor_class: Any, shared: Any) -> None:
+        worker = _Worker(actor_class.remote(self.task.start, shared, _versions(self.task.libraries)))
+        self._pending[worker.actor.ready.remote()] = (worker, None)
 
-    def _hand_out(self, worker: _Worker) -> None:
+    def _assign(self, worker: _Worker) -> None:
         """Gives a worker the next piece, or lets it go."""
         if self._waiting and not stopping.is_asked():
             piece = self._waiting.popleft()
-            self._in_hand[worker.actor.do.remote(self.take(piece))] = (worker, piece)
+            self._pending[worker.actor.do.remote(self.payload(piece))] = (worker, piece)
         else:
             self._done.append(worker)
             self.ray.kill(worker.actor)
 
-    def _bury(self, worker: _Worker, piece: Piece | None, hire: Any, shared: Any) -> None:
+    def _replace(self, worker: _Worker, piece: Piece | None, actor_class: Any, shared: Any) -> None:
         """Puts a dead worker's piece back, and another one in its place."""
         self._done.append(worker)
         name = GETTING_READY if piece is None else self.name(piece)
@@ -244,10 +316,10 @@ class Crew(Generic[Piece, Result]):
         if piece is not None:
             self._waiting.appendleft(piece)
         if self._waiting and not stopping.is_asked():
-            self._start(hire, shared)
+            self._start(actor_class, shared)
 
-    def _tell(self) -> None:
-        """Says who has done how much, and who was slow."""
+    def _log_summary(self) -> None:
+        """Logs how much each worker has done, and which were slow."""
         at_work = [worker for worker in self._done if worker.pieces]
         paces = [worker.seconds / worker.pieces for worker in at_work]
         if not paces:
@@ -262,36 +334,38 @@ class Crew(Generic[Piece, Result]):
                 console.warn(f"the worker on {worker.place} was slow: {pace:.1f} s a piece")
 
 
-def _require(answer: Any, name: str = "") -> None:
-    """Raises what a worker says is wrong, with the name of its piece."""
+def _raise_error(answer: Any, name: str = "") -> None:
+    """Raises the error that a worker has returned, with the name of its piece."""
     if isinstance(answer, DistillError):
         raise type(answer)(f"{name}: {answer}" if name else str(answer))
 
 
-def workers_to_start(flags: RayFlags, takes: Mapping[str, float], machines: Sequence[Mapping[str, Any]]) -> int:
+def workers_to_start(flags: RayFlags, resources: Mapping[str, float], machines: Sequence[Mapping[str, Any]]) -> int:
     """How many workers to start: as many as are asked for or fit, see `workers_that_fit`; 1 where machines may come.
 
     Raises:
         ConfigError: if none fits on a cluster that is this machine alone.
     """
-    fitting = workers_that_fit(takes, machines)
+    fitting = workers_that_fit(resources, machines)
     if not fitting and flags.ray == LOCAL:
-        has = {name: amount for machine in machines for name, amount in machine["Resources"].items() if name in takes}
+        has = {
+            name: amount for machine in machines for name, amount in machine["Resources"].items() if name in resources
+        }
         raise ConfigError(
-            f"--ray-resources: a worker takes {dict(takes)}, and of that this machine has {has or 'nothing'}"
+            f"--ray-resources: a worker takes {dict(resources)}, and of that this machine has {has or 'nothing'}"
         )
     return flags.ray_workers or max(1, fitting)
 
 
-def workers_that_fit(takes: Mapping[str, float], machines: Sequence[Mapping[str, Any]]) -> int:
+def workers_that_fit(resources: Mapping[str, float], machines: Sequence[Mapping[str, Any]]) -> int:
     """How many workers fit on a cluster's machines, each on one of them.
 
     Args:
-        takes: what a worker takes, by resource.
+        resources: what a worker takes, by name.
         machines: as Ray tells them.
     """
     there = [machine["Resources"] for machine in machines if machine["Alive"]]
-    return sum(int(min(has.get(name, 0) / amount for name, amount in takes.items())) for has in there)
+    return sum(int(min(has.get(name, 0) / amount for name, amount in resources.items())) for has in there)
 
 
 def _versions(names: Sequence[str] | Mapping[str, str]) -> dict[str, str]:

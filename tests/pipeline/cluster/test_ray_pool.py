@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.cluster.config import RayFlags, RayWriteFlags
-from pipeline.cluster.crew import Crew, Trade, on_cluster, workers_that_fit, workers_to_start
+from pipeline.cluster.ray_pool import (
+    RayFlags,
+    RayPool,
+    RayWriteFlags,
+    WorkerTask,
+    on_cluster,
+    workers_that_fit,
+    workers_to_start,
+)
 from pipeline.errors import ConfigError, DistillError, TeacherError
 from pipeline.stopping import Stopped, heeds_signals
 from tests.helpers.messages import naming
@@ -38,10 +45,10 @@ def start(shared: dict[str, Any]) -> Callable[[int], int]:
 
 def work_off(folder: Path, pieces: int, flags: RayFlags = ALONE, **shared: Any) -> dict[int, int]:
     """What comes of the pieces 0, 1, …; how often each was begun is in the folder."""
-    trade = Trade(start, shared | {"folder": str(folder), "plus": 10}, ("pydantic",))
+    task = WorkerTask(start, shared | {"folder": str(folder), "plus": 10}, ("pydantic",))
     with on_cluster(flags) as ray:
-        crew: Crew[int, int] = Crew(ray, flags, trade, lambda piece: f"piece {piece}", lambda piece: piece)
-        done = list(crew.results(range(pieces)))
+        pool: RayPool[int, int] = RayPool(ray, flags, task, lambda piece: f"piece {piece}", lambda piece: piece)
+        done = list(pool.results(range(pieces)))
     assert len(done) == len(dict(done))
     return dict(done)
 
@@ -78,7 +85,7 @@ def test_what_a_worker_says_is_wrong_ends_it_and_names_the_piece(ray_cluster: An
 def test_a_machine_with_other_versions_is_refused(
     ray_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.cluster.crew.version", lambda _: "0.1")
+    monkeypatch.setattr("pipeline.cluster.ray_pool.version", lambda _: "0.1")
     problem = r", process \d+: .*pydantic .*0\.1"
     with pytest.raises(ConfigError, match=problem):
         work_off(tmp_path, 1)
@@ -87,11 +94,11 @@ def test_a_machine_with_other_versions_is_refused(
 
 def test_after_sigterm_what_is_in_hand_is_done_and_no_more(ray_cluster: Any, tmp_path: Path) -> None:
     done: list[int] = []
-    trade = Trade(start, {"folder": str(tmp_path), "plus": 0})
-    crew: Crew[int, int] = Crew(ray_cluster, FLAGS, trade, str, lambda piece: piece)
+    task = WorkerTask(start, {"folder": str(tmp_path), "plus": 0})
+    pool: RayPool[int, int] = RayPool(ray_cluster, FLAGS, task, str, lambda piece: piece)
 
     def use_all() -> None:
-        for piece, _ in crew.results(range(50)):
+        for piece, _ in pool.results(range(50)):
             if not done:
                 os.kill(os.getpid(), signal.SIGTERM)
             done.append(piece)

@@ -1,10 +1,13 @@
-"""Sentences that are lists of words as tokens, and which word each token is of.
+"""The words of texts: which tokens are of which word, and texts with one word replaced.
 
-The words are read as one text with spaces between, so that every tokenizer reads them as it reads texts; for BERT's
-that is what ``is_split_into_words`` of transformers gives, too. Shapes: N sentences, T tokens of all of them, W words.
+Sentences that are lists of words are read as one text with spaces between, so that every tokenizer reads them as it
+reads texts; for BERT's that is what ``is_split_into_words`` of transformers gives, too. In a text, a word is what is
+between spaces, as in the page that `distill serve` shows.
+
+Shapes: N sentences, T tokens of all of them, W words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,3 +91,15 @@ def _place(start: int, stop: int, text: str) -> int:
     """A character of the word that a token is of: a space alone is of the word after it, as SentencePiece has it."""
     place = stop - 1 if start < stop and not text[stop - 1].isspace() else stop
     return min(place, len(text) - 1)
+
+
+def with_each_word_replaced(text: str, instead: str = "") -> Iterator[str]:
+    """The text with its first word replaced, then with its second one alone, and so on.
+
+    Args:
+        text: any text.
+        instead: what stands in the word's place; empty to leave the word out.
+    """
+    words = text.split()
+    for place in range(len(words)):
+        yield " ".join([*words[:place], *([instead] if instead else []), *words[place + 1 :]])

@@ -1,0 +1,46 @@
+"""Connections to DuckDB, and what sets are called in SQL."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from pipeline.errors import PASSING
+
+
+def connect(path: str = ":memory:", **options: Any) -> duckdb.DuckDBPyConnection:
+    """A connection to a database in memory, or to a file; ``options`` as of `duckdb.connect`.
+
+    Raises:
+        OSError: if the process may open no more files. DuckDB may end it, without a word to the user.
+    """
+    Path(os.devnull).open("rb").close()
+    return duckdb.connect(path, **options)
+
+
+def disk_error(error: duckdb.Error) -> OSError | None:
+    """The system's error that DuckDB tells of in words, such as that the disk is full; None if it is about none."""
+    message = str(error)
+    code = next((code for code in sorted(PASSING) if os.strerror(code) in message), None)
+    return None if code is None else OSError(code, os.strerror(code))
+
+
+def view_name(set_name: str) -> str:
+    """The SQL name of a set: its own, with underscores for what would need quoting."""
+    return "".join(c if c.isalnum() else "_" for c in set_name.lower())
+
+
+def words_view_name(set_name: str) -> str:
+    """The SQL name of the view in words of a set of tokens, or by word of a set of words."""
+    return f"{view_name(set_name)}_words"
+
+
+def variants_view_name(set_name: str) -> str:
+    """The SQL name of the view of a set's augmented rows, each beside the row it was made from."""
+    return f"{view_name(set_name)}_variants"
+
+
+def token_vectors_view_name(set_name: str) -> str:
+    """The SQL name of the view of a set's token vectors."""
+    return f"{view_name(set_name)}_token_vectors"
