@@ -22,10 +22,10 @@ from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Task, load_task_of_set
 from teacher.config import CheckConfig
-from teacher.models.batches import teacher_logits, tokens_per_batch
+from teacher.models.batches import tokens_per_batch
 from teacher.models.classifier import Teacher, load_teacher
-from teacher.models.loaded import weights_sha256
-from teacher.models.precision import head_settings, inference_mode, keep_head_in_float32
+from teacher.models.loaded import head_settings, inference_mode, keep_head_in_float32, weights_sha256
+from teacher.models.logits import teacher_logits
 
 TIMES_NOISE, LEAST_TOLERANCE = 4, 1e-3
 OTHER_BATCHES = 8  # times smaller than the usual ones

@@ -26,7 +26,7 @@ from teacher.answers.matching import Matched, match
 from teacher.answers.record import staged_record
 from teacher.answers.tokenizer import read_tokenizer, tokenizer_of_texts
 from teacher.dump.source_parts import amount
-from teacher.models.label_order import doubt_label_order
+from teacher.models.label_order import check_label_order
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _check_labels(config: ImportConfig, answers: Answers, matched: dict[str, Mat
     for split, part in matched.items():
         gold = gold_arrays(answers.target, source.splits[split].take(pa.array(part.source_row_M)))
         is_stated = bool(config.teacher_labels)
-        doubt_label_order(is_stated, answers.target, config.teacher, answers.labels, part.logits_MC, *gold)
+        check_label_order(answers.target, config.teacher, answers.labels, part.logits_MC, *gold, is_stated)
 
 
 def _texts(source: Source) -> chain[str]:

@@ -25,9 +25,8 @@ from teacher.augment.flags import MethodFlags
 from teacher.augment.proposals import propose, whole_words
 from teacher.augment.sites import Site, Sites, read_sites, table_of_sites
 from teacher.augment.word_vectors import FLAG, WordVectors, read_vectors
-from teacher.models.loaded import weights_sha256
+from teacher.models.loaded import inference_mode, weights_sha256
 from teacher.models.masked_lm import MaskedLm, load_masked_lm
-from teacher.models.precision import inference_mode
 
 FOLDER = "candidates"
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers")

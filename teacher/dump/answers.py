@@ -17,8 +17,9 @@ from pipeline.sets.row_kinds import TEXT_HASH_BYTES
 from pipeline.sources import Source, sentences
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.rows import source_rows
-from teacher.models.batches import naming_rows, teacher_logits
+from teacher.models.batches import naming_rows
 from teacher.models.classifier import Teacher
+from teacher.models.logits import teacher_logits
 
 HASH = f"S{TEXT_HASH_BYTES}"
 TextHashes = npt.NDArray[np.bytes_]

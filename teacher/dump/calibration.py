@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification
 
 from pipeline.device import to_device
 from teacher.models.batches import token_budget_batches
-from teacher.models.precision import inference_mode
+from teacher.models.loaded import inference_mode
 
 BATCHES, ROUNDS = 8, 3
 

@@ -18,8 +18,7 @@ from pipeline.cluster.shared_folder import marked, require_marked, require_seen
 from pipeline.files import make_folder, write_atomically
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import KindName, LayersName, Shard
-from teacher.models.loaded import LoadedModel
-from teacher.models.precision import inference_mode
+from teacher.models.loaded import LoadedModel, inference_mode
 
 Ask = Callable[[Path, SetRecord, Any, list[Shard]], None]
 Held = tuple[Shard, Any]  # a shard, and its rows

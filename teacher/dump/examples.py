@@ -47,10 +47,11 @@ from teacher.dump.repeated import read_shared_answers, remove_shared_answers, wr
 from teacher.dump.rows import Rows, ShardRows
 from teacher.dump.source_parts import amount
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
-from teacher.models.batches import naming_rows, teacher_logits, tokens_per_batch
+from teacher.models.batches import naming_rows, tokens_per_batch
 from teacher.models.classifier import Teacher, load_teacher
-from teacher.models.label_order import doubt_label_order
-from teacher.models.precision import inference_mode, keep_head_in_float32
+from teacher.models.label_order import check_label_order
+from teacher.models.loaded import inference_mode, keep_head_in_float32
+from teacher.models.logits import teacher_logits
 from teacher.unlabelled.rows import add_unlabelled, count_cut
 
 
@@ -181,7 +182,7 @@ def _probe(task: Task, source: Source, teacher: Teacher, config: DumpTask, max_t
     with naming_rows(inputs, sample, split):
         logits_NC = teacher_logits(teacher, inputs, max_tokens)
     gold = gold_arrays(teacher.target, sample)
-    doubt_label_order(is_stated, teacher.target, teacher.name, teacher.labels, logits_NC, *gold)
+    check_label_order(teacher.target, teacher.name, teacher.labels, logits_NC, *gold, is_stated)
 
 
 def _known_answers(
@@ -246,8 +247,8 @@ def _teacher_scores(root: Path, record: SetRecord, metrics: tuple[Metric, ...], 
     scores = {}
     for split in record.splits:
         logits_NC, label_N, score_N = ExampleSet(root, record).gold(split)
-        doubt_label_order(
-            is_stated, record.target, record.teacher.name, record.teacher.labels, logits_NC, label_N, score_N
+        check_label_order(
+            record.target, record.teacher.name, record.teacher.labels, logits_NC, label_N, score_N, is_stated
         )
         scores[split] = score_logits(metrics, record.target, logits_NC, label_N, score_N)
     return scores

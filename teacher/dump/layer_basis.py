@@ -20,7 +20,7 @@ from pipeline.sources import Source, sentences
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
 from teacher.models.classifier import Teacher
-from teacher.models.layers import layers_said
+from teacher.models.layers import layer_outputs
 
 CLS_ROWS = 4096  # at most, where a row has but one
 
@@ -69,7 +69,7 @@ def _fitted(signal: States, teacher: Teacher, source: Source, max_seq_length: in
     wanted = TOKENS_PER_NUMBER * signal.codec.width
     inputs = _sample(signal, teacher, source, max_seq_length, wanted)
     with console.progress(len(inputs), f"teacher: basis of {signal.name}") as steps:
-        said = layers_said(teacher, inputs, {signal.name: signal.layers}, max_tokens, steps.advance)[signal.name]
+        said = layer_outputs(teacher, inputs, {signal.name: signal.layers}, max_tokens, steps.advance)[signal.name]
     num_stored = signal.codec.num_stored
     bases = {f"{layer}.": fit_basis(np.concatenate(states), num_stored) for layer, states in said.items()}
     return bases_to_bytes(bases)

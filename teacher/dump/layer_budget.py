@@ -28,9 +28,8 @@ from teacher.dump.default_variants import default_method
 from teacher.dump.layers import BLOCKS, STATES
 from teacher.models.batches import tokens_per_batch
 from teacher.models.encoder import load_encoder
-from teacher.models.layers import layers_said, require_known_family
-from teacher.models.loaded import load_config
-from teacher.models.precision import inference_mode
+from teacher.models.layers import layer_outputs, require_known_family
+from teacher.models.loaded import inference_mode, load_config
 
 DIMS = (16, 32, 64, 128, 256)  # of pca, as long as they are at most half of the numbers
 TOLD = 5  # every so many rows one is told about; bases are fitted to the others
@@ -88,7 +87,7 @@ def layer_budget(config: BudgetTask) -> list[LayerLine]:
         for name, layer in passes:
             wanted: dict[LayersName, tuple[int, ...]] = {name: (layer,)}
             with inference_mode(device, config.precision):
-                said = layers_said(encoder, inputs, wanted, tokens_per_batch(device), steps.advance)
+                said = layer_outputs(encoder, inputs, wanted, tokens_per_batch(device), steps.advance)
             signals = candidates(wanted, width, heads)
             lines += [measured_line(signal, said[name][layer], length_R, num_rows) for signal in signals]
     return lines

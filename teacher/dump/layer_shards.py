@@ -23,7 +23,7 @@ from pipeline.stopping import whole
 from teacher.dump.rows import ShardRows
 from teacher.models.batches import naming_rows
 from teacher.models.classifier import Teacher
-from teacher.models.layers import layers_said
+from teacher.models.layers import layer_outputs
 
 STORED_AT_ONCE = 48 * 2**20  # bytes of a row group, which is to stay below 64 MiB
 SAID_AT_ONCE = 2**28  # bytes of what a teacher says, while it becomes a row group
@@ -85,7 +85,7 @@ def _write(
         for start, stop in row_groups(length_R, signals):
             some = inputs[start:stop]
             with naming_rows(some, rows.slice(start, stop - start), shard.split):
-                said = layers_said(asking.teacher, some, asked, asking.max_tokens)
+                said = layer_outputs(asking.teacher, some, asked, asking.max_tokens)
             for signal, write in zip(signals, files, strict=True):
                 part = keys.slice(start, stop - start)
                 table = signal.table(part, length_R[start:stop], said[signal.name], asking.bases[signal.name])

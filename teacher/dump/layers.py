@@ -34,7 +34,7 @@ from teacher.dump.layer_shards import Asking, write_layers
 from teacher.dump.rows import Rows
 from teacher.models.classifier import Teacher
 from teacher.models.layers import require_known_family
-from teacher.models.precision import inference_mode
+from teacher.models.loaded import inference_mode
 
 STATES: dict[LayersName, type[States]] = {"states": States, "cls": Cls}
 BLOCKS: dict[LayersName, type[Blocks]] = {"attention": Attention, "values": Values}

@@ -20,7 +20,7 @@ from teacher.dump.layer_sizes import CHARACTERS_PER_TOKEN, layer_bytes, sampled_
 from teacher.dump.layers import wanted_layers
 from teacher.dump.source_parts import Amount, all_shards, amount
 from teacher.models.batches import tokens_per_batch
-from teacher.models.classifier import doubt_head, outputs
+from teacher.models.classifier import outputs, warn_of_missing_head
 from teacher.models.loaded import load_config, require_positions
 
 TOKENS_ALONE = 3  # a vocabulary entry between [CLS] and [SEP]
@@ -75,7 +75,7 @@ def estimate(config: DumpTask) -> Plan:
         console.warn(f"no estimate of time and memory: {error}")
         return plan
     outputs(task, name, shape, config.teacher_label_names)
-    doubt_head(task, name, shape)
+    warn_of_missing_head(task, name, shape)
     require_positions(name, shape, config.max_seq_length)
     if config.token_vectors:
         tokens += shape.vocab_size * TOKENS_ALONE

@@ -20,9 +20,8 @@ from teacher.dump.plan_examples import Plan, memory_bytes
 from teacher.dump.tokens import encoded_predictions, rows_of
 from teacher.dump.tokens_record import all_shards
 from teacher.models.batches import tokens_per_batch
-from teacher.models.loaded import load_config
+from teacher.models.loaded import inference_mode, load_config
 from teacher.models.masked_lm import MaskedLm, MlmTokenizer, load_mlm_tokenizer
-from teacher.models.precision import inference_mode
 
 SAMPLED_ROWS = 256
 

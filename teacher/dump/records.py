@@ -9,8 +9,7 @@ from pipeline.tasks.task import Task
 from teacher.config import DumpTask
 from teacher.dump.source_parts import split_records, task_record, tokenizer_record
 from teacher.models.classifier import Teacher
-from teacher.models.loaded import LoadedModel
-from teacher.models.precision import head_settings
+from teacher.models.loaded import LoadedModel, head_settings
 
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers", "pyarrow")
 

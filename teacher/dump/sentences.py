@@ -40,7 +40,7 @@ from teacher.dump.sentences_record import estimated_bytes, staged_record
 from teacher.dump.token_vectors import add_encoders_token_vectors
 from teacher.models.batches import LONGEST_SHOWN, tokens_per_batch
 from teacher.models.encoder import SentenceEncoder, load_encoder, sentence_vectors, stated_pooling
-from teacher.models.precision import inference_mode
+from teacher.models.loaded import inference_mode
 
 SAMPLED_ROWS = 512  # source rows, for the size of the whole
 BASIS_ROWS = 4096  # at most so many sentences, for the basis

@@ -14,9 +14,8 @@ from pipeline.tasks.task import Task
 from teacher.config import ITSELF, DumpTask
 from teacher.dump.records import teacher_record
 from teacher.models.classifier import Teacher
-from teacher.models.encoder import SentenceEncoder, load_encoder
+from teacher.models.encoder import SentenceEncoder, has_states, load_encoder, token_vectors
 from teacher.models.loaded import sentence_encoder_of
-from teacher.models.token_vectors import has_states, token_vectors
 
 
 def load_speaker(config: DumpTask, task: Task, teacher: Teacher) -> SentenceEncoder | None:

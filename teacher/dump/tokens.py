@@ -33,8 +33,8 @@ from teacher.dump.jobs import write_set
 from teacher.dump.prefetch import prefetched
 from teacher.dump.tokens_record import staged_record
 from teacher.models.batches import LONGEST_SHOWN, run_batches, tokens_per_batch
+from teacher.models.loaded import inference_mode
 from teacher.models.masked_lm import MaskedLm, decoder_of, load_masked_lm, predict_masked
-from teacher.models.precision import inference_mode
 
 PROBE_DOCUMENTS = 8
 

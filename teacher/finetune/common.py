@@ -22,12 +22,12 @@ from pipeline.training.run_record import FINETUNE_RECORD, RunRecord
 from teacher.config import FinetuneTask
 from teacher.models.classifier import Teacher
 from teacher.models.loaded import (
+    CONFIG,
     SENTENCE_ENCODER,
     is_sentence_encoder,
     sentence_encoder_of,
     weights_sha256,
 )
-from teacher.models.model_folder import CONFIG
 
 
 def new_accelerator(*handlers: KwargsHandler) -> Accelerator:

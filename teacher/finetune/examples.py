@@ -27,8 +27,9 @@ from pipeline.training.joint import BatchedTask
 from pipeline.training.run_record import Metrics
 from teacher.config import FinetuneTask
 from teacher.finetune.common import autocast, save_teacher
-from teacher.models.batches import collate, teacher_logits, tokens_per_batch
+from teacher.models.batches import collate, tokens_per_batch
 from teacher.models.classifier import Teacher
+from teacher.models.logits import teacher_logits
 
 Forward = Callable[..., torch.Tensor]
 

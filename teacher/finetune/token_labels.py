@@ -26,7 +26,7 @@ from teacher.finetune.common import autocast, save_teacher
 from teacher.finetune.examples import Forward
 from teacher.models.batches import collate, tokens_per_batch
 from teacher.models.classifier import Teacher
-from teacher.words.ask import framed, labelled, pieces_of
+from teacher.models.logits import framed, labelled_words, pieces_of
 
 
 class TokenLabelTask(BatchedTask):
@@ -94,5 +94,5 @@ class TokenLabelTask(BatchedTask):
     def _score(self, split: str, rows: pa.Table) -> dict[str, float]:
         max_tokens = tokens_per_batch(self._accelerator.device)
         with torch.no_grad():
-            predicted = labelled(self._teacher, rows, self._max_seq_length, split, max_tokens)
+            predicted = labelled_words(self._teacher, rows, self._max_seq_length, split, max_tokens)
         return word_scores(self._task.metrics, predicted.tallies(predicted.teacher_TC))

@@ -1,1 +1,1 @@
-"""Loading models from transformers, and asking them in batches."""
+"""Models from transformers: loading them, and running them in batches."""

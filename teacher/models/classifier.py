@@ -33,12 +33,14 @@ PROBLEM_TYPES = {  # as transformers' configs have them, by kind of target
     "bins": "single_label_classification",
     "score": "regression",
 }
-HEADS = {"texts": "ForSequenceClassification", "words": "ForTokenClassification"}  # how names of such classes end
+TEXTS, WORDS = "texts", "words"
+HEADS = {TEXTS: AutoModelForSequenceClassification, WORDS: AutoModelForTokenClassification}
+SUFFIXES = {TEXTS: "ForSequenceClassification", WORDS: "ForTokenClassification"}  # of the names of such classes
 
 
 @dataclass(frozen=True)
 class Teacher(LoadedModel):
-    """A classifier, ready to be asked.
+    """A classifier of a task.
 
     Attributes:
         target: what its logits mean once reordered.
@@ -64,7 +66,7 @@ def load_teacher(
     """Loads a fine-tuned classifier and its tokenizer.
 
     Args:
-        task: what it is asked about.
+        task: whose logits are wanted.
         name: hub id or folder.
         revision: hub revision.
         teacher_labels: its order of labels as the user states it; empty if not.
@@ -82,7 +84,7 @@ def load_teacher(
     tokens = load_tokenizer(name, revision, config, windows.size if windows else max_seq_length)
     _require_padding(task, name, config, tokens)
     cut = Windows.of(tokens.tokenizer, task.is_pair, windows.size, windows.stride) if windows else None
-    model, missing = load_weights(_auto_model(task), name, revision)
+    model, missing = load_weights(HEADS[_labels(task)], name, revision)
     if missing:
         raise TeacherError(
             f"teacher {name}: has no weights for {', '.join(missing[:3])}: it is not fine-tuned. "
@@ -97,7 +99,7 @@ def outputs(
     """What a teacher's outputs mean, their names in its own order, and which of them is each of the task's logits.
 
     Args:
-        task: what it is asked about.
+        task: whose logits are wanted.
         name: of the teacher.
         config: its transformers config.
         teacher_labels: its order of labels as the user states it; empty if not.
@@ -106,7 +108,7 @@ def outputs(
         ConfigError: if what is stated are not the task's labels.
         TeacherError: if the outputs do not fit the task.
     """
-    _check_what_it_labels(task, name, config)
+    _check_head(task, name, config)
     _check_problem_type(task, name, getattr(config, "problem_type", None))
     labels = tuple(str(config.id2label.get(k, f"LABEL_{k}")) for k in range(config.num_labels))
     target = target_of_width(task, config.num_labels)
@@ -129,7 +131,7 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
     tokens = load_tokenizer(name, revision, config, max_seq_length)
     _require_padding(task, name, config, tokens)
     model, missing = load_weights(
-        _auto_model(task),
+        HEADS[_labels(task)],
         name,
         revision,
         num_labels=target.num_logits,
@@ -142,22 +144,24 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
     return Teacher(name, revision, model, tokens, target, target.names, tuple(range(target.num_logits)))
 
 
-def _auto_model(task: Task) -> Any:
-    return AutoModelForTokenClassification if task.type == "token_labels" else AutoModelForSequenceClassification
+def _labels(task: Task) -> str:
+    """What the classifiers of a task label, a key of `HEADS`."""
+    return WORDS if task.type == "token_labels" else TEXTS
 
 
-def _check_what_it_labels(task: Task, name: str, config: Any) -> None:
+def _check_head(task: Task, name: str, config: Any) -> None:
     """Refuses a teacher of texts for a task of words, and the other way round: the weights of one fit the other."""
-    has, needs = ("texts", "words") if task.type == "token_labels" else ("words", "texts")
-    if _is_called(config, HEADS[has]):
-        raise TeacherError(
-            f"teacher {name}: labels {has} ({config.architectures[0]}), but {task.name!r} labels {needs}"
-        )
+    needs = _labels(task)
+    for has in HEADS.keys() - {needs}:
+        if _is_called(config, SUFFIXES[has]):
+            raise TeacherError(
+                f"teacher {name}: labels {has} ({config.architectures[0]}), but {task.name!r} labels {needs}"
+            )
 
 
-def doubt_head(task: Task, name: str, config: Any) -> None:
+def warn_of_missing_head(task: Task, name: str, config: Any) -> None:
     """Warns of a model that has no head for a task by what its config calls it, before its weights are loaded."""
-    if config.architectures and not _is_called(config, HEADS["words" if task.type == "token_labels" else "texts"]):
+    if config.architectures and not _is_called(config, SUFFIXES[_labels(task)]):
         console.warn(
             f"teacher {name}: is a {config.architectures[0]} by its config.json, which classifies nothing; the dump "
             "will refuse it unless it was fine-tuned all the same (`distill finetune-teacher` does that)"
@@ -171,7 +175,7 @@ def _is_called(config: Any, head: str) -> bool:
 def _require_padding(task: Task, name: str, config: Any, tokens: LoadedTokenizer) -> None:
     """Refuses a classifier such as GPT-2's, which looks for the last token before the padding, if it cannot find it."""
     is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
-    if task.type != "token_labels" and is_causal and config.pad_token_id != tokens.pad_id:
+    if _labels(task) == TEXTS and is_causal and config.pad_token_id != tokens.pad_id:
         raise TeacherError(
             f"teacher {name}: answers by the last token before the padding, which is {config.pad_token_id} in its "
             f"config.json (pad_token_id), but {tokens.pad_id} for its tokenizer; give both the same and save them: "
@@ -182,7 +186,7 @@ def _require_padding(task: Task, name: str, config: Any, tokens: LoadedTokenizer
 def _label_order(
     task: Task, target: Target, name: str, labels: tuple[str, ...], given: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Finds which output of the teacher is which label: as told, as the manifest or the config says, or in order."""
+    """Finds which output of the teacher is which label: as stated, as in the manifest or the config, or in order."""
     if not target.has_labels:
         if given:
             raise ConfigError(f"--teacher-labels: the outputs of this teacher are {target.kind}, not labels")

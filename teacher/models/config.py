@@ -1,4 +1,4 @@
-"""Flags that choose a teacher, and how it is asked; free of torch, so that ``--help`` is quick."""
+"""Flags that choose a teacher, and how it computes; free of torch, so that ``--help`` is quick."""
 
 from typing import ClassVar, Literal
 
@@ -20,7 +20,7 @@ class ModelFlags(Config):
     model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
 
     def teacher_for(self, subject: Task | Corpus) -> tuple[str, str | None]:
-        """The teacher to load and its revision: those named, or those of the task or corpus.
+        """The teacher to load and its revision: as named, or the default of the task or corpus.
 
         Raises:
             ConfigError: if there is neither.

@@ -7,7 +7,6 @@ The public MNLI teacher of TextAttack is the known case: its config gives no nam
 import math
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -25,7 +24,7 @@ SIGNIFICANCE = 1e-3
 def label_places(names: Sequence[str], labels: Sequence[str]) -> tuple[int, ...] | None:
     """Where each name stands among the labels; None unless they are the same, each once.
 
-    Small and capital letters are told apart only where labels differ in nothing else.
+    Case counts only where labels differ in nothing else.
     """
     for spelling in (str, str.lower):
         place = {spelling(label): number for number, label in enumerate(labels)}
@@ -51,24 +50,20 @@ def stated_labels(stated: Sequence[str], labels: Sequence[str]) -> tuple[str, ..
     raise ConfigError(f"--teacher-labels: name each of {', '.join(labels)} once, in the teacher's order")
 
 
-def doubt_label_order(is_stated: bool, *evidence: Any) -> None:
-    """Checks a label order, see `check_label_order`; one that a flag states is doubted aloud, but believed."""
-    try:
-        check_label_order(*evidence)
-    except TeacherError as error:
-        if not is_stated:
-            raise
-        console.warn(f"{error}. Going on, because --teacher-labels says so")
-
-
 def check_label_order(
-    target: Target, teacher_name: str, labels: tuple[str, ...], logits_NC: Floats, label_N: Ints, score_N: Floats
+    target: Target,
+    teacher_name: str,
+    labels: tuple[str, ...],
+    logits_NC: Floats,
+    label_N: Ints,
+    score_N: Floats,
+    is_stated: bool = False,
 ) -> None:
     """Refuses a claimed label order if another fits the gold significantly better.
 
     It is refused only if the other explains significantly more rows: McNemar's exact test on the rows where
     exactly one of the two is right, or of labels apart one is right of more labels, corrected for the number of orders.
-    A weak teacher is not blamed for chance.
+    Chance is therefore no reason to refuse a weak teacher.
 
     Args:
         target: what the logits mean.
@@ -77,31 +72,43 @@ def check_label_order(
         logits_NC: float32 logits in the task's order under that claim.
         label_N: gold classes, or label_NC, ``NO_LABEL`` where unknown.
         score_N: gold scores, NaN where unknown.
+        is_stated: whether ``--teacher-labels`` states the order, so that it is believed with a warning.
 
     Raises:
         TeacherError: if another order fits better, naming the flag that sets it; or if scores run the wrong way, or
             are on another scale.
     """
-    if not target.has_labels:
-        _check_scores(target, teacher_name, logits_NC, score_N)
+    if target.has_labels:
+        problem = _order_problem(target, labels, logits_NC, label_N, score_N)
+    else:
+        problem = _scores_problem(target, logits_NC, score_N)
+    if problem is None:
         return
+    if not is_stated:
+        raise TeacherError(f"teacher {teacher_name}: {problem}")
+    console.warn(f"teacher {teacher_name}: {problem}. Going on with the order of --teacher-labels")
+
+
+def _order_problem(
+    target: Target, labels: tuple[str, ...], logits_NC: Floats, label_N: Ints, score_N: Floats
+) -> str | None:
     known_N = has_gold(target, label_N, score_N)
     gold = label_N[known_N]
     if not len(gold):
-        return
+        return None
     compare = _lists_right if target.kind == "labels" else _classes_right
     best, claimed_right, best_right = compare(logits_NC[known_N], gold)
     only_best, only_claimed = int((best_right > claimed_right).sum()), int((claimed_right > best_right).sum())
     if only_best <= only_claimed:
-        return
+        return None
     others = math.factorial(min(target.num_logits, 100)) - 1  # the best of so many orders fits well by chance alone
     if stats.binomtest(only_best, only_best + only_claimed, alternative="greater").pvalue > SIGNIFICANCE / others:
-        return
+        return None
     in_task_order = label_places(labels, target.names)
     assert in_task_order is not None, "the teacher was taken for one with the task's labels"
     mended = [target.names[best[k]] for k in in_task_order]
-    raise TeacherError(
-        f"teacher {teacher_name}: its labels are in another order than it claims. As {', '.join(labels)} it agrees "
+    return (
+        f"its labels are in another order than it claims. As {', '.join(labels)} it agrees "
         f"with {claimed_right.mean():.1%} of {len(gold):,} gold labels, as {', '.join(mended)} with "
         f"{best_right.mean():.1%}. If that is right, repeat with --teacher-labels {shlex.quote(as_names(mended))}"
     )
@@ -116,9 +123,9 @@ def _classes_right(logits_NC: Floats, gold_N: Ints) -> tuple[Ints, Floats64, Flo
 
 def _lists_right(logits_NC: Floats, gold_NC: Ints) -> tuple[Ints, Floats64, Floats64]:
     """The best order, and of which share of each row's labels the claimed one and the best one are right."""
-    said_NC = (logits_NC > 0).astype(np.int64)
-    best_C = np.asarray(linear_sum_assignment(said_NC.T @ gold_NC, maximize=True)[1])
-    return best_C, (said_NC == gold_NC).mean(axis=1), (said_NC == gold_NC[:, best_C]).mean(axis=1)
+    predicted_NC = (logits_NC > 0).astype(np.int64)
+    best_C = np.asarray(linear_sum_assignment(predicted_NC.T @ gold_NC, maximize=True)[1])
+    return best_C, (predicted_NC == gold_NC).mean(axis=1), (predicted_NC == gold_NC[:, best_C]).mean(axis=1)
 
 
 def best_order(predicted_N: Ints, gold_N: Ints, num_classes: int) -> Ints:
@@ -128,21 +135,22 @@ def best_order(predicted_N: Ints, gold_N: Ints, num_classes: int) -> Ints:
     return np.asarray(linear_sum_assignment(counts, maximize=True)[1])
 
 
-def _check_scores(target: Target, teacher_name: str, logits_NC: Floats, score_N: Floats) -> None:
+def _scores_problem(target: Target, logits_NC: Floats, score_N: Floats) -> str | None:
     has_gold_N = np.isfinite(score_N)
     predicted, gold = predicted_scores(target, logits_NC)[has_gold_N], score_N[has_gold_N]
     if len(gold) < 3 or predicted.std() == 0 or gold.std() == 0:
-        return
+        return None
     result = stats.pearsonr(predicted, gold)
     if result.statistic < 0 and result.pvalue < SIGNIFICANCE:
-        raise TeacherError(
-            f"teacher {teacher_name}: its scores run against the gold scores (correlation {result.statistic:.3f} over "
-            f"{len(gold):,} rows); it was not trained for this task, or its scores mean the opposite"
+        return (
+            f"its scores run against the gold scores (correlation {result.statistic:.3f} over {len(gold):,} rows); it "
+            "was not trained for this task, or its scores mean the opposite"
         )
     slope = float(result.statistic * gold.std() / predicted.std())
     if result.statistic > 0.5 and not 0.5 < slope < 2:
-        raise TeacherError(
-            f"teacher {teacher_name}: its scores are on another scale than the gold scores (gold = {slope:.2f} x "
-            f"teacher + …, gold from {gold.min():g} to {gold.max():g}, teacher from {predicted.min():.2f} to "
-            f"{predicted.max():.2f}); fine-tune one on the task's scale with `distill finetune-teacher`"
+        return (
+            f"its scores are on another scale than the gold scores (gold = {slope:.2f} x teacher + …, gold from "
+            f"{gold.min():g} to {gold.max():g}, teacher from {predicted.min():.2f} to {predicted.max():.2f}); "
+            "fine-tune one on the task's scale with `distill finetune-teacher`"
         )
+    return None

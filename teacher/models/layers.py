@@ -1,29 +1,37 @@
-"""What a teacher's layers say of inputs. Shapes: B batch, L tokens, H hidden size, A heads."""
+"""The outputs of a teacher's layers: hidden states, attention scores, and products of values.
 
-from collections.abc import Callable, Mapping, Sequence
+Shapes: B batch, L tokens, H hidden size, A heads, D width of a head.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from pipeline.arrays import Floats
 from pipeline.device import to_device
 from pipeline.errors import TeacherError
 from pipeline.sets.record_parts import LayersName
 from pipeline.text.tokenizer import Tokenized
-from teacher.models.attention import Heard, listening
 from teacher.models.batches import NotFiniteError, collate, run_batches
-from teacher.models.hidden_states import noting_states
 from teacher.models.loaded import LoadedModel
 
 FAMILIES = ("bert", "distilbert", "electra", "roberta")  # MiniLM is a BERT
 OF_ATTENTION: tuple[LayersName, ...] = ("attention", "values")
-Asked = Mapping[LayersName, Sequence[int]]  # layers by signal
-Said = dict[LayersName, dict[int, list[Floats]]]  # by signal and layer, an array for each input
+RECORDED = "distill_recorded"  # the name of our attention function in transformers
+LAYER_LIST = {"distilbert": "transformer"}  # where a family has its layers, if not in ``encoder``
+Layers = Mapping[LayersName, Sequence[int]]  # layer numbers by signal
+LayerOutputs = dict[LayersName, dict[int, list[Floats]]]  # by signal and layer, an array for each input
 
 
 def require_known_family(name: str, model_type: str) -> None:
-    """Raises TeacherError unless it is known what the layers of models of a family are, by its name in transformers."""
+    """Raises TeacherError unless the layers of a family, by its name in transformers, are known here."""
     if model_type not in FAMILIES:
         raise TeacherError(
             f"teacher {name}: is of the family {model_type!r}, of whose layers nothing can be stored yet, "
@@ -31,19 +39,19 @@ def require_known_family(name: str, model_type: str) -> None:
         )
 
 
-def layers_said(
+def layer_outputs(
     teacher: LoadedModel,
     inputs: Sequence[Tokenized],
-    asked: Asked,
+    layers: Layers,
     max_tokens: int,
     advance: Callable[[int], None] = lambda rows: None,
-) -> Said:
-    """What layers say of inputs, asked in batches of like length. Call it inside `inference_mode`.
+) -> LayerOutputs:
+    """Returns the outputs of layers for inputs, in batches of like length. Call it inside `inference_mode`.
 
     Args:
         teacher: on its device.
         inputs: tokenised inputs.
-        asked: signals and layers.
+        layers: which layers, by signal.
         max_tokens: most padded tokens per batch.
         advance: called with the number of rows after each batch.
 
@@ -56,48 +64,122 @@ def layers_said(
         TeacherError: if a single row does not fit the memory.
     """
     none: Any = [None] * len(inputs)
-    said: Said = {name: {layer: list(none) for layer in layers} for name, layers in asked.items()}
+    outputs: LayerOutputs = {name: {layer: list(none) for layer in numbers} for name, numbers in layers.items()}
 
     def run(batch: list[int]) -> None:
         rows = [inputs[row] for row in batch]
         states_BLH.clear()
-        for name, layers in _ask(teacher, rows, asked, heard, states_BLH).items():
-            for layer, array_B in layers.items():
+        attention.clear()
+        for name, by_layer in _batch_outputs(teacher, rows, layers, attention, states_BLH).items():
+            for layer, array_B in by_layer.items():
                 for row, array in zip(batch, array_B, strict=True):
-                    said[name][layer][row] = array
+                    outputs[name][layer][row] = array
         advance(len(batch))
 
-    of_attention: dict[str, Sequence[int]] = {name: asked[name] for name in OF_ATTENTION if name in asked}
-    with listening(teacher.model, of_attention) as heard, noting_states(teacher.model) as states_BLH:
+    of_attention: dict[str, Sequence[int]] = {name: layers[name] for name in OF_ATTENTION if name in layers}
+    with recorded_attention(teacher.model, of_attention) as attention, recorded_states(teacher.model) as states_BLH:
         run_batches([len(row.ids) for row in inputs], max_tokens, run)
-    return said
+    return outputs
 
 
-def _ask(
-    teacher: LoadedModel, inputs: Sequence[Tokenized], asked: Asked, heard: Heard, states_BLH: Sequence[torch.Tensor]
-) -> Said:
-    """What layers say of a batch."""
-    heard.begin()
+@dataclass
+class RecordedAttention:
+    """Attention scores and values of one forward pass.
+
+    transformers calls one function for the attention of every layer, one layer after the other. `forward` takes its
+    place: it records, and leaves the computation to the usual function, so that the model's outputs stay the same.
+
+    Attributes:
+        layers: the layers that are recorded, counted from 1, by signal.
+        products: [B, A, L, L] of float32 by signal and layer: scaled products of queries and keys, or of values.
+        calls: layers that have run in this pass.
+    """
+
+    layers: Mapping[str, Sequence[int]]
+    products: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
+    calls: int = 0
+
+    def clear(self) -> None:
+        """Forgets the pass before."""
+        self.products, self.calls = {}, 0
+
+    def forward(
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **named: Any
+    ) -> Any:
+        """The usual attention of a layer, recorded on the way."""
+        self.calls += 1
+        scaling = named["scaling"] if named.get("scaling") is not None else query.shape[-1] ** -0.5
+        if self.calls in self.layers.get("attention", ()):
+            self.products["attention", self.calls] = _products(query, key, scaling)
+        if self.calls in self.layers.get("values", ()):
+            self.products["values", self.calls] = _products(value, value, value.shape[-1] ** -0.5)
+        return sdpa_attention_forward(module, query, key, value, mask, **named)
+
+
+@contextmanager
+def recorded_attention(model: Any, layers: Mapping[str, Sequence[int]]) -> Iterator[RecordedAttention]:
+    """Records the attention of a transformers model within the block; without layers the model is left alone."""
+    recorded, usual = RecordedAttention(layers), model.config._attn_implementation
+    if not layers:
+        yield recorded
+        return
+    AttentionInterface.register(RECORDED, recorded.forward)
+    AttentionMaskInterface.register(RECORDED, sdpa_mask)
+    model.set_attn_implementation(RECORDED)
+    try:
+        yield recorded
+    finally:
+        model.set_attn_implementation(usual)
+
+
+@contextmanager
+def recorded_states(model: Any) -> Iterator[list[torch.Tensor]]:
+    """A list that a forward pass within the block fills: the states of each layer [B, L, H], from 0, the embeddings.
+
+    Clear the list before the next pass. ``output_hidden_states`` would do the same with hooks that stay in the model,
+    which then cannot be pickled for another process; and in a process that was sent a model and has made none, it
+    returns no states.
+    """
+    states_BLH: list[torch.Tensor] = []
+    layers = getattr(model.base_model, LAYER_LIST.get(model.config.model_type, "encoder")).layer
+
+    def record_input(_: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+        states_BLH.append(inputs[0])
+
+    def record_output(_: Any, __: Any, output: Any) -> None:
+        states_BLH.append(output[0] if isinstance(output, tuple) else output)
+
+    with ExitStack() as stack:
+        stack.callback(layers[0].register_forward_pre_hook(record_input).remove)
+        for layer in layers:
+            stack.callback(layer.register_forward_hook(record_output).remove)
+        yield states_BLH
+
+
+def _batch_outputs(
+    teacher: LoadedModel,
+    inputs: Sequence[Tokenized],
+    layers: Layers,
+    attention: RecordedAttention,
+    states_BLH: Sequence[torch.Tensor],
+) -> LayerOutputs:
+    """The outputs of layers for a batch."""
     batch = {name: to_device(values, teacher.model.device) for name, values in collate(teacher, inputs).items()}
     teacher.model.base_model(**batch)
     lengths = [len(row.ids) for row in inputs]
-    said: Said = {}
-    for name, layers in asked.items():
+    outputs: LayerOutputs = {}
+    for name, numbers in layers.items():
         if name in OF_ATTENTION:
-            said[name] = {layer: _of_pairs(heard.said[name, layer], lengths) for layer in layers}
+            outputs[name] = {layer: _of_pairs(attention.products[name, layer], lengths) for layer in numbers}
         else:
             first = [1] * len(lengths) if name == "cls" else lengths
-            said[name] = {layer: _of_tokens(states_BLH[layer], first) for layer in layers}
-    for name, by_layer in said.items():
+            outputs[name] = {layer: _of_tokens(states_BLH[layer], first) for layer in numbers}
+    for name, by_layer in outputs.items():
         for layer, array_B in by_layer.items():
             for array, row in zip(array_B, inputs, strict=True):
                 if not np.isfinite(array).all():
-                    raise NotFiniteError(
-                        f"teacher {teacher.name}: {name} of layer {layer} are NaN or Inf; "
-                        "fp16 overflows with some models, try --precision bf16 or fp32",
-                        row,
-                    )
-    return said
+                    raise NotFiniteError(f"teacher {teacher.name}: {name} of layer {layer} are NaN or Inf", row)
+    return outputs
 
 
 def _of_tokens(state_BLH: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
@@ -107,6 +189,11 @@ def _of_tokens(state_BLH: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
 
 
 def _of_pairs(block_BALL: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
-    """What is said of each two tokens of each row."""
+    """The numbers of each two tokens of each row, without those of padding."""
     blocks = block_BALL.cpu().numpy()
     return [blocks[row, :, :length, :length] for row, length in enumerate(lengths)]
+
+
+def _products(one_BALD: torch.Tensor, other_BALD: torch.Tensor, scaling: float) -> torch.Tensor:
+    with torch.autocast(one_BALD.device.type, enabled=False):  # 16-bit products would be rounded before they are stored
+        return one_BALD.float() @ other_BALD.float().transpose(2, 3) * scaling

@@ -1,11 +1,11 @@
-"""Models and their tokenizers as transformers loads them: once, from a folder or the hub, every failure told.
+"""Models and their tokenizers as transformers loads them, from a folder or the hub, and the precision they run in.
 
-Whoever asks a model, for logits, masked tokens, states or vectors, takes a `LoadedModel`; a classifier and a masked LM
-are such models of which more is known.
+All code that runs a model takes a `LoadedModel`; classifiers, masked LMs and encoders of sentences are subclasses.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +23,12 @@ from pipeline.text.safety import reported
 from pipeline.text.tokenizer import frame_ids, vocabulary_size
 from pipeline.training.checkpoint import tensors_sha256
 from pipeline.training.run_record import FINETUNE_RECORD, read_run_record
-from teacher.models.model_folder import require_model_folder
+from pipeline.untrusted import parse_json
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+CONFIG, ADAPTER = "config.json", "adapter_config.json"
+SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 SENTENCE_ENCODER = "sentence_encoder"  # in its result: what the teacher was fine-tuned from, if it is such
 # families that number positions from that of the padding token on, and so read fewer than they have
 AFTER_PADDING = {
@@ -116,7 +120,7 @@ def load_config(name: str, revision: str | None) -> Any:
 
 
 def is_sentence_encoder(name: str, revision: str | None) -> bool:
-    """Whether a model that can be loaded was made for vectors of sentences, as sentence-transformers says it."""
+    """Whether a model that can be loaded was made for vectors of sentences, by a file of sentence-transformers."""
     return cached_file(name, "modules.json", revision=revision, _raise_exceptions_for_missing_entries=False) is not None
 
 
@@ -172,7 +176,7 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
         auto_model: the transformers class that makes it, such as ``AutoModelForMaskedLM``.
         name: hub id or folder.
         revision: hub revision.
-        settings: what else ``from_pretrained`` is told.
+        settings: other arguments of ``from_pretrained``.
 
     Raises:
         DataError: if the weights cannot be found or read.
@@ -213,6 +217,61 @@ def weights_sha256(model: torch.nn.Module) -> str:
     return tensors_sha256(sorted(model.state_dict().items()))
 
 
+@contextmanager
+def inference_mode(device: torch.device, precision: str) -> Iterator[None]:
+    """Turns gradients off, and runs matrix products in ``precision``; weights are converted once per block."""
+    dtype = DTYPES[precision]
+    with torch.no_grad(), torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+        yield
+
+
+def head_settings(precision: str) -> dict[str, str]:
+    """Returns the settings of a set's fingerprint for the float32 head; none where everything is float32."""
+    return {} if precision == "fp32" else {"head": "fp32"}
+
+
+def keep_head_in_float32(model: Any) -> None:
+    """Makes a classifier compute what follows its encoder in float32, whatever the precision of `inference_mode`.
+
+    These few products take no time, and their rounding errors go straight into the logits;
+    `tests/benchmarks/batching.py` prints the divergence from float32.
+    """
+    encoder = model.base_model
+    head = [] if encoder is model else [part for part in model.children() if part is not encoder]
+    if getattr(encoder, "pooler", None) is not None:
+        head.append(encoder.pooler)
+    for part in head:
+        part.forward = _in_float32(part.forward)
+
+
+def require_model_folder(name: str) -> None:
+    """Raises DataError for a folder that is not there, has its model elsewhere, or holds what is not read.
+
+    Args:
+        name: a folder; a hub id passes.
+    """
+    folder = Path(name)
+    if name.startswith((".", "/")) and not folder.exists():
+        raise DataError(f"model {name}: no such folder")
+    if _has(folder, ADAPTER):
+        raise DataError(
+            f"model {name}: holds an adapter (LoRA or its like), not a model. Merge the two, with `peft`: "
+            f"AutoPeftModelForSequenceClassification.from_pretrained({name!r}, num_labels=NUMBER).merge_and_unload()"
+            ".save_pretrained(OTHER_FOLDER), and save the tokenizer in that folder, too"
+        )
+    if folder.is_dir() and not _has(folder, CONFIG):
+        models = [path.parent for path in folder.glob(f"*/{CONFIG}") if _has(path.parent, *SAFE_WEIGHTS)]
+        if models:  # of `Trainer`, checkpoints by their steps; of old sentence-transformers, the first module
+            names = ", ".join(str(path) for path in sorted(models, key=lambda path: (len(path.name), path.name)))
+            raise DataError(f"model {name}: has no {CONFIG}, but there are models in it; name one of them: {names}")
+    if _has(folder, *PICKLED_WEIGHTS) and not _has(folder, *SAFE_WEIGHTS):
+        raise DataError(
+            f"model {name}: has its weights as a pickle ({PICKLED_WEIGHTS[0]}), which may hold any program and is not "
+            f'read. If you trust it, convert it: python -c "from transformers import {_architecture(folder)} as Model; '
+            f'Model.from_pretrained({name!r}).save_pretrained({name!r})"'
+        )
+
+
 def _check_fit(name: str, config: Any, tokenizer: Tokenizer, max_seq_length: int) -> None:
     """Checks that the model has a row for every token and a place for every position."""
     size = vocabulary_size(tokenizer)
@@ -243,3 +302,25 @@ def _takes_token_types(config: Any) -> bool:
 def _failure(name: str, part: str) -> str:
     place = "" if Path(name).is_dir() else " (there is no such folder; the hub was asked)"
     return f"model {name}: its {part} cannot be loaded{place}"
+
+
+def _in_float32(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(hidden: torch.Tensor, *more: Any, **named: Any) -> Any:
+        with torch.autocast(hidden.device.type, enabled=False):
+            return forward(hidden.float(), *more, **named)
+
+    return run
+
+
+def _has(folder: Path, *files: str) -> bool:
+    return any((folder / file).exists() for file in files)
+
+
+def _architecture(folder: Path) -> str:
+    """The class in transformers that its config names; that of classifiers if it names none."""
+    try:
+        first = parse_json((folder / CONFIG).read_bytes())["architectures"][0]
+    except (OSError, ValueError, LookupError, TypeError):
+        first = None
+    is_name = isinstance(first, str) and first.isidentifier()
+    return first if is_name else "AutoModelForSequenceClassification"

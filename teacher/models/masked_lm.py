@@ -1,4 +1,4 @@
-"""Masked language models: loading them, and asking them about masked positions only.
+"""Masked language models: loading them, and predicting at masked positions only.
 
 Shapes: B batch, L tokens with special ones, P masked positions of the batch, H hidden size, V vocabulary.
 """
@@ -38,7 +38,7 @@ class MlmTokenizer(LoadedTokenizer):
 
 @dataclass(frozen=True)
 class MaskedLm(LoadedModel):
-    """A masked LM, ready to be asked or trained."""
+    """A masked LM, to predict with or to train."""
 
     tokens: MlmTokenizer
 
@@ -115,7 +115,7 @@ def predict_masked(
         lm: the model, on its device.
         ids: sequences without special tokens.
         positions: places in them.
-        rows: numbers of the sequences to ask about.
+        rows: numbers of the sequences.
         model: what to call instead of the model itself: its wrapper for several processes.
         second_starts: of pairs, the place in each sequence where the second part starts.
 

@@ -1,1 +1,1 @@
-"""Teachers that label words: asked, dumped, fine-tuned."""
+"""Teachers that label words: what they are dumped into."""

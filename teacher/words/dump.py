@@ -30,12 +30,12 @@ from teacher.dump.probe import is_begun, probe_rows
 from teacher.dump.records import LIBRARIES, of_task
 from teacher.dump.source_parts import all_shards
 from teacher.dump.token_vectors import add_token_vectors, load_speaker
-from teacher.models.batches import tokens_per_batch
+from teacher.models.batches import naming_rows, tokens_per_batch
 from teacher.models.classifier import Teacher, load_teacher
-from teacher.models.label_order import doubt_label_order
-from teacher.models.precision import inference_mode, keep_head_in_float32
+from teacher.models.label_order import check_label_order
+from teacher.models.loaded import inference_mode, keep_head_in_float32
+from teacher.models.logits import framed, labelled_words, pieces_of, token_logits
 from teacher.unlabelled.flags import UnlabelledFlags
-from teacher.words.ask import labelled, pieces_of, token_logits
 
 NOT_FOR_WORDS = {
     *("signal", "extend", "augment", "variants", "plan", "doc_stride"),
@@ -110,17 +110,19 @@ def staged_record(config: DumpTask, task: Task, source: Source, teacher: Teacher
 def _probe(task: Task, source: Source, teacher: Teacher, config: DumpTask, max_tokens: int) -> None:
     """Questions the teacher about rows of the first dev split, evenly spread, before the real work."""
     split, rows = probe_rows(task, source)
-    sample = labelled(teacher, rows, config.max_seq_length, split, max_tokens)
+    sample = labelled_words(teacher, rows, config.max_seq_length, split, max_tokens)
     require_known_ids(teacher.tokenizer, sample.pieces.ids, f"teacher {teacher.name}")
-    doubt_order(bool(config.teacher_label_names), teacher.target, teacher.name, teacher.labels, sample)
+    check_word_labels(teacher.target, teacher.name, teacher.labels, sample, bool(config.teacher_label_names))
 
 
-def doubt_order(is_stated: bool, target: Target, name: str, labels: tuple[str, ...], rows: LabelledWords) -> None:
-    """Doubts a teacher's order of labels by the words that have gold and a token."""
+def check_word_labels(
+    target: Target, name: str, labels: tuple[str, ...], rows: LabelledWords, is_stated: bool = False
+) -> None:
+    """Checks a teacher's order of labels by the words that have gold and a token, see `check_label_order`."""
     gold_T = rows.gold_T
     has_gold_T = gold_T != NO_LABEL
     no_score = np.full(int(has_gold_T.sum()), np.nan, dtype=np.float32)
-    doubt_label_order(is_stated, target, name, labels, rows.teacher_TC[has_gold_T], gold_T[has_gold_T], no_score)
+    check_label_order(target, name, labels, rows.teacher_TC[has_gold_T], gold_T[has_gold_T], no_score, is_stated)
 
 
 def _write_shards(
@@ -131,7 +133,9 @@ def _write_shards(
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
             rows = source.splits[shard.split].slice(shard.start, shard.stop - shard.start)
             pieces = pieces_of(teacher, rows, record.max_seq_length)
-            logits_TC = token_logits(teacher, pieces, rows, shard.split, max_tokens, steps.advance)
+            inputs = framed(teacher, pieces.ids)
+            with naming_rows(inputs, rows, shard.split):
+                logits_TC = token_logits(teacher, inputs, max_tokens, steps.advance)
             write_words_shard(root, record, shard, words_table(record, shard, rows, pieces, logits_TC))
 
 
@@ -140,6 +144,6 @@ def _teacher_scores(root: Path, is_stated: bool, record: SetRecord) -> Scores:
     scores, stored = {}, TokenLabelSet(root, record)
     for split in record.splits:
         rows = stored.read(split)
-        doubt_order(is_stated, record.target, record.teacher.name, record.teacher.labels, rows)
+        check_word_labels(record.target, record.teacher.name, record.teacher.labels, rows, is_stated)
         scores[split] = word_scores(record.metrics, rows.tallies(rows.teacher_TC))
     return scores

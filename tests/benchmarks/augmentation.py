@@ -10,8 +10,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from pipeline.arrays import Ragged
 from teacher.augment.proposals import propose, whole_words
+from teacher.models.loaded import inference_mode
 from teacher.models.masked_lm import load_masked_lm, predict_masked
-from teacher.models.precision import inference_mode
 from teacher.tiny import create_tiny_bert
 
 SENTENCES, VOCABULARY, LONGEST = 64, 30522, 128

@@ -19,10 +19,10 @@ from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import Tokenized
-from teacher.models.batches import CPU_TOKENS_PER_BATCH, collate, forward, token_budget_batches
+from teacher.models.batches import CPU_TOKENS_PER_BATCH, collate, token_budget_batches
 from teacher.models.classifier import Teacher
-from teacher.models.loaded import LoadedTokenizer
-from teacher.models.precision import inference_mode, keep_head_in_float32
+from teacher.models.loaded import LoadedTokenizer, inference_mode, keep_head_in_float32
+from teacher.models.logits import forward
 from tests.benchmarks.ratios import ratios
 
 ROWS, VOCABULARY, FIXED_LENGTH, FIXED_ROWS, CLASSES = 768, 30522, 128, 32, 3

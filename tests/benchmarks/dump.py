@@ -24,7 +24,7 @@ from teacher.finetune.common import save_teacher
 from teacher.models.batches import CPU_TOKENS_PER_BATCH, collate, token_budget_batches
 from teacher.models.classifier import load_teacher, new_classifier
 from teacher.models.config import Precision
-from teacher.models.precision import inference_mode, keep_head_in_float32
+from teacher.models.loaded import inference_mode, keep_head_in_float32
 from teacher.tiny import create_tiny_bert
 
 LENGTH, WORDS, ROWS_PER_SHARD = 128, 5000, 4096

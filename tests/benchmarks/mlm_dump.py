@@ -19,8 +19,8 @@ from teacher.corpus.masking import MaskingPlan, mask, uniform_weights
 from teacher.corpus.sequences import Sequences
 from teacher.dump.tokens import encoded_predictions
 from teacher.models.batches import token_budget_batches
+from teacher.models.loaded import inference_mode
 from teacher.models.masked_lm import MaskedLm, MlmTokenizer, predict_masked
-from teacher.models.precision import inference_mode
 
 ROWS, VOCABULARY, HIDDEN, MAX_TOKENS = 512, 30522, 384, 2048
 CODECS = (

@@ -14,7 +14,7 @@ from pipeline.arrays import Ragged
 from pipeline.device import has_fast_bf16
 from pipeline.text.reader import TextReader
 from teacher.models.batches import token_budget_batches, tokens_per_batch
-from teacher.models.precision import DTYPES
+from teacher.models.loaded import DTYPES
 
 MAX_POSITIONS = 512
 

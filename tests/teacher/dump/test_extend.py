@@ -20,7 +20,7 @@ from pipeline.sets.record import FILE_NAME, read_set_record
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
 from teacher.dump.examples import dump
-from teacher.models.batches import teacher_logits
+from teacher.models.logits import teacher_logits
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming

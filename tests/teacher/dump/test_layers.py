@@ -39,7 +39,7 @@ from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
 from teacher.dump.layer_shards import row_groups
-from teacher.models.layers import layers_said
+from teacher.models.layers import layer_outputs
 from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.damage import damage
@@ -56,7 +56,7 @@ def own(layers_set: ExampleSet, tmp_path: Path) -> ExampleSet:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the teacher is asked for: the calls for logits of rows, and for what layers say."""
-    logits, layers = (teacher.dump.answers, "teacher_logits"), (teacher.dump.layer_shards, "layers_said")
+    logits, layers = (teacher.dump.answers, "teacher_logits"), (teacher.dump.layer_shards, "layer_outputs")
     return count_calls(monkeypatch, {"logits": logits, "layers": layers})
 
 
@@ -130,7 +130,7 @@ def test_a_lost_file_may_come_back_with_other_bytes(
     work: Path, own: ExampleSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nearly(*arguments: Any) -> Any:
-        said = layers_said(*arguments)
+        said = layer_outputs(*arguments)
         return {name: {n: [x + np.float32(0.01) for x in rows] for n, rows in of.items()} for name, of in said.items()}
 
     lost, damaged = own.record.signals.layer_signals[0].shards[:2]
@@ -138,7 +138,7 @@ def test_a_lost_file_may_come_back_with_other_bytes(
     content = bytearray((own.root / damaged.path).read_bytes())
     content[len(content) // 2] ^= 1
     (own.root / damaged.path).write_bytes(content)
-    monkeypatch.setattr(teacher.dump.layer_shards, "layers_said", nearly)  # as another machine's rounding
+    monkeypatch.setattr(teacher.dump.layer_shards, "layer_outputs", nearly)  # as another machine's rounding
     record = write(work, own.root.parent, num_shards=2, shard_index=0)
     assert not (own.root / damaged.path).exists()
     record = write(work, own.root.parent, num_shards=2, shard_index=1)
@@ -407,12 +407,12 @@ def test_numbers_that_a_codec_cannot_hold_name_the_way_out(
     work: Path, roles_set: ExampleSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def loud(teacher: Any, inputs: Any, asked: Any, *more: Any) -> Any:
-        said = layers_said(teacher, inputs, asked, *more)
+        said = layer_outputs(teacher, inputs, asked, *more)
         said["states"][1][3] = said["states"][1][3] + 70_000
         return said
 
     shutil.copytree(roles_set.root, tmp_path / "roles")
-    monkeypatch.setattr(teacher.dump.layer_shards, "layers_said", loud)
+    monkeypatch.setattr(teacher.dump.layer_shards, "layer_outputs", loud)
     with pytest.raises(TeacherError, match=naming("layer 1", "NaN", "--states-codec float32")):
         write(work, tmp_path, states="1")
     assert read_set_record(tmp_path / "roles") == roles_set.record
@@ -450,7 +450,7 @@ def test_a_lost_basis_is_forgotten_with_what_was_written_with_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(teacher.dump.layer_shards, "layers_said", interrupted)
+        patched.setattr(teacher.dump.layer_shards, "layer_outputs", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write(work, tmp_path, **flags)
     basis = (tmp_path / "roles" / states.basis_path).read_bytes()

@@ -210,7 +210,7 @@ def test_numbers_that_float16_does_not_have_are_refused(
         state[[k for k, row in enumerate(inputs) if row.ids1 == [7]]] = number
         return type("Output", (), {"hidden_states": (state,)})
 
-    monkeypatch.setattr("teacher.models.token_vectors._ask", loud)
+    monkeypatch.setattr("teacher.models.encoder._hidden_states", loud)
     token = AutoTokenizer.from_pretrained(teachers / "opinion").convert_ids_to_tokens(7)
     with pytest.raises(TeacherError, match=naming(f"token {token!r}", "NaN", "float16", "--no-token-vectors")):
         write(work, tmp_path)
@@ -221,7 +221,7 @@ def test_numbers_that_float16_does_not_have_are_refused(
 def test_a_teacher_without_hidden_states_does_without(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("teacher.models.token_vectors._ask", lambda *_: (torch.zeros(1, 3, 32),))
+    monkeypatch.setattr("teacher.models.encoder._hidden_states", lambda *_: (torch.zeros(1, 3, 32),))
     config = dump_config(work, "opinion", tmp_path)
     by_default = type(config)(**config.model_dump(include=config.model_fields_set - {"token_vectors"}))
     record = dump(by_default, "distill teacher-dump")

@@ -27,9 +27,9 @@ from teacher.config import FinetuneTask
 from teacher.finetune import common
 from teacher.finetune.classifier import finetune
 from teacher.finetune.examples import classifier_loss, hold_out
-from teacher.models.batches import teacher_logits
 from teacher.models.classifier import load_teacher
-from teacher.models.precision import inference_mode
+from teacher.models.loaded import inference_mode
+from teacher.models.logits import teacher_logits
 from teacher.tiny import create_tiny_bert
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.messages import naming

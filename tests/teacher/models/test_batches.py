@@ -12,9 +12,10 @@ from tokenizers.models import WordLevel
 from pipeline.errors import TeacherError
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import Tokenized
-from teacher.models.batches import collate, naming_rows, teacher_logits
+from teacher.models.batches import collate, naming_rows
 from teacher.models.classifier import Teacher
 from teacher.models.loaded import LoadedTokenizer
+from teacher.models.logits import teacher_logits
 
 PAD = 99
 

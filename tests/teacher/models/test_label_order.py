@@ -15,10 +15,10 @@ from pipeline.errors import TeacherError
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins, Task
 from pipeline.text.tokenizer import tokenize
-from teacher.models.batches import teacher_logits
 from teacher.models.classifier import load_teacher
 from teacher.models.label_order import best_order, check_label_order, label_places
-from teacher.models.precision import inference_mode
+from teacher.models.loaded import inference_mode
+from teacher.models.logits import teacher_logits
 from tests.helpers.messages import naming
 from tests.helpers.word_tasks import WORDS, MakeTask, MakeTeacher
 

@@ -11,8 +11,7 @@ from transformers import AutoModelForSequenceClassification, Trainer, TrainingAr
 
 from pipeline.errors import DataError
 from teacher.models.encoder import stated_pooling
-from teacher.models.loaded import load_config, load_weights, weights_sha256
-from teacher.models.model_folder import require_model_folder
+from teacher.models.loaded import load_config, load_weights, require_model_folder, weights_sha256
 from tests.helpers.messages import naming
 
 

@@ -5,7 +5,7 @@ import torch
 
 from pipeline.tasks.task import Task
 from teacher.models.classifier import Teacher, load_teacher
-from teacher.models.precision import inference_mode, keep_head_in_float32
+from teacher.models.loaded import inference_mode, keep_head_in_float32
 
 IDS = torch.tensor([[1, 5, 6, 7, 2], [1, 9, 8, 5, 2]])
 

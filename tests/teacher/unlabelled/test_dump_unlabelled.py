@@ -23,7 +23,7 @@ from pipeline.sets.verify import verify_shards
 from teacher.config import DumpTask
 from teacher.dump.examples import dump
 from teacher.dump.plan_examples import estimate
-from teacher.models.batches import teacher_logits
+from teacher.models.logits import teacher_logits
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming

@@ -14,7 +14,7 @@ from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.word_reader import TokenLabelSet
 from pipeline.settings import flag_name
 from pipeline.tasks.spans import spans, word_scores
-from teacher.words.dump import doubt_order
+from teacher.words.dump import check_word_labels
 from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS
 from tests.helpers.messages import naming
@@ -89,10 +89,10 @@ def test_another_order_of_labels_is_found_out(folder: Path, entities: TokenLabel
     """A teacher that is always right, and one whose outputs for persons and places are exchanged."""
     rows, target = entities.read("train"), entities.record.target
     right_TC = np.eye(len(LABELS), dtype=np.float32)[np.where(rows.gold_T < 0, 0, rows.gold_T)]
-    doubt_order(False, target, "right", LABELS, replace(rows, teacher_TC=right_TC))
+    check_word_labels(target, "right", LABELS, replace(rows, teacher_TC=right_TC))
     exchanged = replace(rows, teacher_TC=right_TC[:, [0, 3, 4, 1, 2, 5, 6]])
     with pytest.raises(TeacherError, match=naming("wrong: ", "73.8% of 504", "--teacher-labels")):
-        doubt_order(False, target, "wrong", LABELS, exchanged)
+        check_word_labels(target, "wrong", LABELS, exchanged)
 
 
 def test_nan_is_told_with_its_row(folder: Path, tmp_path: Path) -> None:
