@@ -1,11 +1,12 @@
-"""Types of arrays, and lists of ids of different length as two of them; numpy alone, so that importing it is quick.
+"""Types of arrays, lists of ids of different length as two arrays, and random numbers that are functions of a key.
 
-Shapes: N rows, B batch, L tokens.
+Numpy and Arrow alone, so that importing it is quick. Shapes: N rows, B batch, L tokens.
 """
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,10 @@ Floats = npt.NDArray[np.float32]
 Floats64 = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Hashes = npt.NDArray[np.uint64]
+
+GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True)
@@ -113,3 +118,23 @@ def stacked(parts: Sequence[Ragged]) -> Ragged:
     lengths = np.concatenate([part.lengths for part in parts])
     flat = np.concatenate([part.flat for part in parts])
     return Ragged(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+
+def hashed(*key: Any) -> Hashes:
+    """A 64-bit hash of each key; its parts are integers or arrays of them, broadcast against each other.
+
+    Each part is absorbed by the mixing function of SplitMix64 (Steele, Lea and Flood 2014).
+    """
+    state = np.zeros(1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for part in key:
+            state = state + GOLDEN_GAMMA + np.asarray(part, dtype=np.int64).astype(np.uint64)
+            state = (state ^ (state >> np.uint64(30))) * FIRST_FACTOR
+            state = (state ^ (state >> np.uint64(27))) * SECOND_FACTOR
+            state = state ^ (state >> np.uint64(31))
+    return state
+
+
+def uniform(hashes: Hashes) -> Floats64:
+    """Hashes as numbers between 0 and 1, both excluded, 2^-52 apart."""
+    return ((hashes >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

@@ -33,11 +33,11 @@ def numbers(names: Iterable[str]) -> dict[str, int]:
     Raises:
         ConfigError: if one is no whole number.
     """
-    told = {name: os.environ[name] for name in names if os.environ.get(name)}
-    wrong = next((name for name, value in told.items() if not value.isdecimal()), None)
+    values = {name: os.environ[name] for name in names if os.environ.get(name)}
+    wrong = next((name for name, value in values.items() if not value.isdecimal()), None)
     if wrong is not None:
-        raise ConfigError(f"{wrong}={told[wrong]}: should be a whole number")
-    return {name: int(value) for name, value in told.items()}
+        raise ConfigError(f"{wrong}={values[wrong]}: should be a whole number")
+    return {name: int(value) for name, value in values.items()}
 
 
 def is_main_process() -> bool:

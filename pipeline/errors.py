@@ -1,7 +1,8 @@
 """What can go wrong for a user, as one small exception tree.
 
 Every message says what is wrong, with the value, where (file, row, flag), and what to do about it. The command line
-prints them without a traceback and exits with the code of their kind.
+prints them without a traceback and exits with the code of their kind. Errors of the system and of libraries are told
+apart here, too: what time may mend, and which limit of the machine was reached.
 """
 
 import errno
@@ -18,6 +19,23 @@ OF_RUST = re.compile(r"\(os error (\d+)\)")  # how libraries in Rust tell of the
 REFUSED_STATUS = {401, 403}  # of HTTP: who asks may not, or is not known
 LOST_PROCESS = ("gloo/transport", "remote process exited")  # how torch.distributed says so, in a RuntimeError
 PASSING_STATUS = {408, 429, 500, 502, 503, 504}  # of HTTP: a server that has too much to do, or is not well
+REASONS = {
+    errno.EACCES: "no permission; change its permissions, or choose another place",
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the disk's quota is used up; free some space",
+    errno.EROFS: "the disk is read-only; make it writable, or choose another folder",
+    errno.EIO: "the disk does not answer as it should; look at it, or choose another folder",
+    errno.EMFILE: "this process may open no more files; raise `ulimit -n`",
+    errno.ENFILE: "the system may open no more files; end other programs",
+    errno.ENAMETOOLONG: "the name is too long for the disk; choose a shorter one",
+    errno.ENOMEM: "no memory is left; choose smaller batches, or end other programs",
+}
+GONE = "another process of this command is gone, so this one ends, too; see what that one said"
+# in a RuntimeError of torch and of Python's threads
+OUT_OF_MEMORY = (
+    *("allocate memory", "enough memory", "out of memory", "bad_alloc", "create a primitive"),
+    *("new thread", "resource temporarily unavailable"),  # the latter of gloo, which starts one
+)
 
 
 class DistillError(Exception):
@@ -157,3 +175,23 @@ def raise_all(kind: type[DistillError], subject: str, problems: Sequence[str]) -
         more = [f"  … and {len(problems) - MOST_LISTED:,} more"] if len(problems) > MOST_LISTED else []
         lines = [f"{subject}: {len(problems):,} problems", *(f"  - {p}" for p in problems[:MOST_LISTED]), *more]
         raise kind("\n".join(lines))
+
+
+def limit_reached(error: BaseException) -> str | None:
+    """Says which limit of the machine an error, or one that it was raised from, is about; None if it is about none."""
+    for seen in chain_of(error):
+        reason = _reason(seen)
+        if reason is not None:
+            where = f"{seen.filename}: " if isinstance(seen, OSError) and seen.filename else ""
+            return f"{where}{reason} and repeat the command: what is finished is kept"
+    return None
+
+
+def _reason(error: BaseException) -> str | None:
+    code = errno_of(error)
+    if code is not None or isinstance(error, OSError):
+        return REASONS.get(code or 0)
+    if is_lost_process(error):
+        return GONE
+    is_memory = isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY)
+    return REASONS[errno.ENOMEM] if is_memory else None

@@ -32,7 +32,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], durable: bool 
     Raises:
         DataError: if the disk is full or the folder cannot be written.
     """
-    with written_whole(path, durable) as temporary:
+    with atomic_path(path, durable) as temporary:
         write(temporary)
 
 
@@ -55,7 +55,7 @@ def library_writes(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
+def atomic_path(path: Path, durable: bool = True) -> Iterator[Path]:
     """Where to write what becomes ``path`` at the end of the block, unless that fails; see `write_atomically`."""
     temporary = _temporary(path)
     try:
@@ -290,7 +290,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 @contextmanager
-def held(lock: Path, busy: str) -> Iterator[None]:
+def locked(lock: Path, busy: str) -> Iterator[None]:
     """Holds a lock, a file, which the end of the process, too, lets go.
 
     Raises:

@@ -25,7 +25,7 @@ def with_checksum(text: str) -> str:
 
 
 def without_checksum(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a record without its checksum, which earlier releases did not write.
+    """The values of a record without its checksum; whoever changes a record by hand removes that.
 
     Raises:
         ValueError: if the checksum is there and not that of the values.

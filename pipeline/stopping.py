@@ -1,4 +1,4 @@
-"""What signals do to a command: at SIGTERM the piece of work in hand is finished if that is soon, and nothing begun."""
+"""What signals do to a command: at SIGTERM the current piece of work is finished if that is soon, and none begun."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ class Stopped(BaseException):
 class _State:
     """Of this process: signals are the process's, too."""
 
-    is_in_hand = False
+    is_uninterrupted = False
     late: threading.Timer | None = None  # since the first SIGTERM
 
 
@@ -29,8 +29,8 @@ _state = _State()
 
 
 @contextmanager
-def heeds_signals() -> Iterator[None]:
-    """Within the block SIGTERM raises `Stopped`: at once, or when the item that `whole` has given is done.
+def handling_signals() -> Iterator[None]:
+    """Within the block SIGTERM raises `Stopped`: at once, or when the item that `stop_between` has given is done.
 
     A second one raises it at once, and so does the end of the `GRACE_SECONDS`. Ctrl-C raises KeyboardInterrupt as ever.
     While a module is imported either ends the process, with exit code 143 or 130: compiled modules do not survive an
@@ -49,12 +49,12 @@ def heeds_signals() -> Iterator[None]:
             signal.signal(number, handler)
         if _state.late is not None:
             _state.late.cancel()
-        _state.is_in_hand, _state.late = False, None
+        _state.is_uninterrupted, _state.late = False, None
 
 
 @contextmanager
 def ends_on_signals() -> Iterator[None]:
-    """Within the block SIGTERM and Ctrl-C end the process at once: for what waits where Python heeds no signal."""
+    """Within the block SIGTERM and Ctrl-C end the process at once: for what waits where Python handles no signal."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -67,31 +67,31 @@ def ends_on_signals() -> Iterator[None]:
 
 
 @contextmanager
-def in_hand() -> Iterator[None]:
-    """Work that is done to its end, or for the `GRACE_SECONDS`, before SIGTERM is heeded; it may look `is_asked`."""
-    _state.is_in_hand = True
+def uninterrupted() -> Iterator[None]:
+    """Work that is done to its end, or for the `GRACE_SECONDS`, before SIGTERM stops the command; see `is_stopping`."""
+    _state.is_uninterrupted = True
     try:
         yield
     finally:
-        _state.is_in_hand = False
-    if is_asked():
+        _state.is_uninterrupted = False
+    if is_stopping():
         raise Stopped
 
 
-def is_asked() -> bool:
+def is_stopping() -> bool:
     """Whether SIGTERM has come, so that nothing more should be begun."""
     return _state.late is not None
 
 
-def whole(items: Iterable[T]) -> Iterator[T]:
-    """The same items, each of which is worked on to its end before SIGTERM is heeded; see `in_hand`."""
+def stop_between(items: Iterable[T]) -> Iterator[T]:
+    """The same items, each of which is worked on to its end before SIGTERM stops the command; see `uninterrupted`."""
     for item in items:
-        with in_hand():
+        with uninterrupted():
             yield item
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    if is_asked() or not _state.is_in_hand:
+    if is_stopping() or not _state.is_uninterrupted:
         _end_if_importing(number, frame)
         raise Stopped
     _state.late = threading.Timer(GRACE_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pipeline.arrays import Ints
-from pipeline.device import to_device
+from pipeline.devices import to_device
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
 from pipeline.sets.layer_reader import open_layers

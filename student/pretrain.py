@@ -60,7 +60,7 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
         DataError: if there is no such set, or it has no row.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
-    from pipeline.processes import processes
+    from pipeline.devices import processes
 
     root = find_set(config.logits, config.store)
     state = processes()

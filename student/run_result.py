@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from pipeline import console
-from pipeline.device import has_fast_bf16
+from pipeline.devices import has_fast_bf16
 from pipeline.files import write_text
 from pipeline.query.mixture import mix_of
 from pipeline.sets.reader import ExampleSet

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrays import Floats
+from pipeline.devices import processes
 from pipeline.errors import ConfigError, DataError
-from pipeline.processes import processes
 from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.logits import logits_of

@@ -25,8 +25,7 @@ from pipeline.sets.windows import WindowsRecord
 from pipeline.settings import flag_name
 from pipeline.tasks.task import TRAIN, Objective
 from teacher.augment.config import AugmentConfig
-from teacher.augment.flags import AugmentFlags
-from teacher.augment.methods import METHODS, MethodOrNone, check_flags, flags_of_others
+from teacher.augment.methods import METHODS, AugmentFlags, MethodOrNone, check_flags, flags_of_others
 from teacher.dump.layer_flags import LayerFlags, WhichLayers
 from teacher.models.config import ForwardFlags, ModelFlags
 from teacher.unlabelled.flags import UnlabelledFlags

@@ -119,7 +119,7 @@ def bench(config: BenchConfig) -> Result:
     from distill.apps.bench.show import as_json, speed_tables
     from distill.apps.bench.students import load_or_make, load_peers, sentences_for
     from distill.apps.bench.timing import measure
-    from pipeline.device import has_fast_bf16
+    from pipeline.devices import has_fast_bf16
 
     if not has_fast_bf16() and TRANSFORMERS.keys() & wanted:
         left_out["bf16"] = "this machine has no instructions for it"

@@ -23,11 +23,11 @@ from pipeline.errors import (
     MissingDependencyError,
     PassingError,
     did_you_mean,
+    limit_reached,
     passes,
     raise_all,
 )
-from pipeline.limits import limit_reached
-from pipeline.stopping import GO_ON, Stopped, heeds_signals
+from pipeline.stopping import GO_ON, Stopped, handling_signals
 
 A = TypeVar("A", bound=Config)
 B = TypeVar("B", bound=Config)
@@ -123,7 +123,7 @@ def reports_errors(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(*args: Any, **values: Any) -> None:
         try:
-            with heeds_signals():
+            with handling_signals():
                 function(*args, **values)
         except DistillError as error:
             console.error(str(error))

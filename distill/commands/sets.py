@@ -24,7 +24,7 @@ HEADS = {"both": "in both", "only_a": "only A", "only_b": "only B", "other_text"
 @command(ImportConfig)
 def import_answers(config: ImportConfig) -> Result:
     """Make a logit set of what any teacher, an LLM or another, answered in a file."""
-    from teacher.answers.run import import_answers as write_set
+    from teacher.answers.import_answers import import_answers as write_set
 
     imported = write_set(config, called())
     record = imported.record

@@ -49,7 +49,7 @@ def augment(config: AugmentConfig) -> Result:
     """Make variants of a task's rows, for a teacher to label; `teacher-dump --augment` does both."""
     config.check()
     needs_teacher_libraries()
-    from teacher.augment.run import augment as make_variants
+    from teacher.augment.augment import augment as make_variants
 
     record = make_variants(config, called())
     if record is None:

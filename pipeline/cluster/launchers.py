@@ -41,7 +41,7 @@ class Job:
     Attributes:
         index: which, from 0.
         count: of how many.
-        source: what told it, for people; empty if that were flags.
+        source: the variables that say so, for people; empty if flags do.
     """
 
     index: int = 0
@@ -53,27 +53,27 @@ def launched_job(num_jobs: int | None) -> Job:
     """The job that a launcher's variables say this process is.
 
     Args:
-        num_jobs: how many jobs there are, if the user has told it.
+        num_jobs: how many jobs there are, if the user has given it.
 
     Raises:
         ConfigError: if no launcher is found, or several, or the variables do not fit each other or ``num_jobs``.
     """
-    found = {name: told for name, launcher in LAUNCHERS.items() if (told := _variables(launcher))}
+    found = {name: values for name, launcher in LAUNCHERS.items() if (values := _variables(launcher))}
     if len(found) != 1:
         names = " and ".join(found) or f"none of {', '.join(launcher.index for launcher in LAUNCHERS.values())}"
         raise ConfigError(f"--shard-index auto: {names} is set, but one of them is needed; give the number itself")
-    ((name, told),) = found.items()
+    ((name, values),) = found.items()
     launcher = LAUNCHERS[name]
-    source = ", ".join(f"{variable}={value}" for variable, value in told.items())
-    first = told.get(launcher.first, 0)
-    count: int | None = told.get(launcher.count, num_jobs)
+    source = ", ".join(f"{variable}={value}" for variable, value in values.items())
+    first = values.get(launcher.first, 0)
+    count: int | None = values.get(launcher.count, num_jobs)
     if count is None:
         raise ConfigError(f"--shard-index auto: {name} does not say how many jobs there are; give --num-shards, too")
     if num_jobs not in (None, count):
         problem = f"{num_jobs} jobs, but {name} has started {count} ({source})"
         raise ConfigError(f"--num-shards: {problem}; leave it out, or give --shard-index as a number")
-    has_gaps = launcher.last in told and told[launcher.last] - first + 1 != count
-    index = told[launcher.index] - first
+    has_gaps = launcher.last in values and values[launcher.last] - first + 1 != count
+    index = values[launcher.index] - first
     if has_gaps or not 0 <= index < count:
         problem = f"the jobs of {name} must be numbered without gaps ({source})"
         raise ConfigError(f"--shard-index auto: {problem}; give --shard-index and --num-shards as numbers")
@@ -81,6 +81,6 @@ def launched_job(num_jobs: int | None) -> Job:
 
 
 def _variables(launcher: Launcher) -> dict[str, int]:
-    """A launcher's variables that are set; none unless it tells the number of this job."""
-    told = numbers(name for name in vars(launcher).values() if name)
-    return told if launcher.index in told else {}
+    """A launcher's variables that are set; none unless the number of this job is among them."""
+    values = numbers(name for name in vars(launcher).values() if name)
+    return values if launcher.index in values else {}

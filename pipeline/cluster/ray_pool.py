@@ -242,7 +242,7 @@ class RayPool(Generic[Piece, Result]):
         num_workers = workers_to_start(self.flags, resources, ray.nodes())
         shared, actor_class = ray.put(self.task.shared), self._actor_class(resources)
         try:
-            with stopping.in_hand():
+            with stopping.uninterrupted():
                 for _ in range(min(num_workers, len(pieces))):
                     self._start(actor_class, shared)
                 while self._is_left():
@@ -255,7 +255,7 @@ class RayPool(Generic[Piece, Result]):
     def _is_left(self) -> bool:
         """Whether a piece is in hand, or may still be given out; those getting ready for nothing are not waited for."""
         is_working = any(piece is not None for _, piece in self._pending.values())
-        return is_working or bool(self._pending and self._waiting and not stopping.is_asked())
+        return is_working or bool(self._pending and self._waiting and not stopping.is_stopping())
 
     def _next(self, actor_class: Any, shared: Any) -> Iterator[tuple[Piece, Result]]:
         """Waits for one answer, and gives its worker the next piece before the result is used."""
@@ -296,7 +296,7 @@ class RayPool(Generic[Piece, Result]):
 
     def _assign(self, worker: _Worker) -> None:
         """Gives a worker the next piece, or lets it go."""
-        if self._waiting and not stopping.is_asked():
+        if self._waiting and not stopping.is_stopping():
             piece = self._waiting.popleft()
             self._pending[worker.actor.do.remote(self.payload(piece))] = (worker, piece)
         else:
@@ -315,7 +315,7 @@ class RayPool(Generic[Piece, Result]):
         console.note(f"a worker died ({worker.place or 'never ready'}), {name}: it is done again by another")
         if piece is not None:
             self._waiting.appendleft(piece)
-        if self._waiting and not stopping.is_asked():
+        if self._waiting and not stopping.is_stopping():
             self._start(actor_class, shared)
 
     def _log_summary(self) -> None:

@@ -10,7 +10,7 @@ from pipeline.sets.reader import load_set_tokenizer
 from pipeline.sets.record import SetRecord
 from pipeline.sources import sentences
 from pipeline.text.reader import TextReader
-from pipeline.text.windows import are_cut
+from pipeline.text.windows import are_truncated
 from pipeline.text.word_pieces import read_pieces
 
 
@@ -39,7 +39,7 @@ def _cut_rows(path: Path, reader: TextReader, room: int, by_windows: bool) -> in
         return 0
     texts = pq.read_table(path, columns=["sentence1", "sentence2"], partitioning=None)
     parts = reader.read(*sentences(texts.filter(is_full)), None)
-    return int(are_cut([part.lengths for part in parts], room, by_windows).sum())
+    return int(are_truncated([part.lengths for part in parts], room, by_windows).sum())
 
 
 def _cut_sentences(path: Path, reader: TextReader, room: int, by_windows: bool) -> int:

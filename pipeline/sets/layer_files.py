@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
-from pipeline.files import link_or_copy, make_folder, remove_temporaries, sha256, written_whole
+from pipeline.files import atomic_path, link_or_copy, make_folder, remove_temporaries, sha256
 from pipeline.parquet import Footer, parquet_writer, read_footer
 from pipeline.sets.card import write_card_and_record
 from pipeline.sets.record import SetRecord, changed, read_set_record, write_set_record
@@ -106,7 +106,7 @@ def layer_file(
     """
     path = root / shard.path
     with (
-        written_whole(path) as temporary,
+        atomic_path(path) as temporary,
         group_writer(temporary, signal, layer_footer(record, signal, shard)) as write,
     ):
         yield write

@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.arrays import Floats64, Ints, Ragged, ragged
+from pipeline.arrays import Floats64, Ints, Ragged, hashed, ragged, uniform
 from pipeline.parquet import Footer, parquet_writer, read_footer
-from pipeline.seeded import hashed, uniform
 from pipeline.sets.codecs import Codec, Predictions
 from pipeline.sets.row_kinds import token_columns
 from pipeline.sets.shard_file import STATISTICS_KEY

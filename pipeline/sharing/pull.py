@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
-from pipeline.files import held, is_plain, link_or_copy, make_folder, require_space, sha256
+from pipeline.files import is_plain, link_or_copy, locked, make_folder, require_space, sha256
 from pipeline.query.catalog import CATALOG_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.file_check import check_bytes
@@ -59,7 +59,7 @@ def pull(config: PullConfig) -> Pulled:
         _forget(lock, root)
         return Pulled(root, here, ())
     make_folder(config.store / FOLDER)
-    with held(lock, f"{root}: is being pulled by another process; wait for it, or choose another --name"):
+    with locked(lock, f"{root}: is being pulled by another process; wait for it, or choose another --name"):
         pulled = _pull(config, place, record, root)
     with suppress(OSError):  # other sets are being pulled
         (config.store / FOLDER).rmdir()
@@ -69,7 +69,7 @@ def pull(config: PullConfig) -> Pulled:
 def _forget(lock: Path, root: Path) -> None:
     """Removes what a pull has left that could not end as it should, unless another one is under way."""
     if lock.exists() or _replaced(lock.parent, root).exists():
-        with suppress(DataError), held(lock, "another pull is under way"):
+        with suppress(DataError), locked(lock, "another pull is under way"):
             shutil.rmtree(_replaced(lock.parent, root), ignore_errors=True)
     with suppress(OSError):
         lock.parent.rmdir()

@@ -90,7 +90,7 @@ def window_lengths(long_N: Ints, short_N: Ints, specials: int, size: int, stride
     return lengths
 
 
-def are_cut(lengths: Sequence[Ints], room: int, by_windows: bool) -> npt.NDArray[np.bool_]:
+def are_truncated(lengths: Sequence[Ints], room: int, by_windows: bool) -> npt.NDArray[np.bool_]:
     """Which inputs are not read whole [N]: by windows only pairs of which both sentences are longer than half a window.
 
     Args:

@@ -118,7 +118,7 @@ def tensors_sha256(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def check_tensors(path: Path) -> str:
-    """The checksum of a safetensors file as `write_tensors` returned it; empty of earlier releases, which wrote none.
+    """The checksum of a safetensors file as `write_tensors` returned it; empty if it has none, as files of others.
 
     Raises:
         ValueError: if the file is not what its checksum says.

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import DataError
-from pipeline.files import held, make_folder, write_atomically
+from pipeline.files import locked, make_folder, write_atomically
 from pipeline.work import FilePart, Workspace, require_same_settings
 
 ROWS_PER_PART, BYTES_PER_PART = 2**16, 2**26
@@ -44,7 +44,7 @@ def write_in_parts(path: Path, settings: Settings, tables: Callable[[int], Itera
     if _is_there(path, settings) and not folder.exists():
         return False
     make_folder(folder)
-    with held(folder / "lock", f"{path}: is being written by another process; wait for it, or choose another file"):
+    with locked(folder / "lock", f"{path}: is being written by another process; wait for it, or choose another file"):
         is_new = not _is_there(path, settings)  # another process may have finished it since
         if is_new:
             _write(folder, path, settings, tables)

@@ -17,8 +17,7 @@ from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record,
 from student.config import ExportConfig
 from student.data import Examples, as_read, load_chosen
 from student.evaluate import Evaluation, dev_examples, evaluate_split, open_evaluated
-from student.export.coarse import coarse
-from student.export.html_file import check_writable, write_html
+from student.export.html_file import check_writable, coarse, write_html
 from student.export.onnx_file import check_exportable, write_onnx
 from student.model.card import CARD_FILE, card_text
 from student.model.embeddings import MatrixEncoder, matrix_encoder

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.device import to_device
+from pipeline.devices import to_device
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run_record import Metrics

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from pipeline.arrays import Ints, Ragged
 from pipeline.config import refuse_flags
-from pipeline.device import has_fast_bf16, to_device
+from pipeline.devices import has_fast_bf16, to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.sets.codecs import Decoder, Distribution
 from pipeline.sets.group_reader import Group

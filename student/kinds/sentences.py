@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from pipeline.arrays import Floats, Floats64, Ints, Ragged, ragged
 from pipeline.config import refuse_flags
-from pipeline.device import to_device
+from pipeline.devices import to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.sets.group_reader import Group
 from pipeline.sets.record import SetRecord

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.device import has_fast_bf16
+from pipeline.devices import has_fast_bf16
 from student.model.bert_shape import BertShape
 from student.model.encoder import Encoder, EncoderShape
 from student.model.products import SparseGrads, embedding_rows

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from student.config import TableDtype
-from student.model.encoder import kept_starts
+from student.model.encoder import remaining_starts
 from student.model.products import SparseGrads, reduce
 from student.model.tables import SmallTable, TokenTable
 
@@ -97,7 +97,7 @@ class BigramSums(nn.Module):
         keys_T = self._keys(ids_T, functional.pad(ids_T[1:], (0, 1), value=self.vocabulary_size))
         row_T, is_found_T = self._rows(keys_T)
         is_found_T[starts_S[1:][starts_S[1:] > 0] - 1] = False  # the last token of a sequence has no neighbour
-        return row_T[is_found_T], kept_starts(is_found_T, starts_S)
+        return row_T[is_found_T], remaining_starts(is_found_T, starts_S)
 
     def exported(self, ids_BL: torch.Tensor) -> torch.Tensor:
         """Returns sums_BG as `forward` does, for ids padded at the end, in a graph of torch's own operators."""

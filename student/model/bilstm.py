@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from student.model.encoder import kept_starts
+from student.model.encoder import remaining_starts
 
 ONNX_GATES = (0, 3, 1, 2)  # input, output, forget, cell; torch has input, forget, cell, output
 
@@ -108,4 +108,4 @@ def tokens_alone(
     """Features and starts of sequences without padding that stands among their tokens."""
     if bool(is_token_T.all()):
         return features_TE, starts_S
-    return features_TE[is_token_T], kept_starts(is_token_T, starts_S)
+    return features_TE[is_token_T], remaining_starts(is_token_T, starts_S)

@@ -245,9 +245,9 @@ def without_padding(ids_BL: torch.Tensor, pad_id: int) -> tuple[torch.Tensor, to
     return ids_BL[is_token_BL], functional.pad(is_token_BL.sum(dim=1).cumsum(0), (1, 0))
 
 
-def kept_starts(is_kept_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
+def remaining_starts(is_left_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
     """Where sequences start once their other tokens are left out, int64 [S]."""
-    return functional.pad(is_kept_T.cumsum(0), (1, 0))[starts_S]
+    return functional.pad(is_left_T.cumsum(0), (1, 0))[starts_S]
 
 
 def padded(features_TP: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

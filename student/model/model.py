@@ -19,7 +19,7 @@ from student.model.architecture import StudentConfig
 from student.model.bert_folder import TOKENIZER_CONFIG_FILE, bert_json
 from student.model.card import CARD_FILE, card_text
 from student.model.config_file import read_config
-from student.model.encoder import Encoder, kept_starts, without_padding
+from student.model.encoder import Encoder, remaining_starts, without_padding
 from student.model.headed import Headed
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
@@ -96,8 +96,8 @@ class Student(Headed, PyTorchModelHubMixin):
         """Leaves out whole tokens while training; dropping numbers of a matrix would destroy the product."""
         if not self.training or not self.config.token_dropout:
             return ids_T, starts_S
-        is_kept_T = torch.rand(ids_T.shape, device=ids_T.device) >= self.config.token_dropout
-        return ids_T[is_kept_T], kept_starts(is_kept_T, starts_S)
+        is_left_T = torch.rand(ids_T.shape, device=ids_T.device) >= self.config.token_dropout
+        return ids_T[is_left_T], remaining_starts(is_left_T, starts_S)
 
     @property
     def config_json(self) -> str:

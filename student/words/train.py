@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pipeline import console
-from pipeline.device import to_device
+from pipeline.devices import to_device
 from pipeline.errors import DataError
 from pipeline.files import write_text
 from pipeline.sets.reader import find_set

@@ -17,14 +17,13 @@ from pipeline.files import make_folder
 from pipeline.record_file import json_sha256
 from pipeline.sets.record_parts import Setting
 from pipeline.sources import ROWS_AT_ONCE
-from pipeline.stopping import whole
+from pipeline.stopping import stop_between
 from pipeline.text.tokenizer import tokenizer_sha256
 from pipeline.text.word_vectors import file_sha256
 from pipeline.work import RangePart, Workspace, range_parts
-from teacher.augment.flags import MethodFlags
-from teacher.augment.proposals import propose, whole_words
-from teacher.augment.sites import Site, Sites, read_sites, table_of_sites
-from teacher.augment.word_vectors import FLAG, WordVectors, read_vectors
+from teacher.augment.methods import MethodFlags
+from teacher.augment.proposals import FLAG, WordVectors, propose, read_vectors, whole_words
+from teacher.augment.tinybert_editor import Site, Sites, read_sites, table_of_sites
 from teacher.models.loaded import inference_mode, weights_sha256
 from teacher.models.masked_lm import MaskedLm, load_masked_lm
 
@@ -37,7 +36,7 @@ SENTENCES_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Proposer:
-    """A masked LM that can be asked for candidates, and the settings that decide them."""
+    """A masked LM that proposes candidates, and the settings that decide them."""
 
     lm: MaskedLm
     words: list[str | None]
@@ -93,33 +92,33 @@ def find_sites(config: MethodFlags, proposer: Proposer, sentences: pa.Array, sta
     my_parts = work.my_missing(parts, state)
     if my_parts:
         vectors = read_vectors(config.word_vectors) if config.word_vectors else None
-        asked = partial(_propose, config, proposer, vectors)
+        find = partial(_propose, config, proposer, vectors)
         total = sum(part.size for part in my_parts)
         with console.progress(total, "candidates") as steps:
             if config.ray is None:
                 proposer.lm.model.to(state.device)
-                for part in whole(my_parts):
-                    work.write_table(part, table_of_sites(asked(_texts(sentences, part), steps.advance)))
+                for part in stop_between(my_parts):
+                    work.write_table(part, table_of_sites(find(_texts(sentences, part), steps.advance)))
             else:
-                _write_by_workers(config, Errand(proposer.lm, asked), sentences, work, my_parts, steps)
+                _write_by_workers(config, CandidateTask(proposer.lm, find), sentences, work, my_parts, steps)
     state.wait_for_everyone()
     return read_sites([work.root / part.path for part in parts])
 
 
 def _write_by_workers(
     config: MethodFlags,
-    errand: "Errand",
+    candidates: "CandidateTask",
     sentences: pa.Array,
     work: Workspace,
     missing: list[RangePart],
     steps: console.Steps,
 ) -> None:
-    """The parts that are missing, asked about by workers on a Ray cluster and written here."""
+    """The parts that are missing, computed by workers on a Ray cluster and written here."""
 
     def take(part: RangePart) -> list[str]:
         return _texts(sentences, part)
 
-    task = WorkerTask(_start, errand, LIBRARIES)
+    task = WorkerTask(_start, candidates, LIBRARIES)
     with on_cluster(config) as ray:
         pool: RayPool[RangePart, list[list[Site]]] = RayPool(ray, config, task, lambda part: part.path, take)
         for part, sites in pool.results(missing):
@@ -128,17 +127,17 @@ def _write_by_workers(
 
 
 @dataclass(frozen=True)
-class Errand:
-    """What a worker needs: the masked LM, on the CPU, and what asks it for the candidates of sentences."""
+class CandidateTask:
+    """What a worker needs: the masked LM, on the CPU, and the function that finds candidates with it."""
 
     lm: MaskedLm
-    ask: Callable[[list[str], Callable[[int], None]], list[list[Site]]]
+    find: Callable[[list[str], Callable[[int], None]], list[list[Site]]]
 
 
-def _start(errand: Errand) -> Callable[[list[str]], list[list[Site]]]:
+def _start(task: CandidateTask) -> Callable[[list[str]], list[list[Site]]]:
     """In a worker: what finds the candidates of sentences."""
-    errand.lm.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return lambda texts: errand.ask(texts, lambda _: None)
+    task.lm.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return lambda texts: task.find(texts, lambda _: None)
 
 
 def _texts(sentences: pa.Array, part: RangePart) -> list[str]:

@@ -8,8 +8,7 @@ from pipeline.config import JsonFlags, OwnDataFlags, names_of, refuse_flags
 from pipeline.errors import ConfigError, did_you_mean
 from pipeline.sets.record_parts import SET_NAME
 from pipeline.tasks.task import TRAIN, Task
-from teacher.augment.flags import MethodFlags
-from teacher.augment.methods import METHODS, KnownMethod, check_flags, flags_of_others
+from teacher.augment.methods import METHODS, KnownMethod, MethodFlags, check_flags, flags_of_others
 
 
 class AugmentConfig(MethodFlags, OwnDataFlags, JsonFlags):

@@ -35,7 +35,7 @@ REPEATED = """
 """
 
 
-def keep_distinct(
+def write_distinct(
     folder: VariantsFolder, originals: pa.Table, method: str, num_variants: int, settings: dict[str, Setting]
 ) -> AugmentationRecord:
     """The record of the variants, whose distinct rows it writes once all have been generated.

@@ -2,20 +2,22 @@
 
 As in the distilled BiLSTM's thesis, each word is masked, or replaced by one of its part of speech, or
 kept. Shapes: S words of all rows, V variants.
+
+Parts of speech are those of whatever tagger fits `Tagger`.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrays import Floats64, Ints
-from pipeline.seeded import hashed, uniform
+from pipeline.arrays import Floats64, Ints, hashed, uniform
+from pipeline.errors import MissingDependencyError
 from pipeline.sources import ROWS_AT_ONCE
-from teacher.augment.tagging import Tagger
-from teacher.augment.words import MASK, Edited, Span, spliced
+from teacher.augment.edits import MASK, Edited, Span, spliced
 
 # Words as the Penn Treebank has them ("do", "n't"), and punctuation marks.
 WORD = re.compile(
@@ -23,6 +25,10 @@ WORD = re.compile(
 )
 CHANGE, CHOOSE, CUT, CUT_LENGTH, CUT_START = 1, 2, 3, 4, 5  # what a random number is for
 LONGEST_NGRAM = 5
+Tagger = Callable[[Sequence[str]], list[str]]
+"""The words of a sentence to their tags, one each."""
+
+STRAIGHT_QUOTES = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")
 
 
 @dataclass(frozen=True)
@@ -162,3 +168,28 @@ def _spaced(text: str, replacements: list[tuple[Span, str]]) -> Iterable[tuple[S
         after = " " if text[stop : stop + 1].isalnum() else ""
         yield (start, stop), f"{before}{word}{after}"
         end = stop
+
+
+def pattern_tagger() -> tuple[str, Tagger]:
+    """TextBlob's PatternTagger (Penn Treebank tags), which needs no downloads, and its name and version.
+
+    Raises:
+        MissingDependencyError: if it is not installed.
+    """
+    try:
+        from textblob.en.taggers import PatternTagger
+    except ImportError as error:
+        message = "parts of speech need textblob: pip install 'distill-offline[teacher]'; or use --pos-probability 0"
+        raise MissingDependencyError(message) from error
+    tagger = PatternTagger()
+
+    def tags(words: Sequence[str]) -> list[str]:
+        if not words:
+            return []
+        # text and not words, as its own splitting needs data that must be downloaded
+        text = " ".join(words).translate(STRAIGHT_QUOTES)
+        word_tags = [tag for _, tag in tagger.tag(text, tokenize=False)]
+        assert len(word_tags) == len(words), f"{len(word_tags)} tags for the {len(words)} words of {text!r}"
+        return word_tags
+
+    return f"textblob {version('textblob')} PatternTagger", tags

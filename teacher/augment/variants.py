@@ -22,8 +22,8 @@ from pipeline.sets.record_parts import AugmentationRecord, Setting
 from pipeline.sources import sentences
 from pipeline.tasks.task import TRAIN
 from pipeline.work import RangePart, Record, Workspace, range_parts, read_work_record, require_same_settings
-from teacher.augment.method import Editor, Sides
-from teacher.augment.words import Edited
+from teacher.augment.edits import Edited
+from teacher.augment.methods import Editor, Sides
 
 AUGMENT_FILE = "augment.json"
 VARIANTS_PER_PART = 65_536

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.arrays import Ints, Ragged, stacked
-from pipeline.seeded import hashed, uniform
+from pipeline.arrays import Ints, Ragged, hashed, stacked, uniform
 from teacher.corpus.sequences import Sequences
 
 CHOOSE, REPLACE, RANDOM_TOKEN = range(3)  # what a random number is for

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from pipeline.device import to_device
+from pipeline.devices import to_device
 from teacher.models.batches import token_budget_batches
 from teacher.models.loaded import inference_mode
 

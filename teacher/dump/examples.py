@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.arrays import Floats
+from pipeline.devices import processes
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
-from pipeline.processes import processes
 from pipeline.sets.examples import shard_table, text_hashes
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import Scores, SetRecord
@@ -24,14 +24,14 @@ from pipeline.sets.signals import LayerSignal
 from pipeline.sets.signals.init import INIT_FILE
 from pipeline.sets.writer import write_shard
 from pipeline.sources import Source, load_source, sentences
-from pipeline.stopping import whole
+from pipeline.stopping import stop_between
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Metric, Task, load_task
 from pipeline.text.tokenizer import Tokenized, require_known
+from teacher.augment.augment import read_source, sides_for, variants_for
 from teacher.augment.config import AugmentConfig
 from teacher.augment.methods import METHODS
-from teacher.augment.run import read_source, sides_for, variants_for
 from teacher.config import DumpTask
 from teacher.dump.answers import Known, hashes_by_shard, logits_of_repeated, logits_once
 from teacher.dump.cluster import Errand, ask_here_or_there
@@ -52,7 +52,7 @@ from teacher.models.classifier import Teacher, load_teacher
 from teacher.models.label_order import check_label_order
 from teacher.models.loaded import inference_mode, keep_head_in_float32
 from teacher.models.logits import teacher_logits
-from teacher.unlabelled.rows import add_unlabelled, count_cut
+from teacher.unlabelled.rows import add_unlabelled, count_truncated
 
 
 def dump(config: DumpTask, command: str) -> SetRecord | None:
@@ -92,7 +92,7 @@ def dump(config: DumpTask, command: str) -> SetRecord | None:
         is_job = config.job().count > 1
         variants = variants_for(wanted, task, source.own(wanted.split_of(task)), state, command, is_job)
     if unlabelled is not None:
-        unlabelled = count_cut(unlabelled, source, teacher.reader, config.max_seq_length, bool(config.windows))
+        unlabelled = count_truncated(unlabelled, source, teacher.reader, config.max_seq_length, bool(config.windows))
     rows = Rows(source, variants)
     planned = staged_record(config, task, source, teacher, variants, unlabelled, command)
     if old is not None:
@@ -239,7 +239,7 @@ def _write_shards(
         write_shard(root, record, part.shard, table)
 
     with console.progress(sum(source.count(shard) for shard in shards), "teacher") as steps:
-        write_behind(map(ask, whole(prefetched(map(read, shards)))), write)
+        write_behind(map(ask, stop_between(prefetched(map(read, shards)))), write)
 
 
 def _teacher_scores(root: Path, record: SetRecord, metrics: tuple[Metric, ...], is_stated: bool) -> Scores:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.arrays import Floats, Floats64, Ints
-from pipeline.processes import processes
+from pipeline.devices import processes
 from pipeline.sets.layer_files import group_writer
 from pipeline.sets.record_parts import LayersName
 from pipeline.sets.signals import LayerSignal, States
@@ -21,8 +21,8 @@ from pipeline.sets.vector_basis import ROUNDING, fit_basis
 from pipeline.sets.vector_codecs import state_codec
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.task import TRAIN, Task, load_task
+from teacher.augment.augment import sides_for
 from teacher.augment.config import AugmentConfig
-from teacher.augment.run import sides_for
 from teacher.config import BudgetTask
 from teacher.dump.default_variants import default_method
 from teacher.dump.layers import BLOCKS, STATES

@@ -19,7 +19,7 @@ from pipeline.sets.record_parts import LayersName, Range, Shard
 from pipeline.sets.signals import LayerSignal
 from pipeline.sets.vector_basis import Basis
 from pipeline.sources import sentences
-from pipeline.stopping import whole
+from pipeline.stopping import stop_between
 from teacher.dump.rows import ShardRows
 from teacher.models.batches import naming_rows
 from teacher.models.classifier import Teacher
@@ -62,7 +62,7 @@ def write_layers(asking: Asking, root: Path, record: SetRecord, rows: ShardRows,
         TeacherError: if a number is not finite, or too large for its codec.
     """
     with console.progress(sum(rows.count(shard) for shard in shards), "teacher: layers") as steps:
-        for shard in whole(shards):
+        for shard in stop_between(shards):
             steps.describe(f"teacher: layers, {shard.split} {shard.index + 1}/{shard.count}")
             left = [signal for signal in asking.signals if shard.range in asking.missing[signal.name]]
             read = rows.read(shard)

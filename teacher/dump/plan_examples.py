@@ -7,8 +7,8 @@ import numpy as np
 
 from pipeline import console
 from pipeline.arrays import Ints
+from pipeline.devices import processes
 from pipeline.errors import DistillError
-from pipeline.processes import processes
 from pipeline.sources import Source
 from pipeline.tasks.task import Task
 from pipeline.text.windows import check_stride, window_lengths

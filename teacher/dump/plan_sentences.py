@@ -1,6 +1,6 @@
 """``teacher-dump --signal vectors --plan``: rows, shards, bytes, time and memory, before any model is loaded."""
 
-from pipeline.processes import processes
+from pipeline.devices import processes
 from pipeline.sets.vector_codecs import vector_codec_for
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.calibration import classifier_seconds

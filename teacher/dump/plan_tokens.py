@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForMaskedLM
 
-from pipeline.processes import processes
+from pipeline.devices import processes
 from pipeline.sets.codecs import codec_for
 from pipeline.sets.tokens import MaskedRows, no_statistics
 from teacher.config import DumpCorpus

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.arrays import Floats
+from pipeline.devices import processes
 from pipeline.errors import DataError, TeacherError
 from pipeline.files import make_folder, require_space, sha256, write_atomically
-from pipeline.processes import processes
 from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_set_record
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.sentence_reader import SentenceSet
@@ -29,7 +29,7 @@ from pipeline.sets.sentences import (
 from pipeline.sets.vector_basis import BASIS_FILE, Basis, fit_basis, read_basis
 from pipeline.sets.vector_codecs import AnyVectorCodec, vector_codec_for
 from pipeline.sets.writer import write_sentences_shard
-from pipeline.stopping import whole
+from pipeline.stopping import stop_between
 from pipeline.text.tokenizer import require_known_ids
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.cluster import Errand, ask_here_or_there
@@ -135,7 +135,7 @@ def _write_shards(
 ) -> None:
     total = sum(rows.count(shard.split, shard.start, shard.stop) for shard in shards)
     with console.progress(total, "teacher") as steps:
-        for shard in whole(shards):
+        for shard in stop_between(shards):
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
             statistics = no_vector_statistics()
             groups = _groups(record, shard, rows, encoder, basis, max_tokens, statistics, steps)

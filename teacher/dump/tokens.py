@@ -12,9 +12,9 @@ import pyarrow as pa
 import torch
 
 from pipeline import console
+from pipeline.devices import processes
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
-from pipeline.processes import processes
 from pipeline.sets.codecs import BeyondHalfError, Codec, Predictions, codec_for
 from pipeline.sets.codecs.decoder import write_decoder
 from pipeline.sets.record import Scores, SetRecord
@@ -22,7 +22,7 @@ from pipeline.sets.record_parts import Shard
 from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
 from pipeline.sets.writer import write_tokens_shard
-from pipeline.stopping import whole
+from pipeline.stopping import stop_between
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences
@@ -134,7 +134,7 @@ def _write_shards(
     done = ""
     total = sum(text.count(shard.split, shard.start, shard.stop) for shard in shards)
     with console.progress(total, "teacher") as steps:
-        for shard in whole(shards):
+        for shard in stop_between(shards):
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}{done}")
             statistics = no_statistics()
             groups = _groups(record, shard, text, lm, plan, max_tokens, statistics, steps)

@@ -8,11 +8,10 @@ from accelerate import Accelerator
 from accelerate.utils import KwargsHandler
 from transformers import AutoTokenizer
 
-from pipeline.device import has_fast_bf16
+from pipeline.devices import has_fast_bf16, processes
 from pipeline.environment import MIXED_PRECISION, mixed_precision
 from pipeline.errors import ConfigError
 from pipeline.files import library_writes
-from pipeline.processes import processes
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
 from pipeline.training.joint import check_free

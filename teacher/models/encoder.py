@@ -20,7 +20,7 @@ from transformers.utils import cached_file
 
 from pipeline import console
 from pipeline.arrays import Floats, Ragged, side_by_side
-from pipeline.device import to_device
+from pipeline.devices import to_device
 from pipeline.errors import DataError, TeacherError
 from pipeline.sets.config import Pooling
 from pipeline.sets.signals.token_vectors import EMBEDDINGS

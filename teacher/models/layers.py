@@ -15,7 +15,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from pipeline.arrays import Floats
-from pipeline.device import to_device
+from pipeline.devices import to_device
 from pipeline.errors import TeacherError
 from pipeline.sets.record_parts import LayersName
 from pipeline.text.tokenizer import Tokenized

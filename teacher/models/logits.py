@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from pipeline.arrays import Floats, Ints, Ragged
-from pipeline.device import to_device
+from pipeline.devices import to_device
 from pipeline.sets.word_reader import LabelledWords
 from pipeline.text.tokenizer import Tokenized
 from pipeline.text.word_pieces import Pieces, read_pieces

@@ -12,19 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import console
+from pipeline.arrays import hashed
 from pipeline.errors import ConfigError, DataError
-from pipeline.seeded import hashed
 from pipeline.sets.record_parts import Setting, UnlabelledRecord
 from pipeline.sources import Source, sentences
 from pipeline.sources.columns import row_numbers
 from pipeline.tasks.task import TRAIN, Task
 from pipeline.text.reader import TextReader
-from pipeline.text.windows import are_cut
+from pipeline.text.windows import are_truncated
 from teacher.unlabelled.flags import PairsFrom
-from teacher.unlabelled.near_copies import near_copies
-from teacher.unlabelled.pairs import neighbours, similar
-from teacher.unlabelled.texts import Texts, cut, find_texts
-from teacher.unlabelled.words import letters, spelt_alike
+from teacher.unlabelled.similarity import letters, near_copies, neighbours, normalized, similar
+from teacher.unlabelled.texts import Texts, find_texts, split_sentences
 
 RULES = 1  # to be raised when the same settings give other rows
 SENTENCES_OF_A_TEXT = 2  # on average, from which on texts have neighbouring sentences
@@ -60,10 +58,10 @@ def add_unlabelled(
     if not rows.num_rows:
         raise DataError(f"--unlabelled {place}: holds no text, or none to make pairs of")
     is_as_found = made_from in ("none", "columns")  # sentences that were cut have no row numbers
-    kept_N, counts = _choose(source, rows, max_rows, seed, texts.places if is_as_found else ())
-    if not kept_N.any():
+    chosen_N, counts = _choose(source, rows, max_rows, seed, texts.places if is_as_found else ())
+    if not chosen_N.any():
         raise DataError(f"--unlabelled {place}: gives no row to add, of {rows.num_rows:,} found: {counts}")
-    kept = rows.filter(pa.array(kept_N))
+    chosen = rows.filter(pa.array(chosen_N))
     settings: dict[str, Setting] = {"rules": RULES, "content": texts.sha256, "seed": seed, "pairs": made_from}
     if max_rows is not None:
         settings["max"] = max_rows
@@ -73,21 +71,21 @@ def add_unlabelled(
         source=texts.description,
         settings=settings,
         first_row=first_row,
-        found=len(kept_N),
-        rows=kept.num_rows,
+        found=len(chosen_N),
+        rows=chosen.num_rows,
         **counts,
     )
-    return _appended(source, kept), record
+    return _appended(source, chosen), record
 
 
-def count_cut(
+def count_truncated(
     record: UnlabelledRecord, source: Source, reader: TextReader, max_seq_length: int, by_windows: bool
 ) -> UnlabelledRecord:
     """The record with the number of its rows that the teacher does not read whole."""
     first, second = sentences(source.splits[TRAIN].slice(record.first_row))
     parts = reader.read(first, second, None)
     room = max_seq_length - reader.tokenizer.num_special_tokens_to_add(second is not None)
-    cut = int(are_cut([part.lengths for part in parts], room, by_windows).sum())
+    cut = int(are_truncated([part.lengths for part in parts], room, by_windows).sum())
     return record.model_copy(update={"cut": cut})
 
 
@@ -98,7 +96,7 @@ def _rows(task: Task, texts: Texts, pairs: PairsFrom | None, seed: int) -> tuple
         return _table(first, pa.nulls(len(first), pa.string())), "none"
     if len(texts.columns) == 2:
         return _table(*texts.columns), "columns"
-    documents = texts.documents or [cut(text) for text in texts.columns[0].to_pylist()]
+    documents = texts.documents or [split_sentences(text) for text in texts.columns[0].to_pylist()]
     num_sentences = sum(map(len, documents))
     if pairs is None:
         pairs = "neighbours" if num_sentences >= SENTENCES_OF_A_TEXT * len(documents) else "similar"
@@ -114,31 +112,31 @@ def _choose(
     source: Source, rows: pa.Table, max_rows: int | None, seed: int, places: Places
 ) -> tuple[Mask, dict[str, int]]:
     """Which rows are added [N], and how many of the others were left out for what."""
-    alike = _alike(rows)
-    empty_N = np.logical_or.reduce([pc.equal(column, "").to_numpy(zero_copy_only=False) for column in alike])
-    _tell_empty(empty_N, places)
-    near_N = ~empty_N & _near_dev(source, alike)
+    normal = _normalized(rows)
+    empty_N = np.logical_or.reduce([pc.equal(column, "").to_numpy(zero_copy_only=False) for column in normal])
+    _warn_empty(empty_N, places)
+    near_N = ~empty_N & _near_dev(source, normal)
     left_N = ~empty_N & ~near_N
-    kept_N = left_N & _is_first(_alike(source.splits[TRAIN]), alike, left_N)
-    counts = {"empty": empty_N.sum(), "near_dev": near_N.sum(), "repeated": (left_N & ~kept_N).sum()}
-    kept = np.flatnonzero(kept_N)
-    if max_rows is not None and len(kept) > max_rows:
-        kept_N[kept[np.argsort(hashed(seed, kept), kind="stable")[max_rows:]]] = False
-    return kept_N, {name: int(count) for name, count in counts.items()}
+    chosen_N = left_N & _is_first(_normalized(source.splits[TRAIN]), normal, left_N)
+    counts = {"empty": empty_N.sum(), "near_dev": near_N.sum(), "repeated": (left_N & ~chosen_N).sum()}
+    chosen = np.flatnonzero(chosen_N)
+    if max_rows is not None and len(chosen) > max_rows:
+        chosen_N[chosen[np.argsort(hashed(seed, chosen), kind="stable")[max_rows:]]] = False
+    return chosen_N, {name: int(count) for name, count in counts.items()}
 
 
-def _near_dev(source: Source, alike: list[pa.Array]) -> Mask:
+def _near_dev(source: Source, normal: list[pa.Array]) -> Mask:
     """Which rows are near copies of rows of other splits than ``train`` [N]."""
     dev = [table for split, table in source.splits.items() if split != TRAIN]
     if not dev:
         console.warn(f"there are no rows of other splits than {TRAIN}, of which near copies would be left out")
-        return np.zeros(len(alike[0]), dtype=bool)
-    return near_copies(_joined(alike), _joined(_alike(pa.concat_tables(dev))))
+        return np.zeros(len(normal[0]), dtype=bool)
+    return near_copies(_joined(normal), _joined(_normalized(pa.concat_tables(dev))))
 
 
-def _is_first(own: list[pa.Array], alike: list[pa.Array], left_N: Mask) -> Mask:
+def _is_first(own: list[pa.Array], normal: list[pa.Array], left_N: Mask) -> Mask:
     """Which of the rows that are left read like no own row of the task and none before that is left [N]."""
-    keys = pa.concat_arrays([_keys(own), _keys(alike).filter(pa.array(left_N))])
+    keys = pa.concat_arrays([_keys(own), _keys(normal).filter(pa.array(left_N))])
     first = np.unique(keys.dictionary_encode().indices.to_numpy(), return_index=True)[1]
     is_first_N = np.zeros(len(left_N), dtype=bool)
     num_own = len(own[0])
@@ -146,23 +144,23 @@ def _is_first(own: list[pa.Array], alike: list[pa.Array], left_N: Mask) -> Mask:
     return is_first_N
 
 
-def _alike(rows: pa.Table) -> list[pa.Array]:
-    """The sentences of rows spelt alike: the first ones, and of pairs the second ones."""
+def _normalized(rows: pa.Table) -> list[pa.Array]:
+    """The sentences of rows, normalized: the first ones, and of pairs the second ones."""
     columns = (rows.column(name).combine_chunks() for name in ("sentence1", "sentence2"))
-    return [spelt_alike(column) for column in columns if column.null_count < len(column)]
+    return [normalized(column) for column in columns if column.null_count < len(column)]
 
 
-def _joined(alike: list[pa.Array]) -> pa.Array:
+def _joined(normal: list[pa.Array]) -> pa.Array:
     """The texts of rows, of pairs one sentence after the other."""
-    return pc.binary_join_element_wise(*alike, " ")
+    return pc.binary_join_element_wise(*normal, " ")
 
 
-def _keys(alike: list[pa.Array]) -> pa.Array:
+def _keys(normal: list[pa.Array]) -> pa.Array:
     """What rows that read the same have in common."""
-    return _joined([letters(sentences) for sentences in alike])
+    return _joined([letters(sentences) for sentences in normal])
 
 
-def _tell_empty(empty_N: Mask, places: Places) -> None:
+def _warn_empty(empty_N: Mask, places: Places) -> None:
     """Names the rows of files that are left out since there is no word in them."""
     starts = [start for _, start in places]
     for (place, start), stop in zip(places, [*starts[1:], len(empty_N)][: len(places)], strict=True):

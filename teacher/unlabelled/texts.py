@@ -10,9 +10,9 @@ import pyarrow as pa
 from sentencex import segment
 
 from pipeline import console
+from pipeline.arrays import hashed
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
-from pipeline.seeded import hashed
 from pipeline.sources import load_documents
 from pipeline.sources.columns import text_column
 from pipeline.sources.row_files import FORMATS, open_rows
@@ -43,7 +43,7 @@ class Texts:
     documents: tuple[list[str], ...] = ()
 
 
-def cut(text: str, language: str = "en") -> list[str]:
+def split_sentences(text: str, language: str = "en") -> list[str]:
     """The sentences of a text."""
     return [sentence.strip() for sentence in segment(language, text) if sentence.strip()]
 
@@ -119,7 +119,7 @@ def _of_corpus(name: str, max_rows: int, seed: int) -> Texts:
             start = block * DOCUMENTS_PER_BLOCK
             stop = min(start + DOCUMENTS_PER_BLOCK, documents.num_documents)
             read = (text for _, texts in documents.read(start, stop) for text in texts)
-            chosen[start] = [cut(text, corpus.language) for text in read]
+            chosen[start] = [split_sentences(text, corpus.language) for text in read]
             found = sum(map(len, chosen[start]))
             steps.advance(found)
             wanted -= found

@@ -8,8 +8,8 @@ import numpy as np
 from pipeline import console
 from pipeline.cluster.ray_pool import RayFlags
 from pipeline.config import refuse_flags
+from pipeline.devices import processes
 from pipeline.files import make_folder
-from pipeline.processes import processes
 from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.signals import Signals, TokenLogits
@@ -17,12 +17,12 @@ from pipeline.sets.word_reader import LabelledWords, TokenLabelSet
 from pipeline.sets.words import words_table
 from pipeline.sets.writer import write_words_shard
 from pipeline.sources import Source, load_word_source
-from pipeline.stopping import whole
+from pipeline.stopping import stop_between
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import require_known_ids
-from teacher.augment.flags import AugmentFlags
+from teacher.augment.methods import AugmentFlags
 from teacher.config import DumpTask
 from teacher.dump.jobs import write_set
 from teacher.dump.layer_flags import LayerFlags
@@ -129,7 +129,7 @@ def _write_shards(
     root: Path, record: SetRecord, teacher: Teacher, source: Source, shards: list[Shard], max_tokens: int
 ) -> None:
     with console.progress(sum(shard.stop - shard.start for shard in shards), "teacher") as steps:
-        for shard in whole(shards):
+        for shard in stop_between(shards):
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
             rows = source.splits[shard.split].slice(shard.start, shard.stop - shard.start)
             pieces = pieces_of(teacher, rows, record.max_seq_length)

@@ -18,7 +18,7 @@ LIBRARIES = [
     "student.pretrain",
     "student.sweep.run",
     "student.fit",
-    "teacher.augment.run",
+    "teacher.augment.augment",
     "teacher.dump.examples",
     "teacher.dump.sentences",
     "teacher.dump.tokens",

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.sets.record_parts import AugmentationRecord
+from teacher.augment.augment import augment
 from teacher.augment.config import AugmentConfig
-from teacher.augment.run import augment
 
 Changes = dict[str, Any]
 

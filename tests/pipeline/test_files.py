@@ -17,8 +17,8 @@ from tokenizers import Tokenizer, models
 
 from pipeline.errors import DataError, PassingError
 from pipeline.files import (
-    held,
     library_writes,
+    locked,
     make_folder,
     remove_temporaries,
     sha256,
@@ -158,7 +158,7 @@ def test_what_cannot_be_removed_does_not_hide_why(tmp_path: Path, monkeypatch: p
 
 def test_a_lock_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="file/lock: "), held(tmp_path / "file" / "lock", "busy"):
+    with pytest.raises(DataError, match="file/lock: "), locked(tmp_path / "file" / "lock", "busy"):
         pass
 
 

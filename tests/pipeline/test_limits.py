@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pipeline.limits import limit_reached
+from pipeline.errors import limit_reached
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_what_is_no_number_is_null(tmp_path: Path) -> None:
     assert read_record(tmp_path / "run.json") == {"kl": None, "losses": [1.5, None]}
 
 
-def test_a_record_of_an_earlier_release_has_none(tmp_path: Path) -> None:
+def test_a_record_that_was_changed_by_hand_has_none(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(RECORD))
     assert read_record(tmp_path / "run.json") == RECORD
 

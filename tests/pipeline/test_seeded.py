@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.seeded import GOLDEN_GAMMA, hashed, uniform
+from pipeline.arrays import GOLDEN_GAMMA, hashed, uniform
 
 PUBLISHED = {  # the first outputs of SplitMix64 for two seeds, as other libraries give them
     0: [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC, 0x1B39896A51A8749B],

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import stopping
-from pipeline.stopping import Stopped, heeds_signals, whole
+from pipeline.stopping import Stopped, handling_signals, stop_between
 
 
 def terminate() -> None:
@@ -30,7 +30,7 @@ def terminate_and_sleep() -> None:
 
 
 def each(items: list[int], work: Callable[[], None]) -> None:
-    for _ in whole(items):
+    for _ in stop_between(items):
         work()
 
 
@@ -38,8 +38,8 @@ def work_through(items: list[int], at: dict[int, Callable[[], None]]) -> list[in
     """The items that came to their end before SIGTERM was heeded; all if it never was."""
     done: list[int] = []
     try:
-        with heeds_signals():
-            for item in whole(items):
+        with handling_signals():
+            for item in stop_between(items):
                 at.get(item, lambda: None)()
                 done.append(item)
     except Stopped:
@@ -55,20 +55,20 @@ def test_the_item_in_hand_is_finished_and_no_other_is_begun() -> None:
 
 
 def test_the_last_item_too_ends_in_stopped() -> None:
-    with pytest.raises(Stopped), heeds_signals():
+    with pytest.raises(Stopped), handling_signals():
         each([1], terminate)
 
 
 def test_between_items_and_without_any_it_is_heeded_at_once() -> None:
-    with pytest.raises(Stopped), heeds_signals():
+    with pytest.raises(Stopped), handling_signals():
         terminate()
 
     def items() -> list[int]:
         terminate()
         return [1]
 
-    with pytest.raises(Stopped), heeds_signals():
-        list(whole(item for _ in "a" for item in items()))
+    with pytest.raises(Stopped), handling_signals():
+        list(stop_between(item for _ in "a" for item in items()))
 
 
 def test_a_second_signal_and_the_end_of_the_grace_end_the_item(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,8 @@ def test_in_another_thread_it_only_passes() -> None:
     passed: list[int] = []
 
     def run() -> None:
-        with heeds_signals():
-            passed.extend(whole([1, 2]))
+        with handling_signals():
+            passed.extend(stop_between([1, 2]))
 
     thread = threading.Thread(target=run)
     thread.start()

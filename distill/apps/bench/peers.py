@@ -11,7 +11,7 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConf
 
 from distill.apps.bench.students import Reader, wait_for
 from pipeline.arrays import Ragged
-from pipeline.device import has_fast_bf16
+from pipeline.devices import has_fast_bf16
 from pipeline.text.reader import TextReader
 from teacher.models.batches import token_budget_batches, tokens_per_batch
 from teacher.models.loaded import DTYPES

@@ -9,7 +9,7 @@ import torch
 from typer.testing import Result
 
 from distill.apps.bench.sentences import MEASURES
-from pipeline.device import has_fast_bf16
+from pipeline.devices import has_fast_bf16
 from tests.helpers.commands import invoke
 
 

@@ -5,7 +5,7 @@ from teacher.answers.answers import read_answers
 from teacher.answers.config import ImportConfig
 from tests.fuzz.files import FOLDER, of_a_kind, seeds, written
 
-COVERS = ("teacher.answers.answers", "teacher.answers.probabilities")
+COVERS = ("teacher.answers.answers", "teacher.answers.answers")
 KINDS = (".csv", ".jsonl")
 TASK = load_task("rte")
 CONFIGS = {

@@ -18,7 +18,7 @@ from pipeline.cluster.ray_pool import (
     workers_to_start,
 )
 from pipeline.errors import ConfigError, DistillError, TeacherError
-from pipeline.stopping import Stopped, heeds_signals
+from pipeline.stopping import Stopped, handling_signals
 from tests.helpers.messages import naming
 
 pytestmark = pytest.mark.slow
@@ -103,7 +103,7 @@ def test_after_sigterm_what_is_in_hand_is_done_and_no_more(ray_cluster: Any, tmp
                 os.kill(os.getpid(), signal.SIGTERM)
             done.append(piece)
 
-    with pytest.raises(Stopped), heeds_signals():
+    with pytest.raises(Stopped), handling_signals():
         use_all()
     assert len(done) <= 3
     assert begun(tmp_path) == sorted(f"{piece}-0" for piece in done)

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from pipeline.errors import ConfigError
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import Tokenized, wordpiece
-from pipeline.text.windows import Windows, are_cut, window_lengths
+from pipeline.text.windows import Windows, are_truncated, window_lengths
 from tests.helpers.messages import naming
 
 WORDS = [chr(ord("a") + k) for k in range(26)]
@@ -77,9 +77,9 @@ def test_lengths_are_those_of_the_windows(pairs: list[tuple[int, int]], size: in
 
 def test_only_pairs_of_two_long_sentences_are_cut() -> None:
     lengths = [np.array([10, 30, 6, 9]), np.array([10, 4, 20, 0])]  # room for 12
-    assert are_cut(lengths, 12, by_windows=True).tolist() == [True, False, False, False]
-    assert are_cut(lengths, 12, by_windows=False).tolist() == [True, True, True, False]
-    assert not are_cut(lengths[:1], 12, by_windows=True).any()
+    assert are_truncated(lengths, 12, by_windows=True).tolist() == [True, False, False, False]
+    assert are_truncated(lengths, 12, by_windows=False).tolist() == [True, True, True, False]
+    assert not are_truncated(lengths[:1], 12, by_windows=True).any()
 
 
 def test_windows_without_progress_are_refused() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from student.export.coarse import LARGEST, coarse, packed
+from student.export.html_file import LARGEST, coarse, packed
 from student.export.run import with_small_tables
 from tests.helpers.toy_students import student
 

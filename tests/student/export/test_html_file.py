@@ -17,8 +17,7 @@ from pipeline.errors import ConfigError
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
 from student.data import sequences
-from student.export.coarse import CoarseStudent, coarse
-from student.export.html_file import check_writable, write_html
+from student.export.html_file import CoarseStudent, check_writable, coarse, write_html
 from student.model.embeddings import matrix_encoder
 from student.predict import in_batches
 from tests.helpers.messages import naming

@@ -12,8 +12,7 @@ import pytest
 from pipeline.sets.reader import ExampleSet
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import read_run_record, write_run_record
-from student.export.coarse import coarse
-from student.export.html_file import write_html
+from student.export.html_file import coarse, write_html
 from student.model.model import Student
 from tests.helpers.browser import PROGRAM, Tab, browser_tab
 from tests.helpers.commands import invoke

@@ -29,7 +29,7 @@ from pipeline.tasks.task import load_task
 from pipeline.text.tokenizer import wordpiece
 from student.fit import train
 from teacher.answers.config import ImportConfig
-from teacher.answers.run import Imported, import_answers
+from teacher.answers.import_answers import Imported, import_answers
 from teacher.check import check
 from teacher.config import CheckConfig
 from tests.helpers.damage import with_other_bytes
@@ -326,7 +326,7 @@ def test_it_needs_neither_torch_nor_transformers(said: Rows, work: Path, tmp_pat
 import sys
 from pathlib import Path
 from teacher.answers.config import ImportConfig
-from teacher.answers.run import import_answers
+from teacher.answers.import_answers import import_answers
 sys.modules |= dict.fromkeys(("torch", "transformers", "datasets", "accelerate"))
 import_answers(ImportConfig(file=Path({str(file)!r}), teacher="t", store=Path({str(tmp_path)!r}),
     manifest=Path({str(work / "opinion.yaml")!r}), data=Path({str(work / "data")!r})), "x")

@@ -5,7 +5,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.text.reader import TextReader
 from pipeline.text.wordpiece.compiled import library
-from teacher.answers.tokenizer import read_tokenizer, tokenizer_of_texts
+from teacher.answers.import_answers import read_tokenizer, tokenizer_of_texts
 from tests.helpers.messages import naming
 
 TEXTS = ["The café is open.", "the CAFÉ was, alas, shut", "天气 好"]

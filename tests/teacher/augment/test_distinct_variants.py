@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import FingerprintMismatchError, IntegrityError, PassingError
-from pipeline.limits import limit_reached
+from pipeline.errors import FingerprintMismatchError, IntegrityError, PassingError, limit_reached
 from pipeline.sets.record_parts import Sample, Setting
 from pipeline.work import read_work_record
 from teacher.augment import distinct
 from teacher.augment import variants as variants_module
-from teacher.augment.distinct import keep_distinct
+from teacher.augment.distinct import write_distinct
 from teacher.augment.variants import SCHEMA, Variants, VariantsFolder, open_variants
 from tests.helpers.messages import naming
 
@@ -58,7 +57,7 @@ def kept(root: Path, originals: Sequence[Text], variants: Sequence[Variant], per
         for part in folder.generated:
             of_part = variants_of(row for row in variants if part.start <= row[0] < part.stop)
             folder.work.write_table(part, of_part)
-        record = keep_distinct(folder, originals_of(originals), "tinybert", 4, SETTINGS)
+        record = write_distinct(folder, originals_of(originals), "tinybert", 4, SETTINGS)
         found = open_variants(root)
     assert found is not None
     assert found.record == record

@@ -18,8 +18,8 @@ from pipeline.tasks.task import Task, load_task
 from student.config import EvaluateConfig
 from student.data import load_dev
 from student.evaluate import evaluate
+from teacher.augment.augment import variants_for
 from teacher.augment.config import AugmentConfig
-from teacher.augment.run import variants_for
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import MissingDependencyError
-from teacher.augment.mask_pos_editor import MaskPosEditor, Pools, make_pools, words_in
-from teacher.augment.tagging import Tagger, pattern_tagger
-from teacher.augment.words import MASK, Edited
+from teacher.augment.edits import MASK, Edited
+from teacher.augment.mask_pos_editor import MaskPosEditor, Pools, Tagger, make_pools, pattern_tagger, words_in
 from tests.helpers.messages import naming
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*textblob:ResourceWarning")

@@ -26,10 +26,10 @@ from pipeline.sources import load_source
 from pipeline.tasks.task import Task
 from teacher.augment import candidates
 from teacher.augment import variants as variants_module
+from teacher.augment.augment import variants_for
 from teacher.augment.config import AugmentConfig
-from teacher.augment.run import variants_for
+from teacher.augment.edits import replaceable
 from teacher.augment.variants import open_variants
-from teacher.augment.words import replaceable
 from teacher.dump.examples import dump
 from teacher.dump.rows import COLUMNS, Rows
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
@@ -494,7 +494,6 @@ def test_jobs_need_finished_variants(work: Path, teachers: Path, made: Path, cop
 def test_variants_with_another_mask_are_refused(
     work: Path, teachers: Path, tmp_path: Path, token: str, is_same: bool
 ) -> None:
-    """The usual mask is not stored, as earlier releases had no other."""
     flags = {"augment": "mask-pos", "num_variants": 1, "pos_probability": 0.0}
     dump(dump_config(work, "opinion", tmp_path, name="first", **flags), "distill teacher-dump")
     again = dump_config(work, "opinion", tmp_path, name="second", **flags, mask_token=token)

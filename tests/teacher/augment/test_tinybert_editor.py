@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
 from pipeline.parquet import parquet_writer
-from teacher.augment.sites import SCHEMA, Site, Sites, read_sites, table_of_sites
-from teacher.augment.tinybert_editor import TinyBertEditor
-from teacher.augment.words import Edited
+from teacher.augment.edits import Edited
+from teacher.augment.tinybert_editor import SCHEMA, Site, Sites, TinyBertEditor, read_sites, table_of_sites
 
 TEXT = ' The  Old dog\t"barks" , it \u2019s OLD . '
 

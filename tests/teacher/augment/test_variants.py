@@ -10,13 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.arrays import Ragged
+from teacher.augment.edits import MASK
 from teacher.augment.mask_pos_editor import MaskPosEditor, make_pools
-from teacher.augment.method import BOTH, FIRST, SECOND, Editor, Sides
-from teacher.augment.methods import METHODS
-from teacher.augment.sites import Sites
-from teacher.augment.tinybert_editor import TinyBertEditor
+from teacher.augment.methods import BOTH, FIRST, METHODS, SECOND, Editor, Sides
+from teacher.augment.tinybert_editor import Sites, TinyBertEditor
 from teacher.augment.variants import SCHEMA, make_variants
-from teacher.augment.words import MASK
 
 SINGLES = ["A red dog .", ' it\u2019s "big"\tand  RED ', ""]
 PAIRS = [("red dog", "red cat"), ("a dog", "one dog is"), ("dog", "")]

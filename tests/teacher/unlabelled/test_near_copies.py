@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from teacher.unlabelled.near_copies import near_copies
-from teacher.unlabelled.words import letters, spelt_alike, words_of
+from teacher.unlabelled.similarity import letters, near_copies, normalized, words_of
 
 DEV = "it 's a charming and often affecting journey through the past ."
 WORD = st.text(string.ascii_lowercase, min_size=1, max_size=3)
@@ -17,7 +16,7 @@ TEXT = st.lists(WORD, max_size=14).map(" ".join)
 
 
 def copies(texts: Sequence[str], others: Sequence[str]) -> list[bool]:
-    found = near_copies(*(spelt_alike(pa.array(part, pa.string())) for part in (texts, others)))
+    found = near_copies(*(normalized(pa.array(part, pa.string())) for part in (texts, others)))
     return [bool(is_one) for is_one in found]
 
 
@@ -69,7 +68,7 @@ def test_a_trigram_that_is_repeated_counts_once() -> None:
 
 def test_spelling_is_no_difference() -> None:
     spelt = ["Don't do\u00a0this", "do n't do this", "\uff24\uff2f\uff2e\uff34 do this", "—", "", "Ünïcode 42"]
-    alike = spelt_alike(pa.array(spelt))
+    alike = normalized(pa.array(spelt))
     assert letters(alike).to_pylist() == ["dontdothis"] * 3 + ["", "", "ünïcode42"]
     words = words_of(alike)
     assert words.count_N.tolist() == [4, 5, 3, 0, 0, 2]
@@ -104,6 +103,6 @@ def test_it_is_symmetrical_and_of_itself_true(words: list[str], data: st.DataObj
 
 
 def test_more_texts_than_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("teacher.unlabelled.near_copies.TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr("teacher.unlabelled.similarity.TEXTS_AT_ONCE", 2)
     texts = ["x", DEV, "y", "z", DEV.upper()]
     assert copies(texts, [DEV]) == [False, True, False, False, True]

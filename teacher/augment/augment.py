@@ -12,20 +12,17 @@ import pyarrow as pa
 from accelerate import PartialState
 
 from pipeline import console
+from pipeline.devices import processes
 from pipeline.errors import ConfigError, DataError
-from pipeline.files import held, make_folder
-from pipeline.processes import processes
+from pipeline.files import locked, make_folder
 from pipeline.sets.record_parts import AugmentationRecord, Setting
 from pipeline.sources import Source, load_source, rows_sha256
-from pipeline.stopping import whole
+from pipeline.stopping import stop_between
 from pipeline.tasks.task import Task, load_task
 from teacher.augment.config import AugmentConfig
-from teacher.augment.distinct import keep_distinct
-from teacher.augment.flags import AugmentFlags
-from teacher.augment.method import PlannedVariants, Sides
-from teacher.augment.methods import METHODS
+from teacher.augment.distinct import write_distinct
+from teacher.augment.methods import METHODS, AugmentFlags, PlannedVariants, Sides
 from teacher.augment.variants import Variants, VariantsFolder, make_variants, open_variants, require_same_variants
-from teacher.augment.words import MASK
 
 FOLDER = "augmented"
 LOCK = "lock"  # among what goes at the end, so that a kill in the last moment does not leave it
@@ -104,7 +101,7 @@ def variants_for(
     if given & FILES:
         settings = _plan(config, task, rows).settings
         wanted |= {name: settings[name] for name in given & FILES}
-    then = {name: value for name, value in ({"mask_token": MASK} | stored).items() if name in wanted}
+    then = {name: value for name, value in stored.items() if name in wanted}
     require_same_variants(root, then, wanted)
     return existing
 
@@ -149,13 +146,13 @@ def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState
     make_folder(folder.temporary)
     busy = f"{root}: is being made by another process; wait for it, or choose another --name"
     state.wait_for_everyone()  # all have looked before the first one writes
-    with held(folder.temporary / LOCK, busy) if state.is_main_process else nullcontext():
+    with locked(folder.temporary / LOCK, busy) if state.is_main_process else nullcontext():
         if state.is_main_process:
             folder.start()
         state.wait_for_everyone()
         _generate(folder, rows, planned, sides, state)
         if state.is_main_process:
-            keep_distinct(folder, rows, config.method, len(sides), planned.settings)
+            write_distinct(folder, rows, config.method, len(sides), planned.settings)
         state.wait_for_everyone()
     variants = open_variants(root)
     assert variants is not None
@@ -170,7 +167,7 @@ def _generate(
     my_parts = folder.work.my_missing(folder.generated, state)
     total = sum(part.size for part in my_parts) * len(sides)
     with console.progress(total, "variants") as steps:
-        for part in whole(my_parts):
+        for part in stop_between(my_parts):
             folder.work.write_table(part, make_variants(rows.slice(part.start, part.size), editor, sides))
             steps.advance(part.size * len(sides))
     state.wait_for_everyone()

@@ -11,7 +11,7 @@ from functools import partial
 import typer
 
 from distill.commands.command import reports_errors
-from pipeline.processes import processes
+from pipeline.devices import processes
 from tests.helpers.commands import ranks
 from tests.helpers.forked import Forked
 

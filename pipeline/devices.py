@@ -1,0 +1,36 @@
+"""The devices and the processes of a command, and getting tensors to where the work is done."""
+
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from accelerate import PartialState
+
+from pipeline.environment import num_processes
+from pipeline.stopping import ends_on_signals
+
+
+@cache
+def has_fast_bf16() -> bool:
+    """Whether this machine has bf16 matrix instructions."""
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copies a tensor to the device; to a GPU from pinned memory, so that the host need not wait."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+
+
+def processes() -> PartialState:
+    """This process, its device, and those that it shares the work with.
+
+    Accelerate joins processes without an accelerator only where it is told that there is none, which `torchrun` does
+    not do: each of them would take itself for the only one, and do all the work. Until all are there torch waits where
+    Python heeds no signal, for half an hour if one of them has ended before.
+    """
+    with ends_on_signals() if num_processes() > 1 else nullcontext():
+        return PartialState(cpu=not torch.accelerator.is_available())
