@@ -2,13 +2,15 @@
 
 from contextlib import nullcontext
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import PartialState
 
 from pipeline.environment import num_processes
 from pipeline.stopping import ends_on_signals
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 
 @cache
@@ -25,12 +27,14 @@ def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
-def processes() -> PartialState:
+def processes() -> "PartialState":
     """This process, its device, and those that it shares the work with.
 
     Accelerate joins processes without an accelerator only where it is told that there is none, which `torchrun` does
     not do: each of them would take itself for the only one, and do all the work. Until all are there torch waits where
     Python heeds no signal, for half an hour if one of them has ended before.
     """
+    from accelerate import PartialState  # here, since a student answers without it
+
     with ends_on_signals() if num_processes() > 1 else nullcontext():
         return PartialState(cpu=not torch.accelerator.is_available())

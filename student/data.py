@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.arrays import Bools, Floats, Ints, Ragged, ragged, side_by_side, stacked
+from pipeline.arrays import Bools, Floats, Ints, Ragged, ragged, stacked
 from pipeline.errors import DataError, IntegrityError
 from pipeline.query.selection import read_chosen
 from pipeline.sets.reader import KEYS, ORIGINALS, ExampleSet, keys_sha256
@@ -19,7 +19,7 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, gold_classes, has_gold
 from pipeline.training.batches import EpochBatches, held_out_rows
 from student.config import HeadKind, TrainConfig
-from student.model.architecture import StudentConfig
+from student.model.architecture import StudentConfig, sequences
 from student.model.heads import HEADS
 
 COLUMNS = (*KEYS, "ids1", "ids2", "label", "score", "logits")
@@ -161,30 +161,6 @@ def sorted_batches(lengths: Ints, batch_size: int) -> Iterator[Ints]:
     order = np.argsort(lengths, kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]
-
-
-def sequences(config: StudentConfig, ids1: Ragged, ids2: Ragged | None = None) -> tuple[Ragged, ...]:
-    """What a student reads of one or two sentences: each apart, or both as one sequence if it takes them jointly.
-
-    A bert reads the special tokens around a single sentence, too.
-
-    A text may spell the padding token; it is no token here either.
-    """
-    sentences = [_without(config.pad_id, ids) for ids in (ids1, ids2) if ids is not None]
-    is_one = config.is_joint if ids2 is not None else config.bert is not None
-    if not is_one or config.special_ids is None:
-        return tuple(sentences)
-    before, between, after = (Ragged.repeated(ids, len(ids1.lengths)) for ids in config.special_ids)
-    first, *second = sentences
-    return (side_by_side(before, first, *(part for ids in second for part in (between, ids)), after),)
-
-
-def _without(token: int, ids: Ragged) -> Ragged:
-    is_kept_T = ids.flat != token
-    if is_kept_T.all():
-        return ids
-    kept_before_S = np.concatenate([[0], np.cumsum(is_kept_T)])
-    return Ragged(ids.flat[is_kept_T], kept_before_S[ids.offsets])
 
 
 def hold_out(rows: Examples, target: Target, share: float) -> tuple[Examples, Examples]:

@@ -15,8 +15,8 @@ from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from student.answers.certificate import certified_threshold
 from student.answers.labels import chosen, label_bias
-from student.data import sequences
 from student.explain import effects, without_each_word
+from student.model.architecture import sequences
 from student.model.model import Student, default_device
 from student.numpy_forward import FEW, numpy_forward
 

@@ -8,7 +8,7 @@ from sentence_transformers.base.modules import InputModule
 from tokenizers import Tokenizer
 
 from pipeline.arrays import stacked
-from student.data import sequences
+from student.model.architecture import sequences
 from student.predict import Predictor
 
 

@@ -7,7 +7,6 @@ longer than a few lines.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
@@ -16,7 +15,6 @@ from pydantic import Field
 from pipeline.cluster.ray_pool import RayFlags
 from pipeline.config import Config, SeedFlags, StoreFlags, refuse_flags
 from pipeline.errors import ConfigError
-from pipeline.text.word_pieces import with_each_word_replaced
 from teacher.augment.edits import MASK, Edited
 from teacher.models.config import ForwardFlags
 
@@ -211,7 +209,7 @@ class MaskPos(Method):
         Raises:
             MissingDependencyError: if there is none.
         """
-        from teacher.augment.mask_pos_editor import MaskPosEditor, pattern_tagger, pools_of
+        from teacher.augment.mask_editors import MaskPosEditor, pattern_tagger, pools_of
 
         shares = (config.mask_probability, config.pos_probability, config.ngram_probability)
         settings: dict[str, Setting] = {
@@ -252,27 +250,10 @@ class MaskEach(Method):
 
     def plan(self, config: MethodFlags, rows: "pa.Table") -> PlannedVariants:
         """Needs nothing that could be missing."""
+        from teacher.augment.mask_editors import MaskEachEditor
+
         settings: dict[str, Setting] = {"mask_token": config.mask_token}
         return PlannedVariants(settings, lambda state: MaskEachEditor(config.mask_token))
-
-
-@dataclass(frozen=True)
-class MaskEachEditor:
-    """The method with its setting: how a masked word is written."""
-
-    mask: str
-
-    def edit(
-        self, sentences: Sequence[str], source_rows: "Ints", side: int, variants: "Ints"
-    ) -> list[list[Edited | None]]:
-        """Variants of sentences, as `Editor.edit` says; None for one beyond the last word."""
-        return [self._edited(text, len(variants)) for text in sentences]
-
-    def _edited(self, text: str, count: int) -> list[Edited | None]:
-        words = len(text.split())
-        masked = islice(with_each_word_replaced(text, self.mask), count)
-        edited: list[Edited | None] = [Edited(part, frozenset({"mask"}), 1, words) for part in masked]
-        return edited + [None] * (count - len(edited))
 
 
 METHODS: dict[str, Method] = {"tinybert": TinyBert(), "mask-pos": MaskPos(), "mask-each": MaskEach()}

@@ -107,10 +107,10 @@ os.kill(os.getpid(), {number})
 """
 HEEDING = """
 import signal
-from pipeline.stopping import heeds_signals
+from pipeline.stopping import handling_signals
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in the background may not have
-with heeds_signals():
+with handling_signals():
     try:
         import signalled
         {then}

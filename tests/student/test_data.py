@@ -10,7 +10,8 @@ from pipeline.arrays import Ragged, ragged
 from pipeline.errors import DataError, QueryError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL
-from student.data import gold_tensor, load_examples, sequences, sorted_batches
+from student.data import gold_tensor, load_examples, sorted_batches
+from student.model.architecture import sequences
 from tests.helpers.messages import naming
 from tests.helpers.toy_students import student_config
 

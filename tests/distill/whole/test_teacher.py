@@ -71,10 +71,10 @@ def test_without_a_task_the_flags_are_named() -> None:
 
 
 def test_interrupted_gives_advice_and_exit_code_130(task: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pyarrow.json.read_json", interrupted)
+    monkeypatch.setattr("pipeline.sources.row_files.parse_json", interrupted)
     result = invoke("teacher-dump", *task, "--model-name-or-path", "x")
     assert result.exit_code == 130
     assert "repeat the command" in result.stderr

@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, IntegrityError
 from student.config import TrainConfig
-from student.data import sequences
 from student.describe import describe_config
 from student.model import bert
+from student.model.architecture import sequences
 from student.model.bert import BertEncoder
 from student.model.bert_shape import BertShape, Inherited
 from student.model.build_config import build_config

@@ -17,9 +17,10 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import special_ids
 from student.config import EvaluateConfig, TrainConfig
-from student.data import as_read, load_examples, sequences
+from student.data import as_read, load_examples
 from student.evaluate import evaluate, student_logits
 from student.fit import train
+from student.model.architecture import sequences
 from student.model.build_config import build_config
 from student.model.model import Student
 from student.model.pairings import concatenate_compare

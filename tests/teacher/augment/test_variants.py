@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.arrays import Ragged
 from teacher.augment.edits import MASK
-from teacher.augment.mask_pos_editor import MaskPosEditor, make_pools
+from teacher.augment.mask_editors import MaskPosEditor, make_pools
 from teacher.augment.methods import BOTH, FIRST, METHODS, SECOND, Editor, Sides
 from teacher.augment.tinybert_editor import Sites, TinyBertEditor
 from teacher.augment.variants import SCHEMA, make_variants

@@ -316,6 +316,6 @@ def test_the_function_writes_vectors_and_plans_as_the_command_does(work: Path, t
     assert "shards" in repr(plan)
     assert not (tmp_path / "store").exists()
     record = dump_teacher(**flags)
-    assert (record["rows"], record["state"], record["signals"]["logits"]) == ("sentences", "verified", None)
+    assert (record["kind"], record["state"], record["signals"]["logits"]) == ("sentences", "verified", None)
     logits = dump_teacher(**flags | {"signal": "logits", "augment": "none"}, plan=True)
     assert logits["rows"] == {"train": TRAIN_ROWS, "validation": VALIDATION_ROWS}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import MissingDependencyError
 from teacher.augment.edits import MASK, Edited
-from teacher.augment.mask_pos_editor import MaskPosEditor, Pools, Tagger, make_pools, pattern_tagger, words_in
+from teacher.augment.mask_editors import MaskPosEditor, Pools, Tagger, make_pools, pattern_tagger, words_in
 from tests.helpers.messages import naming
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file .*textblob:ResourceWarning")

@@ -1,7 +1,7 @@
-"""The editor of ``mask-pos``: masking and POS-guided replacement (Tang et al. 2019, section 3).
+"""The editors that mask words. Shapes: S words of all rows, V variants.
 
-As in the distilled BiLSTM's thesis, each word is masked, or replaced by one of its part of speech, or
-kept. Shapes: S words of all rows, V variants.
+``mask-each`` masks one word at a time. ``mask-pos`` masks and replaces by part of speech (Tang et al. 2019, section 3):
+as in the distilled BiLSTM's thesis, each word is masked, or replaced by one of its part of speech, or kept.
 
 Parts of speech are those of whatever tagger fits `Tagger`.
 """
@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow as pa
 from pipeline.arrays import Floats64, Ints, hashed, uniform
 from pipeline.errors import MissingDependencyError
 from pipeline.sources import ROWS_AT_ONCE
+from pipeline.text.word_pieces import with_each_word_replaced
 from teacher.augment.edits import MASK, Edited, Span, spliced
 
 # Words as the Penn Treebank has them ("do", "n't"), and punctuation marks.
@@ -193,3 +195,24 @@ def pattern_tagger() -> tuple[str, Tagger]:
         return word_tags
 
     return f"textblob {version('textblob')} PatternTagger", tags
+
+
+@dataclass(frozen=True)
+class MaskEachEditor:
+    """The editor of ``mask-each``: it masks one word at a time.
+
+    Attributes:
+        mask: how a masked word is written.
+    """
+
+    mask: str
+
+    def edit(self, sentences: Sequence[str], source_rows: Ints, side: int, variants: Ints) -> list[list[Edited | None]]:
+        """Variants of sentences, as `Editor.edit` says; None for one beyond the last word."""
+        return [self._edited(text, len(variants)) for text in sentences]
+
+    def _edited(self, text: str, count: int) -> list[Edited | None]:
+        words = len(text.split())
+        masked = islice(with_each_word_replaced(text, self.mask), count)
+        edited: list[Edited | None] = [Edited(part, frozenset({"mask"}), 1, words) for part in masked]
+        return edited + [None] * (count - len(edited))
